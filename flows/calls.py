@@ -5,7 +5,7 @@ The command ``ranklake pipeline`` calls these without Prefect, so that a schedul
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from ranklake.lake.governance.identities import name_of
 from ranklake.lake.governance.lifecycle import propose
 from ranklake.lake.governance.retention_plans import RETENTION_PLANS
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.life.changes import changes
 from ranklake.lake.maintenance.run import upkeep
 from ranklake.lake.oncall.facts import on_call
 from ranklake.lake.rollups.runner import run_rollups
@@ -38,6 +39,9 @@ from ranklake.views.html import executive_pages, oncall_pages, quality_pages, ru
 from ranklake.views.html.site import Section, publish
 
 Progress = Callable[[int, int], None]
+
+ANNOUNCED: Final = timedelta(days=30)
+"""How long the page of the catalog tells of a change of names, units or columns."""
 
 
 class ChecksFailedError(RanklakeError):
@@ -115,8 +119,10 @@ def upkeep_once(context: Context, progress: Progress | None = None, *, with_scru
 
 
 def catalog_once(context: Context) -> dict[str, Any]:
-    """Bring the catalog's tables up to date; return how many rows each got."""
-    return asdict(refresh(context.open_lake()))
+    """Bring the catalog's tables up to date; return how many rows each got, and what changed of names lately."""
+    lake = context.open_lake()
+    done = asdict(refresh(lake))
+    return {**done, "changes": [one.plain() for one in changes(lake, datetime.now(UTC) - ANNOUNCED)]}
 
 
 def report_once(context: Context) -> dict[str, Any]:

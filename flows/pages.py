@@ -157,7 +157,12 @@ def _upkeep(done: Done, links: Links) -> Iterable[str]:
 
 def _catalog(done: Done, links: Links) -> Iterable[str]:
     del links
-    yield table(("catalog of", "rows"), done.items())
+    yield table(("catalog of", "rows"), ((name, rows) for name, rows in done.items() if name != "changes"))
+    if changes := done.get("changes"):
+        yield "Names, units and columns that changed lately; `ranklake catalog changes` tells all."
+        yield table(
+            ("of", "name", "when", "what"), [(one["kind"], one["name"], one["at"][:16], one["what"]) for one in changes]
+        )
 
 
 def _report(done: Done, links: Links) -> Iterable[str]:

@@ -89,7 +89,7 @@ def _table(one: Contract) -> str:
     checks = [(f"`{check.id}`", promise(check), check.severity, check.on_fail, check.doc) for check in one.all_checks()]
     if checks:
         lines += ["## Checks", "", *_grid(("check", "what fails", "severity", "on failure", "why"), checks), ""]
-    if changes := told(one.table):
+    if changes := told(one.table, one.overlay):
         history = [(str(c.version), _code(c.columns), c.what, f"`{c.migration}`") for c in changes]
         lines += ["## History", "", *_grid(("since version", "columns", "what changed", "migration"), history), ""]
     if one.retired:

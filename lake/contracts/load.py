@@ -146,7 +146,7 @@ def _table(document: Document, name: str, overlay: Overlay | None = None) -> Con
         document.fail(("table",), f"table {found!r} stands in {file}", f"rename one to {name!r}")
     built = build.contract(document, _envelope() if document.content.get("envelope", False) else ())
     if overlay is not None:
-        built = replace(built, rollup=own.facts_of(document, overlay))
+        built = replace(built, rollup=own.facts_of(document, overlay), overlay=overlay)
         own.agree_table(document, built)
     return built
 

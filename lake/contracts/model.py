@@ -6,6 +6,7 @@ from typing import Final
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.errors import UnknownColumnError
+from ranklake.lake.contracts.overlay import Overlay
 
 TYPES: Final = ("string", "bool", "int32", "int64", "float32", "float64", "decimal", "timestamp", "date", "int64_list")
 NUMBERS: Final = frozenset({"int32", "int64", "float32", "float64", "decimal"})
@@ -195,6 +196,8 @@ class Contract:
         ``active``, or ``planned`` for a table that nothing writes yet: no lake has it, and it may still change.
     rollup
         How it is computed, of an operator's derived table; None of any other.
+    overlay
+        Where it is from, of an operator's own table; None of a packaged one.
     called
         What queries call it, if not by `table`: that is its folder, and stays what segments, plans and the audit trail
         know it by.
@@ -219,6 +222,7 @@ class Contract:
     status: str = "active"
     rollup: RollupFacts | None = None
     called: str = ""
+    overlay: Overlay | None = field(default=None, repr=False, compare=False)
     _by_name: Mapping[str, Column] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -3,6 +3,8 @@
     own/<table>.yaml            a table, or more columns and checks of a packaged one
     own/metrics.yaml            metrics
     own/rollups/<table>.sql     the query of a derived table
+    own/migrations/<number>_<name>.yaml   how stored rows of a table follow its next version
+    own/snapshots/<table>.v<N>.json       what an earlier version of a table was
 
 A lake keeps the overlays that it was written under (`ranklake.lake.storage.overlays`), a recording process writes its
 own into its stream. So workers of a cluster, a node's agent and a lake whose operator removed the folder know what the
@@ -17,10 +19,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Self
 
+import yaml
+
 from ranklake.lake.contracts.errors import ContractError
 
 METRICS: Final = "metrics.yaml"
 QUERIES: Final = "rollups"
+MIGRATIONS: Final = "migrations"
+SNAPSHOTS: Final = "snapshots"
+_MORE: Final = ((QUERIES, "*.sql"), (MIGRATIONS, "*.yaml"), (SNAPSHOTS, "*.json"))
 MAX_BYTES: Final = 8 * 2**20
 """What all files of an overlay may have together: more than a thousand wide tables."""
 
@@ -49,7 +56,7 @@ class Overlay:
             mend = f"rename it to {path.stem}.yaml"
             raise ContractError("contract files end in .yaml", where=str(path), mend=mend)
         found = [path for path in folder.glob("*.yaml") if not path.name.startswith(("_", "."))]
-        found += (folder / QUERIES).glob("*.sql")
+        found += [path for place, pattern in _MORE for path in (folder / place).glob(pattern)]
         texts = {path.relative_to(folder).as_posix(): _text(path) for path in sorted(found)}
         if sum(map(len, texts.values())) > MAX_BYTES:
             what = f"more than {MAX_BYTES // 2**20} MiB of contracts"
@@ -74,6 +81,21 @@ class Overlay:
         """Names of the tables that it has or adds to, sorted."""
         return tuple(name.removesuffix(".yaml") for name in self.files if "/" not in name and name != METRICS)
 
+    @property
+    def migrations(self) -> tuple[str, ...]:
+        """Paths of migrations, sorted."""
+        return tuple(sorted(name for name in self.files if name.startswith(f"{MIGRATIONS}/")))
+
+    def leads(self, table: str, begin: int, end: int) -> bool:
+        """Say whether a migration leads from each version of a table to the next, as their files say."""
+        found = {_ends(self.files[name]) for name in self.migrations}
+        return all((table, version, version + 1) in found for version in range(begin, end))
+
+    def is_after(self, name: str, table: str, version: int) -> bool:
+        """Say whether a file is a migration that begins at a version of a table, or at a later one."""
+        whose, begin, _ = _ends(self.files[name]) if name in self.migrations else ("", 0, 0)
+        return whose == table and isinstance(begin, int) and begin >= version
+
     def over(self, other: "Overlay | None") -> "Overlay":
         """Return both; of a file that both have, this one's."""
         return self if other is None else Overlay({**other.files, **self.files}, self.origin)
@@ -81,6 +103,15 @@ class Overlay:
     def has(self, other: "Overlay") -> bool:
         """Say whether all files of another are here, word by word."""
         return other.files.items() <= self.files.items()
+
+
+def _ends(text: str) -> tuple[object, object, object]:
+    """Return which table a migration is of, and its versions, unless it is none."""
+    try:
+        facts = yaml.safe_load(text)
+        return facts["table"], facts["from"], facts["to"]
+    except (yaml.YAMLError, TypeError, KeyError):
+        return None, None, None
 
 
 def _text(path: Path) -> str:

@@ -43,7 +43,7 @@ def changes(lake: "Lake", since: datetime | None = None) -> list[CatalogChange]:
 
 
 def _migrations(lake: "Lake") -> Iterator[CatalogChange]:
-    steps = {one.number: ", ".join(step.text for step in one.steps) for one in load_migrations()}
+    steps = {one.number: ", ".join(step.text for step in one.steps) for one in load_migrations(overlay=lake.overlay)}
     for row in history(lake):
         if row["status"] != "approved":
             back = " undone" if row["status"] == "reverted" else ""

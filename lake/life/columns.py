@@ -76,8 +76,8 @@ def _column(lake: "Lake", metric: str, table: str, column: str) -> Place:
 def _converted(contract: "Contract", logged: "Contract", found: "Column") -> tuple[float, float]:
     """Return factor and offset of the conversions that a column of the log still has before it."""
     factor, offset, name = 1.0, 0.0, found.name
-    packaged = load_contracts()[contract.table]
-    for one in chain(contract.table, max(logged.version, 1), packaged.version):
+    last = contract.version if contract.overlay is not None else load_contracts()[contract.table].version
+    for one in chain(contract.table, max(logged.version, 1), last, overlay=contract.overlay):
         for step in one.steps:
             lead = step.lead(name)
             assert lead is not None, "a column that is there now was dropped on the way"

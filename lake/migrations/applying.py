@@ -11,7 +11,7 @@ from ranklake.lake.governance import lifecycle
 from ranklake.lake.governance.identities import NOT_SIGNING, Signing
 from ranklake.lake.migrations.composing import Work
 from ranklake.lake.migrations.due import due
-from ranklake.lake.migrations.register import MIGRATIONS, last_applied, register
+from ranklake.lake.migrations.register import MIGRATIONS, REVERTED, history, last_applied, register
 from ranklake.lake.migrations.registry import load_migrations
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.driver import drive
@@ -68,6 +68,7 @@ def apply(
     Raises `MigrationError`, and for one that drops values what `ranklake.lake.governance.lifecycle.apply` does: nothing
     of that migration was changed then, and earlier ones stay.
     """
+    lake.keep_overlay()
     drive(lake, lambda _: None, workers)  # what a dead driver left half done comes first
     done = []
     for one in [due_one.migration for due_one in due(lake, table)]:
@@ -117,7 +118,9 @@ def undo(lake: "Lake", workers: "Workers", by: str, table: str, *, progress: "Pr
     drive(lake, lambda _: None, workers)
     row = last_applied(lake, table)
     handle = delta_table(lake, table)
-    known = {one.number: one for one in load_migrations()}
+    if row is None and handle is not None:  # whoever undid it may have died before its last step
+        _put_back(lake, table, max(version_of(handle), 1))
+    known = {one.number: one for one in load_migrations(overlay=lake.overlay)}
     if row is None or handle is None or row["number"] not in known:
         raise MigrationError(f"no migration of {table} is there to undo", where=table, mend="see the table migrations")
     one = known[row["number"]]
@@ -130,5 +133,13 @@ def undo(lake: "Lake", workers: "Workers", by: str, table: str, *, progress: "Pr
     work.forget()
     if plan is None:
         raise MigrationError(f"{one.label} was undone by another", where=table, mend="look again")
+    _put_back(lake, table, one.from_version)
     audit.record(lake, by, "migration.undone", one.label, None, {**details, "plan": plan.number})
     return Done(one.label, table, one.from_version, plan.number, plan.body["facts"]["rows"])
+
+
+def _put_back(lake: "Lake", table: str, version: int) -> None:
+    """Have the lake know an operator's own table by an earlier version, once a migration of it was undone."""
+    is_undone = any(row["table"] == table and row["status"] == REVERTED for row in history(lake))
+    if is_undone and lake.contract(table).overlay is not None:
+        lake.put_back_overlay(table, version)

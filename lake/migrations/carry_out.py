@@ -35,13 +35,14 @@ if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
 
-def target_of(migration: "Migration", handle: "DeltaTable", *, backwards: bool) -> Contract:
+def target_of(lake: "Lake", migration: "Migration", handle: "DeltaTable", *, backwards: bool) -> Contract:
     """Return the contract that a migration leads a table to, or back to, with columns that are not ours to change.
 
     Those are columns of the log that neither contract knows: an overlay's, which stay as they are.
     """
     ends = (migration.from_version, migration.to_version)
-    here, there = (contract_at(migration.table, version) for version in (reversed(ends) if backwards else ends))
+    ways = reversed(ends) if backwards else ends
+    here, there = (contract_at(migration.table, version, lake.overlay) for version in ways)
     fields = fields_of(handle.schema())
     own = {*here.names, *there.names}
     foreign = {field["name"] for field in fields} - own
@@ -70,7 +71,7 @@ def _commit(lake: "Lake", plan: "Plan", migration: "Migration") -> None:
     if done is not None and done >= plan.number:
         return
     backwards = plan.body["facts"]["backwards"]
-    target = target_of(migration, handle, backwards=backwards)
+    target = target_of(lake, migration, handle, backwards=backwards)
     properties = {
         STATISTICS_PROPERTY: ",".join(statistics_columns(target)),
         CONTRACT_VERSION: str(migration.from_version if backwards else migration.to_version),
@@ -114,7 +115,7 @@ def _addition(row: dict[str, Any], now: int) -> dict[str, Any]:
 
 def _migration_of(lake: "Lake", plan: "Plan") -> "Migration":
     facts = plan.body["facts"]
-    known = {one.label: one for one in load_migrations()}
+    known = {one.label: one for one in load_migrations(overlay=lake.overlay)}
     found = known.get(facts["migration"])
     if found is None:
         raise refusal(lake, plan, f"migration {facts['migration']} is not known here", "upgrade ranklake")

@@ -66,7 +66,7 @@ class Work:
         begin, end = (one.to_version, one.from_version) if backwards else (one.from_version, one.to_version)
         if handle is None or version_of(handle) == end or max(version_of(handle), 1) != begin:
             return None
-        target = target_of(one, handle, backwards=backwards)
+        target = target_of(self.lake, one, handle, backwards=backwards)
         live = files(handle).select(["path", "size_bytes", "num_records", "date"])
         every: list[dict[str, Any]] = live.to_pylist()
         jobs: list[Job] = []

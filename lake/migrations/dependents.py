@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.lake.contracts.load import load_contracts, load_metrics
+from ranklake.lake.contracts.load import load_metrics
 from ranklake.lake.migrations.former import taken
 from ranklake.lake.migrations.steps.rename_table import RenameTable
 from ranklake.lake.usage.use import Use, uses
@@ -76,7 +76,7 @@ class Dependent:
 def dependents(lake: "Lake", one: "Migration") -> Iterator[Dependent]:
     """Yield what names the columns that a migration touches, by the words that it uses: perhaps more than does."""
     touched = {name: step.breaks_readers for step in one.steps for name in step.touched}
-    contracts = load_contracts()
+    contracts = lake.contracts()
     owner = contracts[one.table].owner
     for name, whose, text in _packaged(lake):
         for column in _named(text, one.table, touched):

@@ -3,14 +3,20 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
+from ranklake.lake.contracts import freeze
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Column, Contract
+from ranklake.lake.contracts.overlay import MIGRATIONS, SNAPSHOTS
 from ranklake.lake.migrations import registry
 from ranklake.lake.migrations.steps.step import MigrationError
+from ranklake.lake.storage import overlays
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
 
 FACTORS: Final = {
     ("ns", "s"): 1e-9,
@@ -61,6 +67,40 @@ def draft(table: str, name: str, folder: Path | None = None) -> Path:
     }
     path = folder / f"{facts['number']:04d}_{name}.yaml"
     path.write_text(yaml.safe_dump(facts, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    return path
+
+
+def draft_own(lake: "Lake", table: str, name: str) -> Path:
+    """Write the migration of an operator's own table into the configured folder, and what it was; return its file.
+
+    It leads from the version that the lake was written under to the next, which the folder has. Raises
+    `MigrationError` where there is nothing to draft, and `ranklake.lake.contracts.errors.ContractError`.
+    """
+    own, known = overlays.configured(lake), overlays.kept(lake, overlays.newest(lake))
+    if own is None or table not in own.tables:
+        raise MigrationError(f"no folder of contracts with {table} is configured", where=table, mend="name --contracts")
+    if known is None or table not in known.tables:
+        raise MigrationError(f"the lake has no {table} yet", where=table, mend="nothing has to follow its contract")
+    old, new = contract(table, known), contract(table, own.over(known))
+    if new.version != old.version + 1:
+        mend = f"write version: {old.version + 1} into {table}.yaml"
+        raise MigrationError(f"{table} has version {new.version}, the lake {old.version}", where=table, mend=mend)
+    folder = Path(own.origin)
+    number = max((one.number for one in registry.load_own(known)), default=registry.FIRST_OWN - 1) + 1
+    facts = {
+        "number": number,
+        "name": name,
+        "table": table,
+        "from": old.version,
+        "to": new.version,
+        "digests": {"from": freeze.contract_digest(old), "to": freeze.contract_digest(new)},
+        "steps": list(_steps(old, new)),
+    }
+    snapshot = folder / SNAPSHOTS / f"{table}.v{old.version}.json"
+    path = folder / MIGRATIONS / f"{number}_{name}.yaml"
+    for place, text in ((snapshot, freeze.freeze(old)), (path, yaml.safe_dump(facts, sort_keys=False))):
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(text, encoding="utf-8")
     return path
 
 

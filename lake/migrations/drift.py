@@ -85,11 +85,11 @@ def _folders(lake: "Lake") -> set[str]:
 
 def _as_of(contract: "Contract", version: int) -> "Contract":
     """Return the contract that a table of a version is by, with what an overlay adds to that of today."""
-    packaged = load_contracts().get(contract.table)
+    packaged = contract if contract.overlay is not None else load_contracts().get(contract.table)
     if packaged is None or not 0 < version < packaged.version:
         return contract
     own = {column.id for column in contract.columns} - {column.id for column in packaged.columns}
-    before = contract_at(contract.table, version)
+    before = contract_at(contract.table, version, contract.overlay)
     return replace(before, columns=(*before.columns, *(column for column in contract.columns if column.id in own)))
 
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
-from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.table_schema import version_of
 from ranklake.lake.delta.tables import NewerTableError, latest
@@ -77,17 +76,18 @@ def due(lake: "Lake", table: str | None = None) -> Iterator[Due]:
     history(lake)
     proposals = {one.label: one for one in register(lake).values()}
     found: list[tuple[Migration, DeltaTable]] = []
-    for name in table_names() if table is None else [contract(table).table]:
+    contracts = lake.contracts()
+    for name in contracts if table is None else [lake.contract(table).table]:
         handle = latest(lake, name)
         if handle is None:
             continue
-        version, wanted = version_of(handle), contract(name).version
+        version, wanted = version_of(handle), contracts[name].version
         if version > wanted:
             raise NewerTableError(name, version, wanted, handle.table_uri)
         if version < wanted:
-            found += [(one, handle) for one in chain(name, max(version, 1), wanted)]
+            found += [(one, handle) for one in chain(name, max(version, 1), wanted, overlay=lake.overlay)]
     for one, handle in sorted(found, key=lambda pair: pair[0].number):
-        _hold_digests(one)
+        _hold_digests(one, lake)
         every = files(handle)
         live = every if not one.is_metadata_only else every.slice(0, 0)
         rows, size = (int(pc.sum(live[name]).as_py() or 0) for name in ("num_records", "size_bytes"))
@@ -96,8 +96,8 @@ def due(lake: "Lake", table: str | None = None) -> Iterator[Due]:
         yield Due(one, live.num_rows, rows, size, rows * ROW_CPU_S + keys * KEY_CPU_S, proposal)
 
 
-def _hold_digests(one: "Migration") -> None:
+def _hold_digests(one: "Migration", lake: "Lake") -> None:
     for version, meant in ((one.from_version, one.from_digest), (one.to_version, one.to_digest)):
-        if digest_at(one.table, version) != meant:
+        if digest_at(one.table, version, lake.overlay) != meant:
             what = f"version {version} of {one.table} is not the contract that the migration was written for"
             raise MigrationError(what, where=one.path, mend="restore the contract, or draft the migration again")

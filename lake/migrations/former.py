@@ -14,6 +14,7 @@ from ranklake.lake.query.former import Former
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.contracts.overlay import Overlay
     from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.migrations.steps.step import Step
 
@@ -24,7 +25,7 @@ def former_names(contract: "Contract") -> Mapping[str, Former]:
     A name that a column has now is no former one, whatever it meant. Of two columns that had a name, it stands for the
     later one. Raises `ranklake.lake.migrations.steps.step.MigrationError` where migrations cannot be read.
     """
-    found = _up_to(contract.table, contract.version, registry.FOLDER)
+    found = _up_to(contract.table, contract.version, registry.FOLDER, contract.overlay)
     return {name: one for name, one in found.items() if name not in contract}
 
 
@@ -35,7 +36,8 @@ def former_tables(contracts: "Mapping[str, Contract]") -> dict[str, FormerTable]
     """
     renamed = {name: one for name, one in contracts.items() if one.called}
     found = {name: FormerTable(name, name, one.called) for name, one in renamed.items()}
-    for one in registry.load_migrations():
+    overlay = next((one.overlay for one in renamed.values() if one.overlay is not None), None)
+    for one in registry.load_migrations(overlay=overlay):
         if one.table not in renamed or one.to_version > renamed[one.table].version:
             continue
         for step in one.steps:
@@ -51,9 +53,9 @@ def taken(one: "Migration") -> Mapping[str, Former]:
 
 
 @lru_cache(maxsize=256)
-def _up_to(table: str, version: int, folder: Path) -> Mapping[str, Former]:
+def _up_to(table: str, version: int, folder: Path, overlay: "Overlay | None") -> Mapping[str, Former]:
     found: dict[str, Former] = {}
-    for one in registry.load_migrations(folder):
+    for one in registry.load_migrations(folder, overlay):
         if one.table == table and one.to_version <= version:
             found = _after(found, one)
     return MappingProxyType(found)

@@ -115,8 +115,12 @@ class Migration:
 
 def read_migration(path: Path) -> Migration:
     """Read a migration's file. Raises `MigrationError`: ``file: what; mend``."""
+    return parse_migration(path.read_bytes(), path)
+
+
+def parse_migration(raw: bytes, path: Path) -> Migration:
+    """Return the migration that a file's bytes are. Raises `MigrationError`: ``file: what; mend``."""
     where = str(path)
-    raw = path.read_bytes()
     try:
         facts: Any = yaml.safe_load(raw)
     except yaml.YAMLError as error:

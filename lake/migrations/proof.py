@@ -58,7 +58,9 @@ def verify(lake: "Lake", table: str) -> Proof:
     """Prove the migration of a table that was applied last. Raises `MigrationError` where there is none."""
     row = last_applied(lake, table)
     plan = read_plan(lake, row["plan"]) if row is not None else None
-    one = next((one for one in load_migrations() if row is not None and one.number == row["number"]), None)
+    one = next(
+        (one for one in load_migrations(overlay=lake.overlay) if row is not None and one.number == row["number"]), None
+    )
     if plan is None or one is None:
         raise MigrationError(f"no migration of {table} was applied", where=table, mend="see the table migrations")
     proof = Proof(one.label, table, plan.number)
@@ -67,7 +69,7 @@ def verify(lake: "Lake", table: str) -> Proof:
     came: dict[str, list[str]] = defaultdict(list)
     for old, new in plan.body["facts"]["pairs"]:
         came[old].append(new)
-    target = contract_at(table, one.to_version)
+    target = contract_at(table, one.to_version, lake.overlay)
     for old, news in came.items():
         if not all(lake.fs.exists(lake.path("tables", table, path)) for path in (old, *news)):
             proof.gone += 1

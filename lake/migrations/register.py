@@ -80,7 +80,7 @@ def history(lake: "Lake") -> list[dict[str, Any]]:
     if not rows:
         return []
     finished = last_finished(lake)
-    known = {one.number: one for one in load_migrations()}
+    known = {one.number: one for one in load_migrations(overlay=lake.overlay)}
     found = [row for row in sorted(rows, key=lambda row: row["ts"]) if (row["plan"] or 0) <= finished]
     last = {row["number"]: row for row in found if row["status"] != APPROVED}
     for number, row in last.items():
@@ -136,7 +136,7 @@ def register(lake: "Lake") -> dict[str, MigrationProposal]:
     """Return the proposals: one for each migration that drops values, as its file says it."""
     rows = history(lake)
     found = {}
-    for one in load_migrations():
+    for one in load_migrations(overlay=lake.overlay):
         if not one.drops:
             continue
         mine = [row for row in rows if row["number"] == one.number]
@@ -161,7 +161,7 @@ def register(lake: "Lake") -> dict[str, MigrationProposal]:
 
 
 def _add_approval(lake: "Lake", proposal: MigrationProposal, by: str) -> bool:
-    migration = next(one for one in load_migrations() if one.label == proposal.label)
+    migration = next(one for one in load_migrations(overlay=lake.overlay) if one.label == proposal.label)
 
     def compose(_: object) -> list[dict[str, Any]]:
         if register(lake)[proposal.name].approved is not None:

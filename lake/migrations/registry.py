@@ -1,28 +1,54 @@
 """All migrations: their folder, their numbering, and what lint holds them to."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from ranklake.lake.contracts import freeze
-from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.migrations.migration import Migration, hold, read_migration
+from ranklake.lake.contracts.overlay import SNAPSHOTS, Overlay
+from ranklake.lake.migrations.migration import Migration, hold, parse_migration, read_migration
 from ranklake.lake.migrations.steps.resort import Resort
 from ranklake.lake.migrations.steps.step import MigrationError
 
 FOLDER: Final = Path(__file__).parent
+FIRST_OWN: Final = 10001
+"""Number of the first migration of an overlay."""
+
 RELEASED: Final = "released.txt"
 """One line a migration, label and SHA-256: what stands there has run somewhere and never changes."""
 
 
-def load_migrations(folder: Path | None = None) -> tuple[Migration, ...]:
-    """Return all migrations by number. Raises `MigrationError` for a file that is none, a gap, or a fork."""
+def load_migrations(folder: Path | None = None, overlay: Overlay | None = None) -> tuple[Migration, ...]:
+    """Return all migrations by number, those of an overlay last.
+
+    Raises `MigrationError` for a file that is none, a gap, or a fork.
+    """
     folder = FOLDER if folder is None else folder
-    found = sorted(map(read_migration, folder.glob("*.yaml")), key=lambda one: one.number)
-    for place, one in enumerate(found, 1):
+    found = _in_order(map(read_migration, folder.glob("*.yaml")), 1)
+    return found if overlay is None else (*found, *load_own(overlay))
+
+
+@lru_cache(maxsize=64)
+def load_own(overlay: Overlay) -> tuple[Migration, ...]:
+    """Return the migrations of an overlay by number, each held against its contracts. Raises `MigrationError`."""
+    read = (parse_migration(overlay.files[name].encode(), Path(overlay.origin, name)) for name in overlay.migrations)
+    found = _in_order(read, FIRST_OWN)
+    for one in found:
+        if one.table not in overlay.tables or one.table in table_names():
+            what = f"{one.table!r} is no whole table of the overlay"
+            raise MigrationError(what, where=one.path, mend="only those have versions of their own")
+        hold(one, *(contract_at(one.table, version, overlay) for version in (one.from_version, one.to_version)))
+    return found
+
+
+def _in_order(read: Iterable[Migration], first: int) -> tuple[Migration, ...]:
+    found = sorted(read, key=lambda one: one.number)
+    for place, one in enumerate(found, first):
         if one.number != place:
             what = f"two migrations have number {one.number}" if one.number < place else f"migration {place} is missing"
             raise MigrationError(what, where=one.path, mend=f"give the one that is not released number {place}")
@@ -37,9 +63,16 @@ def load_migrations(folder: Path | None = None) -> tuple[Migration, ...]:
     return tuple(found)
 
 
-def chain(table: str, found: int, wanted: int, folder: Path | None = None) -> tuple[Migration, ...]:
-    """Return the migrations that lead a table from one version to another. Raises `MigrationError` where one lacks."""
-    steps = {one.from_version: one for one in load_migrations(folder) if one.table == table}
+def chain(
+    table: str, found: int, wanted: int, folder: Path | None = None, overlay: Overlay | None = None
+) -> tuple[Migration, ...]:
+    """Return the migrations that lead a table from one version to another. Raises `MigrationError` where one lacks.
+
+    An operator's own table that has none follows by itself, so there is nothing to lead it.
+    """
+    steps = {one.from_version: one for one in load_migrations(folder, overlay) if one.table == table}
+    if not steps and table not in table_names():
+        return ()
     for version in range(found, wanted):
         if version not in steps:
             what = f"no migration leads from version {version} of {table} to {version + 1}"
@@ -47,33 +80,46 @@ def chain(table: str, found: int, wanted: int, folder: Path | None = None) -> tu
     return tuple(steps[version] for version in range(found, wanted))
 
 
-def contract_at(table: str, version: int) -> Contract:
+def contract_at(table: str, version: int, overlay: Overlay | None = None) -> Contract:
     """Return the contract of a version: that of today, or what its snapshot keeps of an earlier one."""
-    today = contract(table)
+    today = contract(table, overlay)
     if version == today.version:
         return today
-    path = freeze.SNAPSHOTS / f"{table}.v{version}.json"
-    try:
-        found = freeze.thaw(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    path, text = _snapshot(table, version, overlay)
+    if text is None:
         mend = "restore the snapshot, or go on with the release that has it"
-        raise MigrationError(f"version {version} of {table} has no snapshot", where=str(path), mend=mend) from None
-    return replace(found, sort=_sort_at(today, found), retention=today.retention)
+        raise MigrationError(f"version {version} of {table} has no snapshot", where=str(path), mend=mend)
+    try:
+        found = freeze.thaw(text)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise MigrationError("no snapshot of a contract", where=str(path), mend="restore the file") from None
+    return replace(found, sort=_sort_at(today, found), retention=today.retention, overlay=today.overlay)
+
+
+def _snapshot(table: str, version: int, overlay: Overlay | None) -> tuple[Path, str | None]:
+    """Return where a snapshot is, and its text if it is there."""
+    name = f"{table}.v{version}.json"
+    if overlay is not None and table not in table_names():
+        own = f"{SNAPSHOTS}/{name}"
+        return Path(overlay.origin, own), overlay.files.get(own)
+    path = freeze.SNAPSHOTS / name
+    return path, path.read_text(encoding="utf-8") if path.exists() else None
 
 
 def _sort_at(today: Contract, found: Contract) -> tuple[str, ...]:
     """Return what files of an earlier version are sorted by: no snapshot keeps it, so the steps since are followed."""
     names = today.sort
-    with suppress(MigrationError):  # contracts of a working copy, or a migration that is only being drafted
-        for one in reversed(chain(today.table, found.version, today.version)):
-            for step in reversed(one.steps):
-                names = step.sort_before(names)
+    if today.overlay is None:
+        with suppress(MigrationError):  # contracts of a working copy, or a migration that is only being drafted
+            for one in reversed(chain(today.table, found.version, today.version)):
+                for step in reversed(one.steps):
+                    names = step.sort_before(names)
     return tuple(name for name in names if name in found)
 
 
-def digest_at(table: str, version: int) -> str:
+def digest_at(table: str, version: int, overlay: Overlay | None = None) -> str:
     """Return the digest of the contract of a version. Raises `MigrationError`."""
-    return freeze.contract_digest(contract_at(table, version))
+    return freeze.contract_digest(contract_at(table, version, overlay))
 
 
 def problems(contracts: Mapping[str, Contract], folder: Path | None = None) -> Iterator[str]:

@@ -8,6 +8,7 @@ from ranklake.lake.migrations.steps.split import Computed
 from ranklake.lake.migrations.steps.step import ColumnStep
 
 if TYPE_CHECKING:
+    from ranklake.lake.contracts.overlay import Overlay
     from ranklake.lake.migrations.steps.step import Step
 
 
@@ -33,11 +34,11 @@ class Change:
     migration: str
 
 
-def told(table: str) -> tuple[Change, ...]:
+def told(table: str, overlay: "Overlay | None" = None) -> tuple[Change, ...]:
     """Return the changes of a table, oldest first. Raises `MigrationError` where migrations cannot be read."""
     return tuple(
         Change(one.to_version, _columns(step), step.text, one.label)
-        for one in load_migrations()
+        for one in load_migrations(overlay=overlay)
         if one.table == table
         for step in one.steps
     )

@@ -61,7 +61,7 @@ def table_difference(lake: "Lake", copy: "Lake", name: str, wanted: "Sequence[Mi
         files_after,
         bytes_before,
         bytes_after,
-        tuple(_columns(name, first, last)),
+        tuple(_columns(lake, name, first, last)),
     )
 
 
@@ -73,8 +73,8 @@ def _size(handle: Any) -> tuple[int, int, int]:  # noqa: ANN401 - a table's hand
     return live.num_rows, rows, size
 
 
-def _columns(table: str, first: int, last: int) -> Iterable[str]:
-    old, new = ({one.id: one for one in contract_at(table, version).columns} for version in (first, last))
+def _columns(lake: "Lake", table: str, first: int, last: int) -> Iterable[str]:
+    old, new = ({one.id: one for one in contract_at(table, version, lake.overlay).columns} for version in (first, last))
     for id_ in sorted(old.keys() | new.keys()):
         before, after = old.get(id_), new.get(id_)
         if after is None and before is not None:

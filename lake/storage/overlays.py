@@ -23,6 +23,7 @@ FOLDER: Final = "contracts"
 _FORMAT: Final = 1
 _NAME: Final = re.compile(r"(\d{10})\.json")
 _RETIRED: Final = "retired"
+_NEW: Final = "draft its migration: ranklake migrate new"
 
 
 class Place(Protocol):
@@ -105,6 +106,30 @@ def keep(lake: Place) -> int:
             return number + 1
 
 
+def put_back(lake: Place, table: str, version: int) -> bool:
+    """Have a lake know a table by an earlier version of its file again, and not what led from there; say if it could.
+
+    For who undid a migration of it. The folder of the operator stays: what it says counts where it is configured.
+    """
+    while True:
+        number = newest(lake)
+        known = kept(lake, number)
+        earlier = (kept(lake, one) for one in range(number, 0, -1))
+        found = next((one for one in earlier if one and _is_at(one, table, version)), None)
+        if known is None or found is None:
+            return False
+        if _is_at(known, table, version):
+            return True
+        files = {name: text for name, text in known.files.items() if not known.is_after(name, table, version)}
+        files[f"{table}.yaml"] = found.files[f"{table}.yaml"]
+        if lake.put_if_absent(name_of(number + 1), packed(Overlay(files, known.origin))):
+            return True
+
+
+def _is_at(one: Overlay, table: str, version: int) -> bool:
+    return table in one.tables and contract(table, one).version == version
+
+
 def packed(overlay: Overlay) -> bytes:
     """Return an overlay as a lake keeps it: no word of where it was."""
     return json.dumps({"format": _FORMAT, "files": dict(sorted(overlay.files.items()))}, indent=1).encode()
@@ -149,9 +174,12 @@ def _fault(name: str, known: Overlay, own: Overlay) -> ContractError | None:
     if new.version < old.version:
         what = f"version {new.version} of {name!r}, and the lake was written under version {old.version}"
         return ContractError(what, where=where, mend="bring the newer file here")
-    for change in diff(old, new):
+    is_migrated = _is_whole(new) and new.version > old.version and own.over(known).leads(name, old.version, new.version)
+    for change in () if is_migrated else diff(old, new):
         if change.verdict != "safe" and change.what != _RETIRED:
-            mend = "put it back, or list it under `retired:`" if "removed" in change.what else "undo it, or migrate"
+            mend = (
+                "put it back, or list it under `retired:`" if "removed" in change.what else f"undo it, or {_NEW} {name}"
+            )
             what = f"{change.item} {change.what}, and the lake was written under the other"
             return ContractError(what, where=where, mend=mend)
     if _is_whole(new) and new.version == old.version and diff(old, new):

@@ -180,6 +180,11 @@ class Lake:
         own = overlays.configured(self)
         return None if own is None else overlays.refusal(overlays.kept(self, overlays.newest(self)), own)
 
+    def put_back_overlay(self, table: str, version: int) -> bool:
+        """Know an own table by an earlier version again; see `ranklake.lake.storage.overlays.put_back`."""
+        self.known.pop("overlay", None)
+        return overlays.put_back(self, table, version)
+
     def keep_overlay(self) -> int:
         """Keep the configured overlay in the lake, for who writes rows; see `ranklake.lake.storage.overlays.keep`."""
         number = overlays.keep(self)

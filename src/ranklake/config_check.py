@@ -24,6 +24,7 @@ from ranklake.config_shown import KEYRINGS, shown_settings
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import load_contracts, load_metrics
+from ranklake.lake.contracts.overlay import Overlay
 from ranklake.segments.keys import read_keyring
 from ranklake.segments.references import FORMS, SecretError, is_reference, read_reference
 
@@ -121,6 +122,11 @@ def _overlay(config: Config, where: Where) -> Iterator[ConfigError]:
         own = importlib.import_module("ranklake.lake.rollups.own")  # half a second, for those who have queries
         for fault in own.faults(contracts):
             yield ConfigError(fault.what, where=fault.where, mend=fault.mend)
+        registry = importlib.import_module("ranklake.lake.migrations.registry")
+        try:
+            registry.load_own(Overlay.read(overlay))
+        except RanklakeError as error:
+            yield ConfigError(error.what, where=error.where, mend=error.mend)
 
 
 def _references(config: Config, where: Where) -> Iterator[ConfigError]:

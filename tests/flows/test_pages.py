@@ -97,6 +97,20 @@ def test_text_of_others_is_no_markup():
     assert shown("s3://AKIAIOSFODNN7EXAMPLE:wJalrXUtnFEMI@b/c") == r"s3:\//\[redacted\]@b/c"
 
 
+def test_the_page_of_the_catalog_announces_changes():
+    """What got another name, what was deprecated: an artifact says it with what takes its place."""
+    change = {
+        "at": "2026-11-24T14:11:00+00:00",
+        "kind": "metric",
+        "name": "own/wait_ms",
+        "what": "deprecated; use own/wait",
+    }
+    text = page("catalog", {"tables": 3, "columns": 9, "metrics": 2, "changes": [change]})
+    assert "| metric | own/wait\\_ms | 2026-11-24T14:11 | deprecated; use own/wait |" in text
+    assert "| tables | 3 |" in text
+    assert "changed lately" not in page("catalog", {"tables": 3, "columns": 9, "metrics": 2, "changes": []})
+
+
 def test_long_tables_end_with_how_many_are_left_out_and_names_may_be_links():
     """A page stays one that a browser shows; a table's name leads to the task that judged it."""
     lines = table(("name", "n"), [(f"t{row}", row) for row in range(MOST_ROWS + 5)], {"t1": "http://ui/runs/1"})

@@ -190,7 +190,7 @@ def test_the_command_shows_sizes_and_freshness(lake):
 def test_the_pipeline_and_the_command_refresh(lake):
     """`ranklake catalog refresh` and the pipeline's last step write the same tables."""
     done = json.loads(run("refresh", "--lake", lake.uri, "--json"))
-    assert done == catalog_once(FlowSettings(lake.uri).context())
+    assert {**done, "changes": []} == catalog_once(FlowSettings(lake.uri).context())
 
 
 def test_without_a_lake_the_contracts_are_shown(tmp_path, monkeypatch):

@@ -6,12 +6,14 @@ import pyarrow as pa
 import pytest
 import yaml
 from changed_contracts import ChangedContracts
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.contracts.model import Column
 from ranklake.lake.migrations import registry
+from ranklake.lake.migrations.__main__ import main
 from ranklake.lake.migrations.migration import Migration, hold, read_migration
 from ranklake.lake.migrations.steps.add import Add
 from ranklake.lake.migrations.steps.convert import Convert
@@ -43,6 +45,18 @@ def test_a_version_without_its_migration_is_found(changed):
     assert next(registry.problems({"steps": contract("steps")})) == (
         "version 2 of steps has no migration; run: ranklake migrate new steps"
     )
+
+
+def test_ci_refuses_what_lint_does(changed):
+    """The command that `make lint`, and so CI, runs exits 1 for a version without migration, and an edit."""
+    lint = CliRunner()
+    assert lint.invoke(main, ["--check"]).exit_code == 0
+    path = registry.FOLDER / "0001_segments_say_who_signed.yaml"
+    path.write_text(path.read_text(encoding="utf-8") + "# later\n", encoding="utf-8")
+    found = lint.invoke(main, ["--check"])
+    assert (found.exit_code, "was edited after its release" in found.output) == (1, True)
+    changed.add("steps", id=900, name="late", type="string")
+    assert "version 2 of steps has no migration" in lint.invoke(main, ["--check"]).output
 
 
 @pytest.mark.parametrize(

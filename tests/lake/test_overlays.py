@@ -4,6 +4,7 @@ from datetime import date
 
 import pytest
 from bringing import bring
+from changed_contracts import ChangedContracts
 from governed import any_rows, under
 from overlays import documented, written
 from segments import put_segment, step_rows
@@ -12,6 +13,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.ask.ask import ask, used
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import load_contracts, load_metrics
+from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest import ingest_plan
 from ranklake.lake.maintenance.run import upkeep
 from ranklake.lake.plans.plan import last_finished
@@ -268,6 +270,31 @@ def test_a_column_that_is_added_later_shows_in_the_table(lake, spool, tmp_path):
     put_segment(spool, rows)
     bring(under(lake, folder), spool)
     assert query(lake, "SELECT count(*) AS n, count(kl) AS kl FROM steps").to_pylist() == [{"n": 4, "kl": 2}]
+
+
+def test_a_later_release_with_the_same_names_is_refused_before_anything_is_written(lake, spool, tmp_path, monkeypatch):
+    """A column and a table of ours that a lake has as an operator's: file and line, with the folder and without it."""
+    folder = documented(tmp_path / "own")
+    put_segment(spool, any_rows("rollouts", 3, overlay=folder, reward=[0.0, 0.5, 1.0]), table="rollouts")
+    bring(under(lake, folder), spool)
+    version = delta_table(lake, "rollouts").version()
+    put_segment(spool, step_rows(2, incarnation=9))
+    for change, said in (
+        (
+            lambda later: later.add("steps", id=901, name="kl", type="float32", unit="1"),
+            "steps.yaml:3: .*'kl'",
+        ),
+        (lambda later: later.new("rollouts", "scalars"), "rollouts.yaml:1: 'rollouts' is a packaged table"),
+    ):
+        with monkeypatch.context() as patch:
+            later = ChangedContracts(tmp_path / f"later-{len(said)}" / "contracts", patch)
+            change(later)
+            for one in (Lake.open(lake.uri), under(Lake.open(lake.uri), folder)):
+                with pytest.raises(ContractError, match=said):
+                    bring(one, spool)
+            later.earlier()
+    assert delta_table(lake, "rollouts").version() == version
+    assert bring(under(Lake.open(lake.uri), folder), spool).rows_stored == 2, "the release of before goes on"
 
 
 def test_an_own_table_gets_another_name(lake, spool, tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.load import load_contracts
+from ranklake.lake.contracts.overlay import Overlay
 from ranklake.lake.migrations.queries.meanings import Renamed, Table, table_at
 from ranklake.lake.migrations.registry import contract_at, load_migrations
 from ranklake.lake.migrations.steps.step import MigrationError
@@ -17,6 +18,7 @@ def tables(
     label: str | None = None,
     folder: Path | None = None,
     metrics: Mapping[str, Renamed] | None = None,
+    overlay: Overlay | None = None,
 ) -> dict[str, Table]:
     """Return every table of this release, with its versions.
 
@@ -31,6 +33,8 @@ def tables(
         Where migrations are; default the packaged ones.
     metrics
         Those that others took the place of; default none.
+    overlay
+        Of an operator, whose tables have migrations, too; default none.
 
     Raises
     ------
@@ -39,10 +43,10 @@ def tables(
     """
     if begin is not None and end is not None and begin > end:
         raise MigrationError(f"version {begin} is after {end}", where="--from", mend="swap --from and --to")
-    every = load_migrations(folder)
+    every = load_migrations(folder, overlay)
     chosen = None if label is None else _found(label, [one.label for one in every])
     found = {}
-    for name, contract in load_contracts().items():
+    for name, contract in load_contracts(overlay).items():
         mine = {one.from_version: one for one in every if one.table == name}
         if chosen is not None:
             mine = {version: one for version, one in mine.items() if one.label == chosen}
@@ -51,12 +55,12 @@ def tables(
         first = min(min(mine, default=last), last) if begin is None else min(begin, last)
         first = max(first, min(mine, default=last))
         versions = {
-            version: {column.name: column.type for column in contract_at(name, version).columns}
+            version: {column.name: column.type for column in contract_at(name, version, overlay).columns}
             for version in range(first, last + 1)
         }
         steps = {version: mine[version].steps for version in range(first, last) if version in mine}
-        called = contract_at(name, last).name
-        for spoken in {name, called, *(contract_at(name, version).name for version in versions)}:
+        called = contract_at(name, last, overlay).name
+        for spoken in {name, called, *(contract_at(name, version, overlay).name for version in versions)}:
             table = table_at(spoken, versions, steps)
             found[spoken] = replace(table, metrics=metrics or {}, called=called)
     return found

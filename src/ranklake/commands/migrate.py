@@ -10,10 +10,10 @@ import click
 
 from ranklake.commands.context import with_context
 from ranklake.commands.migrate_queries import queries
-from ranklake.commands.options import dask_option, json_option, lake_option
+from ranklake.commands.options import contracts_option, dask_option, json_option, lake_option, overriding
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
-from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.load import table_names
 from ranklake.lake.governance import lifecycle
 from ranklake.lake.governance.identities import APPROVE
 from ranklake.lake.migrations import applying
@@ -45,6 +45,7 @@ migrate.add_command(queries)
 @migrate.command()
 @click.argument("table", required=False)
 @lake_option
+@contracts_option
 @json_option
 @with_context
 def plan(context: Context, table: str | None, *, as_json: bool) -> int:
@@ -84,6 +85,7 @@ def plan(context: Context, table: str | None, *, as_json: bool) -> int:
     help="Where the clone lies meanwhile, with the files that are written anew; default: the temporary folder.",
 )
 @lake_option
+@contracts_option
 @json_option
 @with_context
 def preview(context: Context, table: str | None, scratch: Path | None, *, as_json: bool) -> int:
@@ -113,6 +115,7 @@ def preview(context: Context, table: str | None, scratch: Path | None, *, as_jso
 @_alone
 @click.option("--reason", help="Why, for the audit trail.")
 @lake_option
+@contracts_option
 @signing_options
 @json_option
 @with_context
@@ -150,6 +153,7 @@ def approve(
 @_by
 @_alone
 @lake_option
+@contracts_option
 @dask_option
 @click.option("--key", metavar="PATH", help="SSH key that signs, where approvals are signed; default: [approvals] key.")
 @json_option
@@ -174,6 +178,7 @@ def apply(
 @click.argument("table")
 @_by
 @lake_option
+@contracts_option
 @dask_option
 @json_option
 @with_context
@@ -181,7 +186,7 @@ def undo(context: Context, table: str, by: str | None, *, as_json: bool) -> int:
     """Undo the migration of a table that was applied last. Then go on with the release before."""
     lake = context.open_lake()
     with context.workers() as workers, progress_bar("migrate") as progress:
-        done = applying.undo(lake, workers, by or getpass.getuser(), contract(table).table, progress=progress)
+        done = applying.undo(lake, workers, by or getpass.getuser(), lake.contract(table).table, progress=progress)
     _show([done], as_json=as_json, verb="undone")
     return 0
 
@@ -200,6 +205,7 @@ def _show(done: list[applying.Done], *, as_json: bool, verb: str) -> None:
 @migrate.command()
 @click.argument("table")
 @lake_option
+@contracts_option
 @json_option
 @with_context
 def verify(context: Context, table: str, *, as_json: bool) -> int:
@@ -207,7 +213,8 @@ def verify(context: Context, table: str, *, as_json: bool) -> int:
 
     Exits 1 if anything differs from what the migration says.
     """
-    found = prove(context.open_lake(), contract(table).table)
+    lake = context.open_lake()
+    found = prove(lake, lake.contract(table).table)
     if as_json:
         show_json({**asdict(found), "untouched": sorted(found.untouched)})
         return 1 if found.faults else 0
@@ -227,7 +234,17 @@ def verify(context: Context, table: str, *, as_json: bool) -> int:
 @click.argument("table")
 @click.argument("name")
 @click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Where; default the packaged ones.")
-def new(table: str, name: str, folder: Path | None) -> None:
-    """Draft the migration to the newest contract version of TABLE, from what the two contracts differ in."""
+@overriding("--lake", place="lake.uri", metavar="URI", help="Of a table of your own: the lake that has it.")
+@contracts_option
+@with_context
+def new(context: Context, table: str, name: str, folder: Path | None) -> None:
+    """Draft the migration to the newest contract version of TABLE, from what the two contracts differ in.
+
+    Of a table of your own it goes into your folder of contracts, and leads from the version that the lake has.
+    """
+    if table not in table_names() and table in context.contracts():
+        path = drafting.draft_own(context.open_lake(), table, name)
+        click.echo(f"wrote {path}; read it, correct it, then: ranklake migrate plan {table}")
+        return
     path = drafting.draft(table, name, folder)
     click.echo(f"wrote {path}; read it, correct it, then: python -m ranklake.lake.migrations")

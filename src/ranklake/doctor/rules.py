@@ -3,12 +3,16 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import load_metrics
+from ranklake.lake.contracts.overlay import Overlay
+from ranklake.lake.migrations.registry import load_own
+from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.query.admission import pseudonyms_for
 from ranklake.lake.query.role_file import load_roles
 from ranklake.lake.query.roles import RoleError
@@ -17,6 +21,9 @@ from ranklake.lake.rollups.prices import read_prices
 from ranklake.lake.storage.store import LakeError
 from ranklake.retention.reviews import overdue_line
 from ranklake.views.words import counted
+
+if TYPE_CHECKING:
+    from ranklake.errors import RanklakeError
 
 
 def contracts(patient: Patient) -> Iterator[Finding]:
@@ -29,7 +36,11 @@ def contracts(patient: Patient) -> Iterator[Finding]:
         yield warning(f"{context.overlay} holds no contract and no metrics", "put the .yaml files into that folder")
         return
     tables, metrics = context.contracts(), load_metrics(context.overlay)
-    wrong = list(faults(tables))
+    wrong: list[RanklakeError] = list(faults(tables))
+    try:
+        load_own(Overlay.read(context.overlay)) if context.overlay is not None else None
+    except MigrationError as error:
+        wrong.append(error)
     yield from (failed(f"{fault.where}: {fault.what}", fault.mend or "fix the query") for fault in wrong)
     if wrong:
         return
