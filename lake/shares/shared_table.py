@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.delta.commit import files, number_of, swap
 from ranklake.lake.delta.data_file import DataFile, plan_of
-from ranklake.lake.delta.tables import delta_table, ensure_table
+from ranklake.lake.delta.tables import asking, delta_table, ensure_table
 from ranklake.lake.shares.register import Known, Share, known, write_down
 from ranklake.lake.storage.listing import listed
 from ranklake.lake.storage.reachability import LakeError, LakeUnreachableError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 GRACE: Final = timedelta(hours=1)
 """How long files stay that others replaced with the same rows: who reads an older version finds them."""
-LOG: Final = "_delta_log/"
+LOG: Final = "_delta_log"
 
 
 class SharedTable:
@@ -51,7 +51,12 @@ class SharedTable:
         if self.known.definition != definition or not self._is_readable():
             erase_table(self._place, self.table)
             self._note(Known(definition, number=self.known.number))
-        ensure_table(self._place, copied)
+        handle = ensure_table(self._place, copied)
+        # A store tells who may list this prefix alone that a name which is not there is forbidden, and readers give up
+        # at the first such name. So the one that they all begin with is there.
+        if not self._place.fs.exists(self._place.path("tables", self.table, LOG, "_last_checkpoint")):
+            with asking(handle):
+                handle.create_checkpoint()
 
     def _is_readable(self) -> bool:
         """Say whether there is a log that can be read: what two refreshes of two definitions wrote together cannot."""
@@ -123,7 +128,7 @@ class SharedTable:
         until = {path: datetime.fromisoformat(said) for path, said in self.known.waiting.items()}
         waiting = {} if everything else {path: self.known.waiting[path] for path in until if until[path] > now}
         root = self._place.path("tables", self.table)
-        there = [one for one in listed(self._place.fs, root) if f"/{LOG}" not in one.path]
+        there = [one for one in listed(self._place.fs, root) if f"/{LOG}/" not in one.path]
         handle = self.opened()  # after the listing: what was committed meanwhile is live
         assert handle is not None
         number = number_of(handle)

@@ -17,6 +17,8 @@ from pathlib import Path
 
 from stores import KEY, SECRET, free_port, make_bucket, serving
 
+READER, READER_KEY = "arn:aws:iam:::user/reader", "reader-access-key"
+"""Another user of the gateway, without any right; the secret is that of the first."""
 PACKAGES = ("radosgw", "ceph-mon", "ceph-osd")
 FOLDER = Path(__file__).parents[2] / ".stores" / "ceph"
 LIBRARIES = "usr/lib/x86_64-linux-gnu" if os.uname().machine == "x86_64" else "usr/lib/aarch64-linux-gnu"
@@ -122,6 +124,8 @@ def radosgw(folder: Path, ceph: Path = FOLDER) -> Iterator[str]:
         stack.enter_context(daemon("ceph-osd", mon_port, "-i", "0"))
         user = ["--uid", "tests", "--display-name", "tests", "--access-key", KEY, "--secret-key", SECRET]
         work(programs / "radosgw-admin", "user", "create", *user)
+        reader = ["--uid", "reader", "--display-name", "reader", "--access-key", READER_KEY, "--secret-key", SECRET]
+        work(programs / "radosgw-admin", "user", "create", *reader)
         url = stack.enter_context(daemon("radosgw", port, "-n", "client.admin"))
         make_bucket(url)
         yield url

@@ -16,6 +16,8 @@ from ranklake.lake.query.roles import RoleError
 from ranklake.lake.roles.cases import run_cases
 from ranklake.lake.roles.differences import MORE, differences
 from ranklake.lake.roles.explain import View, view
+from ranklake.lake.shares.place import ShareError
+from ranklake.lake.shares.policies import STORES, storage_policy
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, table_lines
 from ranklake.views.words import counted
@@ -99,6 +101,20 @@ def diff(context: Context, old: Path, new: Path, *, as_json: bool) -> None:
     click.echo(
         f"{counted(len(found), 'difference')}, {sum(one.sees == MORE for one in found)} by which a role sees more"
     )
+
+
+@roles.command()
+@click.argument("role", metavar="ROLE")
+@overriding("--to", place="shares.to", metavar="URI", help="Where shares are; default: [shares] to in ranklake.toml.")
+@click.option("--store", type=click.Choice(list(STORES)), required=True, help="Whose terms to write it in.")
+@click.option("--principal", default="", metavar="NAME", help="Who reads, in the store's terms.")
+@with_context
+def policy(context: Context, role: str, store: str, principal: str) -> None:
+    """Print the storage policy that lets somebody read a role's share and nothing else, as JSON."""
+    if not context.config.shares.to:
+        mend = "pass --to URI, or write to under [shares] in ranklake.toml"
+        raise ShareError("nobody says where shares are", where="--to", mend=mend)
+    show_json(storage_policy(store, context.config.shares.to, role, principal))
 
 
 @roles.command()
