@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
-from ranklake.lake.governance.erasures import ERASURES, ROWS, Erasure
+from ranklake.lake.governance.erasures import CERTIFIED, ERASURES, ROWS, Erasure, applied
 from ranklake.lake.governance.evidence import missing_evidence
 from ranklake.lake.governance.proposals import AnyKind, Proposal
 from ranklake.lake.governance.retention_plans import RETENTION_PLANS, RetentionPlan
@@ -67,7 +67,18 @@ def unaccounted(lake: "Lake") -> list[str]:
     own = [pc.equal(every["kind"], one.plan.name) for one in _REMOVALS]
     some = every.filter(pc.or_kleene(pc.match_substring(every["tables"], "-"), pc.or_(*own)))
     ledger = {row["plan"]: row for row in some.to_pylist()}
-    return [*_by_others(ledger), *(line for one in _REMOVALS for line in _Removed(lake, one, ledger).lacking())]
+    removed = [line for one in _REMOVALS for line in _Removed(lake, one, ledger).lacking()]
+    return [*_by_others(ledger), *removed, *_unproven(lake)]
+
+
+def _unproven(lake: "Lake") -> Iterator[str]:
+    """Yield erasures that were applied, and that died before everything was searched anew."""
+    names = [one.name for one in applied(lake)]
+    rows = read(lake, contract("audit"), ["action", "subject"]) if names else None
+    proven = set() if rows is None else set(rows.filter(pc.equal(rows["action"], CERTIFIED))["subject"].to_pylist())
+    for name in names:
+        if name not in proven:
+            yield f"{name} was applied, and nothing proves it: run 'ranklake erase apply {name} -' again"
 
 
 def _gone(row: Mapping[str, Any]) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """The spool after a retention: segments that are kept for replay, and whose rows are all gone by now, go too.
 
-So do copies that came again of segments of which an erasure took rows.
+So do copies that came again of segments of which an erasure took rows: what else is in their packs is put beside them.
 """
 
 from dataclasses import asdict, dataclass
@@ -11,11 +11,13 @@ import pyarrow as pa
 from ranklake.lake.audit.trail import record
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.tables import delta_table, last_table
+from ranklake.lake.governance.erasures import erased_raw
 from ranklake.lake.governance.retired import is_all_retired, retired_dates
 from ranklake.lake.ingest.index_summary import not_taken_in
 from ranklake.lake.query.sql import session
 from ranklake.lake.spool.packs import pack_of
-from ranklake.retention.erasure.spooled import erased_again
+from ranklake.lake.storage.removal import delete
+from ranklake.retention.erasure.spooled import erased_again, identity, remove
 
 if TYPE_CHECKING:
     from datetime import date
@@ -41,6 +43,8 @@ class Swept:
         That went: segments, and packs of which all members might go.
     segments
         In them.
+    raw
+        Bytes that came into quarantine again after an erasure took them.
     in_packs
         Segments whose rows are gone, and that stay because others of their pack are wanted.
     """
@@ -49,6 +53,7 @@ class Swept:
     size_bytes: int = 0
     segments: int = 0
     in_packs: int = 0
+    raw: int = 0
 
 
 def sweep(lake: "Lake", spool: "Spool", by: str) -> Swept:
@@ -56,23 +61,40 @@ def sweep(lake: "Lake", spool: "Spool", by: str) -> Swept:
 
     Killed on the way, the next sweep goes on. Raises what the stores raise.
     """
-    over = _over(lake, spool) | _erased_again(lake, spool)
-    if not over:
+    again, raw = _erased_again(lake, spool), _raw_again(lake)
+    over = _over(lake, spool) | again
+    if not over and not raw:
         return Swept()
     by_file: dict[str, list[bool]] = {}
     sizes: dict[str, int] = {}
+    opened: set[str] = set()
     for item in spool.listing():
         path = pack_of(item.path) or item.path
         by_file.setdefault(path, []).append((item.table, item.sha256) in over)
         sizes[path] = sizes.get(path, 0) + item.size_bytes
+        if (item.table, item.sha256) in again:
+            opened.add(path)
     going = sorted(path for path, members in by_file.items() if all(members))
-    in_packs = sum(sum(members) for path, members in by_file.items() if not all(members))
-    done = Swept(len(going), sum(sizes[path] for path in going), sum(len(by_file[path]) for path in going), in_packs)
-    if going:
+    opened -= set(going)
+    in_packs = sum(sum(members) for path, members in by_file.items() if not all(members) and path not in opened)
+    done = Swept(
+        len(going), sum(sizes[path] for path in going), sum(len(by_file[path]) for path in going), in_packs, len(raw)
+    )
+    if going or raw or opened:
         record(lake, by, ACTION, "spool", None, asdict(done))
         for path in going:
             spool.delete(path)
+        for path in sorted(opened):
+            remove(spool, path, lambda name, _: identity(name) in again)
+        for path in raw:
+            delete(lake, path)
     return done
+
+
+def _raw_again(lake: "Lake") -> list[str]:
+    """Return the paths of raw bytes in quarantine that an erasure took, and that came again."""
+    there = [lake.path("quarantine", sha256) for sha256 in sorted(erased_raw(lake))]
+    return [path for path in there if lake.fs.exists(path)]
 
 
 def _erased_again(lake: "Lake", spool: "Spool") -> set[tuple[str, str]]:

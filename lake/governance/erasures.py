@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
 TABLE: Final = "erasures"
+CERTIFIED: Final = "erasure.certified"
+"""Action of a row of the audit trail: everything was searched anew, and a certificate says what was found."""
 SUBJECT, ROWS, NAMES, RAW, SEGMENT, FILES, STAYS = "subject", "rows", "names", "raw", "segment", "files", "stays"
 
 

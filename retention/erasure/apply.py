@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.governance import lifecycle
-from ranklake.lake.governance.erasures import ERASURES, NAMES, RAW, ROWS, TABLE, Erasure, Item, head_row
+from ranklake.lake.governance.erasures import CERTIFIED, ERASURES, NAMES, RAW, ROWS, TABLE, Erasure, Item, head_row
 from ranklake.lake.governance.identities import NOT_SIGNING, Signing
 from ranklake.lake.governance.proposals import VoidProposalError
 from ranklake.lake.governance.registers import stamped
@@ -27,7 +27,7 @@ from ranklake.lake.plans.action_plan import QUARANTINED
 from ranklake.lake.plans.kinds import ERASURE
 from ranklake.lake.plans.ledger import row_files
 from ranklake.lake.shares.withdrawal import withdraw
-from ranklake.retention.erasure.certificate import CERTIFIED, Certificate, certify
+from ranklake.retention.erasure.certificate import Certificate, certify
 from ranklake.retention.erasure.places import Done, erase_files
 from ranklake.retention.erasure.plan import Found, find, member_check, planned, refuse_unfit
 from ranklake.retention.erasure.reach import Reach
@@ -111,7 +111,7 @@ def apply(
 
     erasure, fresh = lifecycle.apply(lake, ERASURES, name, by, check, single_operator=single_operator, signing=signing)
     withdraw(lake)
-    holds = member_check(subject)
+    holds = member_check(lake, subject)
     done = erase_files(reach, subject, reach.each(subject), holds)
     certificate = certify(reach, subject, erasure, done, progress=progress)
     details = {"certificate": certificate.name, "is_clean": certificate.is_clean}

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from ranklake.retention.erasure.subject import Subject
     from ranklake.retention.traces.search import Searched
 
-CERTIFIED: Final = "erasure.certified"
 FOLDER: Final = "certificates"
 FORMAT: Final = "ranklake erasure certificate 1"
 _LIBRARIES: Final = ("ranklake", "deltalake", "pyarrow")

@@ -24,7 +24,7 @@ from ranklake.retention.erasure.spooled import as_items, refuse_waiting, slot_fi
 from ranklake.retention.raw import raw_bytes
 from ranklake.retention.traces.contents import look
 from ranklake.retention.traces.found import Hit
-from ranklake.retention.traces.search import Searched
+from ranklake.retention.traces.search import Searched, opener
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress
@@ -97,7 +97,7 @@ def make_plan(
     refuse_unfit(reach, subject, found, today)
     recorded = {one for some in found.rows for one in some.slot_files}
     if spool is not None:
-        recorded |= set(slot_files(spool, reach.spooled(found.files), member_check(subject)))
+        recorded |= set(slot_files(spool, reach.spooled(found.files), member_check(lake, subject)))
     items = [
         Item(SUBJECT, about=subject.said, content_sha256=subject.sha256),
         *planned(lake, found),
@@ -134,13 +134,14 @@ def refuse_unfit(reach: Reach, subject: "Subject", found: Found, today: date | N
     refuse_waiting(reach.lake, reach.spool, reach.spooled(found.files))
 
 
-def member_check(subject: "Subject") -> Callable[[str, bytes], bool]:
+def member_check(lake: "Lake", subject: "Subject") -> Callable[[str, bytes], bool]:
     """Return what says whether a member of a pack, of a name and with bytes, is the subject's."""
+    opened = opener(lake.config.encryption_key)
 
     def holds(name: str, raw: bytes) -> bool:
         if subject.sought.count(name.encode()):
             return True
-        return any(isinstance(one, Hit) for one in look(io.BytesIO(raw), name, subject.sought, lambda *_: None))
+        return any(isinstance(one, Hit) for one in look(io.BytesIO(raw), name, subject.sought, opened))
 
     return holds
 

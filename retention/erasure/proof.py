@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import trail
-from ranklake.lake.governance.erasures import ERASURES, Item, erasure_name
+from ranklake.lake.governance.erasures import CERTIFIED, ERASURES, Item, erasure_name
 from ranklake.lake.governance.proposals import digest_of
 from ranklake.lake.governance.standing import plain
 from ranklake.lake.governance.statements import DIGEST, Statement, lake_identity
@@ -15,7 +15,7 @@ from ranklake.lake.governance.steps import Step
 from ranklake.lake.trust.allowed_signers import load_signers
 from ranklake.lake.trust.approvals import SIGNED
 from ranklake.lake.trust.ssh_signatures import SignatureError, verify
-from ranklake.retention.erasure.certificate import CERTIFIED, Certificate
+from ranklake.retention.erasure.certificate import Certificate
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake

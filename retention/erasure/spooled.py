@@ -55,6 +55,15 @@ def slot_files(spool: "Spool", paths: Collection[str], holds: Callable[[str, byt
                 yield one.parent.name, name.incarnation, name.segment
 
 
+def identity(path: str) -> tuple[str, str] | None:
+    """Return the table and the digest of a segment, by its path; None if it is none."""
+    one = PurePosixPath(path)
+    try:
+        return one.parent.name, SegmentName.parse(one.name).sha256
+    except NotASegmentError:
+        return None
+
+
 def as_items(some: Iterable[SlotFile]) -> list[Item]:
     """Return slot files as items, one for each process and table, their numbers as ranges."""
     numbers: dict[tuple[str, int], set[int]] = {}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ranklake.printable import printable_name
-from ranklake.retention.traces.contents import look
+from ranklake.retention.traces.contents import Decrypt, look
 from ranklake.retention.traces.found import Unsearched
 from ranklake.retention.traces.needles import Needles, needles
 from ranklake.retention.traces.roots import Source, sources
@@ -116,10 +116,10 @@ def each(
     progress: "Progress | None" = None,
 ) -> Iterator[Searched]:
     """Yield every file of a lake, a spool and some folders with what is found in it; see `search`."""
-    keys = lake.config.encryption_key
+    opened = opener(lake.config.encryption_key)
     every = list(sources(lake, spool, folders))
     for number, source in enumerate(every, 1):
-        counts, why = (Counter[str](), set[str]()) if source.is_folder else _in(source, sought, keys)
+        counts, why = (Counter[str](), set[str]()) if source.is_folder else _in(source, sought, opened)
         if count := sought.count(source.path.encode(errors="replace")):
             counts[NAME] = count
         yield Searched(source, counts, frozenset(why))
@@ -141,8 +141,8 @@ def told_of(some: Iterable[Searched], sought: Needles) -> Traces:
     return Traces(_told(found, sought), _told(missed, sought), files)
 
 
-def _in(source: Source, sought: Needles, keys: str) -> tuple[Counter[str], set[str]]:
-    """Return what is found in one file, and why parts of it were not looked into."""
+def opener(keys: str) -> Decrypt:
+    """Return what opens encrypted segments by a keyring, as far as it has their keys."""
 
     def opened(path: str, raw: bytes) -> bytes | None:
         *_, table, name = ("", *path.split("/"))
@@ -152,6 +152,11 @@ def _in(source: Source, sought: Needles, keys: str) -> tuple[Counter[str], set[s
         except (NotASegmentError, EncryptionError, SecretError):
             return None
 
+    return opened
+
+
+def _in(source: Source, sought: Needles, opened: Decrypt) -> tuple[Counter[str], set[str]]:
+    """Return what is found in one file, and why parts of it were not looked into."""
     counts: Counter[str] = Counter()
     why: set[str] = set()
     try:

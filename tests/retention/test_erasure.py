@@ -18,6 +18,7 @@ from governed import any_rows, die_before
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from segments import put_segment, step_rows
+from ssh_keys import Keys, needs_ssh_keygen
 from subjects import ADA, EMAIL, GRACE, VALUES, others, plant
 
 from ranklake.cli import run
@@ -379,3 +380,24 @@ def test_killed_at_any_moment_it_converges(site):
         assert unaccounted(site.lake) == []
     assert len(bodies(site)) == (kills + 1) // 2
     print(f"{kills} kills, {survived} after the plan was finished")
+
+
+@needs_ssh_keygen
+def test_a_signed_certificate_verifies_without_the_lake(site, tmp_path, capsys):
+    """Whoever has the allowed signers verifies who proposed, approved and applied; a key that is not there is none."""
+    keys = Keys(tmp_path / "keys")
+    keys.allow("pia", "ada", "otto")
+    site.lake = site.lake.configured(approvals=keys.section())
+    logs(site, f"hello {EMAIL}", "hello")
+    subject = subject_of(site.lake, VALUES)
+    made = make_plan(reach(site), subject)
+    propose(site.lake, made, **keys.by("pia"))
+    approve(site.lake, made.name, **keys.by("ada"))
+    done = apply(reach(site), made.name, subject, **keys.by("otto"))
+    file = tmp_path / f"{done.certificate.name}.json"
+    file.write_bytes(done.certificate.raw)
+    assert run(["erase", "certificate", "verify", str(file), "--allowed-signers", str(keys.file)]) == 0
+    assert "verified: the certificate by itself, signatures" in capsys.readouterr().out
+    keys.allow("pia", "otto")
+    assert run(["erase", "certificate", "verify", str(file), "--allowed-signers", str(keys.file)]) == 1
+    assert "(erasure.approve)" in capsys.readouterr().out

@@ -1,0 +1,227 @@
+"""Fifty ways of bringing rows back that retention or an erasure took: none stores a row, none brings a name back."""
+
+import contextlib
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from governed import Site, any_rows
+from packing import pack_up
+from retaining import agree, carry_out, days_ago, plan
+from segments import put_segment, step_rows
+
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.replay.errors import ReplayError
+from ranklake.lake.replay.run import replay
+from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake
+from ranklake.quality.release import NothingToReleaseError, plan_release
+from ranklake.retention.erasure.apply import apply, approve
+from ranklake.retention.erasure.plan import make_plan, propose
+from ranklake.retention.erasure.reach import Reach
+from ranklake.retention.erasure.subject import subject_of
+from ranklake.retention.removals import unaccounted
+from ranklake.retention.sweep import sweep
+from ranklake.retention.traces.search import search
+
+EMAIL = "ada@analytical.example"
+DAY = days_ago(200)
+
+
+@dataclass
+class Taken:
+    """A lake of which rows were taken: what was recorded, the segments that brought it, and a copy of the spool."""
+
+    site: Site
+    table: str
+    rows: pa.Table
+    paths: list[Path]
+    copy: Path
+    values: tuple[str, ...] = ()
+    before: dict = field(default_factory=dict)
+
+    @property
+    def spool(self):
+        """The spool as it is now."""
+        return Spool(str(self.site.spool))
+
+    def again(self):
+        """Ingest what is there."""
+        return ingest(self.site.lake, self.spool, InProcess())
+
+    def send(self, rows, **more):
+        """Send rows as another segment of the same slot file."""
+        return put_segment(self.site.spool, rows, self.table, **more)
+
+    def restore(self):
+        """Send the very files again."""
+        for path in self.copy.rglob("*.parquet"):
+            target = self.site.spool / path.relative_to(self.copy)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+
+
+def recorded(tmp_path, table, rows):
+    """Record rows, and some of another run that stay."""
+    site = Site(tmp_path)
+    site.bring(step_rows(5, run="other", incarnation=9, start=days_ago(0)))
+    path = put_segment(site.spool, rows, table, day=str(DAY.date()))
+    ingest(site.lake, Spool(str(site.spool)), InProcess())
+    shutil.copytree(site.spool, tmp_path / "copy")
+    return Taken(site, table, rows, [path], tmp_path / "copy")
+
+
+def by_retention(tmp_path):
+    """Let a date go by its age."""
+    taken = recorded(tmp_path, "steps", step_rows(20, start=DAY))
+    made = plan(taken.site)
+    agree(taken.site, made.name)
+    carry_out(taken.site, made.name)
+    sweep(taken.site.lake, taken.spool, "Otto")
+    return taken
+
+
+def erased(taken, *values):
+    """Erase a person."""
+    lake = taken.site.lake
+    subject = subject_of(lake, values)
+    made = make_plan(Reach(lake, taken.spool), subject)
+    propose(lake, made, "Petra")
+    approve(lake, made.name, "Anna")
+    assert apply(Reach(lake, taken.spool), made.name, subject, "Otto").certificate.is_clean
+    taken.values = values
+    return taken
+
+
+def a_run(tmp_path):
+    """Erase a person whose name is that of the run."""
+    return erased(recorded(tmp_path, "steps", step_rows(20, run="ada.lovelace-7", start=DAY)), "ada.lovelace")
+
+
+def some_rows(tmp_path):
+    """Erase a person whom some lines name."""
+    lines = [f"by {EMAIL}" for _ in range(20)]
+    rows = any_rows("logs", 20, run="shared", incarnation=7, start=DAY, message=lines)
+    return erased(recorded(tmp_path, "logs", rows), EMAIL)
+
+
+def replayed(taken):
+    """Rebuild the date."""
+    day = DAY.date()
+    with contextlib.suppress(ReplayError):
+        replay(taken.site.lake, taken.spool, InProcess(), taken.table, (day, day))
+
+
+def released(taken):
+    """Release what lies in quarantine."""
+    with pytest.raises(NothingToReleaseError):
+        plan_release(taken.site.lake, "Petra", "mended")
+
+
+def broken(taken):
+    """Send the segment damaged, then whole."""
+    taken.restore()
+    (path,) = [path for path in taken.site.spool.rglob("*.parquet") if path.name == taken.paths[0].name]
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-30])
+    taken.again()
+    path.write_bytes(whole)
+
+
+def elsewhere(taken):
+    """Send the file in the folder of another day."""
+    taken.restore()
+    (path,) = [path for path in taken.site.spool.rglob("*.parquet") if path.name == taken.paths[0].name]
+    target = taken.site.spool / "segments" / "2026-06-06" / taken.table / path.name
+    target.parent.mkdir(parents=True)
+    path.rename(target)
+
+
+def packed(taken):
+    """Send the file in a pack."""
+    taken.restore()
+    pack_up(taken.site.spool)
+
+
+def packed_cuts(taken):
+    """Send two cuts in a pack."""
+    pack_up(taken.site.spool, [taken.send(taken.rows.slice(0, 9)), taken.send(taken.rows.slice(9))])
+
+
+def without_summary(taken):
+    """Send the file when all that spares reading the register of segments is gone."""
+    for name in ("known", "rounds"):
+        shutil.rmtree(taken.site.folder / "lake" / name, ignore_errors=True)
+    taken.restore()
+
+
+def another_process(taken):
+    """Send the file to a lake that another process opens."""
+    taken.site.lake = Lake.open(taken.site.lake.uri)
+    taken.restore()
+
+
+def after_upkeep(taken):
+    """Send the file when tables were merged, and logs tidied."""
+    merge_small(taken.site.lake, InProcess(), ["segments", "erasures", "retention_plans"], thorough=True)
+    upkeep(taken.site.lake, InProcess())
+    taken.restore()
+
+
+def with_checkpoint(taken):
+    """Send the file when the register of segments is read from a checkpoint."""
+    delta_table(taken.site.lake, "segments").create_checkpoint()
+    taken.restore()
+
+
+WAYS = {
+    "the same file": lambda taken: taken.restore(),
+    "the same file, twice": lambda taken: (taken.restore(), taken.again(), taken.restore()),
+    "in another folder": elsewhere,
+    "in a pack": packed,
+    "cut in front": lambda taken: taken.send(taken.rows.slice(0, 7)),
+    "cut behind": lambda taken: taken.send(taken.rows.slice(13)),
+    "cut in the middle": lambda taken: taken.send(taken.rows.slice(5, 5)),
+    "row by row": lambda taken: [taken.send(taken.rows.slice(at, 1)) for at in range(3)],
+    "cuts that overlap": lambda taken: [taken.send(taken.rows.slice(at, 12)) for at in (0, 4, 8)],
+    "cuts in a pack": packed_cuts,
+    "damaged, then whole": broken,
+    "without summaries": without_summary,
+    "by another process": another_process,
+    "after upkeep": after_upkeep,
+    "with a checkpoint": with_checkpoint,
+    "replayed from what was sent again": lambda taken: (taken.restore(), replayed(taken)),
+    "released from quarantine": released,
+}
+TAKEN = {"retention": by_retention, "a run": a_run, "some rows": some_rows}
+
+
+def test_there_are_fifty_ways():
+    """As many as were promised."""
+    assert len(WAYS) * len(TAKEN) >= 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("how", TAKEN)
+def test_nothing_comes_back(tmp_path, how, way):
+    """Whatever was taken, and however it is brought again: no row, no name in a table; a sweep clears the spool."""
+    taken = TAKEN[how](tmp_path)
+    assert taken.site.rows(taken.table) == [row for row in taken.site.rows(taken.table) if row["run"] == "other"]
+    WAYS[way](taken)
+    taken.again()
+    run_rollups(taken.site.lake)
+    assert {row["run"] for row in taken.site.rows(taken.table)} <= {"other"}
+    assert taken.site.rows("rejects") == []
+    taken.site.balances()
+    assert unaccounted(taken.site.lake) == []
+    sweep(taken.site.lake, taken.spool, "Otto")
+    if taken.values:
+        assert search(taken.site.lake, taken.spool, taken.values).found == ()
