@@ -8,6 +8,7 @@ from ranklake.redaction.identities import REDACTED, without_identities
 from ranklake.redaction.redact import redact
 
 HIDDEN: Final = "*"
+_MOST_PASSES: Final = 8
 _SEPARATORS: Final = frozenset("-_.@/: ")
 
 
@@ -34,7 +35,20 @@ def starred(text: str) -> str:
 
 
 def redacted(text: str) -> str:
-    """Return a text without credentials, addresses and home folders; in JSON, its texts and keys without them."""
+    """Return a text without credentials, addresses and home folders; in JSON, its texts and keys without them.
+
+    What was replaced may have hidden what stood beside it, as in ``10.0.0.7~ada/``: it is looked at again until nothing
+    is found, so that a masked text is masked for good.
+    """
+    for _ in range(_MOST_PASSES):
+        shown = _redacted(text)
+        if shown == text:
+            return shown
+        text = shown
+    return REDACTED
+
+
+def _redacted(text: str) -> str:
     if text[:1] in {"{", "["}:  # an escape such as \u0040 would hide an address from every pattern
         try:
             shown = json.dumps(_each(redact(json.loads(text)), without_identities), ensure_ascii=False)

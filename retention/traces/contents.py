@@ -179,6 +179,6 @@ _CLOSED: Final[Mapping[bytes, str]] = {
     b"Obj\x01": "Avro",
     b"\x89HDF\r\n\x1a\n": "HDF5",
     b"%PDF-": "a PDF",
-    **dict.fromkeys(databases.LOGS, "a log of SQLite, whose rows its database has once all have closed it"),
+    **dict.fromkeys(databases.LOGS, "rows of SQLite that are not in its database yet"),
 }
 """Forms that pack what they hold, or have it in pieces, by how they begin."""
