@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 from bringing import adds_up
+from packing import pack_up
 from retaining import APPROVER, CONTRACTS, POLICIES, TODAY, days_ago
 from segments import put_segment, step_rows
 from stores import sent
@@ -30,6 +31,10 @@ from ranklake.lake.storage.store import MARKER, Lake, LakeError, NotALakeError
 from ranklake.lake.trust.lake_config import AuditSection, LakeConfig
 from ranklake.quality.check import run_checks
 from ranklake.retention.apply import apply, approve
+from ranklake.retention.erasure import apply as erasure_apply
+from ranklake.retention.erasure import plan as erasure_plan
+from ranklake.retention.erasure.reach import Reach
+from ranklake.retention.erasure.subject import subject_of
 from ranklake.retention.plan import make_plan
 from ranklake.retention.removals import unaccounted
 from ranklake.retention.sweep import sweep
@@ -105,6 +110,31 @@ class LakeSuite:
         replay(lake, spool, InProcess(), "steps", (day, day))
         assert recompute(lake, "step_rollup", [day])[0] == [day]
         assert scrub(lake, InProcess()).damaged == []
+
+    @pytest.mark.slow
+    def test_an_erasure_leaves_nothing_there(self, place, tmp_path):
+        """A run is erased from tables, logs, plans and packs of the store; the other one is as it was."""
+        local = tmp_path / "spool"
+        for incarnation, run in ((7, "ada.lovelace-1"), (8, "other")):
+            put_segment(local, step_rows(20, run=run, incarnation=incarnation))
+        pack_up(local)
+        sent(place.below("spool"), local)
+        spool = Spool(f"{place.uri}/spool", place.storage)
+        lake = Lake.create(f"{place.uri}/lake", place.storage, LakeConfig(spools=(spool.uri,)))
+        ingest(lake, spool, InProcess())
+        delta_table(lake, "steps").create_checkpoint()
+        rows = [row for row in read(lake, contract("steps")).to_pylist() if row["run"] == "other"]
+        subject, reach = subject_of(lake, ["ada.lovelace"]), Reach(lake, spool)
+        made = erasure_plan.make_plan(reach, subject)
+        erasure_plan.propose(lake, made, "Petra")
+        erasure_apply.approve(lake, made.name, "Anna")
+        done = erasure_apply.apply(reach, made.name, subject, "Otto")
+        assert done.certificate.is_clean
+        assert not [path for path, raw in place.contents().items() if b"ada.lovelace" in raw or "ada.lovelace" in path]
+        assert read(lake, contract("steps")).to_pylist() == rows
+        assert [item.name.run for item in spool.listing()] == ["other"]
+        assert unaccounted(lake) == []
+        adds_up(lake, spool)
 
     def test_one_writer_of_a_name_wins(self, place):
         """Of many that write a name at once if it is absent, one does, and its bytes are there."""
