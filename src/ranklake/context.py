@@ -124,6 +124,15 @@ class Context:
         return partial(ended, lake) if self.config.sql.grants else lambda _: ""
 
     @property
+    def own_folders(self) -> tuple[Path, ...]:
+        """Local folders beside the lake and the spool that ranklake writes data into: the configured report's pages."""
+        out = self.config.report.out
+        if not out:
+            return ()
+        place = self.place(out)
+        return (Path(place.root),) if place.is_local and Path(place.root).is_dir() else ()
+
+    @property
     def policy_place(self) -> Path | None:
         """The configured policy file or folder, if there is one."""
         return Path(self.config.retention.policies) if self.config.retention.policies else None

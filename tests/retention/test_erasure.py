@@ -304,6 +304,9 @@ def test_the_guide_is_true(site, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RANKLAKE_LAKE", site.lake.uri)
     monkeypatch.setenv("RANKLAKE_SPOOL", str(site.spool))
+    monkeypatch.setenv("RANKLAKE_REPORT", str(tmp_path / "pages"))
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "runs.html").write_text(f"<p>{EMAIL}</p><p>grace</p>")
     page = Path(__file__).parents[2] / "docs/governance.md"
     commands = re.findall(r"^    ranklake (erase .*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(commands) == 6
@@ -316,6 +319,7 @@ def test_the_guide_is_true(site, tmp_path, capsys, monkeypatch):
     assert EMAIL not in said
     assert "nothing is left" in said
     assert said.count("the certificate holds") == 2
+    assert (tmp_path / "pages" / "runs.html").read_text().endswith("</p><p>grace</p>")
 
 
 def test_the_commands_refuse_in_a_line(site, tmp_path, capsys):

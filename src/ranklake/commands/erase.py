@@ -40,7 +40,7 @@ for _command in (plan, approve, apply, list_, certificate):
     metavar="PATH",
     multiple=True,
     type=click.Path(path_type=Path, exists=True),
-    help="Search this folder, too: a report's site, local spools, Prefect's home. May be given several times.",
+    help="Search this folder, too: local spools, Prefect's home. The configured report is. May be given several times.",
 )
 @lake_option
 @spool_option
@@ -57,7 +57,7 @@ def find(context: Context, values: tuple[str, ...], folders: tuple[Path, ...], *
     given = sys.stdin.read().splitlines() if values == ("-",) else values
     lake, spool = context.open_lake(), context.spool() if context.has_spool else None
     with progress_bar("search") as progress:
-        done = search(lake, spool, given, folders, progress=progress)
+        done = search(lake, spool, given, (*context.own_folders, *folders), progress=progress)
     if as_json:
         show_json(done.plain())
         return 0 if done.is_clean else 1

@@ -49,7 +49,8 @@ class Whom:
 
     def reach(self, context: Context) -> Reach:
         """Return what the command reaches."""
-        return Reach(context.open_lake(), context.spool() if context.has_spool else None, self._folders)
+        folders = tuple(dict.fromkeys((*context.own_folders, *self._folders)))
+        return Reach(context.open_lake(), context.spool() if context.has_spool else None, folders)
 
 
 def whom_options(command: Command) -> Command:
@@ -63,7 +64,7 @@ def whom_options(command: Command) -> Command:
         metavar="PATH",
         multiple=True,
         type=click.Path(path_type=Path, exists=True),
-        help="Reach into this folder, too: a report's site, local spools, Prefect's home. May be given several times.",
+        help="Reach into this folder, too: Prefect's home, local spools. The configured report is. May be given often.",
     )
     @wraps(command)
     def run(
@@ -115,6 +116,8 @@ def plan(
     show(made)
     if reach.spool is None:
         click.echo("no spool is configured: it was not looked into", err=True)
+    if not reach.folders:
+        click.echo("looked into lake and spool alone; Prefect's home and other folders are named by --also", err=True)
     tell_mode(lake)
 
 
