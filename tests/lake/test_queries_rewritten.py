@@ -307,6 +307,33 @@ def test_a_table_that_is_called_otherwise_is_asked_so(before, later):
     assert rewrite(later, CALLED).edits == []
 
 
+@pytest.mark.parametrize(
+    ("text", "later"),
+    [
+        ("SELECT coalesce(${a}, samples) AS x FROM steps", "SELECT coalesce(${a}, examples) AS x FROM steps"),
+        ("SELECT round(avg(samples), ${n}) AS x FROM steps", "SELECT round(avg(examples), ${n}) AS x FROM steps"),
+    ],
+)
+def test_what_is_filled_in_within_a_function_is_told(text, later):
+    """It may be a value or a column; the rest is brought along, and a person is told."""
+    found = rewrite(text, RENAMED)
+    assert edited(text, found.edits) == later
+    assert [(one.is_note, "may name a column" in one.what) for one in found.findings] == [(True, True)]
+    macro = "SELECT $__timeGroup(ts, ${interval}), avg(samples) AS a FROM steps GROUP BY 1"
+    assert rewrite(macro, RENAMED).findings == []
+
+
+def test_columns_outside_of_a_select_are_told():
+    """DuckDB's PIVOT is a statement without one."""
+    text = "PIVOT steps ON run USING sum(samples)"
+    found = rewrite(text, RENAMED)
+    assert (found.edits, [one.what for one in found.findings]) == (
+        [],
+        ["samples stands outside of a SELECT; rewrite it by hand"],
+    )
+    assert rewrite("PIVOT steps ON run USING sum(rank)", RENAMED).findings == []
+
+
 def test_dropped_columns_are_told():
     """What is gone has no replacement; the rest of the text goes on."""
     text = "SELECT rank FROM steps;\nSELECT samples FROM steps"

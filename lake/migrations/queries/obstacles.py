@@ -7,6 +7,7 @@ from sqlglot import exp
 
 from ranklake.lake.migrations.queries.findings import Finding
 from ranklake.lake.migrations.queries.meanings import Meaning, Table
+from ranklake.lake.migrations.queries.placeholders import MACRO
 from ranklake.lake.migrations.queries.references import Reading
 from ranklake.lake.migrations.queries.scopes import table_of
 from ranklake.lake.migrations.queries.statements import Statement
@@ -28,6 +29,7 @@ def obstacles(one: Statement, reading: Reading, tables: Mapping[str, Table]) -> 
             what = f"{ref.name} is a column of other versions than the rest; say which with --from"
             yield Finding(ref.node.this.meta.get("start", 0), what)
     yield from _unknown_tables(one, tables)
+    yield from _unseen(one, reading, tables, columns)
     if isinstance(one.tree, exp.DML) and not isinstance(one.tree, exp.Query):
         for node in one.tree.find_all(exp.Table):
             written = None if node.find_ancestor(exp.Query) else table_of(node, columns)
@@ -115,8 +117,17 @@ def _places(scope: Any) -> Iterator[Finding]:  # noqa: ANN401 - likewise
 def _placeholders(one: Statement, scope: Any) -> Iterator[Finding]:  # noqa: ANN401 - likewise
     for node in scope.find_all(exp.Column):
         place = node.this.meta.get("start", -1) if isinstance(node.this, exp.Identifier) else -1
-        if place >= 0 and one.is_placeholder(place) and _is_name(one, node):
+        if place < 0 or not one.is_placeholder(place):
+            continue
+        if _is_name(one, node):
             yield Finding(place, "a placeholder may name a column here; look at what fills it in")
+        elif isinstance(node.parent, exp.Func) and not _is_macro(node.parent):
+            what = "what is filled in here may name a column, too; it was not looked at"
+            yield Finding(place, what, is_note=True)
+
+
+def _is_macro(node: Any) -> bool:  # noqa: ANN401 - likewise
+    return isinstance(node, exp.Anonymous) and str(node.this).startswith(MACRO)
 
 
 def _is_name(one: Statement, node: Any) -> bool:  # noqa: ANN401 - likewise
@@ -134,6 +145,17 @@ def _is_name(one: Statement, node: Any) -> bool:  # noqa: ANN401 - likewise
             return False
     columns = (other for other in around.find_all(exp.Column) if isinstance(other.this, exp.Identifier))
     return all(one.is_placeholder(other.this.meta.get("start", -1)) for other in columns)
+
+
+def _unseen(
+    one: Statement, reading: Reading, tables: Mapping[str, Table], columns: Mapping[str, frozenset[str]]
+) -> Iterator[Finding]:
+    """Yield columns outside of every SELECT, such as those of DuckDB's PIVOT, that a table calls otherwise."""
+    named = {table_of(node, columns) for node in one.tree.find_all(exp.Table)} - {None}
+    touched = frozenset[str]().union(*(tables[name].touched for name in named if name is not None))
+    for node in one.tree.find_all(exp.Column):
+        if node.name.lower() in touched and reading.scopes.of(node) is None:
+            yield Finding(_first(node), f"{node.name} stands outside of a SELECT; rewrite it by hand")
 
 
 def _unknown_tables(one: Statement, tables: Mapping[str, Table]) -> Iterator[Finding]:
