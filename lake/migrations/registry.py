@@ -81,7 +81,11 @@ def chain(
 
 
 def contract_at(table: str, version: int, overlay: Overlay | None = None) -> Contract:
-    """Return the contract of a version: that of today, or what its snapshot keeps of an earlier one."""
+    """Return the contract of a version: that of today, or what its snapshot keeps of an earlier one.
+
+    Of a packaged table without what an overlay adds to it.
+    """
+    overlay = None if table in table_names() else overlay
     today = contract(table, overlay)
     if version == today.version:
         return today
@@ -99,7 +103,7 @@ def contract_at(table: str, version: int, overlay: Overlay | None = None) -> Con
 def _snapshot(table: str, version: int, overlay: Overlay | None) -> tuple[Path, str | None]:
     """Return where a snapshot is, and its text if it is there."""
     name = f"{table}.v{version}.json"
-    if overlay is not None and table not in table_names():
+    if overlay is not None:
         own = f"{SNAPSHOTS}/{name}"
         return Path(overlay.origin, own), overlay.files.get(own)
     path = freeze.SNAPSHOTS / name
