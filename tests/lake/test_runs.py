@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 
 import pytest
 from importing import imported
-from rollup_inputs import NOON
+from rollup_inputs import NOON, append
 from told_runs import EVIL, RUNS, lake_of_runs
 
 from ranklake.cli import run
@@ -239,3 +239,20 @@ def test_a_loss_that_is_no_number_is_told(lake):
     none = replace(found, loss=replace(found.loss, rows=({"step": 0, "loss": math.inf},)))
     assert "NaN or infinite in 1 of 1 parts of the steps" in "\n".join(run_lines(none, None))
     assert json.loads(json_text({"a": [math.inf, 1.5], "b": odd.loss}), parse_constant=pytest.fail)["a"] == [None, 1.5]
+
+
+@pytest.mark.slow
+def test_steps_whose_loss_was_no_number_are_told(tmp_path):
+    """A recorder leaves NaN out, and flags the step: a run that diverged is not told of as if it had just ended."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    append(lake, "runs", [{"run": name, "ts": NOON, "incarnation": number} for number, name in enumerate("ab")])
+    append(lake, "steps", [
+        {"run": name, "incarnation": number, "step": step, "ts": NOON + timedelta(seconds=step), "step_time_s": 1.0,
+         **({"loss": 2.0} if number and not step else {"non_finite": "loss:nan"})}
+        for number, name in enumerate("ab") for step in range(3)
+    ])  # fmt: skip
+    run_rollups(lake)
+    some, none = ("\n".join(run_lines(gather(asking(lake), name), None)) for name in "ba")
+    assert "NaN or infinite in 2 steps" in some
+    assert "loss        unknown: no rank logged a finite one" in none
+    assert "NaN or infinite in 3 steps" in none

@@ -128,15 +128,22 @@ def _ms(seconds: float | None) -> str:
 
 
 def _loss(facts: RunFacts, width: int | None) -> list[str]:
+    steps = facts.summary.one.get("non_finite_steps") or 0
+    diverged = (
+        [f"loss, or another value, NaN or infinite in {counted(steps, 'step')}: see non_finite of steps"]
+        if steps
+        else []
+    )
     if not facts.loss.rows:
-        return [f"loss        unknown: {facts.loss.reason or 'no rank logged one'}", ""]
+        why = "no rank logged a finite one" if steps else "no rank logged one"
+        return [f"loss        unknown: {facts.loss.reason or why}", *diverged, ""]
     columns = _PLOT if width is None else max(min(_PLOT, width - _AXIS), 1)
     losses = [row["loss"] for row in facts.loss.rows]
     plot = text_plot([loss for loss in losses if math.isfinite(loss)], width=columns)
     first, last = facts.loss.rows[0]["step"], facts.loss.rows[-1]["step"]
     odd = sum(not math.isfinite(loss) for loss in losses)
     told = [f"NaN or infinite in {odd:,} of {len(losses):,} parts of the steps"] if odd else []
-    return [f"loss by step {first:,} to {last:,} (mean of the ranks)", *plot, *told, ""]
+    return [f"loss by step {first:,} to {last:,} (mean of the ranks)", *plot, *told, *diverged, ""]
 
 
 def _mfu(facts: RunFacts) -> str:
