@@ -37,3 +37,8 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - four things of different ki
         globals()[name] = found = getattr(import_module(f"ranklake.capture.{_IN[name]}"), name)
         return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return what users may call; nothing of it is imported by that."""
+    return sorted(__all__)

@@ -1,13 +1,33 @@
-"""Room ``lake``; see its README.md."""
+"""Room ``lake``; see its README.md.
+
+import ranklake.lake
+
+rows = ranklake.lake.sql("SELECT run, status, mfu_ratio FROM run_summary", "s3://bucket/lake", as_="pandas")
+"""
 
 if __name__ != "ranklake.lake":  # a bare import would make a second copy of every class in the room
     raise ImportError("import this room as ranklake.lake")
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
-def __getattr__(name: str) -> object:
-    """Find ``ranklake.lake.sql`` when it is first asked for: capture imports this room, which must stay light."""
-    if name == "sql":
-        from ranklake.lake.ask.python import sql
+if TYPE_CHECKING:
+    from ranklake.lake.ask.python import sql
+    from ranklake.lake.storage.store import Lake
 
-        return sql
+__all__ = ["Lake", "sql"]
+
+_IN: Final = {"Lake": "storage.store", "sql": "ask.python"}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - two things of different kinds
+    """Find what is asked for when it is first asked for: capture imports this room, which must stay light."""
+    if name in _IN:
+        globals()[name] = found = getattr(import_module(f"ranklake.lake.{_IN[name]}"), name)
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return what users may call; nothing of it is imported by that."""
+    return sorted(__all__)

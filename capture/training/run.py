@@ -712,6 +712,33 @@ class Run:
             self.rows.lifecycle.fail(error)
         self.close()
 
+    def __dir__(self) -> list[str]:
+        """Return what a training script may call, without the parts that the run is made of."""
+        return sorted(name for name in dir(type(self)) if not name.startswith("_"))
+
+    @property
+    def _state(self) -> str:
+        if self.recording is None:
+            return "records nothing"
+        return "closed" if self.rows.sink.is_closed else "records"
+
+    def __repr__(self) -> str:
+        where = f"attempt {self.attempt}, rank {self.rank} of {self.world_size}"
+        return f"<run {self.name} ({self.readable_name}), {where}: {self._state}>"
+
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook, with what is missing. Names of runs and tables hold no markup."""
+        missing = ", ".join(f"{sum(rows.values()):,} of {table}" for table, rows in self.gaps().items())
+        facts = {
+            "run": f"{self.name} ({self.readable_name})",
+            "attempt, rank": f"{self.attempt}, {self.rank} of {self.world_size}",
+            "state": self._state,
+            "rows that could not be recorded": missing or "none",
+            "look at it": f"ranklake show {self.name}",
+        }
+        body = "".join(f"<tr><th>{name}</th><td>{said}</td></tr>" for name, said in facts.items())
+        return f"<table>{body}</table>"
+
     def __deepcopy__(self, memo: Mapping[int, Any]) -> Self:
         return self
 

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from html import escape
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -37,6 +38,7 @@ from ranklake.lake.storage.reachability import (
     unsafe,
 )
 from ranklake.lake.trust.lake_config import DEFAULT, LakeConfig
+from ranklake.redaction.redact import redact_uri
 from ranklake.segments.references import resolved
 
 __all__ = [
@@ -87,6 +89,15 @@ class Lake:
     opened: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     sound: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
     known: dict[str, Overlay | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return f"<lake {redact_uri(self.uri)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook, with the names of its tables; no table is read for that."""
+        tables = ", ".join(f"<code>{escape(name)}</code>" for name in self.contracts())
+        ask = "ranklake.lake.sql(&quot;SELECT …&quot;, lake)"
+        return f"<p>lake <b>{escape(redact_uri(self.uri))}</b>: <code>{ask}</code> asks {tables}</p>"
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process may have."""

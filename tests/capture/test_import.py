@@ -27,6 +27,14 @@ def test_importing_loads_no_heavy_package():
     assert modules.isdisjoint(HEAVY)
 
 
+def test_importing_loads_few_modules():
+    """What a training script imports before it starts a run is counted: whoever adds a module sees it here."""
+    bare, _ = loaded("import ranklake.capture; dir(ranklake.capture), repr(ranklake.capture)")
+    ready, _ = loaded("import ranklake.capture; ranklake.capture.start")
+    assert {name for name in bare if name.startswith("ranklake")} == {"ranklake", "ranklake.capture"}
+    assert len({name for name in ready if name.startswith("ranklake")}) <= 210
+
+
 def test_an_errand_that_only_sends_loads_little():
     """What the agent starts every minute loads no store's client, no YAML and nothing that records."""
     modules, _ = loaded("import ranklake.capture.node.worker, ranklake.capture.node.agent")

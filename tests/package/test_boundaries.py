@@ -109,6 +109,7 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "oncall": {"query", "runs", "status", "storage"},
 }
 IMPORTS_BY_NAME = {
+    "lake/__init__.py",  # what users may call, when they first do
     "lake/contracts/__init__.py",  # its own modules, when they are first asked for
     "lake/storage/objects.py",  # a library of one provider
     "lake/plans/dask_workers.py",  # what starts a cluster, of the same folder
