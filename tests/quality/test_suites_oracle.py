@@ -218,6 +218,45 @@ def test_patterns_find_what_python_finds():
     assert compared > 1000
 
 
+def test_classes_clear_no_more_than_python_finds():
+    """With classes RE2 finds a subset of what Python finds, which reads the translation as it reads the original."""
+    rng = random.Random(6)
+    bits = (
+        r"\d",
+        r"\w",
+        r"\s",
+        r"[\d.]",
+        r"[^\d]",
+        r"[\w-]",
+        "a",
+        "-",
+        r"\.",
+        "+",
+        "*",
+        "?",
+        "|",
+        "[^a]",
+        r"\D",
+        r"\b",
+    )
+    texts = (*WORDS, "٣", "a٣", "é1", "a b", "a\u00a0b", "12-3", "", "a.b", "\v", "3\n")
+    compared = 0
+    for _ in range(4000):
+        middle = "".join(rng.choices(bits, k=rng.randint(1, 4)))
+        regex = rng.choice(("", "^")) + middle + rng.choice(("", "$"))
+        pattern = whole_pattern(regex, classes=True)
+        if pattern is None or not valid(pattern):
+            continue
+        assert not [bit for bit in (r"[^\d", r"\D", r"\b") if bit in regex]
+        found = [bool(re.search(regex, text)) for text in texts]
+        assert found == [bool(re.search(rf"\A(?:{pattern})\Z", text)) for text in texts], regex
+        cleared = pc.match_substring_regex(pa.array(texts), rf"\A(?:{pattern})\z").to_pylist()
+        assert not any(here and not there for here, there in zip(cleared, found, strict=True)), regex
+        compared += r"\d" in regex or r"\w" in regex or r"\s" in regex
+    assert compared > 300
+    assert whole_pattern(r"\d+") is None
+
+
 def valid(pattern):
     """Say whether Python and RE2 take an expression."""
     try:
