@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from ranklake.lake.delta.commit import files, number_of
 from ranklake.lake.delta.data_file import plan_of
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.plans.plan import Plan, last_finished, sealed
+from ranklake.lake.plans.plan import DamagedPlanError, Plan, last_finished, sealed
 from ranklake.lake.plans.signature import SEAL
 from ranklake.lake.shares.place import open_place
 from ranklake.lake.shares.register import shares
@@ -109,6 +109,8 @@ def erase_files(
 def _in_lake(lake: "Lake", path: str, subject: "Subject") -> str:
     """Take a subject out of a file of the lake, or of a share; return what was done, nothing where it stays."""
     top, _, rest = path.partition("/")
+    if top == "queries" and path.endswith(".jsonl"):
+        return _lines(lake, path, subject)
     if top in _HINTS:
         return DELETED if delete(lake, lake.path(path)) else ""
     if top == "plans":
@@ -142,10 +144,21 @@ def _log(lake: "Lake", path: str, subject: "Subject") -> str:
     return REDACTED
 
 
+def _lines(lake: "Lake", path: str, subject: "Subject") -> str:
+    """Take lines that hold a value out of a file of lines: each is a query of somebody."""
+    where = lake.path(path)
+    lines = lake.fs.cat_file(where).splitlines(keepends=True)
+    overwrite(lake.fs, where, b"".join(line for line in lines if not subject.sought.count(line)), local=lake.is_local)
+    return REDACTED
+
+
 def _plan(lake: "Lake", path: str, subject: "Subject") -> str:
     """Take a subject out of a finished plan: nothing carries it out again, and its counts stay."""
     where = lake.path(path)
-    plan = Plan.from_json(lake.fs.cat_file(where), where)
+    try:
+        plan = Plan.from_json(lake.fs.cat_file(where), where)
+    except DamagedPlanError:  # nobody can say what it would be without the values
+        return ""
     if plan.number > last_finished(lake):
         return ""
     seals = SEAL in plan.body

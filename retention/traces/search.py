@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ranklake.printable import printable_name
 from ranklake.retention.traces.contents import Decrypt, look
 from ranklake.retention.traces.found import Unsearched
+from ranklake.retention.traces.kept_versions import kept_versions
 from ranklake.retention.traces.needles import Needles, needles
 from ranklake.retention.traces.roots import Source, sources
 from ranklake.segments.envelope import EncryptionError, decrypt
@@ -117,6 +118,8 @@ def each(
 ) -> Iterator[Searched]:
     """Yield every file of a lake, a spool and some folders with what is found in it; see `search`."""
     opened = opener(lake.config.encryption_key)
+    for bucket, why_not in kept_versions(lake, spool):
+        yield Searched(bucket, Counter(), frozenset({why_not}))
     every = list(sources(lake, spool, folders))
     for number, source in enumerate(every, 1):
         counts, why = (Counter[str](), set[str]()) if source.is_folder else _in(source, sought, opened)

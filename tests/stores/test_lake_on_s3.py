@@ -16,6 +16,8 @@ from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake, LakeUnreachableError, UnsafeStoreError
+from ranklake.retention.traces.kept_versions import KEPT
+from ranklake.retention.traces.search import search
 from ranklake.segments.storage_options import StorageOptionError
 
 pytestmark = pytest.mark.moto
@@ -44,6 +46,19 @@ def through(proxy, tmp_path):
 
 class TestMoto(LakeSuite):
     """The contract, on moto."""
+
+
+def test_versions_that_a_bucket_keeps_are_told(url, tmp_path):
+    """What a bucket keeps of deleted objects is not looked into: no search says that nothing is left there."""
+    for name, keeps in (("forgets", False), ("keeps", True)):
+        place = Store(f"s3://{name}/lake", s3_storage(url))
+        fs, _ = place.connect()
+        fs.call_s3("create_bucket", Bucket=name)
+        if keeps:
+            fs.make_bucket_versioned(name, versioned=True)
+        done = search(Lake.create(place.uri, place.storage), None, ["ada.lovelace"])
+        assert [one.where for one in done.unsearched] == ([KEPT] if keeps else [])
+        assert done.is_clean is not keeps
 
 
 def test_a_store_that_ignores_the_condition_is_refused(tmp_path):
