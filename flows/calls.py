@@ -14,6 +14,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.catalog.refresh import refresh
 from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.delta.integrity import Damage, DamagedFileError
+from ranklake.lake.fleet.cluster import cluster_state
 from ranklake.lake.fleet.facts import fleet_state
 from ranklake.lake.governance.identities import name_of
 from ranklake.lake.governance.lifecycle import propose
@@ -35,7 +36,7 @@ from ranklake.retention.apply import apply
 from ranklake.retention.plan import make_plan
 from ranklake.retention.reviews import record_overdue
 from ranklake.retention.sweep import sweep
-from ranklake.views.html import executive_pages, oncall_pages, quality_pages, run_pages
+from ranklake.views.html import cluster_pages, executive_pages, oncall_pages, quality_pages, run_pages
 from ranklake.views.html.site import Section, publish
 
 Progress = Callable[[int, int], None]
@@ -150,6 +151,7 @@ _SECTIONS: Final[Mapping[str, Callable[[Lake, str], Section]]] = MappingProxyTyp
         "oncall": lambda lake, _: oncall_pages.section(on_call(lake)),
         "quality": lambda lake, _: quality_pages.section(gather(lake)),
         "runs": lambda lake, run: run_pages.section(runs_state(lake, run)),
+        "cluster": lambda lake, _: cluster_pages.section(cluster_state(lake)),
         "executive": lambda lake, _: executive_pages.section(fleet_state(lake)),
     }
 )

@@ -105,7 +105,7 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "catalog": {"contracts", "delta", "migrations", "plans", "storage"},
     "diagnosis": {"query", "storage"},
     "runs": {"contracts", "diagnosis", "query", "storage"},
-    "fleet": {"runs", "storage"},
+    "fleet": {"query", "runs", "storage"},
     "oncall": {"query", "runs", "status", "storage"},
 }
 IMPORTS_BY_NAME = {

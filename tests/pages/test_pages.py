@@ -11,13 +11,14 @@ from rollup_inputs import NOON, append
 from segments import DAY, step_rows
 from told_runs import lake_of_runs
 
+from ranklake.lake.fleet.cluster import cluster_state
 from ranklake.lake.fleet.facts import fleet_state
 from ranklake.lake.oncall.facts import on_call
 from ranklake.lake.runs.report import runs_state
 from ranklake.lake.storage.store import Lake
 from ranklake.quality.check import run_checks
 from ranklake.quality.report.gather import gather
-from ranklake.views.html import executive_pages, oncall_pages, run_pages
+from ranklake.views.html import cluster_pages, executive_pages, oncall_pages, run_pages
 from ranklake.views.html.quality_pages import section
 from ranklake.views.html.site import publish
 
@@ -32,6 +33,7 @@ PAGES = (
     run_pages.href("beta"),
     "executive/index.html",
     "oncall/index.html",
+    "cluster/index.html",
 )
 LIMIT_LOSS = """
 extends: steps
@@ -55,7 +57,16 @@ def report(tmp_path_factory):
         "plan": 1, "kind": "ingest", "created_ts": NOON, "committed_ts": NOON + timedelta(hours=6), "date": NOON.date(),
     }])  # fmt: skip
     made = run_pages.section(runs_state(lake)), executive_pages.section(fleet_state(lake))
-    made = *made, oncall_pages.section(on_call(lake))
+    append(lake, "cluster_hourly", [{
+        "hour": NOON, "scope": "cluster", "cluster": "c", "scope_name": "c", "gpu_total_s": 2.0, "gpu_delivered_s": 1.0,
+        "queue_job_s": 3600.0, "queue_depth_max": 2, "date": NOON.date(),
+    }])  # fmt: skip
+    append(lake, "gpu_hourly", [
+        {"hour": NOON, "host": f"h{node}", "device_uuid": f"GPU-{node}", "sample_count": 1, "observed_s": 1.0,
+         "busy_observed_s": 1.0, "busy_s": node / 2, "energy_observed_s": 0.0, "date": NOON.date()}
+        for node in range(3)
+    ])  # fmt: skip
+    made = *made, oncall_pages.section(on_call(lake)), cluster_pages.section(cluster_state(lake))
     publish(Lake.place(str(site.folder / "out")), section(gather(under(site.lake, overlay))), *made)
     return site.folder / "out"
 

@@ -74,6 +74,19 @@ def oncall(context: Context, out: str, *, as_json: bool) -> int:
 @lake_option
 @json_option
 @with_context
+def cluster(context: Context, out: str, *, as_json: bool) -> int:
+    """Write the page of the cluster: nodes by hour, which stay low, utilization, queues, over its last 48 hours.
+
+    Reads the rollups; run 'ranklake rollup' first. Hours are counted back from the last of which anything is told.
+    """
+    return _write(context, "cluster", out, as_json=as_json)
+
+
+@report.command()
+@_out_option
+@lake_option
+@json_option
+@with_context
 def executive(context: Context, out: str, *, as_json: bool) -> int:
     """Write the page of the fleet: device time, utilization, MFU, goodput, outcomes and cost, week by week.
 
