@@ -59,12 +59,15 @@ def test_a_requested_signal_says_where_it_is_shown(tmp_path, monkeypatch, capsys
     assert "`ranklake catalog queue/depth` shows it\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["x.xlsx", "x", "x.feather"])
-def test_an_ending_that_cannot_be_written_is_refused(lake, tmp_path, capsys, name):
+ENDINGS = "end it in .txt, .md, .csv, .json, .parquet, .pq, or say --format"
+
+
+@pytest.mark.parametrize(("name", "mend"), [("x.xlsx", "write x.csv, which"), ("x", ENDINGS), ("x.feather", ENDINGS)])
+def test_an_ending_that_cannot_be_written_is_refused(lake, tmp_path, capsys, name, mend):
     """No file of another kind than its name says."""
     code = cli.run(["sql", "SELECT 1 AS one", "--lake", lake.uri, "--output", str(tmp_path / name)])
     assert code == 2
-    assert "end it in .txt, .csv, .json, .parquet, .pq, or say --format" in capsys.readouterr().err
+    assert mend in capsys.readouterr().err
     assert not (tmp_path / name).exists()
 
 
