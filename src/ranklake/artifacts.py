@@ -85,7 +85,7 @@ def verify(
     return Verdict(row, redact_uri(place), _verdict(row, found), found)
 
 
-def longest_unverified(lake: Lake, run: str, limit: int) -> list[dict[str, Any]]:
+def longest_unverified(lake: Lake, run: str) -> list[dict[str, Any]]:
     """Return artifacts that should be there as they were recorded: those first that nobody verified for longest.
 
     Rows are as those of `recorded`, of one run or of all. Left out are those that were deleted, and those without a
@@ -100,7 +100,7 @@ def longest_unverified(lake: Lake, run: str, limit: int) -> list[dict[str, Any]]
         last[key] = max(last.get(key, one["ts"]), one["ts"])
     never = datetime.min.replace(tzinfo=UTC)
     rows.sort(key=lambda row: (last.get((row["run"], row["name"], row["sha256"]), never), row["ts"]))
-    return rows[:limit]
+    return rows
 
 
 def note(lake: Lake, verdicts: "Sequence[Verdict]", by: str) -> None:

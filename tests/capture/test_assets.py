@@ -367,18 +367,22 @@ def test_all_artifacts_in_turn(place, tmp_path, capsys, monkeypatch):
         return code, [one["name"] for one in told["verified"]], [one["name"] for one in told["not_allowed"]]
 
     assert verify("--limit", "2") == (0, ["a", "b"], [])
-    assert verify("--limit", "2") == (0, ["c"], ["d"])
+    assert verify("--limit", "1") == (0, ["c"], [])
+    assert verify("--limit", "1") == (0, ["a"], ["d"])  # which never has its turn, and takes none
     files[1].write_bytes(b"other")
     files[2].unlink()
-    assert verify() == (1, ["a", "b", "c"], ["d"])
+    assert verify() == (1, ["b", "c", "a"], ["d"])
     assert ranklake(["verify-artifact", "--all", "--lake", lake]) == 1
     said = capsys.readouterr().out
     assert "3 artifacts hashed again, 2 not as recorded" in said
     assert "1 artifact not opened" in said
     assert verify("--run", "other") == (0, [], [])
+    (tmp_path / "ranklake.toml").write_text("")
+    code, verified, closed = verify()
+    assert (code, verified, sorted(closed)) == (1, [], ["a", "b", "c", "d"])
     assert ranklake(["verify-artifact", "--lake", lake]) == 2
     assert ranklake(["verify-artifact", "a", "--all", "--lake", lake]) == 2
-    assert len(audit.trail(made)) == 2 + 1 + 3 + 3
+    assert len(audit.trail(made)) == 2 + 1 + 1 + 3 + 3
 
 
 @pytest.mark.parametrize(

@@ -45,18 +45,25 @@ def verify_artifact(
 
     The audit trail records what was verified, and the result. A recorded location is opened only if it is named here,
     is in the lake or the spool, or is allowed by [artifacts] allow in ranklake.toml. Exits 1 if the bytes differ, are
-    gone, or were not hashed when they were recorded. With --all each call goes on with those that wait longest, so
-    that a schedule comes to all of them.
+    gone, or were not hashed when they were recorded, or if none of several may be opened. With --all each call goes on
+    with those that wait longest, so that a schedule comes to all of them.
     """
     if every == bool(artifact) or (every and at):
-        raise click.UsageError("name an artifact, or write --all, which looks where artifacts were recorded")
+        raise click.UsageError(
+            "name an artifact; or write --all, without a name and --at: all where they were recorded"
+        )
     lake = context.open_lake()
-    rows = longest_unverified(lake, run, limit) if artifact is None else [recorded(lake, artifact, run)]
+    rows = longest_unverified(lake, run) if artifact is None else [recorded(lake, artifact, run)]
     own = (lake.uri, context.config.spool.uri)
     typed = () if artifact is None else (artifact, os.path.abspath(artifact), at or "")  # noqa: PTH100 - links stay
     allow = allowed((*context.config.artifacts.allow, *own), typed)
-    verdicts, closed = [], []
+    verdicts: list[Verdict] = []
+    closed: list[dict[str, Any]] = []
     for row in rows:
+        if (
+            len(verdicts) == limit
+        ):  # those that may not be opened wait for ever: they must not keep others from their turn
+            break
         try:
             with progress_bar(f"hashing {row['name']}") as progress:
                 verdicts.append(verify(lake, row, allow, at=at, progress=progress))
@@ -73,7 +80,7 @@ def verify_artifact(
         note(lake, verdicts, by or _user())
     except (RanklakeError, DeltaError, OSError) as error:  # the verdict stands: whoever asks may read the lake alone
         click.echo(f"ranklake: the audit trail has no row of it: {type(error).__name__}: {error}", err=True)
-    return 0 if all(one.is_good for one in verdicts) else 1
+    return 0 if all(one.is_good for one in verdicts) and (verdicts or not closed) else 1
 
 
 def _user() -> str:
