@@ -42,6 +42,7 @@ SUMMARIES = {
     "sql": "Query the tables.",
     "share": "Keep copies of what a role sees under a prefix of its own.",
     "completion": "Print a script with which a shell completes commands and names.",
+    "sharing": "Serve shares by the Delta Sharing protocol, and make profiles for who reads them.",
     "roles": "Show what roles see, test it, and compare files of roles.",
     "grant": "Ask that somebody gets a role until a time.",
     "grants": "Show who has which role, approve grants, and review them.",
@@ -77,7 +78,9 @@ _PIPELINE = {
     "prompt_toolkit",
     "rich",
     "sqlglot",
+    "starlette",
     "torch",
+    "uvicorn",
 }
 
 

@@ -61,6 +61,9 @@ class SharesSection:
     """Folder or object-store URI below which each role has a prefix of its own; ``--to`` overrides it."""
     roles: tuple[str, ...] = ()
     """Roles that are shared there. Others are shared by ``ranklake share``."""
+    key: str = ""
+    """Where the keys are that profiles of ``ranklake sharing`` are made with: ``file:/path``, ``env:NAME`` or
+    ``command:/path``, the newest first. Without the key that made it, a profile is good for nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,9 @@
 """A generated storage policy on Ceph's own gateway: a role reads its share, and nothing else; nothing is written."""
 
 import json
+import urllib.error
+import urllib.request
+from datetime import UTC, datetime, timedelta
 
 import duckdb
 import polars as pl
@@ -11,6 +14,7 @@ from botocore.session import get_session
 from deltalake import DeltaTable
 from radosgw import READER, READER_KEY, radosgw
 from rollup_inputs import NOON, append
+from starlette.testclient import TestClient
 from stores import KEY, SECRET, s3_storage
 
 from ranklake.lake.plans.workers import InProcess
@@ -18,6 +22,10 @@ from ranklake.lake.query.roles import Role
 from ranklake.lake.shares.policies import storage_policy
 from ranklake.lake.shares.sharing import share
 from ranklake.lake.storage.store import Lake
+from ranklake.segments.envelope import Key
+from ranklake.segments.keys import Keyring
+from ranklake.sharing.app import sharing_app
+from ranklake.sharing.tokens import PROFILE, sealed
 
 pytestmark = pytest.mark.radosgw
 OPERATIONAL = frozenset({"operational"})
@@ -109,3 +117,23 @@ def test_every_write_is_refused(shared):
     many = {"Bucket": "bucket", "Delete": {"Objects": [{"Key": own}]}}
     assert refused(mine.delete_objects, **many) or mine.delete_objects(**many)["Errors"][0]["Code"] == "AccessDenied"
     assert owner.get_object(Bucket="bucket", Key=own)["ContentLength"] > 0
+
+
+@pytest.mark.leaky("clients keep connections")
+def test_a_sharing_server_gives_addresses_that_the_gateway_signs(shared):
+    """Files of a share in an object store are had there, by an address that needs no key and ends."""
+    keys = Keyring((Key(bytes(range(32))),))
+    lake = Lake.open("s3://bucket/lake", s3_storage(shared))
+    until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    bearer = sealed(keys, PROFILE, {"role": "reader", "to": "eve", "until": until})
+    client = TestClient(sharing_app(lake, keys, lambda _role, _who: ""))
+    query = "/delta-sharing/shares/reader/schemas/tables/tables/steps/query"
+    answer = client.post(query, json={}, headers={"Authorization": f"Bearer {bearer}"})
+    (url,) = [line["file"]["url"] for line in map(json.loads, answer.text.splitlines()) if "file" in line]
+    assert url.startswith(f"{shared}/bucket/shares/reader/")
+    with urllib.request.urlopen(url) as given:
+        assert pl.read_parquet(given.read())["run"].unique().to_list() == ["open"]
+    for bad in (url.replace("shares/reader/", "shares/readers/"), url[:-3], url.partition("?")[0]):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(bad)
+        assert caught.value.code == 403

@@ -1,0 +1,114 @@
+"""``ranklake sharing``."""
+
+import ipaddress
+import json
+import time
+from datetime import datetime
+
+import click
+import uvicorn
+
+from ranklake.commands.context import with_context
+from ranklake.commands.grant import Until
+from ranklake.commands.options import lake_option
+from ranklake.context import Context
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.audit.trail import record
+from ranklake.lake.governance.identities import name_of
+from ranklake.lake.grants.use import NotGrantedError, used
+from ranklake.lake.shares.register import shares
+from ranklake.lake.storage.store import Lake
+from ranklake.sharing.app import Refusal, sharing_app
+from ranklake.sharing.tokens import PROFILE, sealed, sharing_keys
+
+ACTION = "share.profile"
+_PORT = 8411
+_ASKED_S = 30.0
+"""How long an answer about a grant is good for."""
+
+
+@click.group()
+def sharing() -> None:
+    """Serve shares by the Delta Sharing protocol, and make profiles for who reads them."""
+
+
+@sharing.command()
+@click.argument("role", metavar="ROLE")
+@click.option("--to", metavar="NAME", required=True, help="Who gets it; kept in the audit trail.")
+@click.option("--until", type=Until(), metavar="TIME", required=True, help="Its end: 30d, 8h, a date, a time (UTC).")
+@click.option("--endpoint", metavar="URL", help="Address of the server; default: http://127.0.0.1:8411/delta-sharing.")
+@click.option("--by", metavar="NAME", help="Who makes it; default: the account that runs this.")
+@lake_option
+@with_context
+def profile(context: Context, role: str, to: str, until: datetime, endpoint: str | None, by: str | None) -> None:
+    """Print a profile by which somebody reads a role's share until a time, for a file that is theirs alone."""
+    lake = context.open_lake()
+    known = {one.role for one in shares(lake)}
+    if role not in known:
+        mend = did_you_mean(role, known) or f"share it first: ranklake share {role} --to URI"
+        raise RanklakeError(f"{role} is not shared", where="ROLE", mend=mend)
+    if context.config.sql.grants:
+        used(lake, role, to)
+    keys = sharing_keys(context.config.shares.key)
+    facts = {"role": role, "to": to, "until": until.isoformat()}
+    record(
+        lake,
+        name_of(lake, f"ranklake sharing profile {role}", by),
+        ACTION,
+        to,
+        None,
+        {"role": role, "until": facts["until"]},
+    )
+    said = {
+        "shareCredentialsVersion": 1,
+        "endpoint": endpoint or f"http://127.0.0.1:{_PORT}/delta-sharing",
+        "bearerToken": sealed(keys, PROFILE, facts),
+        "expirationTime": until.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+    }
+    click.echo(json.dumps(said, indent=1))
+
+
+@sharing.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option("--port", default=_PORT, show_default=True, type=click.IntRange(0, 65535), help="Port to listen at.")
+@click.option("--tls-cert", metavar="PEM", help="Certificate; others than this machine are served by TLS alone.")
+@click.option("--tls-key", metavar="PEM", help="Its key.")
+@lake_option
+@with_context
+def serve(context: Context, host: str, port: int, tls_cert: str | None, tls_key: str | None) -> None:
+    """Serve all shares of the lake to who has a profile, until Ctrl-C."""
+    if not _is_loopback(host) and not (tls_cert and tls_key):
+        what = "tokens would pass in clear where others can listen"
+        raise RanklakeError(what, where="--host", mend="give --tls-cert and --tls-key, or leave --host out")
+    lake = context.open_lake()
+    app = sharing_app(lake, sharing_keys(context.config.shares.key), _refusal(context, lake))
+    click.echo(f"serving at {'https' if tls_cert else 'http'}://{host}:{port}/delta-sharing", err=True)
+    tls = {"ssl_certfile": tls_cert, "ssl_keyfile": tls_key} if tls_cert else {}
+    uvicorn.run(app, host=host, port=port, access_log=False, log_level="warning", **tls)  # type: ignore[arg-type]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _refusal(context: Context, lake: Lake) -> Refusal:
+    """Return what says why somebody may not read a role's share: where roles need grants, by those."""
+    known: dict[tuple[str, str], tuple[float, str]] = {}
+
+    def refusal(role: str, who: str) -> str:
+        if not context.config.sql.grants:
+            return ""
+        at, why = known.get((role, who), (-_ASKED_S, ""))
+        if time.monotonic() - at >= _ASKED_S:
+            try:
+                used(lake, role, who)
+                why = ""
+            except NotGrantedError as error:
+                why = error.what
+            known[role, who] = (time.monotonic(), why)
+        return why
+
+    return refusal

@@ -1,0 +1,175 @@
+"""The server, as an ASGI application: bearer tokens in, lists and files of one role's share out.
+
+Whoever holds a profile sees the share of its role, and of no other: what is not for them is not there. Addresses of
+files are good for an hour, and for the one file. Nothing is logged of tokens and addresses.
+"""
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.audit import clock
+from ranklake.sharing.protocol import SCHEMA, NotThereError, Served, SharedFile, Snapshot, file_lines, metadata_lines
+from ranklake.sharing.tokens import FILE, PROFILE, TokenError, opened, sealed
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+    from ranklake.segments.keys import Keyring
+
+PREFIX: Final = "/delta-sharing"
+FILE_S: Final = 3600
+_LINES: Final = "application/x-ndjson; charset=utf-8"
+_VERSION: Final = "Delta-Table-Version"
+Refusal = Callable[[str, str], str]
+"""Says why somebody may not read a role's share now; empty where they may."""
+
+
+def sharing_app(lake: "Lake", keys: "Keyring", refusal: Refusal) -> Starlette:
+    """Return the server of a lake's shares.
+
+    Parameters
+    ----------
+    keys
+        What profiles and addresses of files are sealed with.
+    refusal
+        Asked at each request, with the role and the name that a profile was made for.
+    """
+    api = _Api(lake, keys, refusal)
+    table = "/shares/{share}/schemas/{schema}/tables/{table}"
+    routes = [
+        Route(f"{PREFIX}/shares", api.answered(api.list_shares)),
+        Route(f"{PREFIX}/shares/{{share}}", api.answered(api.get_share)),
+        Route(f"{PREFIX}/shares/{{share}}/schemas", api.answered(api.list_schemas)),
+        Route(f"{PREFIX}/shares/{{share}}/all-tables", api.answered(api.list_tables)),
+        Route(f"{PREFIX}/shares/{{share}}/schemas/{{schema}}/tables", api.answered(api.list_tables)),
+        Route(f"{PREFIX}{table}/version", api.answered(api.version)),
+        Route(f"{PREFIX}{table}", api.answered(api.version), methods=["HEAD"]),
+        Route(f"{PREFIX}{table}/metadata", api.answered(api.metadata)),
+        Route(f"{PREFIX}{table}/query", api.answered(api.query), methods=["POST"]),
+        Route(f"{PREFIX}/files/{{token}}", api.file),
+    ]
+    return Starlette(routes=routes)
+
+
+class _Api:
+    def __init__(self, lake: "Lake", keys: "Keyring", refusal: Refusal) -> None:
+        self._served, self._keys, self._refusal = Served(lake), keys, refusal
+
+    def answered(self, work: Callable[[Request, str], Response]) -> Callable[[Request], Any]:
+        """Return an endpoint that asks for a profile first, and says in JSON what is wrong."""
+
+        def answer(request: Request, asked: Any) -> Response:  # noqa: ANN401 - what a client sent
+            try:
+                role = self._role(request)
+                request.state.asked = asked
+                return work(request, role)
+            except TokenError as error:
+                return _fault(401, "UNAUTHENTICATED", error.what)
+            except NotThereError as error:
+                return _fault(404, "RESOURCE_DOES_NOT_EXIST", error.what)
+            except ValueError as error:
+                return _fault(400, "INVALID_PARAMETER_VALUE", str(error))
+            except RanklakeError:
+                return _fault(503, "TEMPORARILY_UNAVAILABLE", "the share cannot be read now")
+
+        async def endpoint(request: Request) -> Response:
+            asked = await request.body() if request.method == "POST" else b""
+            return await run_in_threadpool(answer, request, asked)
+
+        return endpoint
+
+    def _role(self, request: Request) -> str:
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer":
+            raise TokenError("no bearer token")
+        facts = opened(self._keys, PROFILE, token.strip(), clock.now())
+        role, who = str(facts.get("role")), str(facts.get("to"))
+        if why := self._refusal(role, who):
+            raise TokenError(why)
+        wanted = request.path_params.get("share", role)
+        if wanted != role or request.path_params.get("schema", SCHEMA) != SCHEMA:
+            raise NotThereError("no such share or schema")
+        return role
+
+    def list_shares(self, _request: Request, role: str) -> Response:
+        """Answer with the one share of the profile."""
+        return JSONResponse({"items": [{"name": role, "id": role}]})
+
+    def get_share(self, _request: Request, role: str) -> Response:
+        """Answer with the share."""
+        self._served.place(role)
+        return JSONResponse({"share": {"name": role, "id": role}})
+
+    def list_schemas(self, _request: Request, role: str) -> Response:
+        """Answer with the one schema."""
+        return JSONResponse({"items": [{"name": SCHEMA, "share": role}]})
+
+    def list_tables(self, _request: Request, role: str) -> Response:
+        """Answer with the tables."""
+        where = {"share": role, "schema": SCHEMA}
+        return JSONResponse({"items": [{"name": name, **where} for name in self._served.tables(role)]})
+
+    def version(self, request: Request, role: str) -> Response:
+        """Answer with the version of a table, in a header."""
+        return Response(headers={_VERSION: str(self._snapshot(request, role).version)})
+
+    def metadata(self, request: Request, role: str) -> Response:
+        """Answer with protocol and metadata of a table."""
+        return _lines(found := self._snapshot(request, role), metadata_lines(found))
+
+    def query(self, request: Request, role: str) -> Response:
+        """Answer with the files of a table, as it is now. Predicates are hints, and passed over."""
+        asked = json.loads(request.state.asked or b"{}")
+        if not isinstance(asked, dict):
+            raise ValueError("the body is no object")  # noqa: TRY004 - what the protocol answers with 400
+        if any(asked.get(name) is not None for name in ("version", "timestamp", "startingVersion")):
+            raise ValueError("a share has no history: leave version and timestamp out")
+        most = asked.get("limitHint")
+        if most is not None and (not isinstance(most, int) or most < 0):
+            raise ValueError("limitHint is a number of rows")
+        found = self._snapshot(request, role)
+        url = partial(self._url, request, role, request.path_params["table"], clock.now() + timedelta(seconds=FILE_S))
+        return _lines(found, [*metadata_lines(found), *file_lines(found, most, url)])
+
+    def _snapshot(self, request: Request, role: str) -> Snapshot:
+        return self._served.snapshot(role, request.path_params["table"])
+
+    def _url(self, request: Request, role: str, table: str, until: datetime, file: SharedFile) -> tuple[str, int]:
+        """Return where a file is to be had: at its store, where that signs addresses, else here."""
+        place, ends = self._served.place(role), int(until.timestamp() * 1000)
+        if not place.is_local:
+            return str(place.fs.sign(place.path("tables", table, file.path), expiration=FILE_S)), ends
+        facts = {"role": role, "table": table, "path": file.path, "until": until.isoformat()}
+        return f"{request.base_url}{PREFIX.lstrip('/')}/files/{sealed(self._keys, FILE, facts)}", ends
+
+    def file(self, request: Request) -> Response:
+        """Answer with the bytes of a file, or a range of them, for who has its address."""
+        try:
+            facts = opened(self._keys, FILE, request.path_params["token"], clock.now())
+            place = self._served.place(facts["role"])
+        except TokenError as error:
+            return _fault(401, "UNAUTHENTICATED", error.what)
+        except NotThereError as error:
+            return _fault(404, "RESOURCE_DOES_NOT_EXIST", error.what)
+        path = place.path("tables", facts["table"], facts["path"])
+        if not place.fs.exists(path):
+            return _fault(404, "RESOURCE_DOES_NOT_EXIST", "the table moved on: ask for its files again")
+        return FileResponse(path, media_type="application/vnd.apache.parquet")
+
+
+def _lines(found: Snapshot, lines: Any) -> Response:  # noqa: ANN401 - any iterable of lines
+    body = "".join(f"{line}\n" for line in lines)
+    return Response(body, media_type=_LINES, headers={_VERSION: str(found.version)})
+
+
+def _fault(status: int, code: str, what: str) -> Response:
+    return JSONResponse({"errorCode": code, "message": what}, status_code=status)

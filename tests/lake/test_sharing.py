@@ -1,0 +1,219 @@
+"""Delta Sharing: the official client and engines read a role's tables; whoever has no good profile reads nothing."""
+
+import base64
+import json
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from datetime import UTC, datetime, timedelta
+
+import duckdb
+import fsspec
+import polars as pl
+import pyarrow.dataset as ds
+import pytest
+from pyarrow.fs import FSSpecHandler, PyFileSystem
+from rollup_inputs import NOON, append
+from stores import free_port, serving
+
+from ranklake.cli import run
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.query.roles import Role
+from ranklake.lake.shares.sharing import share
+from ranklake.lake.storage.store import Lake
+from ranklake.segments.envelope import Key
+from ranklake.segments.keys import Keyring
+from ranklake.sharing.tokens import FILE, PROFILE, sealed
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.leaky("engines and clients keep threads and connections"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+KEY = Key(bytes(range(32)))
+READERS = 100
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """Serve shares of two roles by a process of their own; give the folder, and the server's address."""
+    folder = tmp_path_factory.mktemp("sharing")
+    lake = Lake.create(str(folder / "lake"))
+    facts = [{"run": name, "step": n, "ts": NOON, "step_time_s": 1.0} for name in ("open", "closed") for n in range(50)]
+    append(lake, "steps", facts)
+    for name, rows in (("reader", "run = 'open'"), ("other", "true")):
+        role = Role(name, frozenset({"operational"}), frozenset({"steps", "runs"}), runs=rows)
+        share(lake, role, str(folder / "out"), "ada", InProcess())
+    (folder / "keys").write_text(base64.b64encode(KEY.secret).decode())
+    said = f'[lake]\nuri = "{lake.uri}"\n[shares]\nkey = "file:{folder / "keys"}"\n'
+    (folder / "ranklake.toml").write_text(said)
+    port = free_port()
+    command = [sys.executable, "-m", "ranklake", "sharing", "serve", "--port", str(port)]
+    environment = {"RANKLAKE_CONFIG": str(folder / "ranklake.toml"), "PATH": "/usr/bin:/bin", "HOME": str(folder)}
+    with serving(command, port, folder / "server.out", environment):
+        yield folder, f"http://127.0.0.1:{port}/delta-sharing"
+
+
+def token(role="reader", hours=1, key=KEY, purpose=PROFILE, **more):
+    """Return a token as the command makes it."""
+    until = datetime.now(UTC) + timedelta(hours=hours)
+    return sealed(Keyring((key,)), purpose, {"role": role, "to": "eve", "until": until.isoformat(), **more})
+
+
+@pytest.fixture
+def profile(served, tmp_path, monkeypatch, capsys):
+    """Give a file with a profile, as the command makes it."""
+    folder, url = served
+    monkeypatch.setenv("RANKLAKE_CONFIG", str(folder / "ranklake.toml"))
+    assert run(["sharing", "profile", "reader", "--to", "eve", "--until", "1h", "--endpoint", url]) == 0
+    path = tmp_path / "eve.share"
+    path.write_text(capsys.readouterr().out)
+    return path
+
+
+def asked(url, bearer, body=None):
+    """Return (status, headers, text) of a request."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data, headers)) as answer:
+            return answer.status, answer.headers, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers, error.read().decode()
+
+
+def files_of(url, bearer, table="steps", **body):
+    """Return the files of a table, as the protocol tells them."""
+    status, _, text = asked(f"{url}/shares/reader/schemas/tables/tables/{table}/query", bearer, body)
+    assert status == 200, text
+    return [line["file"] for line in map(json.loads, text.splitlines()) if "file" in line]
+
+
+@pytest.mark.filterwarnings("ignore")  # what the client does with pandas
+def test_the_official_client_reads_what_the_role_sees(profile):
+    """It lists the role's share and tables, reads the rows of the role, and no others."""
+    delta_sharing = pytest.importorskip("delta_sharing")
+    client = delta_sharing.SharingClient(str(profile))
+    assert [one.name for one in client.list_shares()] == ["reader"]
+    assert {(one.share, one.schema, one.name) for one in client.list_all_tables()} == {
+        ("reader", "tables", "runs"),
+        ("reader", "tables", "steps"),
+    }
+    rows = delta_sharing.load_as_pandas(f"{profile}#reader.tables.steps")
+    assert set(rows["run"]) == {"open"}
+    assert len(rows) == 50
+    assert len(delta_sharing.load_as_pandas(f"{profile}#reader.tables.steps", limit=7)) == 7
+    assert len(delta_sharing.load_as_pandas(f"{profile}#reader.tables.runs")) == 0
+    assert delta_sharing.get_table_version(f"{profile}#reader.tables.steps") >= 0
+
+
+def test_two_engines_read_the_files(served):
+    """Polars and DuckDB read the addresses that the server gives, in ranges, as Parquet over HTTP."""
+    urls = [one["url"] for one in files_of(served[1], token())]
+    assert sum(pl.read_parquet(url).height for url in urls) == 50
+    engine = duckdb.connect()
+    engine.register("given", ds.dataset(urls, filesystem=PyFileSystem(FSSpecHandler(fsspec.filesystem("http")))))
+    assert engine.sql("SELECT count(*), count(DISTINCT run) FROM given").fetchall() == [(50, 1)]
+
+
+@pytest.mark.parametrize(
+    "bearer",
+    [
+        "",
+        "x",
+        token(hours=-1),
+        token(key=Key(bytes(32))),
+        token(purpose=FILE),
+        token()[:-2],
+        token().replace(".", ".A"),
+        ".".join([token("other").split(".")[0], token().split(".")[1]]),
+        "ü.x",
+    ],
+    ids=["none", "noise", "expired", "another key", "of a file", "cut", "longer seal", "swapped body", "no ascii"],
+)
+def test_a_bad_token_reads_nothing(served, bearer):
+    """Expired, forged, cut and foreign tokens are 401 for all that there is."""
+    table = "/shares/reader/schemas/tables/tables/steps"
+    if not bearer.isascii():
+        bearer = bearer.encode().decode("latin-1")
+    for path in ("/shares", "/shares/reader/all-tables", f"{table}/metadata", f"{table}/version"):
+        status, _, text = asked(served[1] + path, bearer)
+        assert (status, json.loads(text)["errorCode"]) == (401, "UNAUTHENTICATED")
+    assert asked(f"{served[1]}{table}/query", bearer, {})[0] == 401
+
+
+def test_another_roles_share_is_not_there(served):
+    """A profile of one role gets 404 for another's share, for schemas and tables that are none, and for ways out."""
+    for path in (
+        "/shares/other/all-tables",
+        "/shares/other/schemas/tables/tables/steps/metadata",
+        "/shares/reader/schemas/default/tables/steps/metadata",
+        "/shares/reader/schemas/tables/tables/logs/metadata",
+        "/shares/reader/schemas/tables/tables/..%2f..%2fother%2ftables%2fsteps/metadata",
+        "/shares/reader/schemas/tables/tables/%2e%2e/metadata",
+    ):
+        assert asked(served[1] + path, token())[0] == 404, path
+    assert asked(f"{served[1]}/shares/reader/schemas/tables/tables/steps/query", token(), {"version": 0})[0] == 400
+    assert asked(f"{served[1]}/shares/reader/schemas/tables/tables/steps/query", token(), [1])[0] == 400
+
+
+def test_an_address_is_good_for_its_file_and_its_time(served):
+    """A file's address that was altered, made by another key, or is past its hour gives nothing."""
+    folder, url = served
+    (one,) = files_of(url, token())
+    with urllib.request.urlopen(one["url"]) as answer:
+        assert answer.status == 200
+    path = {"table": "steps", "path": one["id"]}
+    bad = [
+        f"{one['url']}A",
+        f"{url}/files/{token(purpose=FILE, hours=-1, **path)}",
+        f"{url}/files/{token(purpose=PROFILE, **path)}",
+        f"{url}/files/{token(purpose=FILE, key=Key(bytes(32)), **path)}",
+    ]
+    for address in bad:
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(address)
+        assert caught.value.code == 401
+    said = (folder / "server.out").read_text()
+    assert one["url"].rpartition("/")[2] not in said
+
+
+def test_a_hundred_readers_at_once(served):
+    """A hundred clients that list, ask and read at the same time all get all rows."""
+    url, found = served[1], []
+
+    def read():
+        rows = 0
+        for one in files_of(url, token()):
+            with urllib.request.urlopen(one["url"]) as answer:
+                rows += pl.read_parquet(answer.read()).height
+        found.append(rows)
+
+    threads = [threading.Thread(target=read) for _ in range(READERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [50] * READERS
+
+
+def test_only_loopback_without_tls(served, capsys, monkeypatch):
+    """Another address is refused without a certificate; a role that is not shared has no profile, nor without a key."""
+    monkeypatch.setenv("RANKLAKE_CONFIG", str(served[0] / "ranklake.toml"))
+    assert run(["sharing", "serve", "--host", "0.0.0.0"]) == 2
+    assert "tokens would pass in clear" in capsys.readouterr().err
+    assert run(["sharing", "profile", "raeder", "--to", "eve", "--until", "1h"]) == 2
+    assert "did you mean 'reader'" in capsys.readouterr().err
+    monkeypatch.setenv("RANKLAKE_CONFIG", "/dev/null")
+    done = subprocess.run(
+        [sys.executable, "-m", "ranklake", "sharing", "serve", "--lake", str(served[0] / "lake")],
+        capture_output=True,
+        text=True,
+        cwd=served[0] / "lake",
+        env={"PATH": "/usr/bin:/bin"},
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, "no key to make profiles with" in done.stderr) == (2, True)
