@@ -27,8 +27,9 @@ help: ## list the targets
 	@touch $@
 
 .venv/.demo: .venv/.base pyproject.toml constraints.txt
-	@echo "installing ranklake[pipeline,torch] into .venv (a few minutes the first time)"
-	@$(INSTALL) --editable '.[pipeline,torch]'
+	@echo "installing into .venv, from constraints.txt: this checkout as ranklake[pipeline,report,torch], with torch, Prefect,"
+	@echo "Dask, Delta Lake, DataFusion and the chart library; nothing outside .venv changes (a few minutes the first time)"
+	@$(INSTALL) --editable '.[pipeline,report,torch]'
 	@touch $@
 
 .venv/.test: .venv/.demo

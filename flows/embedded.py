@@ -7,9 +7,11 @@ late import of this room.
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ranklake.flows.announcing import ANNOUNCE
 from ranklake.flows.calls import ChecksFailedError
 from ranklake.flows.settings import FlowSettings
 
@@ -25,7 +27,9 @@ _SETTINGS = {
 }
 
 
-def run_pipeline(settings: FlowSettings, home: Path) -> dict[str, Any]:
+def run_pipeline(
+    settings: FlowSettings, home: Path, announce: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
     """Run the pipeline flow and return its result, also where checks failed: its ``check`` says so.
 
     Parameters
@@ -33,6 +37,8 @@ def run_pipeline(settings: FlowSettings, home: Path) -> dict[str, Any]:
     home
         Folder for Prefect's own database, for nobody else to read. A server that ``PREFECT_API_URL`` names is used
         instead where it is set.
+    announce
+        Told the name of each stage as it begins.
     """
     os.environ.setdefault("PREFECT_HOME", str(home))
     for name, value in _SETTINGS.items():
@@ -41,6 +47,7 @@ def run_pipeline(settings: FlowSettings, home: Path) -> dict[str, Any]:
     from ranklake.flows.pipeline import pipeline_flow
 
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    ANNOUNCE.set(announce)
     try:
         return asyncio.run(pipeline_flow(settings))
     except ChecksFailedError as error:

@@ -6,6 +6,7 @@ from typing import Any
 from prefect import flow
 
 from ranklake.flows import overdue, run_log, run_names
+from ranklake.flows.announcing import ANNOUNCE
 from ranklake.flows.calls import ChecksFailedError, DamageError
 from ranklake.flows.one_driver import one_driver
 from ranklake.flows.settings import FlowSettings
@@ -36,6 +37,7 @@ async def pipeline_flow(settings: FlowSettings) -> dict[str, Any]:
 
 async def _done(step: Step, settings: FlowSettings) -> Done:
     """Return what a step's flow did, also where it ends Failed for what it found."""
+    ANNOUNCE.get()(step.stage.name)
     try:
         done: Done = await FLOWS[step.stage.name](settings, **step.options)
     except (ChecksFailedError, DamageError) as error:

@@ -45,7 +45,13 @@ def demo(folder, *options):
     environment = {**os.environ, "RANKLAKE_CAPTURE_SAMPLERS": "auto"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
     assert done.returncode == 0, done.stderr + done.stdout
-    return json.loads(done.stdout)
+    for stage in ("1/5", "2/5", "3/5", "ingest", "check", "rollup", "4/5", "5/5"):
+        assert stage in done.stderr
+    said = json.loads(done.stdout)
+    page = Path(said["report"])
+    assert page == folder / "report" / "index.html"
+    assert said["run"] in (page.parent / "runs" / "index.html").read_text(encoding="utf-8")
+    return said
 
 
 def stragglers(said):

@@ -4,18 +4,25 @@ import shutil
 import sys
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import click
 
 from ranklake.capture.recover import recover
 from ranklake.commands.options import json_option
+from ranklake.config import Config
+from ranklake.context import Context
 from ranklake.demo.facts import Facts, gather
 from ranklake.demo.launch import WORLD_SIZE, launch
+from ranklake.flows.calls import report_once
 from ranklake.flows.embedded import run_pipeline
 from ranklake.flows.settings import FlowSettings
 from ranklake.views.demo import summary_lines
 from ranklake.views.json_output import show_json
+from ranklake.views.progress import progress_bar
+from ranklake.views.tell import tell
+from ranklake.views.words import counted
 
 
 @click.command()
@@ -32,20 +39,42 @@ def demo(folder: Path, steps: int, slow_rank: int | None, kill_rank: int | None,
     end with the command. Run it again to add another run to the lake. Exits 1 if anything recorded is missing.
     """
     folder = folder.resolve()
-    lake, spool = folder / "lake", folder / "spool"
-    _say(f"1/4 training a small GPT on {WORLD_SIZE} ranks, {steps} steps", started := time.monotonic())
-    trained = launch(folder, steps, slow_rank, kill_rank)
-    _say("2/4 adopting what the ranks left behind", started)
-    recover(folder / "local", str(spool))
-    _say("3/4 ingest, check, rollup: Prefect flows on a Dask cluster", started)
-    done = run_pipeline(FlowSettings(str(lake), str(spool), dask_workers=2), folder / "prefect")
-    _say("4/4 asking the lake", started)
+    lake, spool, pages = folder / "lake", folder / "spool", folder / "report"
+    say = partial(_say, started=time.monotonic())
+    say(f"1/5 training a small GPT on {WORLD_SIZE} ranks, {steps} steps")
+    with progress_bar("steps") as progress:
+        trained = launch(folder, steps, slow_rank, kill_rank, progress)
+    say("2/5 adopting what the ranks left behind")
+    adopted = recover(folder / "local", str(spool))
+    say(f"    {counted(adopted.streams, 'stream')} of ranks that had ended")
+    say("3/5 ingest, check, rollup: Prefect flows on a Dask cluster")
+    done = run_pipeline(
+        FlowSettings(str(lake), str(spool), dask_workers=2), folder / "prefect", lambda stage: say(f"    {stage}")
+    )
+    say("4/5 asking the lake")
     facts = gather(str(lake), str(spool), trained, done["check"])
+    say("5/5 writing pages")
+    written = _pages(lake, pages)
     if as_json:
-        show_json(_plain(facts))
+        show_json({**_plain(facts), "report": written})
     else:
         click.echo("\n".join(summary_lines(facts, f"{_program()} sql --lake {_shown(lake)}")))
+        if written is not None:
+            click.echo(f"\npages       {_shown(Path(written))}")
     return 0 if facts.books_add_up and not facts.lost and not facts.repeated else 1
+
+
+def _pages(lake: Path, out: Path) -> str | None:
+    """Write the report; return where it begins, or None where the chart library is not installed, which is told."""
+    context = Context.of(Config(), {"lake.uri": str(lake), "report.out": str(out)})
+    try:
+        made = report_once(context)["published"]
+    except ModuleNotFoundError as error:
+        if error.name != "vl_convert":
+            raise
+        tell("no pages: vl_convert is not installed; pip install 'ranklake[report]'", err=True)
+        return None
+    return f"{made['out']}/index.html"
 
 
 def _plain(facts: Facts) -> dict[str, object]:
@@ -70,5 +99,5 @@ def _shown(path: Path) -> str:
         return str(path)
 
 
-def _say(line: str, started: float) -> None:
+def _say(line: str, *, started: float) -> None:
     print(f"[{time.monotonic() - started:5.1f} s] {line}", file=sys.stderr, flush=True)  # noqa: T201
