@@ -32,7 +32,7 @@ def _completing(names: Callable[[click.Context], Iterable[str]]) -> _Complete:
 
 
 def _context(ctx: click.Context) -> "Context":
-    from ranklake.commands.options import configured, given
+    from ranklake.commands.configured import configured, given
     from ranklake.context import Context
 
     return Context.of(configured(ctx), given(ctx))

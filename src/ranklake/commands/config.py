@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from ranklake.commands.options import contracts_option, given, json_option, overriding
+from ranklake.commands.configured import given
+from ranklake.commands.options import contracts_option, json_option, overriding
 from ranklake.config import ConfigError, assembled, read_config
 from ranklake.config_check import problems
 from ranklake.config_file import FileRead

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ranklake.commands.options import configured, given
+from ranklake.commands.configured import configured, given
 from ranklake.context import Context
 from ranklake.lake.governance.identities import account
 from ranklake.lake.grants.use import used

@@ -9,15 +9,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from ranklake.commands.options import (
-    configured,
-    dask_option,
-    every_option,
-    given,
-    json_option,
-    lake_option,
-    spool_option,
-)
+from ranklake.commands.configured import configured, given
+from ranklake.commands.options import dask_option, every_option, json_option, lake_option, spool_option
 from ranklake.config_file import ConfigError
 from ranklake.flows.deployments import deployments
 from ranklake.flows.settings import FlowSettings, flow_settings

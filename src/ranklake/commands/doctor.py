@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from ranklake.commands.options import given, json_option, overriding
+from ranklake.commands.configured import given
+from ranklake.commands.options import json_option, overriding
 from ranklake.config import ConfigError, assembled, read_config
 from ranklake.config_file import FileRead
 from ranklake.doctor.examination import LIMIT_S, OVERDUE_S, Patient, examine

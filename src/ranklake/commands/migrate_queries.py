@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ranklake.commands.options import configured, given
+from ranklake.commands.configured import configured, given
 from ranklake.context import Context
 from ranklake.printable import printable_lines
 from ranklake.views.json_output import show_json

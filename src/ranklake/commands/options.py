@@ -7,31 +7,16 @@ them in it, and `ranklake.commands.context.with_context` what is made of it.
 from collections.abc import Callable
 from functools import update_wrapper
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from ranklake.commands.completing import complete_roles
-from ranklake.config import Config, load_config
+from ranklake.commands.configured import configured, given
+from ranklake.config import Config
 from ranklake.flows.deployments import PIPELINE_EVERY_S
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-_GIVEN: Final = "ranklake.given"
-
-
-def configured(ctx: click.Context) -> Config:
-    """Return the configuration without the options of this invocation, read once."""
-    found = ctx.find_object(Config)
-    if found is None:
-        found = load_config()
-        ctx.find_root().obj = found
-    return found
-
-
-def given(ctx: click.Context) -> dict[str, object]:
-    """Return what the options of this invocation override, by ``section.key``."""
-    found: dict[str, object] = ctx.meta.setdefault(_GIVEN, {})
-    return found
 
 
 def configuration(ctx: click.Context) -> Config:

@@ -2,7 +2,8 @@
 
 import click
 
-from ranklake.commands.options import configuration, configured, contracts_option, json_option
+from ranklake.commands.configured import configured
+from ranklake.commands.options import configuration, contracts_option, json_option
 from ranklake.config import ConfigError
 from ranklake.lake.contracts.model import Metric
 from ranklake.lake.contracts.requests import file_request

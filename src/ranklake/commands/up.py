@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from ranklake.commands.options import configured, dask_option, every_option, given, lake_option, spool_option
+from ranklake.commands.configured import configured, given
+from ranklake.commands.options import dask_option, every_option, lake_option, spool_option
 from ranklake.flows.serving.environment import adopt, check_host, database_url, url_of
 from ranklake.flows.serving.home import Home
 from ranklake.flows.settings import flow_settings

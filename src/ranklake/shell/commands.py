@@ -2,7 +2,7 @@ r"""Commands of the shell, which begin with a backslash: a table, so that help a
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
@@ -11,7 +11,23 @@ from ranklake.errors import RanklakeError, did_you_mean
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.query.roles import Role
-    from ranklake.shell.shell import Shell
+
+
+class Shell(Protocol):
+    """What commands see and change: `ranklake.shell.shell.Shell`."""
+
+    contracts: "Mapping[str, Contract]"
+    role: "Role | None"
+    times: bool
+    is_vertical: bool
+    pages: bool
+    is_done: bool
+
+    def tell(self, *lines: str) -> None:
+        """Say something, a line each."""
+
+    def show(self, rows: pa.Table) -> None:
+        """Show rows."""
 
 
 class ShellError(RanklakeError):
@@ -43,32 +59,32 @@ def described(contracts: "Mapping[str, Contract]", role: "Role | None", name: st
     return pa.table({key: pa.array(values, pa.string()) for key, values in found.items()})
 
 
-def _describe(shell: "Shell", name: str) -> None:
+def _describe(shell: Shell, name: str) -> None:
     shell.show(described(shell.contracts, shell.role, name.rstrip(";")))
 
 
-def _timing(shell: "Shell", said: str) -> None:
+def _timing(shell: Shell, said: str) -> None:
     shell.times = _switched("\\timing", shell.times, said)
     shell.tell(f"timing is {_on(shell.times)}")
 
 
-def _vertical(shell: "Shell", said: str) -> None:
+def _vertical(shell: Shell, said: str) -> None:
     shell.is_vertical = _switched("\\x", shell.is_vertical, said)
     shell.tell(f"vertical mode is {_on(shell.is_vertical)}")
 
 
-def _pager(shell: "Shell", said: str) -> None:
+def _pager(shell: Shell, said: str) -> None:
     shell.pages = _switched("\\pager", shell.pages, said)
     shell.tell(f"the pager is {_on(shell.pages)}")
 
 
-def _help(shell: "Shell", said: str) -> None:
+def _help(shell: Shell, said: str) -> None:
     del said
     shell.tell("A statement ends with ; or with an empty line. Tab completes, Ctrl-R searches what was typed.")
     shell.tell(*(f"{usage:<18}{meaning}" for usage, meaning, _ in COMMANDS.values()))
 
 
-def _quit(shell: "Shell", said: str) -> None:
+def _quit(shell: Shell, said: str) -> None:
     del said
     shell.is_done = True
 
@@ -85,7 +101,7 @@ def _switched(command: str, before: bool, said: str) -> bool:
     return said == "on"
 
 
-COMMANDS: Final[Mapping[str, tuple[str, str, "Callable[[Shell, str], None]"]]] = MappingProxyType(
+COMMANDS: Final[Mapping[str, tuple[str, str, Callable[[Shell, str], None]]]] = MappingProxyType(
     {
         "\\d": ("\\d [TABLE]", "tables; of one, its columns with types, units and meanings", _describe),
         "\\timing": ("\\timing [on|off]", "tell how long each statement took", _timing),
@@ -98,7 +114,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str, "Callable[[Shell, str], None]"]]] =
 """How each is written, what it does, and what does it."""
 
 
-def carry_out(shell: "Shell", line: str) -> None:
+def carry_out(shell: Shell, line: str) -> None:
     """Carry out a command. Raises `ShellError` for an unknown one."""
     name, _, said = line.strip().partition(" ")
     if name not in COMMANDS:

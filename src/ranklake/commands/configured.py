@@ -1,0 +1,24 @@
+"""The configuration of an invocation, and what its options override of it."""
+
+from typing import Final
+
+import click
+
+from ranklake.config import Config, load_config
+
+_GIVEN: Final = "ranklake.given"
+
+
+def configured(ctx: click.Context) -> Config:
+    """Return the configuration without the options of this invocation, read once."""
+    found = ctx.find_object(Config)
+    if found is None:
+        found = load_config()
+        ctx.find_root().obj = found
+    return found
+
+
+def given(ctx: click.Context) -> dict[str, object]:
+    """Return what the options of this invocation override, by ``section.key``."""
+    found: dict[str, object] = ctx.meta.setdefault(_GIVEN, {})
+    return found
