@@ -1,7 +1,6 @@
 """``ranklake sharing``."""
 
 import ipaddress
-import json
 import time
 from datetime import datetime
 
@@ -20,6 +19,7 @@ from ranklake.lake.shares.register import shares
 from ranklake.lake.storage.store import Lake
 from ranklake.sharing.app import Refusal, sharing_app
 from ranklake.sharing.tokens import PROFILE, sealed, sharing_keys
+from ranklake.views.json_output import show_json
 
 ACTION = "share.profile"
 _PORT = 8411
@@ -65,7 +65,7 @@ def profile(context: Context, role: str, to: str, until: datetime, endpoint: str
         "bearerToken": sealed(keys, PROFILE, facts),
         "expirationTime": until.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
     }
-    click.echo(json.dumps(said, indent=1))
+    show_json(said)
 
 
 @sharing.command()
