@@ -30,8 +30,11 @@ PAGES = sorted(
     if ".venv" not in path.parts
 )
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-ELSEWHERE = ("ranklake demo", "ranklake calibrate", "make demo", "make test", "pip install")
-"""What the end-to-end tests run, CI, and make package."""
+ELSEWHERE = (
+    *("ranklake demo", "ranklake calibrate", "make demo", "make test", "pip install"),
+    *(f"ranklake migrate {verb} rollouts" for verb in ("new", "plan", "apply")),
+)
+"""What the end-to-end tests run, CI, make package, and, of an operator's own table, `test_own_migrations`."""
 
 HERE = re.compile(
     r"ranklake ((sql|catalog|mfu|roles|what-if|runs|show|compare|watch|tag|share)\b[^|&;<>]*"

@@ -3,6 +3,7 @@
 import json
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import duckdb
@@ -32,11 +33,21 @@ OPERATIONAL = frozenset({"operational"})
 STEPS = [{"run": name, "step": n, "ts": NOON, "step_time_s": 1.0} for name in ("open", "closed") for n in range(5)]
 
 
+@contextmanager
 def client(url, key):
-    """Return a plain client of S3."""
+    """Give a plain client of S3, and close its connections."""
     patience = Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1})
     facts = {"aws_access_key_id": key, "aws_secret_access_key": SECRET, "region_name": "us-east-1"}
-    return get_session().create_client("s3", endpoint_url=url, config=patience, **facts)
+    made = get_session().create_client("s3", endpoint_url=url, config=patience, **facts)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def clients(shared):
+    """Give the clients of the reader and of the owner."""
+    with client(shared, READER_KEY) as mine, client(shared, KEY) as owner:
+        yield mine, owner
 
 
 @pytest.fixture(scope="module")
@@ -49,16 +60,19 @@ def shared(tmp_path_factory):
             role = Role(name, OPERATIONAL, frozenset({"steps", "runs"}), runs="run = 'open'")
             share(lake, role, "s3://bucket/shares", "ada", InProcess())
         policy = storage_policy("radosgw", "s3://bucket/shares", "reader", READER)
-        client(url, KEY).put_bucket_policy(Bucket="bucket", Policy=json.dumps(policy))
+        with client(url, KEY) as owner:
+            owner.put_bucket_policy(Bucket="bucket", Policy=json.dumps(policy))
         yield url
 
 
 def refused(call, **arguments):
     """Say whether a call is refused for lack of a right."""
     try:
-        call(**arguments)
+        said = call(**arguments)
     except ClientError as error:
         return error.response["ResponseMetadata"]["HTTPStatusCode"] == 403
+    if "Body" in said:
+        said["Body"].close()  # it holds a connection
     return False
 
 
@@ -76,9 +90,9 @@ def test_the_role_reads_its_share_in_three_engines(shared):
     assert ours.sql("SELECT count(*) FROM given").fetchall() == [(5,)]
 
 
-def test_every_other_object_is_refused(shared):
+def test_every_other_object_is_refused(clients):
     """Neither the lake's objects nor another role's, nor listings of them, nor of the bucket, are the reader's."""
-    mine, owner = client(shared, READER_KEY), client(shared, KEY)
+    mine, owner = clients
     names = [one["Key"] for one in owner.list_objects_v2(Bucket="bucket")["Contents"]]
     own = [name for name in names if name.startswith("shares/reader/")]
     assert own
@@ -92,9 +106,9 @@ def test_every_other_object_is_refused(shared):
     assert not refused(mine.list_objects_v2, Bucket="bucket", Prefix="shares/reader/tables/")
 
 
-def test_every_write_is_refused(shared):
+def test_every_write_is_refused(clients):
     """Nothing can be put, copied, deleted, tagged or uploaded in parts, and no right be changed, not in the share."""
-    mine, owner = client(shared, READER_KEY), client(shared, KEY)
+    mine, owner = clients
     own = owner.list_objects_v2(Bucket="bucket", Prefix="shares/reader/tables/")["Contents"][0]["Key"]
     source = {"Bucket": "bucket", "Key": own}
     tags = {"TagSet": [{"Key": "a", "Value": "b"}]}
@@ -116,7 +130,7 @@ def test_every_write_is_refused(shared):
         assert refused(call, Bucket="bucket", **arguments), (call.__name__, arguments)
     many = {"Bucket": "bucket", "Delete": {"Objects": [{"Key": own}]}}
     assert refused(mine.delete_objects, **many) or mine.delete_objects(**many)["Errors"][0]["Code"] == "AccessDenied"
-    assert owner.get_object(Bucket="bucket", Key=own)["ContentLength"] > 0
+    assert owner.head_object(Bucket="bucket", Key=own)["ContentLength"] > 0
 
 
 @pytest.mark.leaky("clients keep connections")
@@ -126,9 +140,9 @@ def test_a_sharing_server_gives_addresses_that_the_gateway_signs(shared):
     lake = Lake.open("s3://bucket/lake", s3_storage(shared))
     until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     bearer = sealed(keys, PROFILE, {"role": "reader", "to": "eve", "until": until})
-    client = TestClient(sharing_app(lake, keys, lambda _role, _who: ""))
     query = "/delta-sharing/shares/reader/schemas/tables/tables/steps/query"
-    answer = client.post(query, json={}, headers={"Authorization": f"Bearer {bearer}"})
+    with TestClient(sharing_app(lake, keys, lambda _role, _who: "")) as asking:
+        answer = asking.post(query, json={}, headers={"Authorization": f"Bearer {bearer}"})
     (url,) = [line["file"]["url"] for line in map(json.loads, answer.text.splitlines()) if "file" in line]
     assert url.startswith(f"{shared}/bucket/shares/reader/")
     with urllib.request.urlopen(url) as given:
@@ -136,4 +150,5 @@ def test_a_sharing_server_gives_addresses_that_the_gateway_signs(shared):
     for bad in (url.replace("shares/reader/", "shares/readers/"), url[:-3], url.partition("?")[0]):
         with pytest.raises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(bad)
+        caught.value.close()
         assert caught.value.code == 403
