@@ -36,6 +36,7 @@ class Artifacts:
 
     def add(  # noqa: PLR0913 - columns of a table
         self,
+        /,
         name: str,
         place: Place,
         *,
@@ -48,7 +49,21 @@ class Artifacts:
         wait: bool = False,
         **attributes: object,
     ) -> None:
-        """Record a file or folder that the run has made; see `ranklake.capture.Run.artifact`."""
+        """Record a file or folder that the run has made: its place, size and digest; a row of ``artifacts``.
+
+        Parameters
+        ----------
+        place
+            A folder, a file, or an fsspec URI; hashed in the background. What is written to later is another artifact.
+        kind
+            checkpoint, model, profile, dump, plot, dataset, log or other.
+        step
+            The step that it holds the state of.
+        tag
+            As `tag` does.
+        inputs
+            SHA-256 of what it was made from.
+        """
         with self._sink.recording("artifacts"):
             columns = self._columns(name, place, kind, step, inputs, attributes)
             columns["media_type"] = short_text(media_type)
@@ -59,6 +74,7 @@ class Artifacts:
     @contextmanager
     def checkpoint(
         self,
+        /,
         path: Place,
         *,
         step: int | None = None,
@@ -69,7 +85,23 @@ class Artifacts:
         inputs: Sequence[str] = (),
         **attributes: object,
     ) -> Iterator[Path]:
-        """Give a place to write a checkpoint to; see `ranklake.capture.Run.checkpoint`."""
+        """Give a place to write a checkpoint to, which appears at `path` when the block has ended, whole.
+
+            with run.checkpoint("out/step-100.pt", step=100, tag="best-val-loss", tag_value=loss) as place:
+                torch.save(model.state_dict(), place)
+
+        The place does not exist yet: make a file or a folder of it; the folder above it does. If the block raises, what
+        it wrote is removed and `path` is unchanged; a row with the action ``save_failed`` says why. If the block wrote
+        nothing, a warning says so, and `path` is unchanged, too. The digest is computed in the background. This works
+        in a run that records nothing, too.
+
+        Raises
+        ------
+        OSError
+            It cannot be brought to the disk or renamed.
+        RanklakeError
+            `path` is a URI: upload what was written, and record that with `artifact`.
+        """
         target = os.fspath(path)
         if "://" in target:
             mend = "write it to a local path, upload it, and call run.artifact(name, uri, kind='checkpoint')"
@@ -106,9 +138,12 @@ class Artifacts:
                 self.tag(shown, tag, value=tag_value, metric=tag_metric)
 
     def tag(
-        self, name: str, tag: str, *, value: float | None = None, metric: str | None = None, kind: str = "checkpoint"
+        self, /, name: str, tag: str, *, value: float | None = None, metric: str | None = None, kind: str = "checkpoint"
     ) -> None:
-        """Give an artifact a tag; see `ranklake.capture.Run.tag`."""
+        """Give an artifact a tag, such as ``best-val-loss``; the one that this process gave it to before loses it.
+
+        Rows of ``artifacts`` with the actions ``tagged`` and ``untagged`` are its history.
+        """
         with self._sink.recording("artifacts"):
             name, tag = checked(name), checked(tag)
             kind = kind if kind in KINDS else "other"

@@ -31,6 +31,7 @@ class Datasets:
 
     def add(  # noqa: PLR0913 - columns of a table
         self,
+        /,
         name: str,
         place: Place | None = None,
         *,
@@ -49,7 +50,28 @@ class Datasets:
         wait: bool = False,
         **attributes: object,
     ) -> None:
-        """Record what is trained or evaluated on; see `ranklake.capture.Run.dataset`."""
+        """Record what is trained or evaluated on, with a fingerprint of its files; a row of ``datasets``.
+
+        Parameters
+        ----------
+        place
+            A folder, a file, or an fsspec URI; hashed in the background (see `ranklake.capture.assets.merkle_digest`).
+        split, version, role, data_format, samples, tokens, preprocessing_version, tokenizer
+            As the columns of these names say; ``role`` is what the split is called, where it is not given.
+        index
+            Which samples the split has, in which order: a file, or numbers, hashed as decimal lines.
+        expected
+            The fingerprint that it should have, ``merkle_root_sha256`` of an earlier run, with or without ``sha256:``.
+            Another one is told once, and fails the check ``as_expected``; training goes on.
+        preprocessing
+            Its configuration, of which the digest is recorded.
+        storage_options
+            For fsspec.
+        wait
+            Return when the row is written.
+        attributes
+            What else is known, kept as JSON.
+        """
         with self._sink.recording("datasets"):
             role = role or _ROLES.get((split or "").lower(), "other")
             columns: dict[str, Any] = {

@@ -40,6 +40,7 @@ class Loads:
     @contextmanager
     def loading(
         self,
+        /,
         place: Place,
         *,
         step: int | None = None,
@@ -47,7 +48,26 @@ class Loads:
         name: str | None = None,
         **attributes: object,
     ) -> Iterator[Place]:
-        """Time the loading of a checkpoint; see `ranklake.capture.Run.loading`."""
+        """Time the loading of a checkpoint, and record whether it was what was saved; a row of ``artifacts``.
+
+            with run.loading("out/step-100.pt", step=100) as place:
+                state = torch.load(place)
+
+        The row's action is ``loaded``, or ``load_failed`` if the block raises: then the exception goes on. Afterwards
+        the files are read once more in the background. ``verified`` is true if their digest is the expected one, false
+        if it is another, NULL if there is none to compare with, or it is a URI; ``attributes`` has the reason. This
+        works in a run that records nothing, too.
+
+        Parameters
+        ----------
+        place
+            A file, a folder or a URI; given back as it is.
+        step
+            The step that it holds the state of.
+        sha256
+            The expected digest, as ``artifacts.sha256`` has it; by default what was recorded when a rank of this node
+            wrote it.
+        """
         began_ns = time.monotonic_ns()
         told: Mapping[str, Any] = {"step": step, "name": name, "attributes": attributes}
         try:

@@ -26,6 +26,7 @@ class Events:
 
     def add(
         self,
+        /,
         name: object = "",
         *excess: object,
         message: object = None,
@@ -34,7 +35,23 @@ class Events:
         duration_s: object = None,
         **attributes: object,
     ) -> None:
-        """Record that something happened; see `ranklake.capture.Run.event`."""
+        """Record that something happened.
+
+        Parameters
+        ----------
+        name
+            One of the contract's (``checkpoint``, ``failure``, ``preemption``, …) or your own.
+        message
+            One line for a person to read.
+        step
+            By default the running step, if there is one.
+        severity
+            ``info``, ``warning`` or ``error``.
+        duration_s
+            How long it took, if it took time; it then ended now.
+        attributes
+            What else is known, kept as JSON. What looks like a credential is redacted, here and in the message.
+        """
         sink = self._sink
         if sink.is_idle:
             sink.miss("events")

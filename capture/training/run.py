@@ -4,19 +4,19 @@ A run is composed of parts with one job each, see `ranklake.capture.training.par
 Nothing in here raises into training, whatever it is given: what cannot be recorded is counted as a gap, by reason, and
 told once in a warning of the logger "ranklake".
 
-The module is long because every call that a training script may make has its signature and its documentation here, in
-one place; the code below them is a line or two each.
+The module is long because the calls that a training script may make have their signatures and their documentation
+here, in one place, or are `handed_on` with those of a part; the code below them is a line or two each.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping
 from os import PathLike
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ranklake.capture.assets.location import Place
+from ranklake.capture.assets.artifacts import Artifacts
+from ranklake.capture.assets.datasets import Datasets
+from ranklake.capture.assets.loads import Loads
 from ranklake.capture.common.gaps import BAD_ARGUMENTS, NOWHERE, Gaps
 from ranklake.capture.common.values import repr_of, text
 from ranklake.capture.logs.logs import LogHandler, StructlogProcessor
@@ -26,12 +26,14 @@ from ranklake.capture.metrics.value_log import ValueLog, plainly_named
 from ranklake.capture.provenance.annotations import Summary, Tags
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.steps.collectives import Collectives
+from ranklake.capture.steps.events import Events
 from ranklake.capture.steps.flight import FlightRecorder
 from ranklake.capture.steps.flops import PEAK_MEASURED, FlopCount, measure_cpu_peak
 from ranklake.capture.steps.nothing import NOTHING, Nothing, nothing
 from ranklake.capture.steps.phases import AnyPhase
 from ranklake.capture.steps.step import Step
 from ranklake.capture.steps.waits import Loader
+from ranklake.capture.training.handing_on import handed_on
 from ranklake.capture.training.parts import RowParts, SlotParts
 from ranklake.capture.training.recording import Recording
 from ranklake.segments.readable_names import readable_name
@@ -45,6 +47,22 @@ if TYPE_CHECKING:
     from ranklake.capture.steps.steps import Steps
 
 T = TypeVar("T")
+
+
+def _events(run: "Run") -> Events:
+    return run.rows.events
+
+
+def _datasets(run: "Run") -> Datasets:
+    return run.rows.datasets
+
+
+def _artifacts(run: "Run") -> Artifacts:
+    return run.rows.artifacts
+
+
+def _loads(run: "Run") -> Loads:
+    return run.rows.artifacts.loads
 
 
 class Run:
@@ -342,36 +360,7 @@ class Run:
 
     # ── events, log lines, files ──
 
-    def event(
-        self,
-        name: object = "",
-        *excess: object,
-        message: object = None,
-        step: object = None,
-        severity: object = "info",
-        duration_s: object = None,
-        **attributes: object,
-    ) -> None:
-        """Record that something happened.
-
-        Parameters
-        ----------
-        name
-            One of the contract's (``checkpoint``, ``failure``, ``preemption``, …) or your own.
-        message
-            One line for a person to read.
-        step
-            By default the running step, if there is one.
-        severity
-            ``info``, ``warning`` or ``error``.
-        duration_s
-            How long it took, if it took time; it then ended now.
-        attributes
-            What else is known, kept as JSON. What looks like a credential is redacted, here and in the message.
-        """
-        self.rows.events.add(
-            name, *excess, message=message, step=step, severity=severity, duration_s=duration_s, **attributes
-        )
+    event = handed_on("event", _events, Events.add)
 
     def record(
         self, table: object = "", mapping: Mapping[Any, object] | None = None, *excess: object, **columns: object
@@ -419,188 +408,11 @@ class Run:
         """
         return self.rows.logs.processor(level)
 
-    def dataset(  # noqa: PLR0913 - columns of a table
-        self,
-        name: str,
-        place: Place | None = None,
-        *,
-        split: str | None = None,
-        version: str | None = None,
-        role: str | None = None,
-        data_format: str | None = None,
-        samples: int | None = None,
-        tokens: int | None = None,
-        index: Place | Iterable[int] | None = None,
-        expected: str | None = None,
-        preprocessing_version: str | None = None,
-        preprocessing: Mapping[str, Any] | None = None,
-        tokenizer: str | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        wait: bool = False,
-        **attributes: object,
-    ) -> None:
-        """Record what is trained or evaluated on, with a fingerprint of its files; a row of ``datasets``.
-
-        Parameters
-        ----------
-        place
-            A folder, a file, or an fsspec URI; hashed in the background (see `ranklake.capture.assets.merkle_digest`).
-        split, version, role, data_format, samples, tokens, preprocessing_version, tokenizer
-            As the columns of these names say; ``role`` is what the split is called, where it is not given.
-        index
-            Which samples the split has, in which order: a file, or numbers, hashed as decimal lines.
-        expected
-            The fingerprint that it should have, ``merkle_root_sha256`` of an earlier run, with or without ``sha256:``.
-            Another one is told once, and fails the check ``as_expected``; training goes on.
-        preprocessing
-            Its configuration, of which the digest is recorded.
-        storage_options
-            For fsspec.
-        wait
-            Return when the row is written.
-        attributes
-            What else is known, kept as JSON.
-        """
-        self.rows.datasets.add(
-            name,
-            place,
-            split=split,
-            version=version,
-            role=role,
-            data_format=data_format,
-            samples=samples,
-            tokens=tokens,
-            index=index,
-            expected=expected,
-            preprocessing_version=preprocessing_version,
-            preprocessing=preprocessing,
-            tokenizer=tokenizer,
-            storage_options=storage_options,
-            wait=wait,
-            **attributes,
-        )
-
-    def artifact(  # noqa: PLR0913 - columns of a table
-        self,
-        name: str,
-        place: Place,
-        *,
-        kind: str = "other",
-        step: int | None = None,
-        tag: str | None = None,
-        media_type: str | None = None,
-        inputs: Sequence[str] = (),
-        storage_options: Mapping[str, Any] | None = None,
-        wait: bool = False,
-        **attributes: object,
-    ) -> None:
-        """Record a file or folder that the run has made: its place, size and digest; a row of ``artifacts``.
-
-        Parameters
-        ----------
-        place
-            A folder, a file, or an fsspec URI; hashed in the background. What is written to later is another artifact.
-        kind
-            checkpoint, model, profile, dump, plot, dataset, log or other.
-        step
-            The step that it holds the state of.
-        tag
-            As `tag` does.
-        inputs
-            SHA-256 of what it was made from.
-        """
-        self.rows.artifacts.add(
-            name,
-            place,
-            kind=kind,
-            step=step,
-            tag=tag,
-            media_type=media_type,
-            inputs=inputs,
-            storage_options=storage_options,
-            wait=wait,
-            **attributes,
-        )
-
-    def checkpoint(
-        self,
-        path: Place,
-        *,
-        step: int | None = None,
-        tag: str | None = None,
-        tag_value: float | None = None,
-        tag_metric: str | None = None,
-        name: str | None = None,
-        inputs: Sequence[str] = (),
-        **attributes: object,
-    ) -> AbstractContextManager[Path]:
-        """Give a place to write a checkpoint to, which appears at `path` when the block has ended, whole.
-
-            with run.checkpoint("out/step-100.pt", step=100, tag="best-val-loss", tag_value=loss) as place:
-                torch.save(model.state_dict(), place)
-
-        The place does not exist yet: make a file or a folder of it; the folder above it does. If the block raises, what
-        it wrote is removed and `path` is unchanged; a row with the action ``save_failed`` says why. If the block wrote
-        nothing, a warning says so, and `path` is unchanged, too. The digest is computed in the background. This works
-        in a run that records nothing, too.
-
-        Raises
-        ------
-        OSError
-            It cannot be brought to the disk or renamed.
-        RanklakeError
-            `path` is a URI: upload what was written, and record that with `artifact`.
-        """
-        return self.rows.artifacts.checkpoint(
-            path,
-            step=step,
-            tag=tag,
-            tag_value=tag_value,
-            tag_metric=tag_metric,
-            name=name,
-            inputs=inputs,
-            **attributes,
-        )
-
-    def loading(
-        self,
-        place: Place,
-        *,
-        step: int | None = None,
-        sha256: str | None = None,
-        name: str | None = None,
-        **attributes: object,
-    ) -> AbstractContextManager[Place]:
-        """Time the loading of a checkpoint, and record whether it was what was saved; a row of ``artifacts``.
-
-            with run.loading("out/step-100.pt", step=100) as place:
-                state = torch.load(place)
-
-        The row's action is ``loaded``, or ``load_failed`` if the block raises: then the exception goes on. Afterwards
-        the files are read once more in the background. ``verified`` is true if their digest is the expected one, false
-        if it is another, NULL if there is none to compare with, or it is a URI; ``attributes`` has the reason. This
-        works in a run that records nothing, too.
-
-        Parameters
-        ----------
-        place
-            A file, a folder or a URI; given back as it is.
-        step
-            The step that it holds the state of.
-        sha256
-            The expected digest, as ``artifacts.sha256`` has it; by default what was recorded when a rank of this node
-            wrote it.
-        """
-        return self.rows.artifacts.loads.loading(place, step=step, sha256=sha256, name=name, **attributes)
-
-    def tag(
-        self, name: str, tag: str, *, value: float | None = None, metric: str | None = None, kind: str = "checkpoint"
-    ) -> None:
-        """Give an artifact a tag, such as ``best-val-loss``; the one that this process gave it to before loses it.
-
-        Rows of ``artifacts`` with the actions ``tagged`` and ``untagged`` are its history.
-        """
-        self.rows.artifacts.tag(name, tag, value=value, metric=metric, kind=kind)
+    dataset = handed_on("dataset", _datasets, Datasets.add)
+    artifact = handed_on("artifact", _artifacts, Artifacts.add)
+    checkpoint = handed_on("checkpoint", _artifacts, Artifacts.checkpoint)
+    loading = handed_on("loading", _loads, Loads.loading)
+    tag = handed_on("tag", _artifacts, Artifacts.tag)
 
     # ── what looks over training's shoulder ──
 

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import asdict, is_dataclass
+from datetime import datetime
 from typing import Any
 
 import click
@@ -33,5 +34,12 @@ def finite(value: Any) -> Any:  # noqa: ANN401 - JSON
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def moment_json(moment: datetime) -> str:
+    """Return a time as every command prints it for machines: ISO 8601, UTC as ``Z``."""
+    return moment.isoformat().replace("+00:00", "Z")
+
+
 def _plain(value: Any) -> object:  # noqa: ANN401 - whatever stands in facts
+    if isinstance(value, datetime):
+        return moment_json(value)
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)

@@ -7,7 +7,7 @@ from typing import Final
 from ranklake.capture.live.facts import Curve, LiveRank, LiveRun
 from ranklake.views.table import TextColumn, fitting
 from ranklake.views.text_plot import text_plot
-from ranklake.views.words import UNKNOWN, counted, number_text, percent_text, time_text
+from ranklake.views.words import UNKNOWN, counted, number_text, or_dash, percent_text, time_text
 
 _MOST_RANKS: Final = 8
 _AXIS: Final = 10
@@ -72,12 +72,12 @@ def _cells(one: LiveRank) -> tuple[str, ...]:
     return (
         str(one.rank),
         _number(one.step),
-        _or_dash(one.step_time_s, time_text(one.step_time_s)),
-        _or_dash(one.self_time_s, time_text(one.self_time_s)),
+        or_dash(one.step_time_s, time_text(one.step_time_s)),
+        or_dash(one.self_time_s, time_text(one.self_time_s)),
         "-" if one.slower_ratio is None else _signed(one.slower_ratio),
-        _or_dash(one.since_step_s, f"{time_text(one.since_step_s)} ago"),
+        or_dash(one.since_step_s, f"{time_text(one.since_step_s)} ago"),
         f"{one.gap_rows:,}",
-        _or_dash(one.loss, number_text(one.loss)),
+        or_dash(one.loss, number_text(one.loss)),
         _STATES[one.state],
     )
 
@@ -112,7 +112,3 @@ def _signed(ratio: float) -> str:
 
 def _number(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
-
-
-def _or_dash(value: object, text: str) -> str:
-    return "-" if value is None else text

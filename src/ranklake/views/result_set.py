@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ranklake.printable import printable
-from ranklake.views.json_output import json_text
+from ranklake.views.json_output import json_text, moment_json
 from ranklake.views.table import TextColumn, table_lines
 
 _MARKUP: Final = re.compile(r"[\\`|\[\]*]")
@@ -121,7 +121,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever Arrow holds, as JSON h
 
 
 _JSON: Mapping[type, Callable[[Any], Any]] = {
-    datetime: lambda value: value.isoformat().replace("+00:00", "Z"),
+    datetime: moment_json,
     date: date.isoformat,
     timedelta: timedelta.total_seconds,
     Decimal: lambda value: int(value) if value == value.to_integral_value() else float(value),

@@ -6,7 +6,7 @@ from ranklake.lake.runs.asking import Row
 from ranklake.lake.runs.said import Said
 from ranklake.printable import printable
 from ranklake.views.table import TextColumn, fitting
-from ranklake.views.words import moment_text, number_text, percent_text, time_text
+from ranklake.views.words import moment_text, number_text, or_dash, percent_text, time_text
 
 _COLUMNS = (
     TextColumn("run"),
@@ -44,20 +44,16 @@ def _cells(row: Row, said: Said) -> tuple[str, ...]:
         printable(row["run"]),
         printable(said.name),
         row["status"],
-        _or_dash(row["steps"], number_text(row["steps"])),
+        or_dash(row["steps"], number_text(row["steps"])),
         moment_text(row["ts"]),
         time_text(row["wall_ns"] / 1e9),
-        _or_dash(row["last_loss"], number_text(row["last_loss"])),
-        _or_dash(row["goodput_ratio"], percent_text(row["goodput_ratio"])),
-        _or_dash(row["mfu_ratio"], percent_text(row["mfu_ratio"])),
-        _or_dash(row["tokens_per_s"], number_text(row["tokens_per_s"])),
-        _or_dash(row["world_size"], number_text(row["world_size"])),
+        or_dash(row["last_loss"], number_text(row["last_loss"])),
+        or_dash(row["goodput_ratio"], percent_text(row["goodput_ratio"])),
+        or_dash(row["mfu_ratio"], percent_text(row["mfu_ratio"])),
+        or_dash(row["tokens_per_s"], number_text(row["tokens_per_s"])),
+        or_dash(row["world_size"], number_text(row["world_size"])),
         number_text(row["restarts"] or 0),
-        _or_dash(row["straggler_rank"], f"rank {row['straggler_rank']}"),
+        or_dash(row["straggler_rank"], f"rank {row['straggler_rank']}"),
         printable(row["job"] or ""),
         tag_text(said.tags),
     )
-
-
-def _or_dash(value: object, text: str) -> str:
-    return "-" if value is None else text

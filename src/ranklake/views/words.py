@@ -46,6 +46,11 @@ def moment_text(moment: datetime | None) -> str:
     return UNKNOWN if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
+def or_dash(value: object, text: str) -> str:
+    """Return how a value is shown; a dash where it is None, in tables whose cells have no room for a reason."""
+    return "-" if value is None else text
+
+
 def number_text(value: float | None) -> str:
     """Return a number with at most four digits behind the point, thousands apart."""
     if value is None:
