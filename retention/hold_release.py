@@ -58,8 +58,7 @@ class HoldRelease(Proposal):
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        moments = {"proposed": self.proposed, "approved": self.approved}
-        times = {name: None if when is None else when.isoformat() for name, when in moments.items()}
+        times = {name: self.times[name] for name in ("proposed", "approved")}
         return {"release": self.name, "hold": self.hold, "state": self.state, **times}
 
 

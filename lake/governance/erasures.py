@@ -102,12 +102,10 @@ class Erasure(Proposal):
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        moments = {"proposed": self.proposed, "approved": self.approved, "applied": self.applied}
-        times = {name: None if when is None else when.isoformat() for name, when in moments.items()}
         days = [None if item.partition_date is None else str(item.partition_date) for item in self.items]
         items = [{**asdict(item), "partition_date": day} for item, day in zip(self.items, days, strict=True)]
         head = {"erasure": self.name, "state": self.state, "single_operator": self.single_operator, "plan": self.plan}
-        return {**head, **self.facts, **times, "items": items}
+        return {**head, **self.facts, **self.times, "items": items}
 
 
 def _class_of(table: str) -> str:

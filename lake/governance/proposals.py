@@ -108,6 +108,12 @@ class Proposal(ABC):
             return "altered"
         return "applied" if self.applied else "approved" if self.approved else self.first_state
 
+    @property
+    def times(self) -> dict[str, str | None]:
+        """When it was proposed, approved and applied, as plain JSON values."""
+        moments = {"proposed": self.proposed, "approved": self.approved, "applied": self.applied}
+        return {name: None if when is None else when.isoformat() for name, when in moments.items()}
+
 
 Some = TypeVar("Some", bound=Proposal)
 

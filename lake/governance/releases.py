@@ -84,11 +84,9 @@ class Release(Proposal):
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        moments = {"proposed": self.proposed, "approved": self.approved, "applied": self.applied}
-        times = {name: None if when is None else when.isoformat() for name, when in moments.items()}
         items = [{**asdict(item), "partition_date": str(item.partition_date)} for item in self.items]
         head = {"release": self.name, "state": self.state, "single_operator": self.single_operator, "plan": self.plan}
-        return {**head, **self.facts, **times, "items": items}
+        return {**head, **self.facts, **self.times, "items": items}
 
 
 def release_name(items: Iterable[Item]) -> str:

@@ -1,29 +1,101 @@
-"""What approving a proposal says."""
+"""``approve``, which every command of proposals has: who, why, signed or not, and what it then says."""
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, Protocol, TypeVar
 
 import click
 
-from ranklake.commands.signing import mode_facts, tell_mode
+from ranklake.commands.context import with_context
+from ranklake.commands.options import json_option, lake_option
+from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
+from ranklake.context import Context
+from ranklake.lake.governance.identities import APPROVE, Signing
 from ranklake.lake.governance.lifecycle import standing
-from ranklake.lake.governance.proposals import AnyKind, Proposal
+from ranklake.lake.governance.proposals import Proposal, ProposalKind, Some
 from ranklake.lake.storage.store import Lake
 from ranklake.views.json_output import show_json
 
-REASON: Final = "Why; kept in the audit trail."
+_BY: Final = "Who approves; kept in the audit trail. Where approvals are signed, the key tells."
+_ALONE: Final = "Let its author approve it, too; not where approvals are signed."
 
 
-def show_approval(
-    lake: Lake, kind: AnyKind, found: Proposal, plain: dict[str, Any], *, fresh: bool, then: str, as_json: bool
-) -> None:
-    """Print what an approval did: whether this call wrote it, what is still lacking, and what comes then."""
-    lacking = "" if found.approved else standing(lake, kind, found).lacking
-    if as_json:
-        show_json({"approved_now": fresh, "lacking": lacking or None, **mode_facts(lake), **plain})
-        return
+Made_co = TypeVar("Made_co", bound=Proposal, covariant=True)
+
+
+class Approve(Protocol[Made_co]):
+    """Approves one; see `ranklake.lake.governance.lifecycle.approve`."""
+
+    def __call__(
+        self, lake: Lake, name: str, by: str, reason: str | None = None, /, *, single_operator: bool, signing: Signing
+    ) -> tuple[Made_co, bool]:
+        """Return what was approved, and whether this call did it."""
+
+
+def approval_command(
+    kind: ProposalKind[Some],
+    approve: Approve[Some],
+    said: str,
+    *,
+    metavar: str,
+    then: Callable[[Some], str],
+    plain: Callable[[Some], dict[str, Any]],
+    prefix: str = "",
+) -> click.Command:
+    """Return the command ``approve`` of a kind of proposal.
+
+    Parameters
+    ----------
+    approve
+        Approves one by what the command is given.
+    said
+        What its help says.
+    metavar
+        What its argument is called.
+    then
+        Says what comes once it has enough approvals.
+    plain
+        Returns its plain JSON values.
+    prefix
+        What stands before the argument in a proposal's name.
+    """
+
+    @click.command("approve", help=said)
+    @click.argument("name", metavar=metavar)
+    @lake_option
+    @click.option("--by", metavar="NAME", help=_BY)
+    @click.option("--reason", metavar="TEXT", help="Why; kept in the audit trail.")
+    @click.option("--single-operator", is_flag=True, help=_ALONE)
+    @signing_options
+    @json_option
+    @with_context
+    def command(
+        context: Context,
+        name: str,
+        by: str | None,
+        reason: str | None,
+        *,
+        single_operator: bool,
+        told: Told,
+        as_json: bool,
+    ) -> None:
+        lake = context.open_lake()
+        if told.text_only:
+            told.print_statement(lake, kind, f"{prefix}{name}", APPROVE, by, reason)
+            return
+        who = told.who(lake, f"{kind.command} approve {name}", by, login=False)
+        found, fresh = approve(lake, name, who, reason, single_operator=single_operator, signing=told.signing)
+        lacking = "" if found.approved else standing(lake, kind, found).lacking
+        if as_json:
+            show_json({"approved_now": fresh, "lacking": lacking or None, **mode_facts(lake), **plain(found)})
+            return
+        click.echo(f"{found.name}: {_outcome(found, then(found), lacking, fresh=fresh)}")
+        tell_mode(lake)
+
+    return command
+
+
+def _outcome(found: Proposal, then: str, lacking: str, *, fresh: bool) -> str:
+    """Say what an approval did: whether this call wrote it, what is still lacking, and what comes then."""
     if lacking:
-        said = f"{'your approval is written down' if fresh else 'nothing written'}; still {lacking}"
-    else:
-        said = f"approved; {then}" if fresh else f"{found.state} already; nothing written"
-    click.echo(f"{found.name}: {said}")
-    tell_mode(lake)
+        return f"{'your approval is written down' if fresh else 'nothing written'}; still {lacking}"
+    return f"approved; {then}" if fresh else f"{found.state} already; nothing written"

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from ranklake.commands.approving import show_approval
+from ranklake.commands.approving import approval_command
 from ranklake.commands.context import with_context
 from ranklake.commands.options import Command, json_option, lake_option, optional_spool
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
 from ranklake.lake.governance.erasures import ERASURES, FILES, NAMES, RAW, ROWS, STAYS, Erasure, register
-from ranklake.lake.governance.identities import APPLY, APPROVE, PROPOSE
+from ranklake.lake.governance.identities import APPLY, PROPOSE
 from ranklake.lake.governance.statements import lake_identity
 from ranklake.retention.erasure.apply import apply as apply_erasure
 from ranklake.retention.erasure.apply import approve as approve_erasure
@@ -121,34 +121,14 @@ def plan(
     tell_mode(lake)
 
 
-@click.command()
-@click.argument("name", metavar="ERASURE")
-@lake_option
-@click.option("--by", metavar="NAME", help="Who approves; kept in the audit trail. Where signed, the key tells.")
-@click.option("--reason", metavar="TEXT", help="Why; kept in the audit trail, so without the person's name.")
-@click.option("--single-operator", is_flag=True, help="Let its author approve it, too; not where approvals are signed.")
-@signing_options
-@json_option
-@with_context
-def approve(
-    context: Context,
-    name: str,
-    by: str | None,
-    reason: str | None,
-    *,
-    single_operator: bool,
-    told: Told,
-    as_json: bool,
-) -> None:
-    """Approve an erasure, so that it can be applied. Its author may not."""
-    lake = context.open_lake()
-    if told.text_only:
-        told.print_statement(lake, ERASURES, name, APPROVE, by, reason)
-        return
-    who = told.who(lake, f"ranklake erase approve {name}", by, login=False)
-    found, fresh = approve_erasure(lake, name, who, reason, single_operator=single_operator, signing=told.signing)
-    then = f"apply it with 'ranklake erase apply {name} -' and the same values"
-    show_approval(lake, ERASURES, found, found.plain(), fresh=fresh, then=then, as_json=as_json)
+approve = approval_command(
+    ERASURES,
+    approve_erasure,
+    "Approve an erasure, so that it can be applied. Its author may not.",
+    metavar="ERASURE",
+    then=lambda one: f"apply it with 'ranklake erase apply {one.name} -' and the same values",
+    plain=Erasure.plain,
+)
 
 
 @click.command()

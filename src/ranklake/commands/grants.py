@@ -2,13 +2,12 @@
 
 import click
 
+from ranklake.commands.approving import approval_command
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
-from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
 from ranklake.lake.audit import clock
-from ranklake.lake.governance.identities import APPROVE, name_of
-from ranklake.lake.governance.lifecycle import standing
+from ranklake.lake.governance.identities import name_of
 from ranklake.lake.grants.access import Access, accesses
 from ranklake.lake.grants.grant import GRANTS, Grant, register
 from ranklake.lake.grants.use import approve as approve_grant
@@ -49,42 +48,16 @@ def list_(context: Context, *, every: bool, as_json: bool) -> None:
         click.echo("\n".join(table_lines(_COLUMNS, lines)))
 
 
-@grants.command()
-@click.argument("name", metavar="GRANT")
-@click.option("--by", metavar="NAME", help="Who approves; where approvals are signed, the key tells.")
-@click.option("--reason", metavar="TEXT", help="Why; kept in the audit trail.")
-@click.option("--single-operator", is_flag=True, help="Let its author approve it, too; not where approvals are signed.")
-@lake_option
-@signing_options
-@json_option
-@with_context
-def approve(
-    context: Context,
-    name: str,
-    by: str | None,
-    reason: str | None,
-    *,
-    single_operator: bool,
-    told: Told,
-    as_json: bool,
-) -> None:
-    """Approve a grant: it holds from then on, until its time. Neither who asked nor who gets the role may."""
-    lake = context.open_lake()
-    if told.text_only:
-        told.print_statement(lake, GRANTS, name, APPROVE, by, reason)
-        return
-    who = told.who(lake, f"ranklake grants approve {name}", by, login=False)
-    found, fresh = approve_grant(lake, name, who, reason, single_operator=single_operator, signing=told.signing)
-    lacking = "" if found.approved else standing(lake, GRANTS, found).lacking
-    if as_json:
-        show_json({"approved_now": fresh, "lacking": lacking or None, **mode_facts(lake), **found.plain(clock.now())})
-        return
-    if lacking:
-        click.echo(f"{name}: {'your approval is written down' if fresh else 'nothing written'}; still {lacking}")
-    else:
-        said = "approved" if fresh else "approved already; nothing written"
-        click.echo(f"{name}: {said}: {found.to} has role {found.role} until {found.until:%Y-%m-%d %H:%M} UTC")
-    tell_mode(lake)
+grants.add_command(
+    approval_command(
+        GRANTS,
+        approve_grant,
+        "Approve a grant: it holds from then on, until its time. Neither who asked nor who gets the role may.",
+        metavar="GRANT",
+        then=lambda one: f"{one.to} has role {one.role} until {one.until:%Y-%m-%d %H:%M} UTC",
+        plain=lambda one: one.plain(clock.now()),
+    )
+)
 
 
 @grants.command()

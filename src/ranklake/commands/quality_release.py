@@ -5,12 +5,12 @@ from datetime import datetime
 
 import click
 
+from ranklake.commands.approving import approval_command
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option, optional_spool
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
-from ranklake.lake.governance.identities import APPLY, APPROVE
-from ranklake.lake.governance.lifecycle import standing
+from ranklake.lake.governance.identities import APPLY
 from ranklake.lake.governance.releases import RELEASES, Item, Release, register
 from ranklake.lake.spool.spool import Spool
 from ranklake.quality.release import KINDS, plan_release
@@ -87,42 +87,16 @@ def plan(
     tell_mode(lake)
 
 
-@release.command()
-@click.argument("name", metavar="RELEASE")
-@_by
-@_alone
-@click.option("--reason", metavar="TEXT", help="Why; kept in the audit trail.")
-@signing_options
-@lake_option
-@json_option
-@with_context
-def approve(
-    context: Context,
-    name: str,
-    by: str | None,
-    reason: str | None,
-    *,
-    single_operator: bool,
-    told: Told,
-    as_json: bool,
-) -> None:
-    """Approve a release that another person proposed."""
-    lake = context.open_lake()
-    if told.text_only:
-        told.print_statement(lake, RELEASES, name, APPROVE, by, reason)
-        return
-    who = told.who(lake, f"ranklake quality release approve {name}", by)
-    found, fresh = approve_release(lake, name, who, reason, single_operator=single_operator, signing=told.signing)
-    lacking = "" if found.approved else standing(lake, RELEASES, found).lacking
-    if as_json:
-        show_json({"approved_now": fresh, "lacking": lacking or None, **mode_facts(lake), **found.plain()})
-        return
-    if lacking:
-        click.echo(f"{name}: {'your approval is written down' if fresh else 'nothing written'}; still {lacking}")
-    else:
-        then = f"; apply it with 'ranklake quality release apply {name}'" if fresh else " already"
-        click.echo(f"{name}: {found.state}{then}")
-    tell_mode(lake)
+release.add_command(
+    approval_command(
+        RELEASES,
+        approve_release,
+        "Approve a release that another person proposed.",
+        metavar="RELEASE",
+        then=lambda one: f"apply it with 'ranklake quality release apply {one.name}'",
+        plain=Release.plain,
+    )
+)
 
 
 @release.command()

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import click
 
-from ranklake.commands.approving import REASON, show_approval
+from ranklake.commands.approving import approval_command
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option, optional_spool, spool_option
 from ranklake.commands.retain_dates import day_of
@@ -15,7 +15,7 @@ from ranklake.commands.retain_release import release
 from ranklake.commands.retain_simulate import simulate
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
-from ranklake.lake.governance.identities import APPLY, APPROVE, PROPOSE
+from ranklake.lake.governance.identities import APPLY, PROPOSE
 from ranklake.lake.governance.lifecycle import propose
 from ranklake.lake.governance.retention_plans import RETENTION_PLANS, Item, RetentionPlan, register
 from ranklake.lake.shares.withdrawal import withdraw
@@ -47,7 +47,18 @@ def retain() -> None:
     """
 
 
-for _command in (explain, hold, holds, lint, new, release, simulate, test):
+_SIGN = "Where approvals are signed, sign with --key, or print what to sign by --statement and hand it in by --signed."
+
+approve = approval_command(
+    RETENTION_PLANS,
+    approve_plan,
+    f"Approve a plan, so that it can be applied.\n\n{_SIGN}",
+    metavar="PLAN",
+    then=lambda one: f"apply it with 'ranklake retain apply {one.name}'",
+    plain=RetentionPlan.plain,
+)
+
+for _command in (approve, explain, hold, holds, lint, new, release, simulate, test):
     retain.add_command(_command)
 
 
@@ -90,41 +101,6 @@ def plan(context: Context, as_of: str | None, by: str | None, *, told: Told, as_
     else:
         _show(lake, made)
     tell_mode(lake)
-
-
-@retain.command()
-@click.argument("name", metavar="PLAN")
-@lake_option
-@click.option(
-    "--by", metavar="NAME", help="Who approves; kept in the audit trail. Where approvals are signed, the key tells."
-)
-@click.option("--reason", metavar="TEXT", help=REASON)
-@click.option("--single-operator", is_flag=True, help="Let its author approve it, too; not where approvals are signed.")
-@signing_options
-@json_option
-@with_context
-def approve(
-    context: Context,
-    name: str,
-    by: str | None,
-    reason: str | None,
-    *,
-    single_operator: bool,
-    told: Told,
-    as_json: bool,
-) -> None:
-    """Approve a plan, so that it can be applied.
-
-    Where approvals are signed, sign with --key, or print what to sign by --statement and hand it in by --signed.
-    """
-    lake = context.open_lake()
-    if told.text_only:
-        told.print_statement(lake, RETENTION_PLANS, name, APPROVE, by, reason)
-        return
-    who = told.who(lake, f"ranklake retain approve {name}", _named(by), login=False)
-    found, fresh = approve_plan(lake, name, who, reason, single_operator=single_operator, signing=told.signing)
-    then = f"apply it with 'ranklake retain apply {name}'"
-    show_approval(lake, RETENTION_PLANS, found, found.plain(), fresh=fresh, then=then, as_json=as_json)
 
 
 @retain.command()

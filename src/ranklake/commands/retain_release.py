@@ -2,13 +2,13 @@
 
 import click
 
-from ranklake.commands.approving import REASON, show_approval
+from ranklake.commands.approving import approval_command
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
-from ranklake.lake.governance.identities import APPROVE, PROPOSE
-from ranklake.retention.hold_release import HOLD_RELEASES, PREFIX
+from ranklake.lake.governance.identities import PROPOSE
+from ranklake.retention.hold_release import HOLD_RELEASES, PREFIX, HoldRelease
 from ranklake.retention.hold_release import approve as approve_release
 from ranklake.retention.hold_release import propose as propose_release
 from ranklake.views.json_output import show_json
@@ -40,31 +40,14 @@ def plan(context: Context, hold: str, by: str | None, *, told: Told, as_json: bo
     tell_mode(lake)
 
 
-@release.command()
-@click.argument("hold")
-@click.option("--by", metavar="NAME", help="Who approves; kept in the audit trail. Where signed, the key tells.")
-@click.option("--reason", metavar="TEXT", help=REASON)
-@click.option("--single-operator", is_flag=True, help="Let its author approve it, too; not where approvals are signed.")
-@signing_options
-@lake_option
-@json_option
-@with_context
-def approve(
-    context: Context,
-    hold: str,
-    by: str | None,
-    reason: str | None,
-    *,
-    single_operator: bool,
-    told: Told,
-    as_json: bool,
-) -> None:
-    """Approve the release of HOLD. Once enough people did, it holds no more."""
-    lake = context.open_lake()
-    if told.text_only:
-        told.print_statement(lake, HOLD_RELEASES, f"{PREFIX}{hold}", APPROVE, by, reason)
-        return
-    who = told.who(lake, f"ranklake retain release approve {hold}", by, login=False)
-    found, fresh = approve_release(lake, hold, who, reason, single_operator=single_operator, signing=told.signing)
-    then = "the hold ended, and what it kept goes by the rules again"
-    show_approval(lake, HOLD_RELEASES, found, found.plain(), fresh=fresh, then=then, as_json=as_json)
+release.add_command(
+    approval_command(
+        HOLD_RELEASES,
+        approve_release,
+        "Approve the release of HOLD. Once enough people did, it holds no more.",
+        metavar="HOLD",
+        then=lambda _: "the hold ended, and what it kept goes by the rules again",
+        plain=HoldRelease.plain,
+        prefix=PREFIX,
+    )
+)

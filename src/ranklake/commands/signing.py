@@ -31,6 +31,8 @@ class Told:
 
     def who(self, lake: Lake, what: str, by: str | None, *, login: bool = True) -> str:
         """Return the name of whoever does it; see `ranklake.lake.governance.identities.name_of`."""
+        if by is not None and not by.strip():
+            raise click.BadParameter("the name is empty", param_hint="--by")
         return name_of(lake, what, by, self.signing, login=login)
 
     def print_statement(
