@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.delta import STATISTICS_PROPERTY, statistics_columns
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.delta.commit import APP_ID, PLAN_ID, LostRaceError, number_of, said
+from ranklake.lake.delta.commit import APP_ID, PLAN_ID, LostRaceError, files, number_of, said
 from ranklake.lake.delta.table_schema import (
     CONTRACT_VERSION,
     as_logged,
@@ -57,19 +57,28 @@ def execute(lake: "Lake", plan: "Plan", _workers: object = None, _progress: obje
     table = migration.table
     dates = {date.fromisoformat(row["partition"]) for row in plan.body["add"]}
     unit = Unit("commit", table, tuple(dates), f"plan {plan.number} (migration)", writes=True)
-    carry_out(unit, partial(_commit, lake, plan, migration))
-    note(lake, migration, plan)
+    if carry_out(unit, partial(_commit, lake, plan, migration)):
+        note(lake, migration, plan)
     row = ledger_row(plan, plan.body["account"])
     last = Unit("commit", LEDGER, detail=f"plan {plan.number}", writes=True)
     carry_out(last, lambda: commit_rows(lake, LEDGER, [row], plan.number))
 
 
-def _commit(lake: "Lake", plan: "Plan", migration: "Migration") -> None:
+def _commit(lake: "Lake", plan: "Plan", migration: "Migration") -> bool:
+    """Commit, unless that was done; return whether it is.
+
+    A derived table is written beside plans. Where a release of before was faster with it, the plan is passed over: its
+    files are not of those that are there now.
+    """
     handle = delta_table(lake, migration.table)
     assert handle is not None, "a migration of no table"
     done = said(handle, PLAN_ID)
     if done is not None and done >= plan.number:
-        return
+        return True
+    gone = plan.body["remove"].get(migration.table, [])
+    is_derived = lake.contract(migration.table).kind == "derived"
+    if gone and is_derived and {row["path"] for row in gone} != set(files(handle)["path"].to_pylist()):
+        return False
     backwards = plan.body["facts"]["backwards"]
     target = target_of(lake, migration, handle, backwards=backwards)
     properties = {
@@ -80,11 +89,12 @@ def _commit(lake: "Lake", plan: "Plan", migration: "Migration") -> None:
     numbers = {APP_ID: max(plan.number, number_of(handle) + 1), PLAN_ID: plan.number}
     actions: list[dict[str, Any]] = [metadata_action(handle, contract_fields(target), properties)]
     actions += [{"txn": {"appId": name, "version": number}} for name, number in numbers.items()]
-    actions += [_removal(row, now) for row in plan.body["remove"].get(migration.table, [])]
+    actions += [_removal(row, now) for row in gone]
     actions += [_addition(row, now) for row in plan.body["add"]]
     info = {"operation": "MIGRATE", "ranklake.plan": str(plan.number), "ranklake.migration": migration.label}
     if not commit(lake, handle, migration.table, actions, info):
         raise LostRaceError(f"{migration.table} moved on", where=lake.uri, mend="run it again")
+    return True
 
 
 def _removal(row: dict[str, Any], now: int) -> dict[str, Any]:
@@ -133,6 +143,8 @@ def verify_migration(lake: "Lake", plan: "Plan") -> None:
     facts = plan.body["facts"]
     if facts.get("moves_rows", False) is not migration.moves_rows:
         raise refusal(lake, plan, f"the plan moves rows to other dates, and {migration.label} does not, or the reverse")
+    if facts.get("computed") and lake.contract(migration.table).kind != "derived":
+        raise refusal(lake, plan, f"the plan computes dates of {migration.table}, which is no derived table")
     verify_files(lake, plan)
     if not migration.drops or facts["backwards"]:
         return

@@ -25,8 +25,11 @@ from ranklake.lake.plans.plan import read_plan
 from ranklake.lake.plans.units import Unit, carry_out, counted
 
 if TYPE_CHECKING:
+    from datetime import date
+
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.delta.data_file import DataFile
+    from ranklake.lake.migrations.computing import Anew, Computing
     from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.plans.plan import Plan, Progress
     from ranklake.lake.plans.workers import Workers
@@ -42,8 +45,12 @@ class Work:
 
     Attributes
     ----------
+    computing
+        Computes dates of derived tables from their inputs; without it all are rewritten.
     made
         What was made of which files, by the path of the first of them.
+    anew, asked
+        Dates that were computed; those that were asked for, with the files that they had.
     """
 
     lake: "Lake"
@@ -51,7 +58,10 @@ class Work:
     migration: "Migration"
     backwards: bool = False
     progress: "Progress | None" = None
+    computing: "Computing | None" = None
     made: "dict[str, tuple[DataFile, ...]]" = field(default_factory=dict)
+    anew: "dict[date, Anew]" = field(default_factory=dict)
+    asked: "dict[date, frozenset[str]]" = field(default_factory=dict)
 
     def compose(self, number: int, more: Mapping[str, Any] | None = None) -> "Plan | None":
         """Return the plan of a number; None where the table is there already. Raises `MigrationError`.
@@ -73,17 +83,33 @@ class Work:
         if one.keeps_files(backwards=backwards):
             live = live.slice(0, 0)
         else:
-            jobs = self._jobs_back(every) if backwards else [Job((row,)) for row in every]
+            jobs = self._jobs_back(every) if backwards else self._jobs(target, every)
         self._write(target, number, jobs)
         if one.rekeys:
             made = [file.path for job in jobs for file in self.made[job.name]] if jobs else [r["path"] for r in every]
             refuse_repeated(self.lake, target, made)
+        computed = [
+            {
+                "out": [row["path"] for row in job.files],
+                "in": [file.path for file in self.made[job.name]],
+                "of": job.inputs,
+            }
+            for job in jobs
+            if job.is_computed
+        ]
         facts = {
             "migration": one.label,
             "sha256": one.sha256,
             "backwards": backwards,
             "rows": sum(row["num_records"] for row in live.to_pylist()),
-            "pairs": [[row["path"], made.path] for job in jobs for row in job.files for made in self.made[job.name]],
+            "pairs": [
+                [row["path"], made.path]
+                for job in jobs
+                if not job.is_computed
+                for row in job.files
+                for made in self.made[job.name]
+            ],
+            **({"computed": computed} if computed else {}),
             **({"moves_rows": True} if one.moves_rows else {}),
             **(more or {}),
         }
@@ -91,6 +117,13 @@ class Work:
         return action_plan.compose(
             number, MIGRATION.name, add=new, remove={one.table: live} if jobs else {}, facts=facts
         )
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the table has the version that this leads to."""
+        handle, one = delta_table(self.lake, self.migration.table), self.migration
+        end = one.from_version if self.backwards else one.to_version
+        return handle is not None and max(version_of(handle), 1) == end
 
     def forget(self) -> None:
         """Delete the notes; whoever dies before leaves them, and they say nothing any more."""
@@ -102,6 +135,8 @@ class Work:
         """Fill in what becomes of files: from this call's memory, an earlier try's notes, or by writing it now."""
         lake, one = self.lake, self.migration
         for job in jobs:
+            if job.inputs:
+                continue
             found = noted(lake, one, job.name, backwards=self.backwards)  # what a purge took meanwhile is made again
             if found is None or sum(file.rows for file in found) != job.rows:  # noted of other files beside this one
                 self.made.pop(job.name, None)
@@ -109,7 +144,7 @@ class Work:
                 self.made[job.name] = found
         left = [job for job in jobs if job.name not in self.made]
         tasks = [
-            Rewrite(lake.address, lake.storage, target, one, self.backwards, number, job.files[0], job.source)
+            Rewrite(lake.address, lake.storage, target, one, self.backwards, number, job.files[0], job.sources)
             for job in left
         ]
         finished = 0
@@ -127,29 +162,59 @@ class Work:
             results = carry_out(unit, lambda: fit.run(rewrite, tasks, tell))
             self.made |= {job.name: made for job, made in zip(left, results, strict=True)}
 
+    def _jobs(self, target: "Contract", live: Sequence[File]) -> "list[Job]":
+        """Return what to do to apply: dates of a derived table are computed; other files are written anew."""
+        if self.computing is None or target.kind != "derived":
+            return [Job((row,)) for row in live]
+        by_date: dict[date, list[File]] = defaultdict(list)
+        for row in live:
+            by_date[row["date"]].append(row)
+        paths = {day: frozenset(str(row["path"]) for row in rows) for day, rows in by_date.items()}
+        if lacking := {day for day, some in paths.items() if self.asked.get(day) != some}:
+            # what an ingest brings meanwhile is for the next rollups; what such rollups wrote must not go back
+            found = self.computing.anew(self.lake, target, lacking, self.workers)
+            self.anew = {day: one for day, one in self.anew.items() if day not in lacking} | found
+            self.asked = paths
+        jobs = []
+        for day, rows in by_date.items():
+            if day in self.anew:
+                jobs.append(Job(tuple(rows), inputs=self.anew[day].inputs))
+                self.made[jobs[-1].name] = self.anew[day].files
+            else:
+                jobs += [Job((row,)) for row in rows]
+        return jobs
+
     def _jobs_back(self, live: Sequence[File]) -> "list[Job]":
         """Return what to do to undo: where all that came of a file is there, that file's rows are what comes back."""
         one, by_path = self.migration, {row["path"]: row for row in live}
-        came = self._came_of()
+        plan = self._applied_by()
+        facts = {} if plan is None else plan.body["facts"]
+        came: dict[str, list[str]] = defaultdict(list)
+        for old, new in facts.get("pairs", []):
+            came[old].append(new)
         if one.drops and {path for paths in came.values() for path in paths} - by_path.keys():
             what = f"files were merged or rewritten since, and the values of {', '.join(one.drops)} are gone"
             raise MigrationError(what, where=one.label, mend="restore the table from a backup")
-        sources = _before(self.lake, one) if came else {}
+        before = {} if plan is None else {row["path"]: row for row in plan.body["remove"].get(one.table, [])}
+        there = {path: row for path, row in before.items() if self.lake.fs.exists(self._path(path))}
+        if one.drops and came.keys() - there.keys():
+            what = f"the files of before are gone, and with them the values of {', '.join(one.drops)}"
+            raise MigrationError(what, where=one.label, mend="restore the table from a backup")
+        groups = [([old], paths) for old, paths in came.items()]
+        groups += [(some["out"], some["in"]) for some in facts.get("computed", [])]
         jobs = []
-        for old, paths in came.items():
-            source = sources.get(old)
-            if source is not None and by_path.keys() >= set(paths):
-                jobs.append(Job(tuple(by_path.pop(path) for path in paths), source))
+        for olds, news in groups:
+            if there.keys() >= set(olds) and by_path.keys() >= set(news):
+                jobs.append(Job(tuple(by_path.pop(path) for path in news), tuple(there[path] for path in olds)))
         return [*jobs, *(Job((row,)) for row in by_path.values())]
 
-    def _came_of(self) -> dict[str, list[str]]:
-        """Return which files the migration made of which."""
+    def _applied_by(self) -> "Plan | None":
+        """Return the plan by which the migration was applied."""
         row = last_applied(self.lake, self.migration.table)
-        plan = read_plan(self.lake, row["plan"]) if row is not None else None
-        found: dict[str, list[str]] = defaultdict(list)
-        for old, new in plan.body["facts"]["pairs"] if plan is not None else []:
-            found[old].append(new)
-        return dict(found)
+        return read_plan(self.lake, row["plan"]) if row is not None else None
+
+    def _path(self, path: str) -> str:
+        return self.lake.path("tables", self.migration.table, path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,32 +224,28 @@ class Job:
     Attributes
     ----------
     files
-        Live files; but for undoing what made several of one, it is one.
-    source
-        To undo: the file of before with the very rows of these, as a plan names it; None if there is none.
+        Live files; but for undoing what made several of one or several, it is one.
+    sources
+        To undo: the files of before that these were made of, as a plan names them; empty if they are not there.
+    inputs
+        Digest of what a date of a derived table was computed from; empty where rows are written anew.
     """
 
     files: tuple[File, ...]
-    source: File | None = None
+    sources: tuple[File, ...] = ()
+    inputs: str = ""
 
     @property
     def rows(self) -> int:
-        """Rows of all files."""
-        return sum(file["num_records"] for file in self.files)
+        """Rows that come of it."""
+        return sum(file["num_records"] for file in self.sources or self.files)
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether its rows are others than those that go."""
+        return bool(self.inputs) or self.rows != sum(file["num_records"] for file in self.files)
 
     @property
     def name(self) -> str:
         """Path of the first, by which it is noted."""
         return str(self.files[0]["path"])
-
-
-def _before(lake: "Lake", one: "Migration") -> dict[str, File]:
-    """Return, by path, the files of before a migration that are still there. Raises `MigrationError`."""
-    row = last_applied(lake, one.table)
-    plan = read_plan(lake, row["plan"]) if row is not None else None
-    gone = plan.body["remove"].get(one.table, []) if plan is not None else []
-    there = {old["path"]: old for old in gone if lake.fs.exists(lake.path("tables", one.table, old["path"]))}
-    if one.drops and len(there) < len(gone):
-        what = f"the files of before are gone, and with them the values of {', '.join(one.drops)}"
-        raise MigrationError(what, where=one.label, mend="restore the table from a backup")
-    return there

@@ -40,6 +40,8 @@ class Due:
         What that takes, about.
     proposal
         Name of the proposal to approve, where values would go; empty otherwise.
+    is_computed
+        Whether dates are computed from their inputs, where these are there, and not written anew.
     """
 
     migration: "Migration"
@@ -48,6 +50,7 @@ class Due:
     bytes: int
     cpu_s: float
     proposal: str = ""
+    is_computed: bool = False
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -61,6 +64,7 @@ class Due:
             "metadata_only": one.is_metadata_only,
             "drops": list(one.drops),
             "proposal": self.proposal or None,
+            "is_computed": self.is_computed,
             "files": self.files,
             "rows": self.rows,
             "bytes": self.bytes,
@@ -93,7 +97,9 @@ def due(lake: "Lake", table: str | None = None) -> Iterator[Due]:
         rows, size = (int(pc.sum(live[name]).as_py() or 0) for name in ("num_records", "size_bytes"))
         keys = int(pc.sum(every["num_records"]).as_py() or 0) if one.rekeys else 0
         proposal = proposals[one.label].name if one.drops else ""
-        yield Due(one, live.num_rows, rows, size, rows * ROW_CPU_S + keys * KEY_CPU_S, proposal)
+        derived = contracts[one.table].kind == "derived" and one.to_version == contracts[one.table].version
+        cpu_s = rows * ROW_CPU_S + keys * KEY_CPU_S
+        yield Due(one, live.num_rows, rows, size, cpu_s, proposal, derived and not one.is_metadata_only)
 
 
 def _hold_digests(one: "Migration", lake: "Lake") -> None:

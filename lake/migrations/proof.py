@@ -3,20 +3,25 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.order import sort_names, sort_order
+from ranklake.lake.delta.tables import latest
 from ranklake.lake.migrations.register import last_applied
 from ranklake.lake.migrations.registry import contract_at, load_migrations
-from ranklake.lake.migrations.rewriting import stored_rows
+from ranklake.lake.migrations.rewriting import plain, stored_rows, together
 from ranklake.lake.migrations.steps.convert import Convert
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.plan import read_plan
 
 if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.migrations.computing import Computing
     from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.storage.store import Lake
 
@@ -33,8 +38,11 @@ class Proof:
         Which migration, of which table, by which plan.
     files, rows
         Files that were compared with those of before, and their rows.
+    computed
+        Dates of a derived table that were computed from their inputs, and come out as they stand.
     gone
-        Files that cannot be compared any more: one of the two was merged or vacuumed.
+        Files and dates that cannot be compared any more: one of the two was merged or vacuumed, or inputs are
+        others by now.
     untouched
         Columns that have the very values that they had.
     ranges
@@ -48,13 +56,14 @@ class Proof:
     plan: int
     files: int = 0
     rows: int = 0
+    computed: int = 0
     gone: int = 0
     untouched: set[str] = field(default_factory=set)
     ranges: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
 
-def verify(lake: "Lake", table: str) -> Proof:
+def verify(lake: "Lake", table: str, computing: "Computing | None" = None) -> Proof:
     """Prove the migration of a table that was applied last. Raises `MigrationError` where there is none."""
     row = last_applied(lake, table)
     plan = read_plan(lake, row["plan"]) if row is not None else None
@@ -81,14 +90,26 @@ def verify(lake: "Lake", table: str) -> Proof:
             if sort_order(parts[-1], sort_names(target))[0] is not None:
                 proof.faults.append(f"rows of {made['path']} are not sorted by {', '.join(target.sort)}")
         proof.files += len(news)
-        _compare(proof, one, stored_rows(lake, table, before[old]), _together(parts))
+        _compare(proof, one, stored_rows(lake, table, before[old]), together(parts))
+    _compute(proof, lake, target, plan.body["facts"].get("computed", []), computing)
     return proof
 
 
-def _together(parts: Sequence[pa.Table]) -> pa.Table:
-    """Return the rows of files as one table; text without dictionaries, and NULL where a file lacks a column."""
-    plain = [pa.table({name: _plain(rows[name]) for name in rows.column_names}) for rows in parts]
-    return pa.concat_tables(plain, promote_options="default")
+def _compute(
+    proof: Proof, lake: "Lake", target: "Contract", every: Sequence[Mapping[str, Any]], computing: "Computing | None"
+) -> None:
+    """Compute dates once more that were computed, as far as they and their inputs are as they were."""
+    handle = latest(lake, target.table)
+    live = set() if handle is None else set(files(handle)["path"].to_pylist())
+    days = {_day(some["in"][0]): some["of"] for some in every if some["in"] and some["of"] and live >= set(some["in"])}
+    found = {} if computing is None or not days else computing.standing(lake, target, days)
+    proof.computed = sum(found.values())
+    proof.gone += len(every) - len(found)
+    proof.faults += [f"{day} comes out otherwise than it stands" for day, stands in sorted(found.items()) if not stands]
+
+
+def _day(path: str) -> date:
+    return date.fromisoformat(path.partition("date=")[2][:10])
 
 
 def _compare(proof: Proof, one: "Migration", old: pa.Table, new: pa.Table) -> None:
@@ -97,7 +118,7 @@ def _compare(proof: Proof, one: "Migration", old: pa.Table, new: pa.Table) -> No
         proof.faults.append(f"{old.num_rows} rows became {new.num_rows}")
         return
     touched = {name for step in one.steps for name in step.touched}
-    expected = _together([one.forward(old)])
+    expected = together([one.forward(old)])
     both = [name for name in expected.column_names if name in new.column_names]
     order = [name for name in _KEY if name in both]
     if len(order) < len(_KEY):
@@ -108,7 +129,7 @@ def _compare(proof: Proof, one: "Migration", old: pa.Table, new: pa.Table) -> No
         if name not in new.column_names:
             if expected[name].null_count < expected.num_rows:
                 proof.faults.append(f"column {name} is lost")
-        elif not _plain(expected[name]).cast(new[name].type).equals(_plain(new[name])):
+        elif not plain(expected[name]).cast(new[name].type).equals(plain(new[name])):
             proof.faults.append(f"column {name} has other values than it should")
         elif name in old.column_names and name not in touched:
             proof.untouched.add(name)
@@ -132,8 +153,3 @@ def _extremes(values: pa.ChunkedArray) -> list[float]:
 
 def _wider(one: list[float], other: list[float]) -> list[float]:
     return [min(one[0], other[0]), max(one[1], other[1])]
-
-
-def _plain(values: pa.ChunkedArray) -> pa.Array:
-    whole = values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
-    return whole.combine_chunks()

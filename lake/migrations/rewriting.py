@@ -5,7 +5,7 @@ Such a note is a hint: the file that it names is looked for before a plan names 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
@@ -45,8 +45,9 @@ class Rewrite:
         Plan that this is for; a later one may carry it out, if an ingest is faster.
     file
         Row of `ranklake.lake.delta.commit.files`: path, size_bytes, num_records, date.
-    source
-        To undo: the file of before with the very rows of `file`, as a plan names it; None if there is none.
+    sources
+        To undo: the files of before that `file` and its like were made of, as a plan names them; empty if there are
+        none.
     """
 
     lake_uri: str
@@ -56,7 +57,7 @@ class Rewrite:
     backwards: bool
     number: int
     file: Mapping[str, Any]
-    source: Mapping[str, Any] | None = None
+    sources: tuple[Mapping[str, Any], ...] = ()
 
 
 def rewrite(task: Rewrite) -> tuple[DataFile, ...]:
@@ -65,12 +66,13 @@ def rewrite(task: Rewrite) -> tuple[DataFile, ...]:
     Repeatable: files of an earlier try are orphans that no commit names.
     """
     lake = Lake.open(task.lake_uri, task.storage)
-    one, file = task.migration, task.source or task.file
-    rows = stored_rows(lake, task.target.table, file)
+    one, files = task.migration, task.sources or (task.file,)
+    file, every = files[0], [stored_rows(lake, task.target.table, some) for some in files]
+    rows = every[0] if len(every) == 1 else together(every)
     day = file["date"] if isinstance(file["date"], date) else date.fromisoformat(file["date"])
     try:
         parts = {day: rows}
-        if task.source is None:
+        if not task.sources:
             moved = narrowed(one.back(rows), task.target) if task.backwards else one.forward(rows)
             parts = one.by_day(moved, day, backwards=task.backwards)
         made = tuple(write_partition(lake, task.target, some, on, task.number) for on, some in parts.items())
@@ -93,6 +95,18 @@ def stored_rows(lake: Lake, table: str, file: Mapping[str, Any]) -> pa.Table:
         footer = pq.read_metadata(source)
         texts = _dictionaries(footer)
         return pq.ParquetFile(source, metadata=footer, read_dictionary=texts).read(use_threads=False)
+
+
+def together(parts: Sequence[pa.Table]) -> pa.Table:
+    """Return the rows of files as one table; text without dictionaries, and NULL where a file lacks a column."""
+    tables = [pa.table({name: plain(rows[name]) for name in rows.column_names}) for rows in parts]
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def plain(values: pa.ChunkedArray) -> pa.Array:
+    """Return values in one piece, without a dictionary."""
+    whole = values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
+    return whole.combine_chunks()
 
 
 def noted(lake: Lake, migration: "Migration", path: str, *, backwards: bool) -> tuple[DataFile, ...] | None:

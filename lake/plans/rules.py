@@ -177,17 +177,45 @@ renumber_faults: Final = _keeping_rows("renumbering")
 def migration_faults(body: Body) -> Iterator[str]:
     """Yield how a migration would lose rows, or names other files than come and go.
 
-    One that says so may have rows on other dates than before; whether it may say so, its verification looks.
+    One that says so may have rows on other dates than before, or dates that were computed and have other rows; whether
+    it may say so, its verification looks.
     """
-    if any(body["account"].values()):
+    computed = body["facts"].get("computed", [])
+    if not _is_computed(computed):
+        yield "computed is not files that go, files that come, and a digest"
+        return
+    outs, ins = ({path for one in computed for path in one[side]} for side in ("out", "in"))
+    kept = {
+        **body,
+        "add": [row for row in body["add"] if row["path"] not in ins],
+        "remove": {name: [row for row in rows if row["path"] not in outs] for name, rows in body["remove"].items()},
+    }
+    if any(_added(kept, name) != _removed(kept, name) for name in {*kept["remove"], *body["account"]}):
         yield "a migration changes how many rows a table holds"
-    elif body["facts"].get("moves_rows") is not True and _changed_dates(body):
+    elif body["facts"].get("moves_rows") is not True and _changed_dates(kept):
         yield "a migration changes how many rows a date holds"
+    days = [({path[:15] for path in one["out"]}, {path[:15] for path in one["in"]}) for one in computed]
+    if any(len(out) != 1 or out != come for out, come in days):
+        yield "a date was computed, and files of others come or go with it"
     yield from _deletions(body, "migration")
     pairs = body["facts"]["pairs"]
     gone = {row["path"] for rows in body["remove"].values() for row in rows}
-    if {old for old, _ in pairs} != gone or {new for _, new in pairs} != {row["path"] for row in body["add"]}:
+    come = {row["path"] for row in body["add"]}
+    if {old for old, _ in pairs} | outs != gone or {new for _, new in pairs} | ins != come:
         yield "pairs are not the files that come and go"
+
+
+def _is_computed(found: object) -> bool:
+    """Say whether something is what a migration says of dates that it computed."""
+    return isinstance(found, list) and all(
+        isinstance(one, dict)
+        and one.keys() == {"out", "in", "of"}
+        and isinstance(one["of"], str)
+        and all(
+            isinstance(one[side], list) and all(isinstance(path, str) for path in one[side]) for side in ("out", "in")
+        )
+        for one in found
+    )
 
 
 @of_actions

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ranklake.lake.migrations.composing import Work
+from ranklake.lake.migrations.computing import in_order
 from ranklake.lake.migrations.due import due
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.workers import InProcess
@@ -14,6 +15,7 @@ from ranklake.lake.preview.differences import RollupDifference, compare
 from ranklake.lake.preview.scratch import scratch
 from ranklake.lake.preview.tables import TableDifference, table_difference
 from ranklake.lake.preview.verdicts import CheckDifference, differing, standing
+from ranklake.lake.rollups.anew import FromInputs
 from ranklake.lake.rollups.due import changed_inputs, due_days
 from ranklake.lake.rollups.inputs import Tables
 from ranklake.lake.rollups.lineage import Lineage
@@ -79,7 +81,7 @@ def preview(
     Raises what `ranklake.lake.migrations.applying.apply` does of migrations, but asks for no approval, and
     `ranklake.lake.preview.clone.BusyLakeError`.
     """
-    wanted = [one.migration for one in due(lake, table)]
+    wanted = [one.migration for one in in_order(lake, due(lake, table), FromInputs())]
     if not wanted:
         return Preview((), (), (), 0)
     rollups = _readers(lake, {one.table for one in wanted})
@@ -104,7 +106,7 @@ def preview(
 
 def _apply(copy: "Lake", one: "Migration", progress: "Progress | None") -> None:
     """Carry a migration out on the clone, where nobody has to approve it."""
-    work = Work(copy, InProcess(), one, progress=progress)
+    work = Work(copy, InProcess(), one, progress=progress, computing=FromInputs())
     facts = {"round": 0, "single_operator": True} if one.drops else None
     drive(copy, lambda number: work.compose(number, facts), InProcess())
     work.forget()

@@ -175,10 +175,11 @@ def _evaluate(lake: Lake, task: DaysTask, days: Sequence[date], live: Mapping[st
     ctx = session(lake, rollup.tables, live=live, threads=max(1, cores // at_once), heavy=True)
     if not rollup.in_a_row:
         return {days[0]: evaluate_day(ctx, rollup, days[0], pieces, at_once)}
-    return _by_day(evaluate_days(ctx, rollup, days[0], days[-1]), days)
+    return by_day(evaluate_days(ctx, rollup, days[0], days[-1]), days)
 
 
-def _by_day(rows: pa.Table, days: Collection[date]) -> dict[date, pa.Table]:
+def by_day(rows: pa.Table, days: Collection[date]) -> dict[date, pa.Table]:
+    """Return the rows of each of some dates."""
     return {day: rows.filter(pc.equal(rows["date"], pa.scalar(day, pa.date32()))) for day in days}
 
 
@@ -197,7 +198,7 @@ def _compute_runs(lake: Lake, task: RunsTask) -> Computed:
     days = sorted({*due.starts.values(), *due.old_days, *rows["date"].unique().to_pylist()})
     others = held.rows(lake, days=days, verify=True)
     others = others.filter(pc.invert(pc.is_in(others["run"], value_set=pa.array(sorted(due.replaced), pa.string()))))
-    return _written(lake, task, _by_day(pa.concat_tables([rows, others]), days), {"": due.inputs}, ())
+    return _written(lake, task, by_day(pa.concat_tables([rows, others]), days), {"": due.inputs}, ())
 
 
 def _written(
@@ -210,14 +211,14 @@ def _written(
     """Write the dates that came out different."""
     known, output = task.rollup.contract, task.output
     news = {
-        day: rows for day, rows in found.items() if output.anyway or not _stands(lake, known, output.held, day, rows)
+        day: rows for day, rows in found.items() if output.anyway or not stands(lake, known, output.held, day, rows)
     }
     number = output.held.number + 1  # what the next commit will have; that of a later one is as good
     files = append_files(lake, known, pa.concat_tables(news.values()), number) if news else []
     return Computed(state, len(found), tuple(news), tuple(files), tuple(hurt))
 
 
-def _stands(lake: Lake, known: "Contract", held: Snapshot, day: date, rows: pa.Table) -> bool:
+def stands(lake: Lake, known: "Contract", held: Snapshot, day: date, rows: pa.Table) -> bool:
     """Return whether the table holds just these rows on a date: then what reads them need not be computed again."""
     if day not in held.digests:
         return bool(rows.num_rows == 0)

@@ -8,6 +8,7 @@ import pytest
 from bringing import adds_up, books, bring
 from changed_contracts import ChangedContracts
 from deltalake import DeltaTable
+from killing import Killer
 from segments import DAY, put_segment, segment_bytes, step_rows
 
 from ranklake.lake.audit.trail import trail
@@ -26,7 +27,6 @@ from ranklake.lake.migrations.migration import read_migration
 from ranklake.lake.migrations.proof import verify
 from ranklake.lake.migrations.register import MIGRATIONS
 from ranklake.lake.migrations.steps.step import MigrationError
-from ranklake.lake.plans import ledger
 from ranklake.lake.plans.plan import RefusedPlanError
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
@@ -129,47 +129,6 @@ def test_rows_come_along_and_go_back(lake, spool, changed):
     adds_up(lake, spool)
 
 
-class KilledError(BaseException):
-    """Stands for SIGKILL: nothing in between may catch it."""
-
-
-class Killer:
-    """Kills whoever writes, before or after what it writes for the n-th time."""
-
-    def __init__(self, monkeypatch):
-        self.moments, self.last = 0, 0
-        for owner, name in ((Lake, "put_if_absent"), (rewriting, "write_partition"), (ledger, "swap")):
-            monkeypatch.setattr(owner, name, self.mortal(getattr(owner, name)))
-
-    def mortal(self, work):
-        """Return a function that may die before or after its work."""
-
-        def carried_out(*args, **options):
-            self.tick()
-            done = work(*args, **options)
-            self.tick()
-            return done
-
-        return carried_out
-
-    def tick(self):
-        """Let a moment pass."""
-        self.moments += 1
-        if self.moments == self.last:
-            raise KilledError
-
-    def survives(self, work):
-        """Try it once more, and die a moment later than the time before; return whether it came to its end."""
-        self.moments, self.last = 0, self.last + 1
-        try:
-            work()
-        except KilledError:
-            return False
-        except MigrationError as error:
-            return "to undo" in str(error)  # whoever came first finished it
-        return True
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["forth", "back"])
 def test_whoever_dies_anywhere_the_next_goes_on(lake, spool, changed, monkeypatch, way):
@@ -185,11 +144,10 @@ def test_whoever_dies_anywhere_the_next_goes_on(lake, spool, changed, monkeypatc
         killer = Killer(patch)
         work = (lambda: apply(lake)) if way == "forth" else (lambda: applying.undo(lake, InProcess(), "Ada", "steps"))
         while not killer.survives(work):
-            killer.last, last = 0, killer.last
-            found = query(lake, "SELECT * FROM steps")  # a reader meanwhile: all of one, or all of the other
+            with killer.spared():
+                found = query(lake, "SELECT * FROM steps")  # a reader meanwhile: all of one, or all of the other
             assert ("tokens" in found.column_names) != ("tokens_seen" in found.column_names)
             assert found.num_rows == 40
-            killer.last = last
     assert killer.last > 7
     if way == "back":
         changed.earlier()

@@ -22,6 +22,7 @@ from ranklake.lake.migrations.dependents import dependents
 from ranklake.lake.migrations.due import due
 from ranklake.lake.migrations.proof import verify as prove
 from ranklake.lake.migrations.register import MIGRATIONS
+from ranklake.lake.rollups.anew import FromInputs
 from ranklake.views.json_output import show_json
 from ranklake.views.migration_preview import preview_lines
 from ranklake.views.progress import progress_bar
@@ -67,6 +68,8 @@ def plan(context: Context, table: str | None, *, as_json: bool) -> int:
         click.echo(f"{what.label}: {what.table} {versions}, {size}, {one.cpu_s:.1f} CPU-s")
         for step in what.steps:
             click.echo(f"  {step.text}")
+        if one.is_computed:
+            click.echo("  dates are computed from their inputs; where these are gone, rows are written anew")
         for other in others:
             often = f", {other.queries:,} queries lately" if other.queries else ""
             tell(f"  {other.kind} {other.name} (owner: {other.owner}) {other.fate}: it uses {other.column}{often}")
@@ -168,7 +171,14 @@ def apply(
     who = told.who(lake, "ranklake migrate apply", by) if takes_a_name else by or getpass.getuser()
     with context.workers() as workers, progress_bar("migrate") as progress:
         done = applying.apply(
-            lake, workers, who, table, single_operator=single_operator, signing=told.signing, progress=progress
+            lake,
+            workers,
+            who,
+            table,
+            single_operator=single_operator,
+            signing=told.signing,
+            progress=progress,
+            computing=FromInputs(),
         )
     _show(done, as_json=as_json, verb="applied")
     return 0
@@ -214,13 +224,14 @@ def verify(context: Context, table: str, *, as_json: bool) -> int:
     Exits 1 if anything differs from what the migration says.
     """
     lake = context.open_lake()
-    found = prove(lake, lake.contract(table).table)
+    found = prove(lake, lake.contract(table).table, FromInputs())
     if as_json:
         show_json({**asdict(found), "untouched": sorted(found.untouched)})
         return 1 if found.faults else 0
     click.echo(
         f"{found.migration}, plan {found.plan}: {found.rows:,} rows in {found.files:,} files compared, "
         f"{len(found.untouched)} columns are as they were, {found.gone:,} files cannot be compared any more"
+        + (f", {found.computed:,} dates come out of their inputs as they stand" if found.computed else "")
     )
     for name, ends in sorted(found.ranges.items()):
         said = " became ".join(f"{low:g} to {high:g}" for low, high in (ends["before"], ends["after"]))

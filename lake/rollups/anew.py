@@ -1,0 +1,197 @@
+"""Dates of derived tables computed anew for a migration, which commits them together with the columns that they have.
+
+    live dates ─▶ inputs there, sound, not held back? ─▶ compute as ever, write files, commit nothing ─▶ the migration
+                                └─ no ─▶ left out: the migration rewrites their rows by its steps
+
+Lineage gets no row of it. It says of all these dates that other code computed them, so the next round computes them
+once more, and finds them as they stand.
+"""
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Final
+
+from ranklake.lake.delta.commit import append_files
+from ranklake.lake.delta.integrity import DamagedFileError
+from ranklake.lake.delta.read import read_some
+from ranklake.lake.delta.table_schema import as_read, version_of
+from ranklake.lake.delta.tables import latest
+from ranklake.lake.migrations.computing import Anew
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.query.sql import session
+from ranklake.lake.rollups.due import due_days, due_runs, reaches
+from ranklake.lake.rollups.evaluate import evaluate_runs
+from ranklake.lake.rollups.inputs import NOTHING, Key, Tables, day_of, partition
+from ranklake.lake.rollups.lineage import Lineage
+from ranklake.lake.rollups.own import own_rollups
+from ranklake.lake.rollups.registry import chosen
+from ranklake.lake.rollups.tasks import Computed, by_day, stands
+from ranklake.lake.rollups.work import Work
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.delta.data_file import DataFile
+    from ranklake.lake.plans.workers import Workers
+    from ranklake.lake.rollups.declaration import Rollup
+    from ranklake.lake.storage.store import Lake
+
+_SPAN: Final = frozenset({"run", "date", "ts", "end_ts"})
+"""Columns by which the rows of a run are found in a table of whole runs."""
+
+
+class FromInputs:
+    """Computes dates of derived tables by the rollups of this release and of the lake's overlay."""
+
+    def place(self, lake: "Lake", table: str) -> int:
+        """Return where a table comes among those that are computed, from 1; 0 for what is not computed."""
+        return 1 + next((at for at, one in enumerate(_rollups(lake)) if one.name == table), -1)
+
+    def anew(self, lake: "Lake", target: "Contract", days: Collection[date], workers: "Workers") -> dict[date, Anew]:
+        """Compute dates of a table under a contract, and write their rows; commit nothing."""
+        asked = _Asked.of(lake, target)
+        return {} if asked is None else asked.computed(days, workers)
+
+    def standing(self, lake: "Lake", target: "Contract", days: Mapping[date, str]) -> dict[date, bool]:
+        """Compute dates once more; return whether the table holds just that."""
+        asked = _Asked.of(lake, target)
+        return {} if asked is None else asked.standing(days)
+
+
+def _rollups(lake: "Lake") -> "list[Rollup]":
+    return list(chosen(None, lake.config, own_rollups(lake.contracts())))
+
+
+def _digest_of(inputs: Sequence[tuple[str, ...]]) -> str:
+    """Return one digest of input partitions with theirs."""
+    return hashlib.sha256(json.dumps(sorted(inputs)).encode()).hexdigest()
+
+
+class _Asked:
+    """A rollup whose dates are asked for, its inputs and its table as they are."""
+
+    def __init__(self, lake: "Lake", rollup: "Rollup") -> None:
+        self.lake, self.rollup, self.tables = lake, rollup, Tables(lake)
+        self.inputs = {name: self.tables.snapshot(name) for name in rollup.tables}
+        self.output = self.tables.snapshot(rollup.name)
+
+    @classmethod
+    def of(cls, lake: "Lake", target: "Contract") -> "_Asked | None":
+        """Return what is asked for; None where this release does not compute the table as the contract has it."""
+        rollup = next((one for one in _rollups(lake) if one.name == target.table), None)
+        if rollup is None or rollup.contract.version != target.version:
+            return None
+        found = cls(lake, rollup)
+        return found if all(map(found.is_fit, rollup.tables)) else None
+
+    def is_fit(self, name: str) -> bool:
+        """Say whether an input has the contract that the query is written for."""
+        handle, wanted = latest(self.lake, name), self.lake.contract(name)
+        return handle is None or wanted.overlay is not None or max(version_of(handle), 1) == wanted.version
+
+    def computed(self, days: Collection[date], workers: "Workers") -> dict[date, Anew]:
+        """Return the dates that can be computed, written."""
+        if self.rollup.scope == "run":
+            found = self.of_runs(days)
+            number = self.output.number + 1
+            files = {day: append_files(self.lake, self.rollup.contract, rows, number) for day, rows in found.items()}
+        else:
+            work = _Written(self, workers)
+            work.begin_days(self.due(days))
+            work.finish()
+            files = work.files
+        inputs = self.digests(days)
+        return {day: Anew(tuple(some), inputs[day]) for day, some in files.items() if some}
+
+    def standing(self, days: Mapping[date, str]) -> dict[date, bool]:
+        """Return whether dates with these inputs come out as they are."""
+        now = self.digests(days)
+        same = {day for day, digest in days.items() if now.get(day) == digest}
+        if self.rollup.scope == "run":
+            found = self.of_runs(same)
+            return {day: stands(self.lake, self.rollup.contract, self.output, day, rows) for day, rows in found.items()}
+        work = _Written(self, InProcess(), anyway=False)
+        work.begin_days(self.due(same))
+        work.finish()
+        return {day: day not in work.replaced for day in work.days}
+
+    def due(self, days: Collection[date]) -> dict[date, dict[Key, str]]:
+        """Return dates of a partition rollup with their inputs, without those that have none, or have lost some."""
+        gone = self.tables.retired
+        barred = gone | self.tables.kept_back
+        every = due_days(self.rollup, self.inputs, self.output, {}, gone)
+        return {
+            day: inputs
+            for day, inputs in every.items()
+            if day in days
+            and any(digest != NOTHING for digest in inputs.values())
+            and (self.rollup.name, partition(day)) not in gone
+            and not reaches(self.rollup, day, barred)
+        }
+
+    def digests(self, days: Collection[date]) -> dict[date, str]:
+        """Return digests of what dates are computed from."""
+        if self.rollup.scope == "run":
+            every = [
+                (name, str(day), digest) for name, one in self.inputs.items() for day, digest in one.digests.items()
+            ]
+            return dict.fromkeys(days, _digest_of(every))
+        return {
+            day: _digest_of([(*key, digest) for key, digest in some.items()]) for day, some in self.due(days).items()
+        }
+
+    def of_runs(self, days: Collection[date]) -> "dict[date, pa.Table]":
+        """Return the rows of dates of a table of whole runs, where every run with rows on them can be computed.
+
+        A run that would come to lie on a date where it has no rows leaves its dates as they are: a date is replaced as
+        a whole, and others may lie there.
+        """
+        held_by = as_read(latest(self.lake, self.rollup.name), self.rollup.contract)
+        if _SPAN - set(held_by.names) or _SPAN - set(self.rollup.contract.names):
+            return {}
+        try:
+            due = due_runs(
+                self.lake, self.rollup, self.inputs, self.output, {}, self.tables.retired, self.tables.kept_back
+            )
+        except DamagedFileError:
+            return {}
+        if due is None or not due.starts:
+            return {}
+        live = {name: one.files_of(due.starts) for name, one in self.inputs.items()}
+        rows = evaluate_runs(session(self.lake, self.rollup.tables, live=live), self.rollup, due.starts)
+        now = _dates(rows.select(["run", "date"]).to_pylist())
+        parts = [some for _, some in read_some(self.lake, held_by, self.output.files(), ["run", "date"])]
+        then = _dates([row for some in parts for row in some.to_pylist()])
+        still = {run for run, dates in then.items() if run in due.starts and now.get(run, set()) <= dates}
+        may = {day for day in days if all(run in still for run, dates in then.items() if day in dates)}
+        moved = {day for run, dates in now.items() if not dates <= then.get(run, set()) for day in dates}
+        found = by_day(rows, may - moved)
+        return {day: some for day, some in found.items() if some.num_rows}
+
+
+def _dates(rows: Sequence[Mapping[str, object]]) -> dict[str, set[date]]:
+    found: dict[str, set[date]] = defaultdict(set)
+    for row in rows:
+        found[str(row["run"])].add(row["date"])  # type: ignore[arg-type]
+    return found
+
+
+class _Written(Work):
+    """Dates that are computed and written, and not committed: those that come out different, or all."""
+
+    def __init__(self, asked: _Asked, crew: "Workers", *, anyway: bool = True) -> None:
+        lineage = Lineage(asked.lake)
+        super().__init__(asked.lake, asked.rollup, asked.inputs, asked.output, lineage, crew, anyway=anyway)
+        self.files: dict[date, list[DataFile]] = {}
+        self.days: set[date] = set()
+
+    def _commit(self, found: Sequence[Computed]) -> None:
+        for some in found:
+            self.days |= {day_of(name) for name in some.state}
+            self.replaced += some.replaced
+            for file in some.files:
+                self.files.setdefault(file.partition, []).append(file)
