@@ -1,6 +1,6 @@
 """The task that copies rows of some files as a role sees them; a worker carries it out."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Final
@@ -10,10 +10,12 @@ import pyarrow as pa
 from ranklake.errors import RanklakeError
 from ranklake.lake.delta.data_file import DataFile
 from ranklake.lake.delta.integrity import refuse_damaged
+from ranklake.lake.delta.order import sort_order
 from ranklake.lake.delta.parquet import write_partition
 from ranklake.lake.query.admission import pseudonyms_for
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.sight import seen
+from ranklake.lake.query.sql import plain
 from ranklake.lake.shares.place import ShareError
 
 if TYPE_CHECKING:
@@ -65,16 +67,39 @@ def copy(task: Copying) -> list[DataFile]:
 
 
 def _chunks(task: Copying) -> Iterator[pa.Table]:
+    """Yield rows of one file after the other, of `FILE_ROWS` each.
+
+    Rows that lie in the order of a column which the role does not see as it is are put into another order first, as a
+    whole: which of them share a file would tell of the column.
+    """
+    if task.contracts[task.copied.table].sort != task.copied.sort:
+        yield from _cut(_sorted(list(_batches(task)), task.copied.sort))
+        return
     held: list[pa.RecordBatch] = []
     count = 0
     for batch in _batches(task):
         held.append(batch)
         count += batch.num_rows
         if count >= FILE_ROWS:
-            yield pa.Table.from_batches(held)
-            held, count = [], 0
+            *whole, rest = _cut(pa.Table.from_batches(held))
+            yield from whole if rest.num_rows < FILE_ROWS else (*whole, rest)
+            held = rest.to_batches() if rest.num_rows < FILE_ROWS else []
+            count = sum(one.num_rows for one in held)
     if count:
         yield pa.Table.from_batches(held)
+
+
+def _cut(rows: pa.Table) -> Iterator[pa.Table]:
+    for first in range(0, rows.num_rows, FILE_ROWS):
+        yield rows.slice(first, FILE_ROWS)
+
+
+def _sorted(batches: list[pa.RecordBatch], keys: Sequence[str]) -> pa.Table:
+    if not batches:
+        return pa.table({})
+    rows = plain(pa.Table.from_batches(batches))
+    order, _ = sort_order(rows, keys)
+    return rows if order is None else rows.take(order)
 
 
 def _batches(task: Copying) -> Iterator[pa.RecordBatch]:

@@ -17,7 +17,8 @@ GROUP_BYTES: Final = 64 * 2**20
 """Of sources that are read for one piece."""
 SMALL_BYTES: Final = 16 * 2**20
 MOST_SMALL: Final = 12
-"""Small pieces of a date; more are made one."""
+"""Small pieces of a date that have files; more are made one. Pieces without files are one anyway: their number would
+tell readers, by when files are made one, how many files came of which they see nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,8 @@ def settle(
     due: list[Due] = []
     for day in sorted(pieces.keys() | sources.keys()):
         kept, stale, fresh = _of_day(pieces.get(day, []), sources.get(day, []), shared, behind)
-        small = [one for one in kept if one.size_bytes < SMALL_BYTES]
+        kept = _without_files_as_one(kept)
+        small = [one for one in kept if one.files and one.size_bytes < SMALL_BYTES]
         regrouped = len(small) > MOST_SMALL
         if regrouped:
             mine = {path for one in small for path in one.sources}
@@ -137,6 +139,14 @@ def _of_day(
         kept.append(merged)
         return kept, stale, _uncovered(kept, sources)
     return kept, [*stale, *moved], fresh
+
+
+def _without_files_as_one(kept: Sequence[Piece]) -> list[Piece]:
+    empty = [one for one in kept if not one.files]
+    if len(empty) < 2:  # noqa: PLR2004 - two make one
+        return list(kept)
+    one = replace(empty[0], sources=tuple(path for each in empty for path in each.sources))
+    return [*(each for each in kept if each.files), one]
 
 
 def _uncovered(kept: Iterable[Piece], sources: Iterable[Source]) -> list[Source]:

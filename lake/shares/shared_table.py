@@ -1,5 +1,7 @@
 """One table of a share: its Delta log, commits to it, and the bytes that go for good."""
 
+import json
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 GRACE: Final = timedelta(hours=1)
 """How long files stay that others replaced with the same rows: who reads an older version finds them."""
 LOG: Final = "_delta_log"
+_OF_LOG: Final = re.compile(r".*/(?P<version>[0-9]{20})\.(?:json|.*checkpoint.*parquet)").fullmatch
 
 
 class SharedTable:
@@ -139,8 +142,38 @@ class SharedTable:
             is_old = one.modified is None or one.modified < now - GRACE
             if path not in wanted and (is_old or (plan_of(path) or 0) <= number):
                 gone += delete(self._place, one.path)
+        self._forget(handle)
         self._note(replace(self.known, waiting=waiting, swept=number))
         return gone
+
+    def _forget(self, handle: "DeltaTable") -> None:
+        """Delete what the log has of before, if rows went since the last sweep: it holds extremes of their values.
+
+        A reader that is about to read an older commit will fail, and finds the newest when it asks again.
+        """
+        log = self._place.path("tables", self.table, LOG)
+        there = sorted(
+            (int(found["version"]), one.path) for one in listed(self._place.fs, log) if (found := _OF_LOG(one.path))
+        )
+        older = [path for version, path in there if version < handle.version()]
+        if not self._took_rows(path for version, path in reversed(there) if version <= handle.version()):
+            return
+        with asking(handle):
+            handle.create_checkpoint()
+        for path in older:  # the oldest first: a commit that took rows goes after what it took them from
+            delete(self._place, path)
+
+    def _took_rows(self, newest_first: Iterable[str]) -> bool:
+        """Say whether a commit since the last sweep took rows away."""
+        for path in newest_first:
+            if not path.endswith(".json"):
+                continue
+            said = [json.loads(line) for line in self._place.fs.cat_file(path).splitlines() if line.strip()]
+            if any(one["txn"]["version"] <= self.known.swept for one in said if "txn" in one):
+                return False
+            if any(one["remove"].get("dataChange", True) for one in said if "remove" in one):
+                return True
+        return False
 
     def _note(self, now: Known) -> None:
         self.known = write_down(self._lake, self._share, self.table, now)

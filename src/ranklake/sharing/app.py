@@ -5,9 +5,10 @@ files are good for an hour, and for the one file. Nothing is logged of tokens an
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "/delta-sharing"
 FILE_S: Final = 3600
+_MOST_BYTES: Final = 2**20
 _LINES: Final = "application/x-ndjson; charset=utf-8"
 _VERSION: Final = "Delta-Table-Version"
 Refusal = Callable[[str, str], str]
@@ -60,6 +62,10 @@ def sharing_app(lake: "Lake", keys: "Keyring", refusal: Refusal) -> Starlette:
     return Starlette(routes=routes)
 
 
+class _UnfitError(ValueError):
+    """What a client asks for is not understood, or not there to be asked for."""
+
+
 class _Api:
     def __init__(self, lake: "Lake", keys: "Keyring", refusal: Refusal) -> None:
         self._served, self._keys, self._refusal = Served(lake), keys, refusal
@@ -76,13 +82,15 @@ class _Api:
                 return _fault(401, "UNAUTHENTICATED", error.what)
             except NotThereError as error:
                 return _fault(404, "RESOURCE_DOES_NOT_EXIST", error.what)
-            except ValueError as error:
+            except _UnfitError as error:
                 return _fault(400, "INVALID_PARAMETER_VALUE", str(error))
             except RanklakeError:
                 return _fault(503, "TEMPORARILY_UNAVAILABLE", "the share cannot be read now")
 
         async def endpoint(request: Request) -> Response:
-            asked = await request.body() if request.method == "POST" else b""
+            asked = await _body(request) if request.method == "POST" else b""
+            if asked is None:
+                return _fault(413, "INVALID_PARAMETER_VALUE", f"a query takes at most {_MOST_BYTES} bytes")
             return await run_in_threadpool(answer, request, asked)
 
         return endpoint
@@ -92,12 +100,18 @@ class _Api:
         if kind.lower() != "bearer":
             raise TokenError("no bearer token")
         facts = opened(self._keys, PROFILE, token.strip(), clock.now())
-        role, who = str(facts.get("role")), str(facts.get("to"))
-        if why := self._refusal(role, who):
-            raise TokenError(why)
+        role = self._held(facts)
+        request.state.held = facts
         wanted = request.path_params.get("share", role)
         if wanted != role or request.path_params.get("schema", SCHEMA) != SCHEMA:
             raise NotThereError("no such share or schema")
+        return role
+
+    def _held(self, facts: Mapping[str, Any]) -> str:
+        """Return the role of a token that may be used now. Raises `TokenError`."""
+        role, who = str(facts.get("role")), str(facts.get("to"))
+        if why := self._refusal(role, who):
+            raise TokenError(why)
         return role
 
     def list_shares(self, _request: Request, role: str) -> Response:
@@ -128,42 +142,66 @@ class _Api:
 
     def query(self, request: Request, role: str) -> Response:
         """Answer with the files of a table, as it is now. Predicates are hints, and passed over."""
-        asked = json.loads(request.state.asked or b"{}")
-        if not isinstance(asked, dict):
-            raise ValueError("the body is no object")  # noqa: TRY004 - what the protocol answers with 400
+        asked = _object(request.state.asked)
         if any(asked.get(name) is not None for name in ("version", "timestamp", "startingVersion")):
-            raise ValueError("a share has no history: leave version and timestamp out")
+            raise _UnfitError("a share has no history: leave version and timestamp out")
         most = asked.get("limitHint")
         if most is not None and (not isinstance(most, int) or most < 0):
-            raise ValueError("limitHint is a number of rows")
+            raise _UnfitError("limitHint is a number of rows")
         found = self._snapshot(request, role)
-        url = partial(self._url, request, role, request.path_params["table"], clock.now() + timedelta(seconds=FILE_S))
+        held = request.state.held
+        until = min(clock.now() + timedelta(seconds=FILE_S), datetime.fromisoformat(held["until"]))
+        url = partial(self._url, request, role, held.get("to"), request.path_params["table"], until)
         return _lines(found, [*metadata_lines(found), *file_lines(found, most, url)])
 
     def _snapshot(self, request: Request, role: str) -> Snapshot:
         return self._served.snapshot(role, request.path_params["table"])
 
-    def _url(self, request: Request, role: str, table: str, until: datetime, file: SharedFile) -> tuple[str, int]:
+    def _url(
+        self, request: Request, role: str, to: str, table: str, until: datetime, file: SharedFile
+    ) -> tuple[str, int]:
         """Return where a file is to be had: at its store, where that signs addresses, else here."""
         place, ends = self._served.place(role), int(until.timestamp() * 1000)
         if not place.is_local:
-            return str(place.fs.sign(place.path("tables", table, file.path), expiration=FILE_S)), ends
-        facts = {"role": role, "table": table, "path": file.path, "until": until.isoformat()}
+            left_s = max(1, int((until - clock.now()).total_seconds()))
+            return str(place.fs.sign(place.path("tables", table, file.path), expiration=left_s)), ends
+        facts = {"role": role, "to": to, "table": table, "path": file.path, "until": until.isoformat()}
         return f"{request.base_url}{PREFIX.lstrip('/')}/files/{sealed(self._keys, FILE, facts)}", ends
 
     def file(self, request: Request) -> Response:
         """Answer with the bytes of a file, or a range of them, for who has its address."""
         try:
             facts = opened(self._keys, FILE, request.path_params["token"], clock.now())
-            place = self._served.place(facts["role"])
+            path = self._served.file(self._held(facts), facts.get("table"), facts.get("path"))
         except TokenError as error:
             return _fault(401, "UNAUTHENTICATED", error.what)
         except NotThereError as error:
             return _fault(404, "RESOURCE_DOES_NOT_EXIST", error.what)
-        path = place.path("tables", facts["table"], facts["path"])
-        if not place.fs.exists(path):
+        except RanklakeError:
+            return _fault(503, "TEMPORARILY_UNAVAILABLE", "the share cannot be read now")
+        if not Path(path).is_file():
             return _fault(404, "RESOURCE_DOES_NOT_EXIST", "the table moved on: ask for its files again")
         return FileResponse(path, media_type="application/vnd.apache.parquet")
+
+
+async def _body(request: Request) -> bytes | None:
+    """Return what a client sent; None where that is more than any query."""
+    found = b""
+    async for part in request.stream():
+        found += part
+        if len(found) > _MOST_BYTES:
+            return None
+    return found
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    try:
+        asked = json.loads(raw or b"{}")
+    except (ValueError, RecursionError):
+        raise _UnfitError("the body is no JSON") from None
+    if not isinstance(asked, dict):
+        raise _UnfitError("the body is no object")
+    return asked
 
 
 def _lines(found: Snapshot, lines: Any) -> Response:  # noqa: ANN401 - any iterable of lines

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.paths import DATA_PATH
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.shares.place import open_place
 from ranklake.lake.shares.register import Share, shares
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
 SCHEMA: Final = "tables"
+_FILE: Final = re.compile(DATA_PATH)
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
 
@@ -69,6 +71,12 @@ class Served:
     def tables(self, role: str) -> list[str]:
         """Return the tables of a share, by name. Raises `NotThereError`."""
         return sorted(tables_there(self.place(role)))
+
+    def file(self, role: str, table: object, path: object) -> str:
+        """Return where a data file of a shared table is, or was. Raises `NotThereError`."""
+        if not _NAME.fullmatch(str(table)) or not _FILE.fullmatch(str(path)):
+            raise NotThereError("no data file of a share")
+        return self.place(role).path("tables", str(table), str(path))
 
     def snapshot(self, role: str, table: str) -> Snapshot:
         """Return a table as it is now. Raises `NotThereError`."""
