@@ -9,7 +9,7 @@ PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-slow test-up test-postgres test-moto test-s3 test-stores test-frameworks test-frameworks-light test-pages published lint types format deployments catalog snapshots chaos chaos-s3 chaos-up crash faults fuzz crash-capture crash-migrate bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-quality bench-migrate bench-report bench-workers bench-straggler package clean
+.PHONY: help demo native test test-slow test-up test-postgres test-moto test-s3 test-stores test-frameworks test-frameworks-light test-pages published lint types format deployments catalog snapshots chaos chaos-s3 chaos-up crash faults fuzz crash-capture crash-migrate bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-quality bench-migrate bench-retention bench-report bench-workers bench-straggler package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -214,6 +214,9 @@ bench-rollup: .venv/.test ## what rolling up steps and GPU samples costs, beside
 
 bench-migrate: .venv/.test ## an added column and a rewrite, beside DuckDB and delta-rs on the same files, as ratios (ROWS=8000000, MIGRATE='--table steps')
 	@$(BIN)/python tests/bench/migrate_bench.py --rows $(or $(ROWS),8000000) $(MIGRATE)
+
+bench-retention: .venv/.test ## a plan, 30 dates applied and a downsampling of 90 dates, beside DuckDB and delta-rs on the same files, as ratios (ROWS=50000000 for all)
+	@$(BIN)/python tests/bench/retention_bench.py --rows $(or $(ROWS),8000000)
 
 bench-workers: .venv/.test ## what a second worker saves a check and a round of rollups of 64 GPUs' half hour, and that the results are the same
 	@$(BIN)/python tests/bench/workers_bench.py

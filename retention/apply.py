@@ -14,13 +14,22 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ranklake.lake.delta.commit import append_files
 from ranklake.lake.governance import lifecycle
 from ranklake.lake.governance.identities import NOT_SIGNING, Signing
 from ranklake.lake.governance.proposals import VoidProposalError
-from ranklake.lake.governance.retention_plans import RETENTION_PLANS, TABLE, Item, RetentionPlan, head_row, stamped
+from ranklake.lake.governance.retention_plans import (
+    DOWNSAMPLED,
+    RETENTION_PLANS,
+    TABLE,
+    Item,
+    RetentionPlan,
+    head_row,
+    stamped,
+)
 from ranklake.lake.governance.retired import RAW
 from ranklake.lake.plans import action_plan
-from ranklake.lake.plans.action_plan import MASKED, QUARANTINED
+from ranklake.lake.plans.action_plan import FOLDED, MASKED, QUARANTINED
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.ledger import row_files
 from ranklake.retention.due import Due
@@ -112,6 +121,7 @@ def _write(lake: "Lake", plan: RetentionPlan, by: str, found: list[Due], number:
     raw: dict[str, pa.Table] = {}
     new: list[DataFile] = []
     masked: dict[str, list[str]] = {}
+    folded: dict[str, list[str]] = {}
     for one in found:
         table = one.item.table
         if table.startswith(RAW):
@@ -124,9 +134,12 @@ def _write(lake: "Lake", plan: RetentionPlan, by: str, found: list[Due], number:
         if one.masked is not None:
             new += action_plan.change_rows(lake, lake.contract(table), number, one.files, one.masked)
             masked.setdefault(table, []).append(one.item.partition_date.isoformat())
+        if one.aggregates is not None:
+            new += append_files(lake, lake.contract(DOWNSAMPLED), one.aggregates(number), number)
+            folded.setdefault(table, []).append(one.item.partition_date.isoformat())
     row = head_row(plan, "application", by, number, single_operator=alone)
     new += row_files(lake, TABLE, stamped([row], datetime.now(UTC)), number)
-    facts = {"retention_plan": plan.name, QUARANTINED: _raw(plan, raw), MASKED: masked}
+    facts = {"retention_plan": plan.name, QUARANTINED: _raw(plan, raw), MASKED: masked, FOLDED: folded}
     gone = {table: pa.concat_tables(some, promote_options="default") for table, some in drop.items()}
     there = {table: pa.concat_tables(some, promote_options="default") for table, some in live.items()}
     return action_plan.compose(number, RETENTION.name, add=new, remove=gone, live=there, purge=True, facts=facts)

@@ -31,6 +31,8 @@ class Due:
         Given rows of one of the files, returns true where one goes; None where all do, or none does.
     masked
         Given rows of one of the files, returns as many with values masked; None where rows go.
+    aggregates
+        Given the number of the plan that takes the rows, returns what they become; None where they become nothing.
     """
 
     item: "Item"
@@ -38,6 +40,7 @@ class Due:
     live: pa.Table
     goes: Callable[[pa.Table], pa.Array] | None = None
     masked: Callable[[pa.Table], pa.Table] | None = None
+    aggregates: Callable[[int], pa.Table] | None = None
 
 
 def ages(live: pa.Table) -> dict[date, date]:

@@ -26,6 +26,7 @@ from ranklake.lake.governance.retired import RAW
 from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.workers import InProcess
+from ranklake.retention.downsample.dates import downsampled
 from ranklake.retention.due import Due, ages, by_day
 from ranklake.retention.hold import Hold
 from ranklake.retention.holds import holds_of
@@ -92,6 +93,9 @@ def due_but_for(
             for one in _due_in(lake, contract, as_of, by_day(unheld, holds)):
                 going.add(one.item.partition_date)
                 yield one
+        for one in downsampled(lake, contract, policies.rules, holds, as_of, going):
+            going.add(one.item.partition_date)
+            yield one
         masks = Masks(lake, contract, policies.rules, applied)
         if masks.columns:
             yield from masks.due(as_of, by_day(Parts(lake, contract, masks.rules, (), runs), holds), going)

@@ -64,6 +64,7 @@ def contract(document: Document, envelope: tuple[Column, ...]) -> Contract:
         retired=tombstones(facts),
         lint=tuple(Suppression(**one) for one in facts.get("lint", ())),
         envelope=facts.get("envelope", False),
+        series=tuple(facts.get("series", ())),
         path=str(document.path),
         status=facts.get("status", "active"),
         called=facts.get("called", ""),
@@ -84,7 +85,7 @@ def agree(document: Document, built: Contract, *, first: int) -> None:
     `ContractError`.
     """
     _agree_columns(document, built, first)
-    for key in ("grain", "partition", "sort"):
+    for key in ("grain", "partition", "sort", "series"):
         _known(document, built, (key,), key, getattr(built, key))
     for check in built.checks:
         _known(document, built, (*_last(document, check.id), "columns"), f"check {check.id!r}", check.columns)

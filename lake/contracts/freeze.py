@@ -36,7 +36,16 @@ def structure(contract: Contract) -> Contract:
     retired = tuple(replace(gone, reason="") for gone in contract.retired)
     bare: dict[str, Any] = dict.fromkeys(("owner", "steward", "summary", "retention"), "")
     return replace(
-        contract, columns=columns, retired=retired, checks=(), lint=(), sort=(), path="", status="active", **bare
+        contract,
+        columns=columns,
+        retired=retired,
+        checks=(),
+        lint=(),
+        sort=(),
+        series=(),
+        path="",
+        status="active",
+        **bare,
     )
 
 

@@ -194,6 +194,8 @@ class Contract:
         The file it was read from.
     status
         ``active``, or ``planned`` for a table that nothing writes yet: no lake has it, and it may still change.
+    series
+        Columns that tell its series apart when rows are downsampled; none where they cannot be.
     rollup
         How it is computed, of an operator's derived table; None of any other.
     overlay
@@ -220,6 +222,7 @@ class Contract:
     envelope: bool = False
     path: str = ""
     status: str = "active"
+    series: tuple[str, ...] = ()
     rollup: RollupFacts | None = None
     called: str = ""
     overlay: Overlay | None = field(default=None, repr=False, compare=False)

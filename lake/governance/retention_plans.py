@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
 TABLE: Final = "retention_plans"
+DOWNSAMPLED: Final = "downsampled"
+"""Table of what is left of downsampled rows."""
+DOWNSAMPLE: Final = "downsample"
+"""Action of an item whose rows become aggregates, and go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,8 @@ class Item:
     part_sha256
         Digest of which rows of the files go (`ranklake.retention.parts`), or of which of their columns are masked and
         how (`ranklake.retention.masks`); None if all rows go.
+    action, interval_s
+        `DOWNSAMPLE`, and the length of its intervals; None where rows go for good, or are masked.
     """
 
     table: str
@@ -56,6 +62,8 @@ class Item:
     reason: str
     rule: str | None = None
     part_sha256: str | None = None
+    action: str | None = None
+    interval_s: int | None = None
 
     @property
     def is_mask(self) -> bool:
@@ -64,7 +72,7 @@ class Item:
 
     def plain(self) -> dict[str, Any]:
         """Return plain values. What older software did not say is left out, for digests of its plans hold."""
-        younger = ("rule", "part_sha256")
+        younger = ("rule", "part_sha256", "action", "interval_s")
         return {name: value for name, value in asdict(self).items() if value is not None or name not in younger}
 
 
@@ -177,6 +185,7 @@ def plan_name(items: Iterable[Item]) -> str:
         [
             *(item.table, item.partition_date.isoformat(), item.retention_class, item.period_days, item.files_sha256),
             *([] if item.part_sha256 is None else [item.part_sha256]),
+            *([] if item.action is None else [item.action, item.interval_s]),
         ]
         for item in items
     ]

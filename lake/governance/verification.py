@@ -3,12 +3,21 @@
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from ranklake.errors import RanklakeError
 from ranklake.lake.delta.commit import files_digest
 from ranklake.lake.governance.evidence import require
-from ranklake.lake.governance.retention_plans import RETENTION_PLANS, TABLE
+from ranklake.lake.governance.retention_plans import (
+    DOWNSAMPLE,
+    DOWNSAMPLED,
+    RETENTION_PLANS,
+    TABLE,
+    RetentionPlan,
+)
 from ranklake.lake.plans.action_plan import QUARANTINED
-from ranklake.lake.plans.verification import refusal, verify_application, verify_files
+from ranklake.lake.plans.verification import no_file, refusal, verify_application, verify_files
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
@@ -30,7 +39,8 @@ def verify_retention(lake: "Lake", plan: "Plan") -> None:
             gone.setdefault((table, row["date"]), []).append(row)
     stay: Counter[tuple[str, str]] = Counter()
     for row in plan.body["add"]:
-        stay[row["table"], row["partition"]] += row["rows"]
+        if row["table"] != DOWNSAMPLED:  # made of rows that go; see below
+            stay[row["table"], row["partition"]] += row["rows"]
     agreed = {
         (item.table, item.partition_date.isoformat()): (item.rows, item.files_sha256, item.part_sha256 is not None)
         for item in approved.items
@@ -45,6 +55,31 @@ def verify_retention(lake: "Lake", plan: "Plan") -> None:
     }
     for table, days in plan.body["facts"].get(QUARANTINED, {}).items():
         told |= {(table, day): (0, files_digest(some), False) for day, some in days.items()}
+    _verify_aggregates(lake, plan, approved)
     if told != agreed or approved.approved is None:
         raise refusal(lake, plan, f"the plan would remove other rows than were approved: {name}")
     verify_application(lake, plan, TABLE, "retention_plan", name)
+
+
+def _verify_aggregates(lake: "Lake", plan: "Plan", approved: RetentionPlan) -> None:
+    """Look whether what the plan brings into `DOWNSAMPLED` counts exactly the rows that were to become aggregates."""
+    agreed = {
+        (item.table, item.partition_date.isoformat(), (item.interval_s or 0) * 1_000_000_000): item.rows
+        for item in approved.items
+        if item.action == DOWNSAMPLE
+    }
+    counted: Counter[tuple[str, str, int]] = Counter()
+    for row in plan.body["add"]:
+        if row["table"] == DOWNSAMPLED:
+            path = lake.path("tables", DOWNSAMPLED, row["path"])
+            try:
+                with lake.open_file(path, row["size_bytes"]) as source:
+                    found = pq.read_table(source, columns=["plan", "table", "interval_ns", "rows"])
+            except (FileNotFoundError, pa.ArrowException, UnicodeDecodeError):
+                raise no_file(lake, plan, path) from None
+            for one in found.group_by(["plan", "table", "interval_ns"]).aggregate([("rows", "sum")]).to_pylist():
+                if one["plan"] != plan.number:
+                    raise refusal(lake, plan, f"the plan would bring aggregates of another plan: {path}")
+                counted[one["table"], row["partition"], one["interval_ns"]] += one["rows_sum"] or 0
+    if dict(counted) != agreed:
+        raise refusal(lake, plan, f"the plan would bring other aggregates than were approved: {approved.name}")

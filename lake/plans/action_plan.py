@@ -45,6 +45,10 @@ MASKED: Final = "masked"
 """Likewise: dates (ISO) by table, of which values are masked and no row goes."""
 
 
+FOLDED: Final = "downsampled"
+"""Likewise: dates (ISO) by table, whose rows become aggregates in the table of that name: those are in no books."""
+
+
 def compose(
     number: int,
     kind: str,
@@ -80,7 +84,7 @@ def compose(
     for table, rows in gone.items():
         account[table] = -int(pc.sum(rows["num_records"]).as_py() or 0)
     for file in add:
-        if file.table in gone:
+        if file.table in gone and file.table != FOLDED:
             account[file.table] += file.rows
     if purge and not set(gone) <= set(live or {}):
         raise ValueError("to purge, all live files must be given in live")

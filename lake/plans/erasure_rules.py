@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from ranklake.lake.plans.rules import Body, is_raw, of_actions
+from ranklake.lake.plans.retention_rules import is_raw
+from ranklake.lake.plans.rules import Body, of_actions
 
 _ERASURE: Final = re.compile(r"er-[0-9a-f]{16}")
 _REGISTER: Final = "erasures"

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from ranklake.lake.plans import rules
 from ranklake.lake.plans.erasure_rules import erasure_faults
+from ranklake.lake.plans.retention_rules import retention_faults
 
 _SEGMENT: Final = {
     "path": str,
@@ -154,7 +155,7 @@ RETENTION: Final = PlanKind(
     "retention",
     rows=Rows.RETIRED,
     body=FILES,
-    rules=rules.retention_faults,
+    rules=retention_faults,
     is_replayable=True,
     execute=_COMMITS,
     verify="ranklake.lake.governance.verification:verify_retention",

@@ -18,14 +18,12 @@ from ranklake.lake.delta.paths import DATA_PATH
 _TABLE: Final = re.compile(r"[a-z][a-z0-9_]*")
 _DATA: Final = re.compile(DATA_PATH)
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
-_RETENTION_PLAN: Final = re.compile(r"rp-[0-9a-f]{16,64}")
 _RELEASE: Final = re.compile(r"qr-[0-9a-f]{16}")
 _DOTS: Final = frozenset({".", ".."})
 _MOST_OVERLAYS: Final = 10**10
 _SAYS: Final = frozenset({"quality_results", "disowned"})
 """Tables in which a quarantine says why."""
 _REJECTS: Final = "rejects"
-_REGISTER: Final = "retention_plans"
 _RELEASES: Final = "quality_releases"
 
 Body = Mapping[str, Any]
@@ -255,42 +253,3 @@ def release_faults(body: Body) -> Iterator[str]:
     if [row["rows"] for row in body["add"] if row["table"] == _RELEASES] != [1]:
         yield "a release does not write down that it was applied"
     yield from _deletions(body, "release")
-
-
-@of_actions
-def retention_faults(body: Body) -> Iterator[str]:
-    """Yield how a retention would do anything but let partitions go, or rows of them."""
-    name = (body.get("facts") or {}).get("retention_plan") if isinstance(body.get("facts"), dict) else None
-    if not isinstance(name, str) or not _RETENTION_PLAN.fullmatch(name):
-        yield "facts name no retention plan"
-    elif not is_raw(body["facts"].get("quarantined", {})):
-        yield "facts name other raw bytes than digests"
-    left: Counter[tuple[str, str]] = Counter()
-    for row in body["add"]:
-        left[row["table"], row["partition"]] += row["rows"]
-    own = [row["rows"] for row in body["add"] if row["table"] == _REGISTER]
-    before: Counter[tuple[str, str]] = Counter()
-    for table, rows in body["remove"].items():
-        for row in rows:
-            before[table, row["date"]] += row["num_records"]
-    said = body["facts"].get("masked", {}) if isinstance(body.get("facts"), dict) else {}
-    if not isinstance(said, dict) or not all(isinstance(days, list) for days in said.values()):
-        yield "facts name other masked dates than dates by table"
-        return
-    masked = {(table, day) for table, days in said.items() for day in days if isinstance(day, str)}
-    if any(left[place] != before[place] for place in masked):
-        yield "a retention changes how many rows a date holds of which it masks values"
-    shrinks = {place: rows for place, rows in left.items() if place[0] != _REGISTER and place not in masked}
-    if own != [1] or any(rows >= before[place] for place, rows in shrinks.items()):
-        yield "a retention brings rows"
-
-
-def is_raw(found: object) -> bool:
-    """Say whether something is digests by table and date."""
-    if not isinstance(found, dict):
-        return False
-    lists = [some for days in found.values() for some in (days.values() if isinstance(days, dict) else [None])]
-    return all(
-        isinstance(some, list) and all(isinstance(one, str) and _DIGEST.fullmatch(one) for one in some)
-        for some in lists
-    )

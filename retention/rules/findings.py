@@ -24,6 +24,7 @@ ERRORS: Final[Mapping[str, str]] = {
     "RP016": "a rule is about nothing",
     "RP022": "a rule of a region where none is configured",
     "RP024": "a budget of some rows of a table",
+    "RP025": "what cannot be downsampled",
 }
 """Policies with one of these are not used."""
 WARNINGS: Final[Mapping[str, str]] = {

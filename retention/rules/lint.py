@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 
 CHECKS: Final[tuple[Callable[[Look], Iterator[Finding]], ...]] = (
     *(statements.names, statements.nothing_said, statements.books, statements.everything, statements.masks),
-    *(statements.dead, statements.periods, statements.reviews, statements.unreviewed, statements.waiting),
+    *(
+        statements.dead,
+        statements.periods,
+        statements.reviews,
+        statements.unreviewed,
+        statements.waiting,
+        statements.intervals,
+    ),
     *(statements.regions, statements.doubles),
     *(conflicts.bounds, conflicts.twins, conflicts.shadowed, conflicts.too_late, conflicts.outlived),
 )

@@ -35,6 +35,9 @@ KEPT: Final[Mapping[str, str]] = {
 }
 """Classes that cannot have a period, and why."""
 
+CARRIED_OUT: Final = frozenset({"mask", "downsample"})
+"""Actions that plans carry out, beside deleting rows."""
+
 Facts = Mapping[str, frozenset[str]]
 """What is known of some rows, by key; what is unknown, or does not apply, is absent and matches nothing."""
 
@@ -73,6 +76,8 @@ class Rule:
         Most bytes that what it is about should take. It deletes nothing; simulation and plans tell where it is passed.
     waiting
         What else it asks for, by action (``mask``, ``downsample``, ``archive``), and from which age in days on.
+    interval_s
+        Length of the intervals of ``downsample``.
     review
         Until when somebody must have looked at it again; None if it does not say.
     region
@@ -93,6 +98,7 @@ class Rule:
     maximum_days: int | None = None
     budget_bytes: int | None = None
     waiting: Mapping[str, int] = field(default_factory=dict)
+    interval_s: int | None = None
     review: date | None = None
     region: str = ""
     everything: bool = False

@@ -17,6 +17,7 @@ from ranklake.retention.rules.model import KEYS, Place, Rule
 
 SCHEMA: Final = Path(__file__).parents[1] / "policies/schema.json"
 PACKAGED: Final = Path(__file__).parents[1] / "policies"
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _INHERITED: Final = ("owner", "basis", "review", "region")
 
 
@@ -158,6 +159,7 @@ def _rule(name: str, facts: Mapping[str, Any], at: Place) -> Rule:
         maximum_days=facts.get("maximum_days"),
         budget_bytes=facts.get("budget_bytes"),
         waiting=waiting,
+        interval_s=_seconds(facts.get("downsample", {}).get("interval")),
         review=_date(facts.get("review")),
         region=facts.get("region", ""),
         everything=facts.get("everything", False),
@@ -172,6 +174,10 @@ def _unsaid(document: Document, rule: Rule, facts: Mapping[str, Any]) -> Iterato
     if "review" in facts and rule.review is None:
         at = Place(document.path, document.line(("rules", rule.name, "review")))
         yield Finding("RP004", at, f"{facts['review']} is no date", "write a day that exists, such as 2027-06-30")
+
+
+def _seconds(text: str | None) -> int | None:
+    return None if text is None else int(text[:-1]) * _UNITS[text[-1]]
 
 
 def _date(text: str | None) -> date | None:

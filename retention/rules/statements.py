@@ -9,9 +9,10 @@ from ranklake.errors import did_you_mean
 from ranklake.retention.rules.findings import Finding
 from ranklake.retention.rules.look import Look
 from ranklake.retention.rules.maskable import maskable
-from ranklake.retention.rules.model import ALL_KINDS, KEPT, SEVERITIES, Place, Rule
+from ranklake.retention.rules.model import ALL_KINDS, CARRIED_OUT, KEPT, SEVERITIES, Place, Rule
 from ranklake.retention.rules.order import days
 
+_DAY_S: Final = 86_400
 _LONGEST: Final = 36_500
 _ENOUGH: Final = 2
 """How many must approve what a rule takes that may take everything."""
@@ -153,9 +154,26 @@ def unreviewed(look: Look) -> Iterator[Finding]:
 def waiting(look: Look) -> Iterator[Finding]:
     """Actions that nothing carries out yet."""
     for rule in look.rules:
-        for action in rule.waiting.keys() - {"mask"}:
+        for action in rule.waiting.keys() - CARRIED_OUT:
             what = f"nothing carries out {action!r} yet: 'ranklake retain plan' refuses these policies"
             yield Finding("RP020", rule.at, what, "delete, or wait for a version that does")
+
+
+def intervals(look: Look) -> Iterator[Finding]:
+    """Rules that downsample what cannot be, or to intervals that do not divide a day."""
+    for rule in look.sources.rules:
+        if rule.interval_s is None:
+            continue
+        if _DAY_S % rule.interval_s:
+            mend = "take one that divides a day, such as 1m, 5m, 1h or 1d"
+            yield Finding("RP025", rule.at, f"intervals of {rule.interval_s:,} s do not divide a day", mend)
+        if rule.row_keys:
+            mend = f"leave {', '.join(rule.row_keys)} out of where"
+            yield Finding("RP025", rule.at, "whole tables are downsampled, not some of their rows", mend)
+        elif not any(one.series for one in look.contracts.values() if rule.may_match(one)):
+            able = ", ".join(sorted(one.table for one in look.contracts.values() if one.series))
+            what = f"no table of rule {rule.name!r} can be downsampled: no contract says what its series are"
+            yield Finding("RP025", rule.at, what, f"name one of {able}")
 
 
 def regions(look: Look) -> Iterator[Finding]:

@@ -75,6 +75,7 @@ MISTAKES = [  # code, line, file, and what is said
     ("RP022", 6, own(DEBUG.replace("reason", "region: eu, reason")), "set region under [retention]"),
     ("RP023", 6, own("a: {where: {table: runs}, minimum_days: 99999, reason: why}"), "more than a hundred years"),
     ("RP024", 6, own("a: {where: {team: x}, budget_bytes: 9, reason: why}"), "leave team out of where"),
+    ("RP025", 6, own("a: {where: {table: logs}, downsample: {after_days: 3, interval: 1m}, reason: w}"), "name one of"),
     # what rules say of each other
     ("RP010", 6, own("a: {where: {table: logs}, minimum_days: 9, maximum_days: 8, reason: why}"), "raise maximum_days"),
     ("RP010", 6, own("a: {where: {table: logs}, minimum_days: 9, delete_after_days: 8, reason: why}"), "raise delete_"),

@@ -224,6 +224,8 @@ def _show(lake: Lake, made: RetentionPlan) -> None:
 
 
 def _part(item: Item) -> str:
+    if item.interval_s is not None:
+        return f" (downsamples to {item.interval_s:,} s)"
     return " (masks)" if item.is_mask else "" if item.part_sha256 is None else " (some rows)"
 
 

@@ -1,0 +1,65 @@
+"""Rules for plans of kind ``retention``: partitions go, or rows of them, and of downsampled ones aggregates come."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from ranklake.lake.plans.rules import Body, of_actions
+
+Places = set[tuple[str, str]]
+"""Tables and dates."""
+
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_RETENTION_PLAN: Final = re.compile(r"rp-[0-9a-f]{16,64}")
+_REGISTER: Final = "retention_plans"
+_DOWNSAMPLED: Final = "downsampled"
+
+
+@of_actions
+def retention_faults(body: Body) -> Iterator[str]:
+    """Yield how a retention would do anything but let partitions go, or rows of them."""
+    facts = body["facts"] if isinstance(body.get("facts"), dict) else {}
+    name = facts.get("retention_plan")
+    if not isinstance(name, str) or not _RETENTION_PLAN.fullmatch(name):
+        yield "facts name no retention plan"
+    elif not is_raw(facts.get("quarantined", {})):
+        yield "facts name other raw bytes than digests"
+    left: Counter[tuple[str, str]] = Counter()
+    for row in body["add"]:
+        left[row["table"], row["partition"]] += row["rows"]
+    before: Counter[tuple[str, str]] = Counter()
+    for table, rows in body["remove"].items():
+        for row in rows:
+            before[table, row["date"]] += row["num_records"]
+    masked, folded = (_places(facts.get(one, {})) for one in ("masked", "downsampled"))
+    if masked is None or folded is None:
+        yield f"facts name other {'masked' if masked is None else 'downsampled'} dates than dates by table"
+        return
+    if any(left[place] != before[place] for place in masked):
+        yield "a retention changes how many rows a date holds of which it masks values"
+    if any(left[place] or not before[place] for place in folded):
+        yield "a retention downsamples a date that keeps its rows, or has none"
+    own = [row["rows"] for row in body["add"] if row["table"] == _REGISTER]
+    spared = masked | {(_DOWNSAMPLED, day) for _, day in folded}
+    shrinks = {place: rows for place, rows in left.items() if place[0] != _REGISTER and place not in spared}
+    if own != [1] or any(rows >= before[place] for place, rows in shrinks.items()):
+        yield "a retention brings rows"
+
+
+def _places(said: object) -> Places | None:
+    """Return the dates that facts name by table; None where they are something else."""
+    if not isinstance(said, Mapping) or not all(isinstance(days, list) for days in said.values()):
+        return None
+    return {(table, day) for table, days in said.items() for day in days if isinstance(day, str)}
+
+
+def is_raw(found: object) -> bool:
+    """Say whether something is digests by table and date."""
+    if not isinstance(found, dict):
+        return False
+    lists = [some for days in found.values() for some in (days.values() if isinstance(days, dict) else [None])]
+    return all(
+        isinstance(some, list) and all(isinstance(one, str) and _DIGEST.fullmatch(one) for one in some)
+        for some in lists
+    )

@@ -1,0 +1,1 @@
+"""Downsampling: rows that are old enough become interval aggregates and histograms, and go."""

@@ -1,0 +1,346 @@
+"""Rows that are old enough become interval aggregates: exact, once, and whatever kills whoever does it."""
+
+import math
+from collections import defaultdict
+from datetime import UTC, date, datetime, timedelta
+from fractions import Fraction
+from itertools import chain
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from governed import any_rows, die_before
+from hypothesis import example, given
+from hypothesis import strategies as st
+from retaining import CONTRACTS, TODAY, agree, carry_out, days_ago, plan
+
+from ranklake.lake.plans.plan import RefusedPlanError, read_plan
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.query.sql import query
+from ranklake.lake.replay.run import replay
+from ranklake.lake.spool.spool import Spool
+from ranklake.retention.downsample.exact_sums import parts, rounded
+from ranklake.retention.downsample.fold import Fold
+from ranklake.retention.downsample.histograms import MOST, SCALE, buckets
+from ranklake.retention.holds import set_hold
+from ranklake.retention.policy import lint_policies, load_policies
+from ranklake.retention.removals import unaccounted
+from ranklake.retention.rules.read import PACKAGED
+
+MORE = """version: 2
+owner: me
+basis: law
+review: 2999-01-01
+rules:
+"""
+SCALARS = "curves: {where: {table: scalars}, downsample: {after_days: 30, interval: 1m}, reason: curves stay}"
+BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
+NUMBERS = st.one_of(
+    st.floats(width=64), st.floats(-10, 10), st.sampled_from([0.0, -0.0, 1e308, -1e308, 5e-324, 1e16, 1.0, -1e16])
+)
+
+
+@pytest.fixture
+def policies(tmp_path):
+    """Return the packaged policies and further rules, given as lines of YAML."""
+
+    def give(*rules, check=True):
+        place = tmp_path / "policies"
+        place.mkdir(exist_ok=True)
+        (place / "defaults.yaml").write_text((PACKAGED / "defaults.yaml").read_text())
+        (place / "more.yaml").write_text(MORE + "".join(f"  {rule}\n" for rule in rules))
+        return load_policies(CONTRACTS, place) if check else place
+
+    return give
+
+
+def bring_scalars(site, count, *, age=40, segment=0, metric="train/loss", every_s=1, rows_before=None, **columns):
+    """Ingest rows of ``scalars``, one every so many seconds."""
+    values = np.random.default_rng(segment).standard_normal(count)
+    moments = [days_ago(age) + timedelta(seconds=n * every_s) for n in range(count)]
+    facts = {
+        "metric": [metric] * count,
+        "ts": moments,
+        "value": values,
+        "step": np.arange(count),
+        "kind": ["gauge"] * count,
+    }
+    rows = any_rows("scalars", count, segment=segment, **{**facts, **columns})
+    site.bring(rows, "scalars", rows_before=count * segment if rows_before is None else rows_before)
+    return moments, values
+
+
+def downsample(site, found):
+    """Plan, approve and apply what is due; return its items."""
+    made = plan(site, TODAY, found)
+    agree(site, made.name)
+    carry_out(site, made.name, TODAY, found)
+    return made.items
+
+
+def told(site, column="value"):
+    """Return the aggregates of a column by begin of interval, added up over plans as readers do."""
+    found = defaultdict(list)
+    for row in site.rows("downsampled"):
+        if row["column"] == column:
+            found[row["ts"]].append(row)
+    return found
+
+
+@given(st.lists(st.lists(NUMBERS.filter(math.isfinite), min_size=1, max_size=30), min_size=1, max_size=8), st.randoms())
+@example([[1e308, 1e308, -1e308], [5e-324] * 3, [1.0, 1e16, -1e16]], None)
+def test_sums_are_exact(groups, order):
+    """Each sum is the exact one, rounded once, in whatever order values come and batches are cut."""
+    expected = [_summed(values) for values in groups]
+    some = []
+    for cut in (0, 1):  # two batches, as files are read
+        halves = [values[cut::2] for values in groups]
+        if order is not None:
+            for half in halves:
+                order.shuffle(half)
+        places = [place for place, half in enumerate(halves) if half]
+        lengths = [len(half) for half in halves if half]
+        if places:
+            at, found = parts(np.array(list(chain(*halves))), np.append(0, np.cumsum(lengths))[:-1])
+            some.append((np.array(places)[at], found))
+    sums = rounded(*(np.concatenate(one) for one in zip(*some, strict=True)), len(groups))
+    for one, other in zip(sums.tolist(), expected, strict=True):
+        assert one == other or (math.isnan(one) and math.isnan(other))
+
+
+def _summed(values):
+    """Return the exact sum, rounded once; NaN where no float can tell it. The way there may pass the limit."""
+    try:
+        return float(sum(map(Fraction, values)))
+    except OverflowError:
+        return math.nan
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.integers(0, 86_399),
+        st.sampled_from(["a", "b"]),
+        st.integers(0, 2),
+        st.one_of(st.none(), NUMBERS),
+        st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)),
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+@given(ROWS, st.sampled_from([1, 60, 3600, 86_400]), st.integers(1, 7))
+def test_aggregates_are_exact(rows, interval_s, cut):
+    """Counts, sums, extremes and histograms are those of the rows, however they are ordered and cut into batches."""
+    fold = Fold(CONTRACTS["scalars"], date(2026, 3, 1), interval_s, 5)
+    for at in range(0, len(rows), cut):
+        some = rows[at : at + cut]
+        columns = {
+            "ts": [BEGIN + timedelta(seconds=row[0]) for row in some],
+            "metric": [row[1] for row in some],
+            "rank": [row[2] for row in some],
+            "value": [row[3] for row in some],
+            "interval_ns": [row[4] for row in some],
+        }
+        batch = any_rows("scalars", len(some), **columns).select(fold.columns)
+        fold.add(batch)
+    groups = defaultdict(list)
+    for row in rows:
+        groups[row[0] // interval_s, row[1], row[2]].append(row)
+    found = fold.rows().to_pylist()
+    assert {row["plan"] for row in found} == {5}
+    by_column = defaultdict(dict)
+    for row in found:
+        key = (round((row["ts"] - BEGIN).total_seconds()) // interval_s, row["metric"], row["rank"])
+        assert key not in by_column[row["column"]]
+        by_column[row["column"]][key] = row
+    assert {key: row["rows"] for key, row in by_column[None].items()} == {
+        key: len(some) for key, some in groups.items()
+    }
+    for key, some in groups.items():
+        _agrees(by_column["value"].get(key), [row[3] for row in some])
+        _agrees(by_column["interval_ns"].get(key), [row[4] for row in some], whole=True)
+    assert "step" not in by_column
+
+
+def _agrees(row, values, *, whole=False):
+    there = [one for one in values if one is not None]
+    if not there:
+        assert row is None
+        return
+    finite = [one for one in there if whole or math.isfinite(one)]
+    counts = (
+        len(finite),
+        values.count(None),
+        sum(map(_is_nan, there)),
+        len(there) - len(finite) - sum(map(_is_nan, there)),
+    )
+    assert (row["count"], row["null_count"], row["nan_count"], row["infinite_count"]) == counts
+    assert row["zero_count"] == finite.count(0)
+    if not finite:
+        assert (row["sum"], row["min"], row["max"]) == (None, None, None)
+        return
+    assert (row["min"], row["max"]) == (float(min(finite)), float(max(finite)))
+    assert (math.nan if row["sum"] is None else row["sum"]) == pytest.approx(_summed(finite), rel=0, abs=0, nan_ok=True)
+    if whole:
+        assert (int(row["sum_whole"]), row["min_whole"], row["max_whole"]) == (sum(finite), min(finite), max(finite))
+    for sign, name in ((1, "positive"), (-1, "negative")):
+        magnitudes = [abs(float(one)) for one in finite if one * sign > 0]
+        assert sum(row[f"{name}_counts"] or []) == len(magnitudes)
+        assert len(row[f"{name}_counts"] or []) <= MOST
+        for place, count in enumerate(row[f"{name}_counts"] or []):
+            bucket = row[f"{name}_offset"] + place
+            assert count == sum(int(one) >> (SCALE - row["scale"]) == bucket for one in buckets(np.array(magnitudes)))
+
+
+def _is_nan(one):
+    return isinstance(one, float) and math.isnan(one)
+
+
+def test_a_bucket_holds_its_upper_bound():
+    """Bucket i holds magnitudes above 2^(i/16) up to 2^((i+1)/16)."""
+    assert buckets(np.array([1.0, np.nextafter(1.0, 2), 2.0, np.nextafter(2.0, 3), 0.5])).tolist() == [
+        -1,
+        0,
+        15,
+        16,
+        -17,
+    ]
+
+
+def test_rows_become_aggregates(site, policies):
+    """What is old becomes one row an interval and column; what is younger stays; the books add up."""
+    found = policies(SCALARS)
+    moments, values = bring_scalars(site, 150)
+    bring_scalars(site, 20, age=10, segment=1, rows_before=150)
+    (item,) = downsample(site, found)
+    assert (item.table, item.rows, item.action, item.interval_s, item.rule) == (
+        "scalars",
+        150,
+        "downsample",
+        60,
+        "curves",
+    )
+    assert len(site.rows("scalars")) == 20
+    assert {begin: [row["sum"] for row in rows] for begin, rows in told(site).items()} == {
+        moments[at]: [math.fsum(values[at : at + 60])] for at in (0, 60, 120)
+    }
+    (row,) = query(site.lake, "SELECT sum(rows) AS n, count(DISTINCT metric) AS m FROM downsampled").to_pylist()
+    assert row == {"n": 150, "m": 1}
+    assert site.balances()["scalars"].retired == 150
+    assert unaccounted(site.lake) == []
+    assert plan(site, TODAY, found) is None
+
+
+def test_late_rows_are_merged_by_adding_up(site, policies):
+    """Rows that come late to a downsampled date are downsampled, too, and add up with those of before."""
+    found = policies(SCALARS)
+    _, first = bring_scalars(site, 60)
+    downsample(site, found)
+    bring_scalars(site, 60)  # the same segment again
+    assert site.rows("scalars") == []
+    _, second = bring_scalars(site, 60, segment=1)
+    (item,) = downsample(site, found)
+    assert item.rows == 60
+    ((begin, rows),) = told(site).items()
+    assert begin == days_ago(40)
+    assert sum(row["count"] for row in rows) == 120
+    assert sorted(row["sum"] for row in rows) == sorted([math.fsum(first), math.fsum(second)])
+    assert unaccounted(site.lake) == []
+    day = days_ago(40).date()
+    replay(site.lake, Spool(str(site.spool)), InProcess(), "scalars", (day, day))
+    assert site.rows("scalars") == []
+
+
+@pytest.mark.parametrize("table", ["downsampled", "retention_plans", "ingest_plans", "audit"])
+def test_killed_on_the_way_it_converges(site, policies, monkeypatch, table):
+    """Whatever dies before whichever commit, the next call ends with each row in one interval, once."""
+    found = policies(SCALARS)
+    moments, values = bring_scalars(site, 60)
+    made = plan(site, TODAY, found)
+    agree(site, made.name)
+    with monkeypatch.context() as patch:
+        die_before(patch, table)
+        with pytest.raises(SystemExit):
+            carry_out(site, made.name, TODAY, found)
+    carry_out(site, made.name, TODAY, found)
+    assert site.rows("scalars") == []
+    assert {begin: [row["sum"] for row in rows] for begin, rows in told(site).items()} == {
+        moments[0]: [math.fsum(values)]
+    }
+    assert unaccounted(site.lake) == []
+
+
+def test_aggregates_that_count_other_rows_are_refused(site, policies, monkeypatch):
+    """A plan that was found, and whose aggregates are of fewer rows than go, is not carried out."""
+    found = policies(SCALARS)
+    bring_scalars(site, 60)
+    made = plan(site, TODAY, found)
+    agree(site, made.name)
+    genuine = Fold.rows
+    monkeypatch.setattr(Fold, "rows", lambda self: _fewer(genuine(self)))
+    with monkeypatch.context() as patch:
+        die_before(patch, "downsampled")
+        with pytest.raises(SystemExit):
+            carry_out(site, made.name, TODAY, found)
+    with pytest.raises(RefusedPlanError, match="other aggregates than were approved"):
+        carry_out(site, made.name, TODAY, found)
+    assert len(site.rows("scalars")) == 60
+
+
+def _fewer(rows):
+    counts = [one and one - 1 for one in rows["rows"].to_pylist()]
+    return rows.set_column(rows.schema.get_field_index("rows"), rows.schema.field("rows"), pa.array(counts, pa.int64()))
+
+
+def test_a_hold_and_a_minimum_go_before(site, policies):
+    """A date that a legal hold may be about stays as it is, and none is downsampled before a legal minimum."""
+    bring_scalars(site, 60)
+    least = "least: {where: {team: x}, minimum_days: 41, reason: law}"
+    assert plan(site, TODAY, policies(SCALARS, least)) is None
+    found = policies(SCALARS)
+    made = plan(site, TODAY, found)
+    agree(site, made.name)
+    set_hold(site.lake, CONTRACTS, ["run=r1"], "court", TODAY + timedelta(days=9), "Lena Legal")
+    assert plan(site, TODAY, found) is None
+
+
+def test_a_device_is_a_series(site, policies):
+    """What tells devices apart stands in the series, and hosts, which may tell of people, nowhere."""
+    found = policies("gpus: {where: {table: gpu_samples}, downsample: {after_days: 30, interval: 1d}, reason: why}")
+    moments = [days_ago(40) + timedelta(seconds=n) for n in range(4)]
+    columns = {"device_uuid": ["a", "b", "a", "b"], "power_watts": [1, 2, 4, 8], "host": ["node-of-ada"] * 4}
+    site.bring(any_rows("gpu_samples", 4, **columns, ts=moments, memory_used_bytes=[2**60 + 1] * 4), "gpu_samples")
+    downsample(site, found)
+    assert {row["series"]: row["sum"] for row in site.rows("downsampled") if row["column"] == "power_watts"} == {
+        '{"device_uuid": "a"}': 5.0,
+        '{"device_uuid": "b"}': 10.0,
+    }
+    assert {int(row["sum_whole"]) for row in site.rows("downsampled") if row["column"] == "memory_used_bytes"} == {
+        2**61 + 2
+    }
+    assert site.places_of("node-of-ada") == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "what"),
+    [
+        ("a: {where: {table: scalars}, downsample: {after_days: 3, interval: 7s}, reason: why}", "do not divide a day"),
+        ("a: {where: {team: x}, downsample: {after_days: 3, interval: 1m}, reason: why}", "whole tables"),
+        ("a: {where: {table: logs}, downsample: {after_days: 3, interval: 1m}, reason: why}", "can be downsampled"),
+    ],
+)
+def test_lint_finds_what_cannot_be_downsampled(policies, rule, what):
+    """Intervals that do not divide a day, rows of some runs, tables without series are mistakes."""
+    (finding,) = (one for one in lint_policies(CONTRACTS, policies(rule, check=False)) if one.code == "RP025")
+    assert what in finding.what
+    assert finding.error
+
+
+def test_the_plan_names_what_it_did(site, policies):
+    """The numbered plan says which dates were downsampled."""
+    found = policies(SCALARS)
+    bring_scalars(site, 3)
+    downsample(site, found)
+    number = max(row["plan"] for row in site.rows("ingest_plans"))
+    assert read_plan(site.lake, number).body["facts"]["downsampled"] == {"scalars": [str(days_ago(40).date())]}
