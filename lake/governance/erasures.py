@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.governance.proposals import Proposal, ProposalKind, Risk, digest_of
-from ranklake.lake.governance.registers import Row, RowKind, gathered, write_approval, write_once
+from ranklake.lake.governance.registers import Row, RowKind, gathered, item_of, write_approval, write_once
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
@@ -124,8 +124,7 @@ def register(lake: "Lake") -> dict[str, Erasure]:
     """Return every erasure by name, oldest first. One is applied when the lake's plan that applies it is finished."""
 
     def with_item(known: Erasure, row: Row) -> Erasure:
-        item = Item(**{field: row[field] for field in Item.__dataclass_fields__})
-        return replace(known, items=(*known.items, item))
+        return replace(known, items=(*known.items, item_of(TABLE, Item, row)))
 
     found = gathered(lake, TABLE, "erasure", lambda name: Erasure(name, items=()), with_item)
     return {name: replace(one, items=tuple(sorted(one.items, key=_order))) for name, one in found.items()}

@@ -1,22 +1,41 @@
 """Registers of proposals: tables whose rows are proposals, their items, approvals and applications."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
 from ranklake.lake.governance.proposals import Some
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.plans.plan import last_finished
+from ranklake.lake.storage.reachability import LakeError
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from ranklake.lake.storage.store import Lake
 
 RowKind = Literal["proposal", "item", "approval", "application"]
 Row = Mapping[str, Any]
+AnyItem = TypeVar("AnyItem", bound="DataclassInstance")
 Register = Callable[["Lake"], Mapping[str, Some]]
+
+
+class ForgedRegisterError(LakeError):
+    """A register of proposals has a row that no command writes. Nothing was changed.
+
+    Attributes
+    ----------
+    table, column
+        The register, and what the row lacks.
+    """
+
+    def __init__(self, table: str, column: str) -> None:
+        self.table, self.column = table, column
+        mend = "find out who wrote it, and restore the table; 'ranklake audit verify' says what the trail has"
+        super().__init__(f"a row lacks {column}, so it was not written by a command", where=table, mend=mend)
 
 
 def gathered(
@@ -33,7 +52,7 @@ def gathered(
     empty, with_item
         Make a proposal without items, and one that has a row's item, too.
     """
-    rows = read(lake, contract(table)).to_pylist()
+    rows = rows_of(lake, table)
     if not rows:  # then a ledger of newer software need not be understood
         return {}
     finished = last_finished(lake)
@@ -50,6 +69,25 @@ def gathered(
             alone = bool(row["single_operator"])
             found[row[key]] = replace(known, applied=row["ts"], plan=row["plan"], single_operator=alone)
     return found
+
+
+def rows_of(lake: "Lake", table: str) -> list[Row]:
+    """Return the rows of a register. Raises `ForgedRegisterError` where one lacks what every row has."""
+    known = contract(table)
+    rows: list[Row] = read(lake, known).to_pylist()
+    for column in known.columns:
+        if column.required and any(row[column.name] is None for row in rows):
+            raise ForgedRegisterError(table, column.name)
+    return rows
+
+
+def item_of(table: str, kind: type[AnyItem], row: Row) -> AnyItem:
+    """Return an item of a proposal from its row. Raises `ForgedRegisterError` where it lacks what such an item has."""
+    values = {field.name: row[field.name] for field in fields(kind)}
+    for field in fields(kind):
+        if values[field.name] is None and "None" not in str(field.type):
+            raise ForgedRegisterError(table, field.name)
+    return kind(**values)
 
 
 def write_once(

@@ -11,9 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
 from ranklake.lake.governance.proposals import Proposal, ProposalKind, Risk, digest_of
+from ranklake.lake.governance.registers import item_of, rows_of
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.plans.plan import last_finished
 
@@ -154,7 +153,7 @@ def register(lake: "Lake") -> dict[str, RetentionPlan]:
 
     A plan is applied when the lake's plan that applies it is finished, not when its row appears.
     """
-    rows = read(lake, contract(TABLE)).to_pylist()
+    rows = rows_of(lake, TABLE)
     if not rows:  # then a ledger of newer software need not be understood
         return {}
     finished = last_finished(lake)
@@ -166,8 +165,7 @@ def register(lake: "Lake") -> dict[str, RetentionPlan]:
         if row["row_kind"] == "plan":
             found[name] = RetentionPlan(name, (), row["policy_sha256"], proposed=row["ts"])
         elif row["row_kind"] == "item":
-            item = Item(**{field: row[field] for field in Item.__dataclass_fields__})
-            found[name] = replace(found[name], items=(*found[name].items, item))
+            found[name] = replace(found[name], items=(*found[name].items, item_of(TABLE, Item, row)))
         elif row["row_kind"] == "approval":
             found[name] = replace(found[name], approved=row["ts"], approver=row["actor"])
         elif row["row_kind"] == "application" and row["plan"] is not None and row["plan"] <= finished:

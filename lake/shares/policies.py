@@ -18,6 +18,7 @@ _URI: Final = re.compile(r"(?P<scheme>[a-z0-9]+)://(?P<place>[^/]+)(?P<path>/.*)
 _BLOBS: Final = "Microsoft.Storage/storageAccounts/blobServices/containers"
 _READ: Final = f"{_BLOBS}/blobs/read"
 _AZURE_HOST: Final = re.compile(r"(?P<container>[^@/]+)@(?P<account>[a-z0-9]+)\..*")
+_EVERYBODY: Final = frozenset({"allUsers", "allAuthenticatedUsers"})
 _HEX: Final = re.compile(r"[^\x20-\x7e]|[*?$\"'\\]")
 
 
@@ -47,6 +48,9 @@ def storage_policy(store: str, to: str, role: str, principal: str) -> dict[str, 
         raise ShareError("its name has a letter that means something in policies", where="--to", mend=mend)
     if asks and not principal:
         raise ShareError(f"{store} wants to know who reads", where="--principal", mend=f"write {asks}")
+    if "*" in principal or principal in _EVERYBODY:
+        mend = "name one account or one group; a share is for those whom its role is for"
+        raise ShareError("that is everybody", where="--principal", mend=mend)
     return make(found["place"], prefix, principal)
 
 

@@ -5,11 +5,12 @@ share.refresh   after a refresh that changed something: how many rows and files
 share.drop      before a share is deleted: why;  share.dropped  when it is gone
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ranklake.errors import did_you_mean
+from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit.trail import record
 from ranklake.lake.query.roles import Role
 from ranklake.lake.shares.place import ShareError, claim, open_place, share_uri
@@ -26,6 +27,7 @@ CREATE: Final = "share.create"
 REFRESH: Final = "share.refresh"
 DROP: Final = "share.drop"
 DROPPED: Final = "share.dropped"
+Some = TypeVar("Some")
 Refusal = Callable[[str], str]
 """Says why a role may not be shared any more; empty where it may."""
 
@@ -92,22 +94,54 @@ def keep(
     wanted
         Role and place of shares that the configuration names: they are made where they are not there.
 
-    Raises what `share` does. Shares that end go before others are refreshed.
+    Shares that end go before others are refreshed. One that fails holds up no other: what failed is raised at the end,
+    as it is where it is one, else as a `ShareError` of all. Raises what `share` does.
     """
-    named = list(wanted)
-    for name, _ in named:
-        if name not in roles:
-            raise ShareError(f"unknown role {name!r}", where="[shares] roles", mend=did_you_mean(name, roles))
-    dropped = []
-    for one in shares(lake):
-        why = "the role is gone" if one.role not in roles else refusal(one.role)
-        if why:
-            dropped.append(end(lake, one, by, why))
-    refreshed = [share(lake, roles[name], to, by, workers, progress) for name, to in named if not refusal(name)]
-    done = {one.share.name for one in refreshed}
-    others = [one for one in shares(lake) if one.name not in done]
-    refreshed += [_refreshed(lake, one, roles[one.role], by, workers, progress) for one in others]
+    failed: list[RanklakeError | OSError] = []
+
+    def why_not(role: str) -> str:
+        return refusal(role) if role in roles else "the role is gone"
+
+    def shared(name: str, to: str) -> Refreshed:
+        return share(lake, _of(roles, name), to, by, workers, progress)
+
+    def due() -> Iterator[Callable[[], Refreshed]]:
+        tried = set()
+        for name, to in wanted:
+            if name not in roles or not why_not(name):
+                tried.add((name, share_uri(open_place(lake, to).address, name)))
+                yield partial(shared, name, to)
+        for one in shares(lake):
+            if (one.role, one.uri) not in tried and not why_not(one.role):
+                yield partial(_refreshed, lake, one, roles[one.role], by, workers, progress)
+
+    over = [(one, why) for one in shares(lake) if (why := why_not(one.role))]
+    dropped = _all_tried((partial(end, lake, one, by, why) for one, why in over), failed)
+    refreshed = _all_tried(due(), failed)
+    if failed:
+        raise failed[0] if len(failed) == 1 else _all_of(failed)
     return Kept(tuple(refreshed), tuple(dropped))
+
+
+def _of(roles: Mapping[str, Role], name: str) -> Role:
+    if name not in roles:
+        raise ShareError(f"unknown role {name!r}", where="[shares] roles", mend=did_you_mean(name, roles))
+    return roles[name]
+
+
+def _all_tried(acts: Iterable[Callable[[], Some]], failed: list[RanklakeError | OSError]) -> list[Some]:
+    """Return what acts give; those that fail are noted, and the next is done."""
+    done = []
+    for act in acts:
+        try:
+            done.append(act())
+        except (RanklakeError, OSError) as error:
+            failed.append(error)
+    return done
+
+
+def _all_of(failed: Sequence[RanklakeError | OSError]) -> ShareError:
+    return ShareError(f"{len(failed)} shares failed, the others were kept: {' | '.join(map(str, failed))}")
 
 
 def end(lake: "Lake", one: Share, by: str, why: str) -> Dropped:

@@ -10,18 +10,31 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bringing import under as under_rules
 from governed import Site, any_rows, die_before, under
 from loose import loose
 from mutations import odd
 from plan_files import all_plans, write_plan
 from retaining import agree, carry_out, days_ago, plan
-from segments import step_rows
+from segments import put_segment, step_rows
 
+from ranklake.lake.governance.erasures import ERASURES
+from ranklake.lake.governance.releases import RELEASES
+from ranklake.lake.governance.retention_plans import RETENTION_PLANS
+from ranklake.lake.ingest.run import ingest
 from ranklake.lake.maintenance.compaction import merge_small
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.trust.writers import Prefix, Writers
 from ranklake.quality.check import run_checks
 from ranklake.quality.release import apply, approve, plan_release
+from ranklake.retention.erasure.apply import apply as erase
+from ranklake.retention.erasure.apply import approve as approve_erasure
+from ranklake.retention.erasure.plan import make_plan, propose
+from ranklake.retention.erasure.reach import Reach
+from ranklake.retention.erasure.subject import subject_of
 
+ADA = "ada.lovelace"
 STRICT = "extends: steps\nchecks: [{id: small, kind: between, columns: [loss], max: 3.0, on_fail: quarantine}]\n"
 
 
@@ -58,6 +71,34 @@ def _compaction(site):
     return "steps", lambda: merge_small(site.lake, InProcess(), thorough=True)
 
 
+def _segments(site):
+    for number in range(2):
+        put_segment(site.spool, step_rows(10, segment=number))
+    wrong, mended = (Spool(str(site.spool), None, written_by(pattern)) for pattern in ("s*", "r*"))
+    ingest(site.lake, wrong, InProcess())
+    name = plan_release(site.lake, "Pia", "the pattern was wrong", spool=mended).name
+    approve(site.lake, name, "Ada")
+    return "quality_releases", lambda: apply(site.lake, name, "Otto", spool=mended)
+
+
+def _erasure(site):
+    site.bring(any_rows("runs", 1, run=ADA, user=[ADA], incarnation=5), "runs")
+    for who, incarnation in ((ADA, 9), ("grace", 19)):
+        site.bring(any_rows("logs", 3, incarnation=incarnation, message=[f"by {who}", "step", who]), "logs")
+    site.bring(step_rows(10, run=f"{ADA}-exp"))
+    reach = Reach(site.lake, Spool(str(site.spool)), ())
+    subject = subject_of(site.lake, [ADA])
+    made = make_plan(reach, subject)
+    propose(site.lake, made, "Pia")
+    approve_erasure(site.lake, made.name, "Ada")
+    return "logs", lambda: erase(reach, made.name, subject, "Otto")
+
+
+def written_by(pattern):
+    """Return rules under which runs of a pattern may come."""
+    return under_rules(Writers((Prefix("", runs=(pattern,)),)))
+
+
 def make(root, kind):
     """Make a lake below a folder in which a plan of a kind has begun."""
     site = Site(root)
@@ -66,9 +107,38 @@ def make(root, kind):
         die_before(patched, table)
         with pytest.raises(SystemExit):
             act()
+    lines = [(line, name) for kind, some in PROPOSED.items() for name in kind.register(site.lake) for line in some]
+    (root / "proposed").write_text(json.dumps(lines))
 
 
-KINDS = {"quarantine": _quarantine, "release": _release, "retention": _retention, "compaction": _compaction}
+PROPOSED = {
+    ERASURES: (
+        f"erase apply {{name}} {ADA} --by Otto --spool {{spool}}",
+        f"erase plan {ADA} --by Pia --spool {{spool}}",
+        "erase list",
+        "erase certificate show {name}",
+    ),
+    RELEASES: (
+        "quality release apply {name} --by Otto --spool {spool}",
+        "quality release plan --by Pia --reason again --spool {spool}",
+        "quality release list",
+    ),
+    RETENTION_PLANS: (
+        "retain apply {name} --by Otto --spool {spool}",
+        "retain plan",
+        "retain list",
+        "retain sweep --spool {spool}",
+    ),
+}
+"""What is done with a proposal once its register was forged, by its kind."""
+KINDS = {
+    "quarantine": _quarantine,
+    "release": _release,
+    "release of segments": _segments,
+    "retention": _retention,
+    "erasure": _erasure,
+    "compaction": _compaction,
+}
 """What has begun, by name."""
 
 
@@ -118,7 +188,7 @@ def forge(rng, lake, outside):
     facts = json.loads(path.read_bytes())
     entry = rng.choice(facts["add"])
     file = lake / "tables" / entry["table"] / entry["path"]
-    rows = rng.choice(_FORGERIES)(rng, loose(pq.read_table(file, partitioning=None)))
+    rows = rng.choice(FORGERIES)(rng, loose(pq.read_table(file, partitioning=None)))
     sink = io.BytesIO()
     pq.write_table(rows, sink, row_group_size=rng.choice([1, 7, 1 << 20]), compression=rng.choice(["none", "zstd"]))
     raw = bytearray(sink.getvalue())
@@ -138,4 +208,4 @@ def forge(rng, lake, outside):
     write_plan(path, facts)
 
 
-_FORGERIES = [_without, _without, _renamed, _more_columns, _other_type, _other_values, _other_rows, _other_rows]
+FORGERIES = [_without, _without, _renamed, _more_columns, _other_type, _other_values, _other_rows, _other_rows]

@@ -7,8 +7,11 @@ a hand or a thief of the bucket's keys would.
 import json
 
 import begun
+import registers
 from mutations import odd
 from plan_files import all_plans, write_plan
+
+from ranklake.lake.plans import kinds
 
 FORGED = ("add", "remove", "segments", "purge", "kept", "account", "versions")
 
@@ -55,7 +58,7 @@ def plan_forged(rng, lake, outside):
         }
         facts |= {"left": 0, "segments": [segment]}
     else:
-        facts["kind"] = rng.choice(["retention", "compaction", "quarantine", "replay", "erasure", "migration"])
+        facts["kind"] = rng.choice(sorted(kinds.KINDS))
         facts |= {"add": [added] * rng.randrange(2), "remove": {table: [removed] * rng.randrange(1, 3)}}
         facts |= {"purge": rng.random() < 0.7, "kept": {table: []}, "account": {table: rng.choice([-1, 0, 2**70])}}
     if rng.random() < 0.3:
@@ -164,6 +167,7 @@ KINDS = {
     "plan values": (plan_values, 4),
     "plan forged": (plan_forged, 5),
     "plan begun": (begun.forge, 6),
+    "register": (registers.forge, 4),
     "log bytes": (log_bytes, 4),
     "log values": (log_values, 6),
     "log paths": (log_paths, 3),

@@ -10,6 +10,7 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from pathlib import Path
 import begun
 import damages
 import mutations
+import registers
 from campaign import kind_of
 from packing import pack_up
 from segments import put_segment, step_rows
@@ -35,6 +37,8 @@ from ranklake.lake.storage.store import Lake
 ANSWERS = os.fdopen(os.dup(1), "w")
 CANARY = b"canary that nobody may read, copy or change: 5f0c1d"
 SOUND_ROWS = 40
+BEGUN = {"plan begun": sorted(begun.KINDS), "register": registers.LAKES}
+"""Kinds of damage that are done to lakes in which something has begun, and to which of them."""
 SQL = "SELECT run, unreadable, count(*) n, max(rows_before) r FROM segments GROUP BY run, unreadable"
 _RUN = re.compile(r"run fuzz-\d+ ")
 
@@ -201,7 +205,7 @@ def damage(seed, number, root, likes):
     A lake to copy lies below `likes`, and is made there when the first is wanted.
     """
     _, kind, dice = kind_of(seed, number)
-    begins = dice.choice(sorted(begun.KINDS)) if kind == "plan begun" else ""
+    begins = dice.choice(BEGUN[kind]) if kind in BEGUN else ""
     like = likes / (begins or "in use")
     if not like.exists():
         begun.make(like, begins) if begins else base(like)
@@ -219,8 +223,21 @@ def damage(seed, number, root, likes):
     place.run("rollup", allowed=some)
     place.run("upkeep", "--grace-hours", "1", allowed=some)
     place.run("status", "--spool", str(place.spool), allowed=some)
+    if begins:
+        look_at_proposals(place)
     place.look_outside()
     return place.findings
+
+
+def look_at_proposals(place):
+    """Do what reads the registers of proposals, the trail, and what was proposed in a lake that `begun` made."""
+    some = (0, 1, 2)
+    place.run("audit", "verify", allowed=some)
+    place.run("quality", "held", allowed=some)
+    place.run("grants", "list", allowed=some)
+    for line, name in json.loads((place.root / "proposed").read_text()):
+        words = [word.format(name=name, spool=place.spool) for word in shlex.split(line)]
+        place.run(*words, allowed=some)
 
 
 def main():

@@ -380,6 +380,25 @@ def test_shares_of_roles_that_are_gone_go(lake, tmp_path):
     ]
 
 
+def test_one_share_that_fails_holds_up_no_other(lake, tmp_path):
+    """Neither a role without a key nor an unknown one keeps copies that ended."""
+    place = str(tmp_path / "shares")
+    keyed = Role("a-keyed", OPERATIONAL, frozenset({"runs"}), masked=frozenset({"pseudonymous"}))
+    lake = Lake.open(lake.uri)  # without a key
+    for role in (READER, replace(READER, name="gone")):
+        share(lake, role, place, "ada", InProcess())
+    append(lake, "steps", steps("open-9", 0))
+    narrow = replace(READER, runs="run = 'open-9'")
+    wanted = [("a-keyed", place), ("gone", place), ("reader", place)]
+    with pytest.raises(ShareError, match=r"2 shares failed, .*no key.*unknown role 'gone'"):
+        keep(lake, {"a-keyed": keyed, "reader": narrow}, "ada", InProcess(), wanted)
+    assert [one.role for one in shares(lake)] == ["reader"]
+    assert [path for path in (tmp_path / "shares" / "gone").rglob("*") if path.is_file()] == []
+    assert {row["run"] for row in copied(f"{place}/reader", "steps")} == {"open-9"}
+    with pytest.raises(RoleError, match="no key"):
+        keep(lake, {"a-keyed": keyed, "reader": narrow}, "ada", InProcess(), wanted[:1])
+
+
 def test_the_command(lake, tmp_path, monkeypatch, capsys):
     """`ranklake share` makes, renews, lists and drops shares; what is wrong is one line."""
     monkeypatch.chdir(tmp_path)
