@@ -2,16 +2,15 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.query.literal import literal
-from ranklake.lake.runs.asking import Answered, asking
+from ranklake.lake.runs.asking import Answered, asking, sql_text
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
+_HERE: Final = "ranklake.lake.fleet"
 HOURS: Final = 48
 HEAT_ROWS: Final = 64
 """Rows of the heat map: a page does not grow with the cluster."""
@@ -48,13 +47,13 @@ def cluster_state(lake: "Lake") -> ClusterState:
     """Return the state of a lake's cluster. Raises what queries raise."""
     ask = asking(lake)
     name = lake.uri.rstrip("/").rpartition("/")[2]
-    until: datetime | None = ask(_text("cluster_until")).one["until"]
+    until: datetime | None = ask(sql_text(_HERE, "cluster_until")).one["until"]
     if until is None:
         nothing = Answered("", (), "no device was sampled and no scheduler told of anything yet")
         return ClusterState(name, None, nothing, nothing, nothing, nothing, nothing, nothing)
 
     def of(which: str) -> Answered:
-        return ask(_text(which).format(window=_window(until), hours=HOURS, most=_MOST, rows=HEAT_ROWS))
+        return ask(sql_text(_HERE, which).format(window=_window(until), hours=HOURS, most=_MOST, rows=HEAT_ROWS))
 
     names = ("cluster_totals", "cluster_hours", "pools", "nodes", "heat", "spread")
     return ClusterState(name, until, *(of(one) for one in names))
@@ -64,9 +63,3 @@ def _window(until: datetime) -> str:
     since = until - timedelta(hours=HOURS - 1)
     dates = f"date BETWEEN DATE '{since.date()}' AND DATE '{until.date()}'"  # files are left out by it
     return f"hour BETWEEN {literal(since)} AND {literal(until)} AND {dates}"
-
-
-@cache
-def _text(name: str) -> str:
-    lines = files("ranklake.lake.fleet").joinpath(f"{name}.sql").read_text(encoding="utf-8").splitlines()
-    return "\n".join(line for line in lines if not line.startswith("--")) + "\n"

@@ -2,15 +2,14 @@
 
 from dataclasses import dataclass
 from datetime import date, timedelta
-from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.runs.asking import Answered, Ask, asking
+from ranklake.lake.runs.asking import Answered, Ask, asking, sql_text
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
+_HERE: Final = "ranklake.lake.fleet"
 WEEKS: Final = 8
 GROUPS: Final = ("team", "pool", "device_name")
 _DAYS: Final = 7
@@ -59,7 +58,7 @@ class FleetState:
 def fleet_state(lake: "Lake") -> FleetState:
     """Return the state of a lake's fleet. Raises what queries raise."""
     ask = asking(lake)
-    through = ask(_text("through")).one["through"]
+    through = ask(sql_text(_HERE, "through")).one["through"]
     name = lake.uri.rstrip("/").rpartition("/")[2]
     if through is None:
         nothing = Answered("", (), "no run and no scheduler told of anything yet")
@@ -69,13 +68,15 @@ def fleet_state(lake: "Lake") -> FleetState:
         through=through,
         week=_weeks(ask, through, 1),
         weeks=_weeks(ask, through, WEEKS),
-        days=ask(_text("days").replace("{weeks}", str(WEEKS)).replace("{dates}", _dates(through, WEEKS * _DAYS))),
+        days=ask(
+            sql_text(_HERE, "days").replace("{weeks}", str(WEEKS)).replace("{dates}", _dates(through, WEEKS * _DAYS))
+        ),
         groups=tuple(ask(_by(group, through)) for group in GROUPS),
     )
 
 
 def _weeks(ask: Ask, through: date, weeks: int) -> Answered:
-    sql = _text("weeks").replace("{through}", through.isoformat()).replace("{weeks}", str(weeks))
+    sql = sql_text(_HERE, "weeks").replace("{through}", through.isoformat()).replace("{weeks}", str(weeks))
     last_days = [through - timedelta(days=_DAYS * week) for week in range(weeks)]
     spine = [f"({n}, DATE '{day - timedelta(days=_DAYS - 1)}', DATE '{day}')" for n, day in enumerate(last_days)]
     return ask(sql.replace("{spine}", ", ".join(spine)).replace("{dates}", _dates(through, weeks * _DAYS)))
@@ -88,7 +89,7 @@ def _by(group: str, through: date) -> str:
         "dates": _dates(through, 2 * _DAYS), "most": str(_MOST),
     }  # fmt: skip
     of = _BY_DEVICE if group == "device_name" else {**_BY_JOBS, "scope": f"scope = '{group}' AND "}
-    return _text("groups").format(
+    return sql_text(_HERE, "groups").format(
         **filled, table=of["table"], scope=of["scope"], clusters=_CLUSTERS.format(**filled, **of)
     )
 
@@ -96,9 +97,3 @@ def _by(group: str, through: date) -> str:
 def _dates(through: date, days: int) -> str:
     """Return the condition for some dates up to one."""
     return f"date BETWEEN DATE '{through - timedelta(days=days - 1)}' AND DATE '{through}'"
-
-
-@cache
-def _text(name: str) -> str:
-    lines = files("ranklake.lake.fleet").joinpath(f"{name}.sql").read_text(encoding="utf-8").splitlines()
-    return "\n".join(line for line in lines if not line.startswith("--")) + "\n"

@@ -3,20 +3,20 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache
-from importlib.resources import files
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.query.literal import literal
-from ranklake.lake.runs.asking import Answered, Row, asking
+from ranklake.lake.runs.asking import Answered, Row, asking, sql_text
 from ranklake.lake.runs.find import Wanted, find
+from ranklake.lake.runs.need import ORDER, Need
 from ranklake.lake.runs.report import MOST_PAGES
 from ranklake.lake.status.liveness import NEEDS_A_LOOK, RankState, liveness
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
+_HERE: Final = "ranklake.lake.oncall"
 HOT_CELSIUS: Final = 90
 """Data-centre GPUs slow themselves down from 83 to 92 degrees on, by model."""
 THROTTLED_RATIO: Final = 0.05
@@ -27,7 +27,6 @@ LATE_S: Final = 3600.0
 """The pipeline runs every five minutes: rows an hour old when they came in say that uploads or ingest are stuck."""
 _BACK: Final = timedelta(days=2)
 _MONTH: Final = timedelta(days=31)
-_ORDER: Final = ("failing", "warning")
 _SHOWN: Final = 8
 _RANKS: Final = {
     "hung": ("lives, and no step or phase begins", "py-spy dump --pid PID there; run.flight_recorder keeps dumps"),
@@ -38,29 +37,6 @@ _RANKS: Final = {
     "missing": ("nothing was ever heard of it", "look at its node, and whether its process can write its local spool"),
     "abandoned": ("its process died without a word", "look at the node's log: out of memory, a kill, a lost device"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """One thing that needs a look.
-
-    Attributes
-    ----------
-    state
-        How bad it is: ``failing`` or ``warning``.
-    what, detail
-        In a few words, and its evidence.
-    next_step
-        A command, or what to look at.
-    run
-        Run that it is about; empty for none.
-    """
-
-    state: str
-    what: str
-    detail: str
-    next_step: str
-    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +73,7 @@ def on_call(lake: "Lake") -> OnCall:
     """Return what needs a look, as of the last ingest. Raises what queries raise."""
     ask = asking(lake)
     name = lake.uri.rstrip("/").rpartition("/")[2]
-    pipeline = ask(_text("until"))
+    pipeline = ask(sql_text(_HERE, "until"))
     until: datetime | None = pipeline.one.get("until")
     if until is None:
         nothing = Answered("", (), "nothing was ingested yet")
@@ -111,7 +87,7 @@ def on_call(lake: "Lake") -> OnCall:
     needs = [*_of_ranks(liveness(lake, (), until)), *_of_failed(failed.rows), *_of_checks(checks.rows)]
     needs += [*_of_devices(devices.rows), *_of_stragglers(stragglers.rows), *_of_running(running.rows)]
     needs += _of_pipeline(pipeline.one)
-    needs.sort(key=lambda one: _ORDER.index(one.state))
+    needs.sort(key=lambda one: ORDER.index(one.state))
     paged = tuple(str(row["run"]) for row in find(ask, Wanted(), "newest", MOST_PAGES).rows)
     return OnCall(name, until, tuple(needs), paged, pipeline, running, failed, stragglers, devices, checks)
 
@@ -211,10 +187,4 @@ def _filled(name: str, until: datetime) -> str:
         "hot_celsius": str(HOT_CELSIUS),
         "throttled_ratio": str(THROTTLED_RATIO),
     }
-    return _text(name).format(**fills)
-
-
-@cache
-def _text(name: str) -> str:
-    lines = files("ranklake.lake.oncall").joinpath(f"{name}.sql").read_text(encoding="utf-8").splitlines()
-    return "\n".join(line for line in lines if not line.startswith("--")) + "\n"
+    return sql_text(_HERE, name).format(**fills)

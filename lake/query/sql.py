@@ -7,7 +7,7 @@ columns and types, so that ``SELECT count(*) FROM gpu_samples`` gives 0 on a mac
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -95,10 +95,13 @@ class Answer:
         Its rows.
     sketch
         Which columns and former names it used; nothing where it was asked without former names.
+    versions
+        Delta versions of the tables that its words name; None of one that was never written.
     """
 
     rows: pa.Table
     sketch: Sketch
+    versions: Mapping[str, int | None] = field(default_factory=dict)
 
 
 def answer(  # noqa: PLR0913 - what may be said of a query
@@ -199,7 +202,8 @@ def answer(  # noqa: PLR0913 - what may be said of a query
         frame = planned(ctx)
         with _veiling(role, contracts, names):
             found = without_former(plain(frame.to_arrow_table()))
-    return Answer(_with_files(found, live, kept) if _EXPLAINS.match(text) else found, drawn)
+    versions = {name: None if handle is None else handle.version() for name, handle in handles.items()}
+    return Answer(_with_files(found, live, kept) if _EXPLAINS.match(text) else found, drawn, versions)
 
 
 def query(

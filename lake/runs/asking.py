@@ -1,17 +1,21 @@
 """Asking: SQL in, rows out, kept together; and what a role may not see told as the reason why nothing is known."""
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.query.errors import QueryError
-from ranklake.lake.query.sql import query
+from ranklake.lake.query.sql import answer
 
 if TYPE_CHECKING:
     from ranklake.lake.query.roles import Role
     from ranklake.lake.storage.store import Lake
 
 Row = Mapping[str, Any]
+_READS: Final = re.compile(r'\b(?:from|join)\s+"?(\w+)', re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +30,15 @@ class Answered:
         What it gave, columns by name.
     reason
         Why nothing is known, where it was not asked or must not be told; else empty.
+    versions
+        Delta versions of the tables that were read; None of one that was never written. No part of what was answered:
+        facts that are equal at two versions are equal.
     """
 
     sql: str
     rows: tuple[Row, ...] = ()
     reason: str = ""
+    versions: Mapping[str, int | None] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def one(self) -> Row:
@@ -50,10 +58,24 @@ def asking(lake: "Lake", role: "Role | None" = None) -> Ask:
 
     def ask(sql: str) -> Answered:
         try:
-            return Answered(sql, tuple(query(lake, sql, role=role).to_pylist()))
+            found = answer(lake, sql, role=role)
         except QueryError as error:
             if role is None or not error.what.startswith("unknown "):
                 raise
             return Answered(sql, (), f"role {role.name} does not see it ({error.what})")
+        return Answered(sql, tuple(found.rows.to_pylist()), versions=read_by(sql, found.versions))
 
     return ask
+
+
+def read_by(sql: str, versions: Mapping[str, int | None]) -> dict[str, int | None]:
+    """Return the versions of the tables that a text reads, of those that it may."""
+    names = set(_READS.findall(sql))
+    return {name: at for name, at in sorted(versions.items()) if name in names}
+
+
+@cache
+def sql_text(package: str, name: str) -> str:
+    """Return the SQL of a file in a package, without its comments, so that a reader can run it."""
+    lines = files(package).joinpath(f"{name}.sql").read_text(encoding="utf-8").splitlines()
+    return "\n".join(line for line in lines if not line.startswith("--")) + "\n"

@@ -1,18 +1,18 @@
 """The SQL of what is told of runs: each text stands alone, so that a reader can run it."""
 
 import re
-from functools import cache
-from importlib.resources import files
 from typing import Final
 
 from ranklake.lake.query.literal import literal
+from ranklake.lake.runs.asking import sql_text
 
+_HERE: Final = "ranklake.lake.runs"
 _BRACES: Final = re.compile(r"\{(where|having|runs)\}")
 
 
 def of_run(name: str, run: str, **numbers: int) -> str:
     """Return the SQL of a file beside this module for one run; `numbers` fill its braces."""
-    return _text(name).format(**numbers).replace("$run", literal(run))
+    return sql_text(_HERE, name).format(**numbers).replace("$run", literal(run))
 
 
 def summaries(where: str = "TRUE", having: str = "TRUE") -> str:
@@ -57,15 +57,9 @@ def sampled(runs: tuple[str, ...]) -> str:
 
 def rewrites() -> str:
     """Return the SQL of one row that changes with rows that were changed."""
-    return _text("rewrites")
+    return sql_text(_HERE, "rewrites")
 
 
 def _filled(name: str, **parts: str) -> str:
     """Return the SQL of a file with parts in its braces. All in one pass: a run may be called ``{having}``."""
-    return _BRACES.sub(lambda found: parts[found[1]], _text(name))
-
-
-@cache
-def _text(name: str) -> str:
-    lines = files("ranklake.lake.runs").joinpath(f"{name}.sql").read_text(encoding="utf-8").splitlines()
-    return "\n".join(line for line in lines if not line.startswith("--")) + "\n"
+    return _BRACES.sub(lambda found: parts[found[1]], sql_text(_HERE, name))

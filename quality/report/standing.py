@@ -1,13 +1,15 @@
 """What stands of quality as a whole: its trend, objectives, incidents and holds, each with its SQL."""
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.query.sql import session
-from ranklake.lake.runs.asking import Answered
+from ranklake.lake.runs.asking import Answered, read_by
 from ranklake.quality.incidents import statement as every_incident
 from ranklake.quality.objectives import statement as objectives_of
 from ranklake.quality.report import statements
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
 Rows = list[dict[str, Any]]
+TABLES: Final = (RESULTS, "quality_releases", "ingest_plans")
 _ALARMS: Final = ("critical", "error")
 _COLUMNS: Final = (
     *("table", "partition_date", "check_id", "column", "severity", "status", "rows_checked", "rows_failed"),
@@ -30,7 +33,7 @@ _COLUMNS: Final = (
 
 def results_session(lake: "Lake") -> "SessionContext":
     """Return a session in which the results are in memory: a dozen queries decode them once."""
-    ctx = session(lake, [RESULTS, "quality_releases", "ingest_plans"])
+    ctx = session(lake, TABLES)
     names = ", ".join(f'"{name}"' for name in _COLUMNS)
     rows = ctx.sql(f"SELECT {names} FROM {RESULTS}").to_arrow_table()  # noqa: S608 - no foreign text
     ctx.deregister_table(RESULTS)
@@ -49,7 +52,7 @@ def standing(
         text = objectives_of(statements.on_results(where, ""), wanted, tables, checked_at.date())
         objectives = Answered(text, tuple(ask(text)))
     every, held = ask(every_incident(where)), ask(statements.held(where))
-    return Standing(
+    answers = (
         Answered(statements.trend(where), tuple(ask(statements.trend(where)))),
         objectives,
         Answered(statements.incidents(where), tuple(every[: statements.MOST_INCIDENTS])),
@@ -57,6 +60,9 @@ def standing(
         Answered(statements.held(where), tuple(held)),
         Answered(statements.held_counts(where), (_held_counts(held),)),
     )
+    handles = {name: delta_table(lake, name) for name in TABLES}
+    versions = {name: None if handle is None else handle.version() for name, handle in handles.items()}
+    return Standing(*(replace(one, versions=read_by(one.sql, versions)) for one in answers))
 
 
 def _counts(incidents: Rows) -> dict[str, Any]:

@@ -27,9 +27,10 @@ class Read(HTMLParser):
             self._specs = ""
             self.specs_of.append(given.get("data-source", ""))
         elif tag == "table":
-            self._table = given["data-source"]
-            self.keys[self._table] = given["data-key"].split()
-            self.rows[self._table] = []
+            self._table = given.get("data-source")
+            if self._table:  # of facts that SQL gives
+                self.keys[self._table] = given["data-key"].split()
+                self.rows[self._table] = []
         elif tag == "tr" and self._table:
             self._row = {}
         if "data-absent" in given:
@@ -66,8 +67,12 @@ def shown(value):
 
 
 def compared(lake, text):
-    """Compare each figure and cell of a page with what the SQL beside it gives; return how many there were."""
+    """Compare each figure and cell of a page with what the SQL beside it gives; return how many there were.
+
+    Beside each SQL stands which versions of tables it read.
+    """
     page = Read(text)
+    assert text.count("<p>Read: ") + text.count(" Read: ") >= len(page.sql)
     answers = {name: query(lake, sql).to_pylist() for name, sql in page.sql.items()}
     assert answers.keys() >= {*page.rows}
     for source, column, value in page.figures:

@@ -9,7 +9,7 @@ from ranklake.lake.fleet.cluster import HOURS, ClusterState
 from ranklake.lake.runs.asking import Answered, Row
 from ranklake.views.html.charts import Chart
 from ranklake.views.html.cluster_charts import bins, lines_by_hour, node_heat_map
-from ranklake.views.html.figures import Column, FactTable, Figure, Source
+from ranklake.views.html.figures import Column, FactTable, Figure, sourced
 from ranklake.views.html.shell import Entry, Page
 from ranklake.views.html.site import Section
 from ranklake.views.html.step_charts import short, values_of
@@ -105,7 +105,7 @@ def _facts(found: ClusterState, headline: str, state: str) -> Mapping[str, Any]:
 
 def _figures(totals: Answered) -> Iterator[Figure]:
     row: Row = totals.one
-    source = Source("totals", totals.sql)
+    source = sourced("totals", totals)
     for name, label, unit, text, why, definition in _FIGURES:
         value = row[name]
         unknown = why if value is None else ""
@@ -122,13 +122,13 @@ def _charts(found: ClusterState) -> Iterator[Chart]:
         words = "Busy over observed time. The least utilized nodes are on top; a row is a node, or several alike."
         rows = max(row["place"] for row in found.heat.rows) + 1
         yield Chart(
-            "heat", "Nodes by hour", words, node_heat_map(values, rows), Source("heat", found.heat.sql), is_wide=True
+            "heat", "Nodes by hour", words, node_heat_map(values, rows), sourced("heat", found.heat), is_wide=True
         )
     if found.spread.rows:
         tenths = [{"tenth": row["tenth"] / 10, "nodes": row["nodes"]} for row in found.spread.rows]
         words = "How many nodes were utilized how much, on average over these hours."
-        yield Chart("spread", "Nodes by utilization", words, bins(tenths), Source("spread", found.spread.sql))
-    source = Source("hours", found.hours.sql)
+        yield Chart("spread", "Nodes by utilization", words, bins(tenths), sourced("spread", found.spread))
+    source = sourced("hours", found.hours)
     for name, title, words, parts, unit, form in (
         ("ratios", "Utilization and allocation by hour", "Ratios of sums over all clusters.",
          {"utilization_ratio": "utilization", "allocation_ratio": "allocated"}, "ratio", ".0%"),
@@ -150,4 +150,4 @@ def time_of(row: Row) -> str:
 
 
 def _table(name: str, caption: str, found: Answered, key: str, columns: tuple[Column, ...]) -> FactTable:
-    return FactTable(caption, Source(name, found.sql), columns, [key], name, found.rows, empty="None in these hours.")
+    return FactTable(caption, sourced(name, found), columns, [key], name, found.rows, empty="None in these hours.")

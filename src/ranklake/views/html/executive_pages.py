@@ -9,7 +9,7 @@ from ranklake.lake.fleet.facts import FleetState
 from ranklake.lake.runs.asking import Answered, Row
 from ranklake.views.html.charts import Chart
 from ranklake.views.html.date_charts import lines_by_date
-from ranklake.views.html.figures import Column, FactTable, Figure, Source, time_text
+from ranklake.views.html.figures import Column, FactTable, Figure, sourced, time_text
 from ranklake.views.html.run_page import LOW_MFU
 from ranklake.views.html.shell import Entry, Page
 from ranklake.views.html.site import Section
@@ -163,7 +163,7 @@ def _facts(found: FleetState, headline: str, state: str) -> Mapping[str, Any]:
 def _figures(found: FleetState) -> Iterator[Figure]:
     week: Row = found.week.one
     before: Row = found.weeks.rows[1]
-    source = Source("week", found.week.sql, "The week before is the second row of the table of weeks.")
+    source = sourced("week", found.week, "The week before is the second row of the table of weeks.")
     for name, label, unit, text, why, definition in _FIGURES:
         value = week[name]
         if value is None:
@@ -186,7 +186,7 @@ def _part(week: Row) -> str:
 
 
 def _charts(days: Answered) -> Iterator[Chart]:
-    source = Source("days", days.sql)
+    source = sourced("days", days)
     hours = {"delivered_h": "delivered", "busy_h": "busy", "idle_h": "held idle", "device_h": "of runs",
              "wasted_h": "wasted by runs"}  # fmt: skip
     ratios = {"utilization_ratio": "utilization", "goodput_ratio": "goodput"}
@@ -201,4 +201,4 @@ def _charts(days: Answered) -> Iterator[Chart]:
 
 
 def _table(name: str, caption: str, found: Answered, key: list[str], columns: tuple[Column, ...]) -> FactTable:
-    return FactTable(caption, Source(name, found.sql), columns, key, name, found.rows, empty="Nothing in these days.")
+    return FactTable(caption, sourced(name, found), columns, key, name, found.rows, empty="Nothing in these days.")

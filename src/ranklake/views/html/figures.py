@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, Final
 
+from ranklake.lake.runs.asking import Answered
+
 UNKNOWN: Final = "unknown"
 
 
@@ -25,6 +27,17 @@ class Source:
     name: str
     sql: str
     note: str = ""
+
+
+def sourced(name: str, answered: Answered, note: str = "") -> Source:
+    """Return where an answer is from, with the versions of the tables that were read."""
+    return Source(name, answered.sql, " ".join(filter(None, (note, versions_text(answered.versions)))))
+
+
+def versions_text(versions: Mapping[str, int | None]) -> str:
+    """Return the versions of tables in a sentence; empty for none."""
+    told = [f"{table}, never written" if at is None else f"{table} at version {at:,}" for table, at in versions.items()]
+    return f"Read: {'; '.join(told)}." if told else ""
 
 
 @dataclass(frozen=True, slots=True)

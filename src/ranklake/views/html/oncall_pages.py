@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ranklake.lake.oncall.facts import OnCall
 from ranklake.lake.runs.asking import Answered
-from ranklake.views.html.figures import Column, FactTable, Figure, Source, time_text
+from ranklake.views.html.figures import Column, FactTable, Figure, sourced, time_text
 from ranklake.views.html.run_pages import href
 from ranklake.views.html.run_tables import STATES
 from ranklake.views.html.shell import Entry, Page
@@ -101,7 +101,7 @@ def _facts(found: OnCall, headline: str, state: str) -> Mapping[str, Any]:
 
 
 def _figures(found: OnCall) -> Iterator[Figure]:
-    row, source = found.pipeline.one, Source("pipeline", found.pipeline.sql)
+    row, source = found.pipeline.one, sourced("pipeline", found.pipeline)
     late = row["lag_s"]
     said = "From the newest row's own time to the commit that brought it in."
     why = "no row of the last month came in"
@@ -144,4 +144,4 @@ def _table(
     paged: tuple[str, ...] = (),
 ) -> FactTable:
     links = {run: href(run) for run in paged} if key[0] == "run" else {}
-    return FactTable(caption, Source(name, found.sql), columns, key, name, found.rows, links, STATES, empty)
+    return FactTable(caption, sourced(name, found), columns, key, name, found.rows, links, STATES, empty)

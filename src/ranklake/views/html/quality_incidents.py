@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Final
 
 from ranklake.quality.report.state import ERRORED, FAILING, PASSED, WARNING, Standing
-from ranklake.views.html.figures import Column, FactTable, Figure, Source, time_text
+from ranklake.views.html.figures import Column, FactTable, Figure, sourced, time_text
 from ranklake.views.html.shell import Page
 from ranklake.views.words import counted
 
@@ -78,7 +78,7 @@ def _facts(found: Standing, links: dict[str, str]) -> dict[str, Any]:
         "figures": list(_figures(found)),
         "held": _held(found, links),
         "incidents": FactTable(
-            "Incidents, open ones first, then the worst", Source("incidents", found.incidents.sql, _DAYS), _INCIDENTS,
+            "Incidents, open ones first, then the worst", sourced("incidents", found.incidents, _DAYS), _INCIDENTS,
             ["table", "check_id", "column", "opened"], "incidents", found.incidents.rows, links, badges,
             "No check ever failed.",
         ),
@@ -88,16 +88,16 @@ def _facts(found: Standing, links: dict[str, str]) -> dict[str, Any]:
 def _held(found: Standing, links: dict[str, str]) -> FactTable:
     note = "Partitions that an applied release let go on are left out: ranklake quality held tells the same."
     return FactTable(
-        "Held back from rollups", Source("held", found.held.sql, note), _HELD, ["table", "partition_date"], "held",
+        "Held back from rollups", sourced("held", found.held, note), _HELD, ["table", "partition_date"], "held",
         found.held.rows, links, empty="Nothing is held back.",
     )  # fmt: skip
 
 
 def _figures(found: Standing) -> Iterator[Figure]:
-    counts, source = found.incident_counts.one, Source("incident-counts", found.incident_counts.sql, _DAYS)
+    counts, source = found.incident_counts.one, sourced("incident-counts", found.incident_counts, _DAYS)
     for name, label, state, unit, definition in _COUNTS:
         yield Figure(label, counts[name], unit, definition, source, name, state if counts[name] else "")
-    held, source = found.held_counts.one, Source("held-counts", found.held_counts.sql)
+    held, source = found.held_counts.one, sourced("held-counts", found.held_counts)
     said = "Partitions that checks with on_fail: hold keep back from rollups, and nobody released."
     yield Figure(
         "held back", held["partitions"], "{partition}", said, source, "partitions", ERRORED if found.held.rows else ""

@@ -21,9 +21,10 @@ from ranklake.quality.report.state import (
     TableState,
     Totals,
 )
+from ranklake.quality.results import RESULTS
 from ranklake.views.html import quality_incidents
 from ranklake.views.html.charts import Chart, heat_map, stacked_by_date
-from ranklake.views.html.figures import Column, FactTable, Figure, Source
+from ranklake.views.html.figures import Column, FactTable, Figure, Source, versions_text
 from ranklake.views.html.quality_trend import objectives_table, trend_charts
 from ranklake.views.html.shell import Entry, Page
 from ranklake.views.html.site import Section
@@ -107,7 +108,7 @@ def section(found: QualityState) -> Section:
     names = frozenset(one.table for one in found.tables)
     links = {name: _href(name) for name in sorted(names)}
     incidents = quality_incidents.page(found.standing, links, _TRAIL)
-    pages = [_overview(found, headline), incidents, *(_of_table(one, names) for one in found.tables)]
+    pages = [_overview(found, headline), incidents, *(_of_table(one, names, found.version) for one in found.tables)]
     entries = [Entry(incidents.title, "page", quality_incidents.state_of(found.standing), incidents.path)]
     entries += [Entry(one.table, f"{one.kind} table", one.state, _href(one.table)) for one in found.tables]
     entries += [
@@ -139,7 +140,7 @@ def _overview(found: QualityState, headline: str) -> Page:
 
 
 def _overview_facts(found: QualityState, headline: str) -> dict[str, Any]:
-    note = "" if found.version is None else f"Read from quality_results at version {found.version}."
+    note = versions_text({RESULTS: found.version})
     every = [check for one in found.tables for check in one.checks if check.state in OPEN]
     first = list(islice(_first(every), _MOST_FIRST))
     every_part = (one for table in found.tables for one in table.partitions)
@@ -180,14 +181,15 @@ def _first(checks: Iterable[CheckState]) -> Iterator[CheckState]:
             yield check
 
 
-def _of_table(one: TableState, tables: frozenset[str]) -> Page:
+def _of_table(one: TableState, tables: frozenset[str], version: int | None) -> Page:
     linked = tables.intersection({*one.made_from, *one.used_by})
-    facts = partial(_table_facts, one, linked)
+    facts = partial(_table_facts, one, linked, version)
     digest = _digest([one, *sorted(linked)])
     return Page(_href(one.table), one.table, "quality_table.html", facts, digest, _TRAIL)
 
 
-def _table_facts(one: TableState, linked: frozenset[str]) -> dict[str, Any]:
+def _table_facts(one: TableState, linked: frozenset[str], version: int | None) -> dict[str, Any]:
+    note = versions_text({RESULTS: version})
     told = [check for check in one.checks if check.state not in {PASSED, SKIPPED}][:_MOST_DRAWN]
     rows = [_name(check) for check in told]
     values = [
@@ -207,14 +209,14 @@ def _table_facts(one: TableState, linked: frozenset[str]) -> dict[str, Any]:
     return {
         "one": one,
         "headline": verdict(one.state, one.totals),
-        "figures": _figures(one.totals, Source("totals", one.sources.totals)),
+        "figures": _figures(one.totals, Source("totals", one.sources.totals, note)),
         "sparklines": {_anchor(check): _of_check(check) for check in one.checks},
         "checks": FactTable(
-            "Checks, worst first", Source("checks", one.sources.checks), _CHECK_COLUMNS,
+            "Checks, worst first", Source("checks", one.sources.checks, note), _CHECK_COLUMNS,
             ["check_id", "column", "severity"],
         ),
         "partitions": FactTable(
-            "Partitions, latest first", Source("partitions", one.sources.partitions), _PARTITION_COLUMNS,
+            "Partitions, latest first", Source("partitions", one.sources.partitions, note), _PARTITION_COLUMNS,
             ["partition_date"],
         ),
         "charts": [chart] if values else [],

@@ -6,7 +6,7 @@ from typing import Final
 from ranklake.quality.report.state import FAILING, PASSED, UNCHECKED, WARNING, Standing
 from ranklake.views.html.charts import Chart
 from ranklake.views.html.date_charts import lines_by_date
-from ranklake.views.html.figures import Column, FactTable, Source, time_text
+from ranklake.views.html.figures import Column, FactTable, sourced, time_text
 
 
 def _percent(value: float) -> str:
@@ -43,13 +43,13 @@ def trend_charts(found: Standing) -> Iterator[Chart]:
         yield Chart(
             "trend", "Checks that pass, by date",
             "Share of the checks that had something to judge, all tables together; rows in quarantine fail no more.",
-            spec, Source("trend", found.trend.sql),
+            spec, sourced("trend", found.trend),
         )  # fmt: skip
 
 
 def objectives_table(found: Standing) -> FactTable:
     """Return what was attained of each objective."""
-    source = Source("objectives", found.objectives.sql, "Objectives are [[quality.objectives]] of ranklake.toml.")
+    source = sourced("objectives", found.objectives, "Objectives are [[quality.objectives]] of ranklake.toml.")
     return FactTable(
         "Objectives", source, _COLUMNS, ["slo"], "objectives", found.objectives.rows, {}, _STATES,
         "No objective is configured, or nothing was checked yet.",

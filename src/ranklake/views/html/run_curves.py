@@ -8,7 +8,7 @@ from ranklake.lake.runs.asking import Answered, Row
 from ranklake.lake.runs.facts import PHASES
 from ranklake.lake.runs.report import RunState
 from ranklake.views.html.charts import Chart
-from ranklake.views.html.figures import Source
+from ranklake.views.html.figures import sourced
 from ranklake.views.html.step_charts import bar, curve, rank_heat_map, short, stacked, values_of
 
 KINDS: Final = ("productive", "init", "checkpoint", "evaluation", "restart", "lost_work", "stall", "unattributed")
@@ -20,7 +20,7 @@ _MANY: Final = 10_000
 def charts(found: RunState) -> Iterator[Chart]:
     """Yield the charts of a run that something is known for."""
     steps, utilization = found.curves.steps, found.curves.utilization
-    source = Source("curve", steps.sql)
+    source = sourced("curve", steps)
     yield from _loss(found)
     values = values_of(steps.rows, ["step", "step_time_s", "step_time_min_s", "step_time_max_s"])
     if values:
@@ -37,7 +37,7 @@ def charts(found: RunState) -> Iterator[Chart]:
         peak = f"{row.get('peak_dtype')} peak: {row.get('peak_source')}"
         words = f"Model FLOPs ({row.get('flops_convention')}) over a {peak}."
         spec = curve(values, "mfu_ratio", "MFU", form=".1%")
-        yield Chart("mfu", "MFU", words, spec, Source("utilization", utilization.sql))
+        yield Chart("mfu", "MFU", words, spec, sourced("utilization", utilization))
     phases = [phase for phase in PHASES if any(row[phase] is not None for row in steps.rows)]
     if phases:
         values = [{name: row[name] or 0.0 for name in row} for row in values_of(steps.rows, ["step", *phases])]
@@ -57,7 +57,7 @@ def _loss(found: RunState) -> Iterator[Chart]:
         spec = curve(values, "loss", "loss", ("loss_min", "loss_max"))
         words = "Mean over ranks; the band is from the least to the greatest of any rank."
         note = f"No band: {losses.reason}." if losses.reason else f"The band: {' '.join(losses.sql.split())}"
-        yield Chart("loss", "Loss", words, spec, Source("curve", found.curves.steps.sql, note))
+        yield Chart("loss", "Loss", words, spec, sourced("curve", found.curves.steps, note))
 
 
 def _goodput(found: Answered) -> Iterator[Chart]:
@@ -76,7 +76,7 @@ def _goodput(found: Answered) -> Iterator[Chart]:
     ]
     words = "Seconds of all attempts by kind; goodput is the productive share."
     spec = bar(parts, [str(one["part"]) for one in parts], "s")
-    yield Chart("goodput", "Where the wall time went", words, spec, Source("goodput", found.sql))
+    yield Chart("goodput", "Where the wall time went", words, spec, sourced("goodput", found))
 
 
 def _heat(heat: Answered) -> Iterator[Chart]:
@@ -103,7 +103,7 @@ def _heat(heat: Answered) -> Iterator[Chart]:
         words += " Each row is a group of ranks and shows its slowest."
     spec = rank_heat_map(values, len({row["row"] for row in heat.rows}))
     title = "Ranks by step: who holds the others up"
-    yield Chart("heat", title, words, spec, Source("heat", heat.sql), is_wide=True)
+    yield Chart("heat", title, words, spec, sourced("heat", heat), is_wide=True)
 
 
 def _ranks(row: Row) -> str:
@@ -125,4 +125,4 @@ def metrics(found: Answered, units: Mapping[str, str]) -> Iterator[Chart]:
             continue
         form = ",.3~s" if max(abs(value["mean"] or 0) for value in values) >= _MANY else ",.4~g"
         spec = curve(values, "mean", "value" if is_plain else unit, ("low", "high"), form)
-        yield Chart(f"metric-{place}", metric, words, {**spec, "height": 120}, Source("metrics", found.sql))
+        yield Chart(f"metric-{place}", metric, words, {**spec, "height": 120}, sourced("metrics", found))

@@ -11,7 +11,7 @@ from ranklake.lake.runs.find import flat
 from ranklake.lake.runs.report import run_state
 from ranklake.lake.runs.said import said_of
 from ranklake.lake.runs.slowed import Cause
-from ranklake.views.html.figures import Figure, Source, time_text
+from ranklake.views.html.figures import Figure, sourced, time_text
 from ranklake.views.html.run_curves import charts, metrics
 from ranklake.views.html.run_tables import STATES, tables
 from ranklake.views.html.slowdown_charts import slowdown_charts, verdict
@@ -58,8 +58,8 @@ def page_facts(ask: Ask, why: Callable[[str], Cause], run: str, units: Mapping[s
         "unavailable": sorted(facts_in(last.get("unavailable")).items()),
         "config": [(name, _plain(value)) for name, value in flat(facts_in(last.get("config")))],
         "labels": [(name, _plain(value)) for name, value in flat(facts_in(last.get("labels")))],
-        "said_source": Source("said", facts.annotations.sql, facts.annotations.reason or "Notes are on no page."),
-        "code_source": Source("code", facts.code.sql, "The last row: that of the last attempt."),
+        "said_source": sourced("said", facts.annotations, facts.annotations.reason or "Notes are on no page."),
+        "code_source": sourced("code", facts.code, "The last row: that of the last attempt."),
         "no_code": facts.code.reason or "the run recorded nothing of it",
     }
 
@@ -97,7 +97,7 @@ def _about(facts: RunFacts) -> str:
 
 
 def _figures(facts: RunFacts) -> Iterator[Figure]:
-    row, source = facts.summary.one, Source("summary", facts.summary.sql)
+    row, source = facts.summary.one, sourced("summary", facts.summary)
     missing = facts.summary.reason or "no summary"
 
     def figure(

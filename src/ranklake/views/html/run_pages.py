@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ranklake.lake.runs.asking import Row
 from ranklake.lake.runs.report import RunsState
-from ranklake.views.html.figures import Column, FactTable, Figure, Source, time_text
+from ranklake.views.html.figures import Column, FactTable, Figure, sourced, time_text
 from ranklake.views.html.run_page import LOW_MFU, page_facts
 from ranklake.views.html.run_tables import STATES
 from ranklake.views.html.shell import Entry, Page
@@ -92,10 +92,10 @@ def _index(found: RunsState, headline: str, state: str) -> Page:
 
 
 def _index_facts(found: RunsState, headline: str, state: str) -> Mapping[str, Any]:
-    source = Source("totals", found.totals.sql)
+    source = sourced("totals", found.totals)
     totals = found.totals.one
     table = FactTable(
-        f"Runs, newest first{_cut(found)}", Source("runs", found.listed.sql), _COLUMNS, ["run"], "runs",
+        f"Runs, newest first{_cut(found)}", sourced("runs", found.listed), _COLUMNS, ["run"], "runs",
         found.listed.rows, {run: href(run) for run in found.marks}, STATES, "No runs: run 'ranklake pipeline' first.",
     )  # fmt: skip
     figures = [

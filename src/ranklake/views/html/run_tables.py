@@ -5,7 +5,7 @@ from typing import Final
 
 from ranklake.lake.runs.asking import Answered
 from ranklake.lake.runs.facts import RunFacts
-from ranklake.views.html.figures import Column, FactTable, Source, time_text
+from ranklake.views.html.figures import Column, FactTable, sourced, time_text
 from ranklake.views.words import percent_text, size_text
 from ranklake.views.words import time_text as length_text
 
@@ -45,7 +45,7 @@ def _table(
     states: Mapping[str, str] | None = None,
 ) -> FactTable:  # fmt: skip
     told = f"Unknown: {found.reason}." if found.reason else f"{empty[0].upper()}{empty[1:]}."
-    return FactTable(caption, Source(name, found.sql), columns, key, name, found.rows, {}, states or {}, told)
+    return FactTable(caption, sourced(name, found), columns, key, name, found.rows, {}, states or {}, told)
 
 
 def _seconds(ns: int) -> str:

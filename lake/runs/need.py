@@ -1,0 +1,30 @@
+"""Something that needs a look: with its evidence and the next step."""
+
+from dataclasses import dataclass
+from typing import Final
+
+ORDER: Final = ("failing", "warning")
+"""States of what needs a look, the worst first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One thing that needs a look.
+
+    Attributes
+    ----------
+    state
+        How bad it is: ``failing`` or ``warning``.
+    what, detail
+        In a few words, and its evidence.
+    next_step
+        A command, or what to look at.
+    run
+        Run that it is about; empty for none.
+    """
+
+    state: str
+    what: str
+    detail: str
+    next_step: str
+    run: str = ""
