@@ -34,9 +34,18 @@ from ranklake.quality.report.gather import gather
 from ranklake.quality.tables import KINDS
 from ranklake.retention.apply import apply
 from ranklake.retention.plan import make_plan
+from ranklake.retention.policy import PolicyError
+from ranklake.retention.report.facts import governance
 from ranklake.retention.reviews import record_overdue
 from ranklake.retention.sweep import sweep
-from ranklake.views.html import cluster_pages, executive_pages, oncall_pages, quality_pages, run_pages
+from ranklake.views.html import (
+    cluster_pages,
+    executive_pages,
+    governance_pages,
+    oncall_pages,
+    quality_pages,
+    run_pages,
+)
 from ranklake.views.html.site import Section, publish
 
 Progress = Callable[[int, int], None]
@@ -140,19 +149,28 @@ def report_of(context: Context, names: Sequence[str], run: str = "") -> dict[str
     Raises also `ranklake.lake.runs.find.NoSuchRunError`.
     """
     lake = context.open_lake()
-    made = [_SECTIONS[name](lake, run) for name in names]
+    made = [_SECTIONS[name](context, lake, run) for name in names]
     done = publish(context.place(context.config.report_out()), *made)
     told = {one.name: {"title": one.title, "state": one.state, "headline": one.headline} for one in made}
     return {**told, "published": asdict(done)}
 
 
-_SECTIONS: Final[Mapping[str, Callable[[Lake, str], Section]]] = MappingProxyType(
+def _governance(context: Context, lake: Lake) -> Section:
+    try:
+        policies = context.policies(lake)
+    except PolicyError as error:
+        return governance_pages.unusable(lake.uri.rstrip("/").rpartition("/")[2], error.what)
+    return governance_pages.section(governance(lake, policies, datetime.now(UTC).date()))
+
+
+_SECTIONS: Final[Mapping[str, Callable[[Context, Lake, str], Section]]] = MappingProxyType(
     {
-        "oncall": lambda lake, _: oncall_pages.section(on_call(lake)),
-        "quality": lambda lake, _: quality_pages.section(gather(lake)),
-        "runs": lambda lake, run: run_pages.section(runs_state(lake, run)),
-        "cluster": lambda lake, _: cluster_pages.section(cluster_state(lake)),
-        "executive": lambda lake, _: executive_pages.section(fleet_state(lake)),
+        "oncall": lambda _, lake, __: oncall_pages.section(on_call(lake)),
+        "quality": lambda _, lake, __: quality_pages.section(gather(lake)),
+        "runs": lambda _, lake, run: run_pages.section(runs_state(lake, run)),
+        "cluster": lambda _, lake, __: cluster_pages.section(cluster_state(lake)),
+        "executive": lambda _, lake, __: executive_pages.section(fleet_state(lake)),
+        "governance": lambda context, lake, _: _governance(context, lake),
     }
 )
 """Sections of the report by name: what makes them, in the order of the navigation."""

@@ -7,10 +7,12 @@ from importlib.resources import files
 
 import pytest
 from governed import Site, under
+from retaining import CONTRACTS, POLICIES, TODAY
 from rollup_inputs import NOON, append
 from segments import DAY, step_rows
 from told_runs import lake_of_runs
 
+from ranklake.lake.catalog.refresh import refresh
 from ranklake.lake.fleet.cluster import cluster_state
 from ranklake.lake.fleet.facts import fleet_state
 from ranklake.lake.oncall.facts import on_call
@@ -18,7 +20,9 @@ from ranklake.lake.runs.report import runs_state
 from ranklake.lake.storage.store import Lake
 from ranklake.quality.check import run_checks
 from ranklake.quality.report.gather import gather
-from ranklake.views.html import cluster_pages, executive_pages, oncall_pages, run_pages
+from ranklake.retention.holds import set_hold
+from ranklake.retention.report.facts import governance
+from ranklake.views.html import cluster_pages, executive_pages, governance_pages, oncall_pages, run_pages
 from ranklake.views.html.quality_pages import section
 from ranklake.views.html.site import publish
 
@@ -34,6 +38,7 @@ PAGES = (
     "executive/index.html",
     "oncall/index.html",
     "cluster/index.html",
+    "governance/index.html",
 )
 LIMIT_LOSS = """
 extends: steps
@@ -66,6 +71,9 @@ def report(tmp_path_factory):
          "busy_observed_s": 1.0, "busy_s": node / 2, "energy_observed_s": 0.0, "date": NOON.date()}
         for node in range(3)
     ])  # fmt: skip
+    refresh(site.lake)
+    set_hold(site.lake, CONTRACTS, ["run=r1"], "a case", TODAY + timedelta(days=9), "Lena Legal")
+    made = *made, governance_pages.section(governance(site.lake, POLICIES, TODAY))
     made = *made, oncall_pages.section(on_call(lake)), cluster_pages.section(cluster_state(lake))
     publish(Lake.place(str(site.folder / "out")), section(gather(under(site.lake, overlay))), *made)
     return site.folder / "out"

@@ -95,6 +95,19 @@ def executive(context: Context, out: str, *, as_json: bool) -> int:
     return _write(context, "executive", out, as_json=as_json)
 
 
+@report.command()
+@_out_option
+@lake_option
+@json_option
+@with_context
+def governance(context: Context, out: str, *, as_json: bool) -> int:
+    """Write the page of governance: policies against what is stored, what is due, waits, is held, was erased and went.
+
+    Reads the catalog's tables; run 'ranklake catalog refresh' first. All is told as of today. Removes nothing.
+    """
+    return _write(context, "governance", out, as_json=as_json)
+
+
 def _write(
     context: Context, section: str, out: str, run: str = "", *, others: tuple[str, ...] = (), as_json: bool
 ) -> int:

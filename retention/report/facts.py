@@ -1,0 +1,213 @@
+"""The facts of the governance page: each with its SQL, or with the command that tells the same."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from ranklake.lake.query.literal import literal
+from ranklake.lake.runs.asking import Answered, Ask, Row, asking, sql_text
+from ranklake.lake.runs.need import ORDER, Need
+from ranklake.retention.holds import holds_of
+from ranklake.retention.parts import Parts
+from ranklake.retention.plan import due, held_rows
+from ranklake.retention.policy import PolicyError, refuse_waiting
+from ranklake.retention.report.waiting import Waiting, waiting
+from ranklake.retention.rules.read import PACKAGED
+from ranklake.retention.simulate import over_budget
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.storage.store import Lake
+    from ranklake.retention.rules.model import Policies
+
+_HERE: Final = "ranklake.retention.report"
+_MOST: Final = 100
+NO_CATALOG: Final = "the catalog was never refreshed; run 'ranklake catalog refresh'"
+
+
+@dataclass(frozen=True, slots=True)
+class Governance:
+    """What a governance team should know.
+
+    Attributes
+    ----------
+    lake, today, policies
+        Last part of its location; the UTC date as of which all is told; name and digest of the policies.
+    needs
+        What needs a look, worst first.
+    totals, tables, owners, teams
+        What is stored: in all, against what the policies say, by who answers for it, by whose runs sent it.
+    rules, due, waiting
+        What files and registers say: the rules, what a plan of today would take by table, proposals that wait.
+    undecided
+        Why nothing can be said of what is due; else empty.
+    holds, rows_held, erasures, removals
+        By the audit trail and the registers; rows that would be due but for holds. What archives and costs say joins
+        them here.
+    """
+
+    lake: str
+    today: date
+    policies: str
+    needs: tuple[Need, ...]
+    totals: Answered
+    tables: Answered
+    owners: Answered
+    teams: Answered
+    rules: tuple[Row, ...]
+    due: tuple[Row, ...]
+    undecided: str
+    waiting: tuple[Waiting, ...]
+    holds: Answered
+    rows_held: int
+    erasures: Answered
+    removals: Answered
+
+    @property
+    def rows_due(self) -> int | None:
+        """Rows that a plan of today would take; None where nobody can say."""
+        return None if self.undecided else sum(row["rows"] for row in self.due)
+
+    @property
+    def reviews_overdue(self) -> int:
+        """Rules whose review date has passed."""
+        return sum(row["review_state"] == "overdue" for row in self.rules)
+
+
+def governance(lake: "Lake", policies: "Policies", today: date) -> Governance:
+    """Return the state of governance on a day. Reads, and writes nothing.
+
+    Raises what queries raise, and `ranklake.lake.trust.allowed_signers.SignersError`.
+    """
+    ask, contracts = asking(lake), lake.contracts()
+    held = tuple(one.name for one in holds_of(lake, today))
+    rules = tuple(_rules(policies, today))
+    taken, undecided = _due(lake, contracts, policies, today)
+    waits = tuple(waiting(lake))
+    erasures = _of(ask, "erasures", most=str(_MOST))
+    budgets = over_budget(lake, contracts, policies)
+    needs = [*_needs_of_rules(rules, undecided, budgets), *_needs_of_erasures(erasures.rows)]
+    needs += [*_needs_of_waiting(waits), *_needs_of_due(taken, waits)]
+    needs.sort(key=lambda one: ORDER.index(one.state))
+    return Governance(
+        lake=lake.uri.rstrip("/").rpartition("/")[2],
+        today=today,
+        policies=f"{_name(policies)} (SHA-256 {policies.sha256[:12]}…)",
+        needs=tuple(needs),
+        totals=_of(ask, "totals"),
+        tables=_of(ask, "tables", today=today.isoformat(), policies=_values(lake, contracts, policies)),
+        owners=_of(ask, "owners"),
+        teams=_of(ask, "teams", most=str(_MOST)),
+        rules=rules,
+        due=taken,
+        undecided=undecided,
+        waiting=waits,
+        holds=_of(ask, "holds", names=", ".join(map(literal, held)) or "''"),
+        rows_held=0 if undecided else sum(held_rows(lake, contracts, policies, today).values()),
+        erasures=erasures,
+        removals=_of(ask, "removals", most=str(_MOST)),
+    )
+
+
+def _name(policies: "Policies") -> str:
+    return "that come with ranklake" if policies.place == PACKAGED else f"of {policies.place.name}"
+
+
+def _of(ask: Ask, name: str, **fills: str) -> Answered:
+    return ask(sql_text(_HERE, name).format(**fills))
+
+
+def _values(lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies") -> str:
+    """Return what the policies say of each table, as rows of SQL: which rule, its period, the longest of any row."""
+    rows = []
+    for contract in contracts.values():
+        parts = Parts(lake, contract, policies.rules, (), {})
+        decided = parts.of_table()
+        longest = parts.periods()[1] if parts.columns else decided.period_days
+        numbers = ("CAST(NULL AS INT)" if days is None else str(days) for days in (decided.period_days, longest))
+        rows.append(f"({literal(contract.table)}, {literal(decided.said_by)}, {', '.join(numbers)})")
+    return ",\n  ".join(rows)
+
+
+def _rules(policies: "Policies", today: date) -> Iterator[Row]:
+    overdue = policies.overdue(today)
+    for rule in sorted(policies.rules, key=lambda one: (one not in overdue, one.review or date.max)):
+        about = "; ".join(f"{key} {', '.join(texts)}" for key, texts in rule.where.items())
+        says = [
+            *([f"delete after {rule.delete_after_days:,} days"] if rule.delete_after_days is not None else []),
+            *(["keep"] if rule.deletes and rule.delete_after_days is None else []),
+            *([f"at least {rule.minimum_days:,} days"] if rule.minimum_days is not None else []),
+            *([f"at most {rule.maximum_days:,} days"] if rule.maximum_days is not None else []),
+            *(f"{action} after {days:,} days" for action, days in rule.waiting.items()),
+        ]
+        yield {
+            "rule": rule.name,
+            "review_state": "overdue" if rule in overdue else "none" if rule.review is None else "ahead",
+            "review": rule.review,
+            "owner": rule.owner,
+            "about": about or "everything",
+            "says": ", ".join(says),
+            "budget_bytes": rule.budget_bytes,
+            "basis": rule.basis,
+            "at": f"{rule.at.file.name}:{rule.at.line}",
+        }
+
+
+def _due(
+    lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", today: date
+) -> tuple[tuple[Row, ...], str]:
+    """Return what a plan of today would take, by table and rule; and why nobody can say."""
+    try:
+        refuse_waiting(policies)
+    except PolicyError as error:
+        return (), error.what
+    items = sorted((one.item for one in due(lake, contracts, policies, today)), key=lambda one: one.table)
+    return tuple(
+        {
+            "table": table,
+            "partitions": len(some),
+            "first_date": min(one.partition_date for one in some),
+            "last_date": max(one.partition_date for one in some),
+            "rows": sum(one.rows for one in some),
+            "bytes": sum(one.bytes for one in some),
+            "rules": ", ".join(sorted({one.rule or "" for one in some})),
+        }
+        for table, group in groupby(items, key=lambda one: one.table)
+        for some in [list(group)]
+    ), ""
+
+
+def _needs_of_rules(rules: tuple[Row, ...], undecided: str, budgets: list[str]) -> Iterator[Need]:
+    if undecided:
+        yield Need("failing", "Nothing is planned under these policies", undecided, "ranklake retain lint")
+    for row in rules:
+        if row["review_state"] == "overdue":
+            said = f"was due on {row['review']}; {row['owner']} answers for it"
+            yield Need("warning", f"The review of rule {row['rule']} is overdue", said, f"look at {row['at']}")
+    for line in budgets:
+        yield Need("warning", "A budget is passed", line.partition(": ")[2], "ranklake retain simulate")
+
+
+def _needs_of_erasures(rows: tuple[Row, ...]) -> Iterator[Need]:
+    for row in rows:
+        if row["applied"] is not None and row["certified"] is None:
+            what, step = f"Erasure {row['erasure']} has no certificate", f"ranklake erase apply {row['erasure']}"
+            yield Need("failing", what, f"its rows went on {row['applied']:%Y-%m-%d}; nothing proves the rest", step)
+        elif row["details"] and '"is_clean": true' not in row["details"] and '"is_clean":true' not in row["details"]:
+            what, step = f"Erasure {row['erasure']} left something", f"ranklake erase certificate show {row['erasure']}"
+            yield Need("failing", what, "the search after it found values", step)
+
+
+def _needs_of_waiting(waits: tuple[Waiting, ...]) -> Iterator[Need]:
+    for one in waits:
+        said = one.lacking if one.since is None else f"{one.lacking}; since {one.since:%Y-%m-%d %H:%M} UTC"
+        yield Need("warning", f"{one.noun.capitalize()} {one.name} waits", said, one.next_step)
+
+
+def _needs_of_due(taken: tuple[Row, ...], waits: tuple[Waiting, ...]) -> Iterator[Need]:
+    rows, tables = sum(row["rows"] for row in taken), len(taken)
+    if taken and not any(one.noun == "retention plan" for one in waits):
+        said = f"{rows:,} rows of {tables:,} {'table' if tables == 1 else 'tables'} are older than their rules allow"
+        yield Need("warning", "What is due is in no plan", said, "ranklake retain plan")

@@ -1,0 +1,91 @@
+"""Proposals of all kinds that somebody has to approve or apply."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from ranklake.lake.audit import clock
+from ranklake.lake.governance.erasures import ERASURES
+from ranklake.lake.governance.proposals import AnyKind, Proposal
+from ranklake.lake.governance.releases import RELEASES
+from ranklake.lake.governance.retention_plans import RETENTION_PLANS
+from ranklake.lake.governance.standing import stand
+from ranklake.lake.governance.steps import Actions, recorded_actions
+from ranklake.lake.grants.grant import GRANTS, Grant
+from ranklake.lake.migrations.register import MIGRATIONS
+from ranklake.retention.hold_release import HOLD_RELEASES
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+
+KINDS: Final[tuple[AnyKind, ...]] = (RETENTION_PLANS, ERASURES, HOLD_RELEASES, RELEASES, GRANTS, MIGRATIONS)
+"""Every kind of proposal; `tests/retention/test_governance_page.py` looks for one that is missing."""
+_APPROVED_IS_DONE: Final = (HOLD_RELEASES, GRANTS)
+"""Kinds that take effect with their approval; nothing applies them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A proposal that waits for somebody.
+
+    Attributes
+    ----------
+    noun, name
+        What it is.
+    since
+        When it was proposed, or approved if it waits to be applied; None where nobody knows.
+    lacking
+        What it waits for.
+    next_step
+        The command that goes on.
+    """
+
+    noun: str
+    name: str
+    since: datetime | None
+    lacking: str
+    next_step: str
+
+
+def waiting(lake: "Lake") -> list[Waiting]:
+    """Return the proposals that wait, the oldest first. Of retention plans that nobody approved only the last does."""
+    found = [one for kind in KINDS for one in _of_kind(lake, kind)]
+    return sorted(found, key=lambda one: (one.since is not None, one.since, one.name))
+
+
+def _of_kind(lake: "Lake", kind: AnyKind) -> Iterator[Waiting]:
+    every = list(kind.register(lake).values())
+    trail = recorded_actions(lake, kind) if every else Actions()
+    for one in every:
+        proposed = trail.get(one.name, {}).get(kind.propose, [])
+        if _is_over(kind, one, every) or (kind is HOLD_RELEASES and not proposed):
+            continue
+        since = one.proposed or (proposed[0].ts if proposed else None)
+        if not one.intact:
+            yield Waiting(kind.noun, one.name, since, "its items were altered", f"{kind.made_by}, and look into it")
+        elif one.approved is None:
+            lacking = stand(lake, kind, one, trail, clock.now()).lacking or "its approval is to be written down"
+            yield Waiting(kind.noun, one.name, since, lacking, f"{_command(kind)} approve {_argument(one)}")
+        elif kind not in _APPROVED_IS_DONE:
+            yield Waiting(kind.noun, one.name, one.approved, "nobody applied it", f"{_command(kind)} apply {one.name}")
+
+
+def _is_over(kind: AnyKind, one: Proposal, every: list[Proposal]) -> bool:
+    """Say whether nobody has to do anything about it any more."""
+    now = clock.now()
+    if one.applied is not None or (one.expires is not None and one.expires <= now):
+        return True
+    if isinstance(one, Grant) and (one.revoked is not None or one.until <= now or one.is_break_glass):
+        return True
+    if kind in _APPROVED_IS_DONE and one.approved is not None:
+        return True
+    return kind is RETENTION_PLANS and one.approved is None and one is not every[-1]
+
+
+def _command(kind: AnyKind) -> str:
+    return "ranklake grants" if kind is GRANTS else kind.command
+
+
+def _argument(one: Proposal) -> str:
+    return getattr(one, "hold", one.name)
