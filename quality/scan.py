@@ -15,6 +15,7 @@ from ranklake.lake.contracts.checks.masks import checked, failures
 from ranklake.lake.contracts.checks.registry import kind_of
 from ranklake.lake.delta.integrity import DamagedFileError
 from ranklake.lake.delta.read import read_batches
+from ranklake.quality.condition import narrowed
 from ranklake.quality.forms import clear
 from ranklake.quality.frame import frame
 from ranklake.quality.keys import Hashes, repeated
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from ranklake.lake.contracts.model import Check, Contract
     from ranklake.lake.storage.store import Lake
+    from ranklake.quality.condition import Condition
     from ranklake.quality.engine import Verdict
     from ranklake.quality.partition import Partition
     from ranklake.quality.suite import Expectation, Suite
@@ -63,15 +65,14 @@ def scan(
     A file that cannot be read makes the expectations errored, each with the reason.
     """
     tallies = [
-        Tally(error=one.refused, absent=any(name not in contract for name in one.check.columns))
-        for one in suite.expectations
+        Tally(error=one.refused, absent=any(name not in contract for name in one.columns)) for one in suite.expectations
     ]
-    pairs = zip(suite.expectations, tallies, strict=True)
-    there = [(one, tally) for one, tally in pairs if one.is_scanned and not tally.absent]
-    judged = [pair for pair in there if pair[0].per_row]
+    all_pairs = zip(suite.expectations, tallies, strict=True)
+    there = [(one, tally) for one, tally in all_pairs if one.is_scanned and not tally.absent]
+    judged = _grouped(there)
     unread = [pair for pair in there if pair[0].per_row or pair[0].watch is not None]
     watched = [(one, tally, watched_columns(contract, one)) for one, tally in there if one.watch is not None]
-    read = {name for one, _ in there for name in one.check.columns}.union(*(names for _, _, names in watched))
+    read = {name for one, _ in there for name in one.columns}.union(*(names for _, _, names in watched))
     columns = [name for name in contract.names if name in read]
     with ExitStack() as held:
         keys = {
@@ -88,11 +89,11 @@ def scan(
                 watch(rows, watched)
                 first, rest = rows.slice(0, judged_rows), rows.slice(judged_rows)
                 judged_rows -= first.num_rows
-                for classified in (False, True):
-                    some = [pair for pair in judged if pair[0].classified is classified]
-                    _add(contract, suite, first, some, judge, classified=classified)
-                    doubtful = _screen(suite, rest, some)
-                    _add(contract, suite, rest, doubtful, judge, classified=classified)
+                for where, classified in judged:
+                    some = judged[where, classified]
+                    _add(contract, suite, narrowed(first, where), some, judge, classified=classified)
+                    mine = narrowed(rest, where)
+                    _add(contract, suite, mine, _screen(suite, mine, some), judge, classified=classified)
             whole = True
         except DamagedFileError as error:
             for _, tally in unread:
@@ -104,6 +105,15 @@ def scan(
             if not one.per_row and one.watch is None:
                 _whole(lake, contract, part, one, tally, keys.get(one.check.id) if whole else None)
     return tallies
+
+
+def _grouped(there: "Sequence[Judged]") -> "dict[tuple[Condition | None, bool], list[Judged]]":
+    """Return what is judged row by row, by the rows that it is about and by whether it reads classified columns."""
+    found: dict[tuple[Condition | None, bool], list[Judged]] = {}
+    for one, tally in there:
+        if one.per_row:
+            found.setdefault((one.where, one.classified), []).append((one, tally))
+    return found
 
 
 def _screen(suite: "Suite", rows: pa.Table, some: "Sequence[Judged]") -> "list[Judged]":

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ranklake.lake.contracts.checks.kind import Ranges, Watch
     from ranklake.lake.contracts.model import Check, Contract, Metric
+    from ranklake.quality.condition import Condition
 
 OWN: Final = "suite:"
 """How ids of checks begin that come from users' suites; no contract's id does."""
@@ -58,6 +59,8 @@ class Expectation:
         What Great Expectations is asked of the whole partition, as JSON; empty where the scan computes it.
     refused
         Why it cannot be computed on any partition; empty if it can.
+    where
+        Which rows it is about, in a user's suite; all if None.
     """
 
     check: "Check"
@@ -68,11 +71,17 @@ class Expectation:
     mostly: float = 1.0
     asked: str = ""
     refused: str = ""
+    where: "Condition | None" = None
 
     @property
     def is_scanned(self) -> bool:
         """Whether the shared scan computes it."""
         return self.check.kind != ASKED
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the scan has to read for it."""
+        return (*self.check.columns, *(self.where.columns if self.where is not None else ()))
 
     @property
     def is_own(self) -> bool:
@@ -132,7 +141,7 @@ class Expectation:
             return f"{self.kind} is not met"
         if self.is_own and self.classified and self.check.kind in _UNTOLD:
             return _UNTOLD[self.check.kind].format(column=self.about, number=f"{len(self.check.values):,}")
-        text = wrong(self.check)
+        text = wrong(self.check) + (f" where {self.where}" if self.where is not None else "")
         return f"{text[:_WORDS]}…" if self.is_own and len(text) > _WORDS else text
 
     @property
@@ -178,7 +187,7 @@ def compile_suite(contract: "Contract", metrics: "Mapping[str, Metric]", own: "S
 
 def _facts(one: Expectation) -> dict[str, Any]:
     """Return what an expectation asks for; what only users' suites say is left out of all others."""
-    unsaid = {"mostly": 1.0, "asked": "", "refused": ""}
+    unsaid = {"mostly": 1.0, "asked": "", "refused": "", "where": None}
     return {name: value for name, value in _members(one).items() if unsaid.get(name, one) != value}
 
 

@@ -59,7 +59,8 @@ def _config(one: "Expectation", contract: "Contract") -> Config | None:
     kwargs = FORMS[one.check.kind].kwargs(one.check, contract.column(one.check.columns[0]))
     mostly = float(one.check.min or 0) if one.level == "share" else one.mostly
     plain = {name: _plain(value) for name, value in kwargs.items()}
-    return {"type": _snake(one.kind), "kwargs": plain | ({"mostly": mostly} if mostly < 1 else {}), **told}
+    some = {} if one.where is None else {"row_condition": one.where.plain()}
+    return {"type": _snake(one.kind), "kwargs": plain | ({"mostly": mostly} if mostly < 1 else {}) | some, **told}
 
 
 def _of_table(one: "Expectation") -> Config | None:

@@ -15,7 +15,7 @@ from ranklake.printable import printable_name
 from ranklake.quality.forms import FORMS
 from ranklake.quality.suite import ASKED, OWN, Expectation
 from ranklake.quality.suites.folder import SuiteFolder, UserSuite
-from ranklake.quality.suites.translate import translate
+from ranklake.quality.suites.translate import Translated, translate
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -89,7 +89,7 @@ class OwnSuites:
         done = translate(kind, kwargs, contract) if kind in core_types() else None
         if done is not None:
             check = Check(id_, done.kind, severity, on_fail, done.columns, **done.parameters)
-            return _scanned(check, contract, done.mostly)
+            return _scanned(check, contract, done)
         question = {"type": kind, "kwargs": kwargs, "code": self.folder.code, "limits": self.limits}
         asked = json.dumps(question, sort_keys=True)
         check = Check(id_, ASKED, severity, on_fail, columns)
@@ -152,13 +152,15 @@ def _names_classified(kwargs: Mapping[str, Any], contract: "Contract") -> bool:
     return any(name in text for name in classified) or (bool(classified) and not any(_named(kwargs)))
 
 
-def _scanned(check: Check, contract: "Contract", mostly: float) -> Expectation:
+def _scanned(check: Check, contract: "Contract", done: Translated) -> Expectation:
     columns = [contract.column(name) for name in check.columns]
     classified = any(column.class_ != "operational" for column in columns)
     form = FORMS[check.kind]
     numeric = form.shows and kind_of(check).level == "row" and all(column.is_number for column in columns)
     shown = numeric and not classified
-    return Expectation(check, form.expectation, classified, shown, quarantines=False, mostly=mostly)
+    return Expectation(
+        check, form.expectation, classified, shown, quarantines=False, mostly=done.mostly, where=done.where
+    )
 
 
 def _refused(id_: str, why: str, severity: str = "error") -> Expectation:

@@ -1,7 +1,8 @@
 """Expectations of Great Expectations as checks of the shared scan, where both surely give the same verdict.
 
-Whatever is not sure is left to Great Expectations itself: another parameter, a row condition, a type that pandas
-compares in its own way. `tests/quality/test_suites_oracle.py` compares both on generated tables.
+Whatever is not sure is left to Great Expectations itself: another parameter, a row condition of what is not judged row
+by row, a type that pandas compares in its own way. `tests/quality/test_suites_oracle.py` compares both on generated
+tables.
 """
 
 import math
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ranklake.quality.condition import Condition
+from ranklake.quality.suites.conditions import condition_of
 from ranklake.quality.suites.patterns import whole_pattern
 
 if TYPE_CHECKING:
@@ -24,18 +27,19 @@ _NUMBERS: Final = frozenset({"int32", "int64", "float32", "float64"})
 _INTEGERS: Final = frozenset({"int32", "int64"})
 _BITS: Final = {"int32": 31, "int64": 53}
 _NAMES: Final = frozenset({"column", "column_A", "column_B", "column_list"})
-_IGNORED: Final = frozenset({"result_format", "catch_exceptions", "condition_parser"})
-"""Parameters that change what is returned, not the verdict; the parser is one of a condition, which must be none."""
+_IGNORED: Final = frozenset({"result_format", "catch_exceptions"})
+"""Parameters that change what is returned, not the verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A check's kind and parameters, and the share of judged rows that must pass."""
+    """A check's kind and parameters, the share of judged rows that must pass, and which rows it is about."""
 
     kind: str
     columns: tuple[str, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
     mostly: float = 1.0
+    where: Condition | None = None
 
 
 def translate(kind: str, kwargs: Mapping[str, Any], contract: "Contract") -> Translated | None:
@@ -45,22 +49,28 @@ def translate(kind: str, kwargs: Mapping[str, Any], contract: "Contract") -> Tra
     """
     rule = _RULES.get(kind)
     given = {name: value for name, value in kwargs.items() if value is not None and name not in _IGNORED}
+    condition = [given.pop(name, None) for name in ("row_condition", "condition_parser")]
+    where = condition_of(*condition, contract) if condition[0] is not None else None
     if rule is None or not rule.needs <= given.keys() <= rule.takes:
+        return None
+    if condition[0] is not None and (where is None or not rule.by_row):
         return None
     mostly = given.pop("mostly", 1)
     if isinstance(mostly, bool) or not isinstance(mostly, int | float) or not 0 <= mostly <= 1:
         return None
     names = _columns(given)
-    if names is None or any(name not in contract for name in names):
-        return None
-    columns = [contract.column(name) for name in names]
-    # NaN is NULL to Great Expectations, and Arrow, which counts classified columns, tells the two apart.
-    if any(one.type == "int64_list" or (one.class_ != "operational" and "float" in one.type) for one in columns):
+    columns = [contract.column(name) for name in names or () if name in contract]
+    if names is None or len(columns) < len(names) or any(map(_is_odd, columns)):
         return None
     parameters = rule.build(given, columns, contract)
     if parameters is None or (mostly < 1 and not rule.by_row):
         return None
-    return Translated(rule.kind, tuple(names), parameters, float(mostly))
+    return Translated(rule.kind, tuple(names), parameters, float(mostly), where)
+
+
+def _is_odd(column: "Column") -> bool:
+    """Say whether values are told apart otherwise: NaN is NULL to Great Expectations, not to Arrow's counts."""
+    return column.type == "int64_list" or (column.class_ != "operational" and "float" in column.type)
 
 
 def _columns(given: Mapping[str, Any]) -> list[str] | None:

@@ -1,5 +1,6 @@
 """Explains failures: counts the failing rows of a partition by all their facets, and tells which stands out."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -43,6 +44,8 @@ ORDER BY
   CASE state WHEN 'failed' THEN 0 ELSE 1 END, rows_failed DESC, "table", partition_date, check_id
 """
 
+_STATES: Final = "SELECT check_id, state FROM results"
+
 
 def explain(
     lake: "Lake",
@@ -78,14 +81,31 @@ def explain(
         yield sources.explanation(row)
 
 
+def judged(
+    lake: "Lake", tables: Sequence[str] | None = None, *, day: date | None = None, check_id: str | None = None
+) -> Counter[str]:
+    """Return how many results the last checks left, by state; none at all where nothing was checked yet.
+
+    Parameters and errors are those of `explain`.
+    """
+    contracts = chosen(lake.contracts(), tables)
+    found = _rows(lake, tuple(contracts), day, _STATES)
+    return Counter(row["state"] for row in found if check_id is None or row["check_id"] == check_id)
+
+
 def _found(lake: "Lake", tables: Sequence[str], day: date | None, check_id: str | None) -> list[dict[str, Any]]:
+    rows = _rows(lake, tables, day, _FOUND)
+    return [row for row in rows if check_id is None or row["check_id"] == check_id]
+
+
+def _rows(lake: "Lake", tables: Sequence[str], day: date | None, text: str) -> list[dict[str, Any]]:
+    """Return what a query over ``results`` says of some tables, of all partitions or one."""
     where = [f'"table" IN ({", ".join(map(literal, tables))})']
     if day is not None:
         where.append(f"partition_date = DATE '{day}'")
-    text = statements.on_results(" AND ".join(where), _FOUND)
     ctx = session(lake, [RESULTS])  # a name of its own: the files go with it
-    rows: list[dict[str, Any]] = ctx.sql(text).to_arrow_table().to_pylist()
-    return [row for row in rows if check_id is None or row["check_id"] == check_id]
+    rows: list[dict[str, Any]] = ctx.sql(statements.on_results(" AND ".join(where), text)).to_arrow_table().to_pylist()
+    return rows
 
 
 class _Sources:

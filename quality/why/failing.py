@@ -53,14 +53,16 @@ def stored_rows(
     """
     keyed = one.check.kind in _KEYED
     judged = [name for name in one.check.columns if not keyed or name not in contract.partition]
-    names = [name for name in contract.names if name in {*judged, *columns}]
+    about = () if one.where is None else one.where.columns
+    names = [name for name in contract.names if name in {*judged, *about, *columns}]
     types = arrow_schema(contract)
     keys = repeated_keys(lake, contract, part.files, judged) if keyed else None
     if keys is not None and keys.num_rows > MOST_REPEATED:
         raise TooManyKeysError
     for rows in read_batches(lake, contract, part.files, names, batch_rows=BATCH_ROWS, dictionaries=True):
         plain = pa.table({name: rows[name].cast(types.field(name).type) for name in judged})
-        yield rows, failures(one.check, plain, suite.ranges) if keys is None else _among(plain, keys)
+        failed = failures(one.check, plain, suite.ranges) if keys is None else _among(plain, keys)
+        yield rows, failed if one.where is None else pc.and_(failed, one.where.mask(rows))
 
 
 def taken_out(

@@ -10,11 +10,15 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.trust.lake_config import QualitySection
 from ranklake.quality.check import run_checks
+from ranklake.quality.export.facts import table_facts
 from ranklake.quality.report.gather import gather
 from ranklake.quality.results import AGAIN
+from ranklake.quality.suite import compile_suite
 from ranklake.quality.suites import asking
+from ranklake.quality.suites.asking import own_suites
 from ranklake.quality.suites.folder import SuitesError
 from ranklake.quality.suites.isolated import Isolated
+from ranklake.quality.why.explain import explain
 
 LIMIT_S = 20.0
 MARKUP = "<script>alert(1)</script>\x1b[2J"
@@ -133,6 +137,47 @@ def test_what_the_scan_computes_asks_nobody(site, suites, monkeypatch):
         f"{place}column_values_to_not_be_null:run": ("passed", 0, "warning", "record"),
         f"{place}table_row_count_to_equal": ("failed", 100, "info", "hold"),
     }
+
+
+def test_row_conditions_are_scanned(site, suites, monkeypatch):
+    """An expectation with a row condition is judged on the rows that it keeps, explained by those, and exported."""
+    monkeypatch.setattr(asking.Isolated, "judge", None)
+    site.bring(step_rows(100))
+    between = {"column": "step", "min_value": 0, "max_value": 49}
+    late = {"type": "comparison", "column": {"name": "step"}, "operator": ">=", "parameter": 40}
+    there = {"type": "nullity", "column": {"name": "run"}, "is_null": False}
+    no_run = {"type": "comparison", "column": {"name": "run"}, "operator": "==", "parameter": "nobody"}
+    suites(
+        "steps.mine",
+        *(
+            expectation("expect_column_values_to_be_between", **between, row_condition=condition)
+            for condition in (
+                {"type": "and", "conditions": [late, there]},
+                no_run,
+                {"type": "or", "conditions": [late]},
+            )
+        ),
+        expectation(
+            "expect_column_values_to_be_between", **between, row_condition="step < 40", condition_parser="pandas"
+        ),
+    )
+    lake = site.lake.configured(quality=QualitySection(str(suites.folder)))
+    place = "suite:steps.mine:expect_column_values_to_be_between:step"
+    scanned = [one.is_scanned for one in own_suites(lake).of(contract("steps"))]
+    assert scanned == [True, True, False, True]  # of one that joins nothing it is not sure
+    monkeypatch.setattr(asking.Asking, "judge", lambda *_: None)
+    found = {one.check_id: one for one in run_checks(lake, ["steps"]).results}
+    told = found[place]
+    assert (told.status, told.rows_checked, told.rows_failed) == ("failed", 60, 50)
+    assert told.message.endswith("where (step >= 40 and run is NOT NULL)")
+    assert found[f"{place}#2"].status == "skipped"
+    assert (found[f"{place}#4"].status, found[f"{place}#4"].rows_checked) == ("passed", 40)
+    (why,) = explain(lake, ["steps"], check_id=place)
+    assert why.failed == 50
+    suite = compile_suite(contract("steps"), {}, own_suites(lake).of(contract("steps")))
+    told = table_facts(lake, contract("steps"), suite)["expectations"]
+    exported = {one["meta"]["check_id"]: one["kwargs"] for one in told}
+    assert exported[place]["row_condition"] == {"type": "and", "conditions": [late, there]}
 
 
 def test_a_suite_is_judged_again_when_it_changes(site, suites):

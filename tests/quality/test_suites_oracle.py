@@ -13,10 +13,13 @@ from checked import DAY, made
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.model import Column
+from ranklake.quality.condition import narrowed
+from ranklake.quality.engine import silence
 from ranklake.quality.frame import values_of
 from ranklake.quality.partition import Partition
 from ranklake.quality.scan import scan
 from ranklake.quality.suite import Suite
+from ranklake.quality.suites.conditions import condition_of as compiled
 from ranklake.quality.suites.folder import UserSuite
 from ranklake.quality.suites.own import OwnSuites
 from ranklake.quality.suites.patterns import whole_pattern
@@ -127,7 +130,41 @@ def asked_of(kind, one, other, rng):
         ),
         "count": ("expect_table_row_count_to_be_between", bounds_of("", rng)),
     }
-    return table[name]
+    kind_of_it, kwargs = table[name]
+    if name not in {"unique", "compound", "count"} and rng.random() < 0.5:
+        kwargs = {**kwargs, **condition_of(kind, one, other, rng)}
+    return kind_of_it, kwargs
+
+
+def leaf_of(kind, one, other, rng):
+    """Return a comparison of one of two columns, as Great Expectations writes it."""
+    about = {"column": {"name": rng.choice((one, other))}}
+    if kind == "bool" or rng.random() < 0.2:
+        return {"type": "nullity", **about, "is_null": rng.choice((True, False))}
+    known = [value for value in VALUES[kind] if value == value and (kind == "string" or abs(value) <= 2**53)]  # noqa: PLR0124
+    known += [] if kind == "string" else [0.5, -1, 2**31]
+    how = rng.choice(("==", "!=", "<", "<=", ">", ">=", "IN", "NOT_IN"))
+    value = rng.sample(known, rng.randint(1, 3)) if "IN" in how else rng.choice(known)
+    return {"type": "comparison", **about, "operator": how, "parameter": value}
+
+
+def condition_of(kind, one, other, rng):
+    """Return a row condition: an object, or a text with its parser."""
+    leaves = [leaf_of(kind, one, other, rng) for _ in range(rng.randint(1, 4))]
+    texts = [
+        f"{leaf['column']['name']} {leaf['operator'].lower().replace('_', ' ')} {leaf['parameter']!r}"
+        for leaf in leaves
+        if leaf["type"] == "comparison"
+    ]
+    if texts and rng.random() < 0.3:
+        joined = f" {rng.choice(('and', 'or'))} "
+        return {"row_condition": joined.join(texts), "condition_parser": "pandas"}
+    if len(leaves) == 1:
+        return {"row_condition": leaves[0]}
+    found = {"type": rng.choice(("and", "or")), "conditions": leaves}
+    if len(leaves) == 4:
+        found = {"type": "or", "conditions": [{"type": "and", "conditions": leaves[:2]}, *leaves[2:]]}
+    return {"row_condition": found}
 
 
 def generated(seed):
@@ -175,11 +212,13 @@ def theirs(judge, table, asked):
     configured = gx.expectations.expectation_configuration.ExpectationConfiguration
     frame = pd.DataFrame({name: values_of(table[name], compared=True) for name in table.column_names})
     suite = gx.ExpectationSuite(name="oracle")
-    for number, (kind, kwargs) in enumerate(asked):
-        suite.expectations.append(configured(type=kind, kwargs=kwargs, meta={"number": number}).to_domain_obj())
-    batch = judge._batches.get_batch(batch_parameters={"dataframe": frame})
+    with silence():  # conditions as text are deprecated there
+        for number, (kind, kwargs) in enumerate(asked):
+            suite.expectations.append(configured(type=kind, kwargs=kwargs, meta={"number": number}).to_domain_obj())
+        batch = judge._batches.get_batch(batch_parameters={"dataframe": frame})
+        results = batch.validate(suite, result_format="BOOLEAN_ONLY").results
     found = {}
-    for result in batch.validate(suite, result_format="BOOLEAN_ONLY").results:
+    for result in results:
         raised = "raised_exception': True" in str(result.exception_info)
         found[result.expectation_config.meta["number"]] = None if raised else bool(result.success)
     return [found[number] for number in range(len(asked))]
@@ -193,7 +232,7 @@ def compare(site, judge, seed):
     verdicts = theirs(judge, table, [config for _, config in pairs])
     for (one, config), result, verdict in zip(pairs, results, verdicts, strict=True):
         said = {"passed": True, "skipped": True, "failed": False, "errored": None}[result.status]
-        columns = {name: table[name].to_pylist() for name in one.check.columns}
+        columns = {name: table[name].to_pylist() for name in one.columns}
         assert said == verdict, f"seed {seed}: {config} on {columns}: {result.status} ({result.message}), not {verdict}"
     return len(pairs)
 
@@ -280,3 +319,57 @@ def test_the_scan_gives_their_verdict_on_thousands_of_columns(site, judge, first
     """As above, for 6,000 columns and 15,000 expectations in all."""
     for seed in range(first, first + 10):
         compare(site, judge, seed)
+
+
+@pytest.mark.slow
+def test_most_row_conditions_are_scanned(site, judge):
+    """Conditions are compiled, whatever joins them, and get their verdict."""
+    scanned = asked = 0
+    for seed in range(200, 204):
+        _, _, expectations, pairs = generated(seed)
+        about = [one for one, (_, kwargs) in zip(expectations, pairs, strict=True) if "row_condition" in kwargs]
+        asked += len(about)
+        scanned += sum(one.is_scanned for one in about)
+        compare(site, judge, seed)
+    assert scanned > asked / 3 > 50
+
+
+@pytest.mark.slow
+def test_conditions_keep_the_rows_that_pandas_keeps(judge):
+    """The mask of a condition is that of the query which Great Expectations makes of it: thousands, on 60 rows each."""
+    conditions = judge._gx.expectations.row_conditions
+    engine = judge._gx.execution_engine.PandasExecutionEngine()
+    compared = kept = 0
+    for seed in range(3000):
+        rng = random.Random(seed)
+        kind = rng.choice(("int32", "int64", "float64", "float32", "string"))
+        data = {name: [rng.choice((None, *VALUES[kind])) for _ in range(60)] for name in ("a", "b")}
+        columns = tuple(Column(i + 1, name, kind, "operational", "doc") for i, name in enumerate(data))
+        contract = replace(made(checks=()), columns=columns, partition=("day",))
+        table = pa.table(data, arrow_schema(contract))
+        raw = condition_of(kind, "a", "b", rng)
+        ours = compiled(raw["row_condition"], raw.get("condition_parser"), contract)
+        if ours is None:
+            continue
+        if isinstance(raw["row_condition"], str):
+            text = raw["row_condition"]
+        else:
+            told = conditions.validate_row_condition(conditions.deserialize_row_condition(raw["row_condition"]))
+            text = engine.condition_to_filter_clause(told)
+            again = conditions.deserialize_row_condition(ours.plain())
+            assert engine.condition_to_filter_clause(again) == text
+        frame = pd.DataFrame({name: values_of(table[name], compared=True) for name in data})
+        expected = frame.query(text).index.to_list()
+        mask = ours.mask(table).to_pylist()
+        assert [row for row, keeps in enumerate(mask) if keeps] == expected, f"seed {seed}: {text}"
+        numbered = encoded(table).append_column("row", pa.array(range(table.num_rows)))
+        assert narrowed(numbered, ours)["row"].to_pylist() == expected
+        compared, kept = compared + 1, kept + (0 < len(expected) < table.num_rows)
+    assert compared > 1500
+    assert kept > 1000
+
+
+def encoded(table):
+    """Return rows as the scan reads them, text dictionary-typed."""
+    types = [pa.dictionary(pa.int32(), one.type) if pa.types.is_string(one.type) else one.type for one in table.schema]
+    return table.cast(pa.schema(list(zip(table.column_names, types, strict=True))))

@@ -149,6 +149,33 @@ def test_nothing_failed(site, capsys):
     assert json.loads(capsys.readouterr().out) == []
 
 
+def test_nothing_was_checked(site, capsys):
+    """A lake, a table or a date that no check has looked at yet is not told as one where none failed."""
+    store(site.lake, "steps", sound("steps", DAY))
+    ask = ["quality", "why", "--lake", site.lake.uri]
+    unchecked = "nothing was checked here yet: run 'ranklake check'\n"
+    assert run(ask) == 0
+    assert capsys.readouterr().out == unchecked
+    run_checks(site.lake, ["steps"])
+    for words in (["scalars"], ["--date", "2026-03-03"], ["--check", "no_such"]):
+        assert run([*ask, *words]) == 0
+        assert capsys.readouterr().out == unchecked
+    assert run([*ask, "scalars", "--json"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out) == []
+    assert told.err == unchecked
+
+
+def test_what_could_not_be_computed_did_not_pass(site, capsys):
+    """Where a check is errored, the command says so beside that none failed."""
+    store(site.lake, "steps", sound("steps", DAY))
+    for file in (site.folder / "lake" / "tables" / "steps").rglob("*.parquet"):
+        file.unlink()
+    run_checks(site.lake, ["steps"])
+    assert run(["quality", "why", "--lake", site.lake.uri, "steps"]) == 0
+    assert capsys.readouterr().out.startswith("no check failed here; ")
+
+
 rows_of = st.lists(
     st.tuples(st.integers(0, 6), st.sampled_from(["a", "b", None]), st.booleans()), min_size=2, max_size=60
 )

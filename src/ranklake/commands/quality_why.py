@@ -1,5 +1,6 @@
 """``ranklake quality why``: what the rows that fail a check have in common."""
 
+from collections import Counter
 from datetime import datetime
 
 import click
@@ -7,7 +8,7 @@ import click
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context
-from ranklake.quality.why.explain import explain
+from ranklake.quality.why.explain import explain, judged
 from ranklake.views.explanations import explanation_lines
 from ranklake.views.json_output import show_json
 from ranklake.views.words import counted
@@ -34,13 +35,24 @@ def why(
     chosen = None if day is None else day.date()
     found = explain(context.open_lake(), tables or None, day=chosen, check_id=check_id, limit=limit)
     if as_json:
-        show_json([one.plain() for one in found])
+        failures = [one.plain() for one in found]
+        show_json(failures)
+        if not failures:  # an empty list alone would read as if all were well
+            click.echo(_none(judged(context.open_lake(), tables or None, day=chosen, check_id=check_id)), err=True)
         return
     told = 0
     for one in found:
         told += 1
         click.echo("\n".join(explanation_lines(one)))
     if not told:
-        click.echo("no check failed here")
+        click.echo(_none(judged(context.open_lake(), tables or None, day=chosen, check_id=check_id)))
     elif told == limit:
         click.echo(f"the worst {counted(limit, 'failure')}; more with --limit")
+
+
+def _none(states: Counter[str]) -> str:
+    """Return what it means that there is no failure, given how many results there are by state."""
+    if not states:
+        return "nothing was checked here yet: run 'ranklake check'"
+    unknown = f"; {counted(states['errored'], 'check')} could not be computed" if states["errored"] else ""
+    return f"no check failed here{unknown}"
