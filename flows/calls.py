@@ -9,6 +9,8 @@ from datetime import UTC, date, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final
 
+from ranklake.allowed import allowed
+from ranklake.artifacts import longest_unverified, note
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.lake.catalog.refresh import refresh
@@ -29,9 +31,12 @@ from ranklake.lake.shares.register import shares
 from ranklake.lake.shares.sharing import Kept, keep
 from ranklake.lake.shares.withdrawal import withdraw
 from ranklake.lake.storage.store import Lake
+from ranklake.printable import printable
 from ranklake.quality.check import run_checks
 from ranklake.quality.report.gather import gather
 from ranklake.quality.tables import KINDS
+from ranklake.quality.why.samples import samples
+from ranklake.rehash import rehash
 from ranklake.retention.apply import apply
 from ranklake.retention.plan import make_plan
 from ranklake.retention.policy import PolicyError
@@ -50,6 +55,9 @@ from ranklake.views.html.site import Section, publish
 
 Progress = Callable[[int, int], None]
 
+MOST_ARTIFACTS: Final = 1_000
+MOST_ARTIFACT_BYTES: Final = 200 * 2**30
+"""What one run of a schedule hashes again at most; the next goes on with those that wait longest."""
 ANNOUNCED: Final = timedelta(days=30)
 """How long the page of the catalog tells of a change of names, units or columns."""
 
@@ -166,7 +174,7 @@ def _governance(context: Context, lake: Lake) -> Section:
 _SECTIONS: Final[Mapping[str, Callable[[Context, Lake, str], Section]]] = MappingProxyType(
     {
         "oncall": lambda _, lake, __: oncall_pages.section(on_call(lake)),
-        "quality": lambda _, lake, __: quality_pages.section(gather(lake)),
+        "quality": lambda _, lake, __: quality_pages.section(gather(lake, samples(lake))),
         "runs": lambda _, lake, run: run_pages.section(runs_state(lake, run)),
         "cluster": lambda _, lake, __: cluster_pages.section(cluster_state(lake)),
         "executive": lambda _, lake, __: executive_pages.section(fleet_state(lake)),
@@ -186,6 +194,50 @@ def share_once(context: Context, progress: Progress | None = None) -> dict[str, 
     with context.workers() as workers:
         done = keep(lake, roles, "the flow share", workers, wanted, refusal=refusal, progress=progress)
     return done.plain()
+
+
+class ArtifactsError(RanklakeError):
+    """Artifacts are not what was recorded; `done` is what was found."""
+
+    exit_code = 1
+
+    def __init__(self, done: dict[str, Any]) -> None:
+        wrong = [one for one in done["artifacts"] if not one["verified"]]
+        first = "; ".join(f"{printable(one['name'])} of {printable(one['run'])}: {one['verdict']}" for one in wrong[:3])
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""  # noqa: PLR2004 - as many as are named
+        mend = "ranklake verify-artifact NAME --run RUN tells where it was looked for"
+        super().__init__(f"artifacts are not as recorded: {first}{more}", mend=mend)
+        self.done = done
+
+
+def refuse_altered(done: dict[str, Any]) -> dict[str, Any]:
+    """Return what was found. Raises `ArtifactsError` where artifacts are not as recorded, so that a flow fails."""
+    if not all(one["verified"] for one in done["artifacts"]):
+        raise ArtifactsError(done)
+    return done
+
+
+def verify_artifacts_once(
+    context: Context, *, limit: int = MOST_ARTIFACTS, max_bytes: int = MOST_ARTIFACT_BYTES
+) -> dict[str, Any]:
+    """Hash recorded artifacts again, those first that wait longest, within a bound; return what came of each."""
+    lake = context.open_lake()
+    allow = allowed((*context.config.artifacts.allow, lake.uri, context.config.spool.uri), ())
+    who = "the flow verify_artifacts"
+    done = rehash(
+        lake,
+        longest_unverified(lake, ""),
+        allow,
+        lambda verdicts: note(lake, verdicts, who),
+        limit=limit,
+        most_bytes=max_bytes,
+    )
+    told = [
+        {"run": one.row["run"], "name": one.row["name"], "verified": one.is_good, "verdict": one.said}
+        for one in done.verdicts
+    ]
+    counts = {"hashed_bytes": done.hashed_bytes, "not_allowed": len(done.closed), "waiting": done.waiting}
+    return {"artifacts": told, **counts}
 
 
 def retention_plan_once(context: Context, *, as_of: date | None = None) -> dict[str, Any]:

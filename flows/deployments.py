@@ -113,6 +113,13 @@ DEPLOYMENTS: Final = (
         f"{_STAGES}:retention_apply_flow",
         "Apply a retention plan that the lake holds an approval of; its `plan` is the plan's name.",
     ),
+    Deployment(
+        "verify-artifacts",
+        f"{_STAGES}:verify_artifacts_flow",
+        "Hash recorded artifacts again, at most 1,000 and 200 GiB, those first that wait longest. Only what is in the "
+        "lake, the spool or a place that `[artifacts] allow` names is opened.",
+        Schedule(cron="30 1 * * *"),
+    ),
     Deployment("ingest", f"{_STAGES}:ingest_flow", "Bring new segments into the lake, and nothing else."),
     Deployment("check", f"{_STAGES}:check_flow", "Run the contracts' checks on new partitions, and nothing else."),
     Deployment("rollup", f"{_STAGES}:rollup_flow", "Recompute the rollups whose inputs changed, and nothing else."),

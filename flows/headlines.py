@@ -57,6 +57,13 @@ def _retention_apply(done: Done) -> list[str]:
     return [f"{counted(done['rows'], 'row')} removed" if done["applied_now"] else "applied before"]
 
 
+def _verify_artifacts(done: Done) -> list[str]:
+    wrong = sum(not one["verified"] for one in done["artifacts"])
+    told = [f"{counted(len(done['artifacts']), 'artifact')} hashed again, {wrong:,} not as recorded"]
+    more = {"not opened": "not_allowed", "waiting": "waiting"}
+    return told + [f"{done[name]:,} {words}" for words, name in more.items() if done[name]]
+
+
 _HEADLINES: Final[Mapping[str, Callable[[Done], list[str]]]] = {
     "ingest": _ingest,
     "check": _check,
@@ -67,6 +74,7 @@ _HEADLINES: Final[Mapping[str, Callable[[Done], list[str]]]] = {
     "share": _share,
     "retention_plan": _retention_plan,
     "retention_apply": _retention_apply,
+    "verify_artifacts": _verify_artifacts,
 }
 
 

@@ -214,6 +214,17 @@ def _retention_apply(done: Done, links: Links) -> Iterable[str]:
         yield f"{counted(done['swept']['segments'], 'segment')} of the spool deleted, whose rows are gone."
 
 
+def _verify_artifacts(done: Done, links: Links) -> Iterable[str]:
+    del links
+    wrong = [one for one in done["artifacts"] if not one["verified"]]
+    size = f"{counted(len(done['artifacts']), 'artifact')}, {done['hashed_bytes']:,} bytes"
+    yield f"{size} hashed again: {len(wrong):,} not as recorded; {done['waiting']:,} wait for the next run."
+    if done["not_allowed"]:
+        yield f"{done['not_allowed']:,} not opened: allow their places by `[artifacts] allow` in ranklake.toml."
+    if wrong:
+        yield table(("run", "artifact", "what"), [(one["run"], one["name"], one["verdict"]) for one in wrong])
+
+
 def _damage(one: Mapping[str, Any]) -> tuple[object, ...]:
     return tuple(list(one.values())[:3])
 
@@ -227,4 +238,5 @@ _PAGES: Final[Mapping[str, Callable[[Done, Links], Iterable[str]]]] = {
     "report": _report,
     "retention_plan": _retention_plan,
     "retention_apply": _retention_apply,
+    "verify_artifacts": _verify_artifacts,
 }

@@ -10,6 +10,8 @@ PARAMETERS: Final = {
     "with_scrub": "Also read every data file first and compare it with its digest.",
     "as_of": "The day on which a row must be past its period; default: today (UTC).",
     "plan": "Name of an approved retention plan, as `ranklake retain list` shows it.",
+    "limit": "Artifacts to hash again at most.",
+    "max_bytes": "Bytes to hash again at most, as recorded; one artifact is hashed however large it is.",
     "by": "Who applies it, for the audit trail; default: the account that runs this.",
 }
 

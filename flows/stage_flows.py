@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from contextlib import nullcontext
 from functools import partial
 from inspect import Parameter, Signature, signature
 from typing import Any, Final
@@ -55,7 +56,7 @@ def stage_flow(stage: Stage) -> Flow[..., Any]:
 
     async def run(settings: FlowSettings, **options: Any) -> Done:  # noqa: ANN401 - likewise
         run_log.attach()
-        async with one_driver(settings.context().lake_uri):
+        async with one_driver(settings.context().lake_uri) if stage.drives else nullcontext():
             done, lake, links = await asyncio.to_thread(lambda: unit(settings, **options))
         await run_names.add(headline(stage.name, done)[:1])
         await artifacts.publish(stage.name, lake, done, links, options.get("kinds", ()))
@@ -88,3 +89,4 @@ share_flow = FLOWS["share"]
 upkeep_flow = FLOWS["upkeep"]
 retention_plan_flow = FLOWS["retention_plan"]
 retention_apply_flow = FLOWS["retention_apply"]
+verify_artifacts_flow = FLOWS["verify_artifacts"]

@@ -13,6 +13,7 @@ from ranklake.flows.calls import (
     catalog_once,
     check_once,
     ingest_once,
+    refuse_altered,
     refuse_damage,
     refuse_failure,
     report_once,
@@ -21,6 +22,7 @@ from ranklake.flows.calls import (
     rollup_once,
     share_once,
     upkeep_once,
+    verify_artifacts_once,
 )
 from ranklake.quality.results import together
 
@@ -41,12 +43,15 @@ class Stage:
         Does it: takes a context and options by keyword, and returns plain JSON values.
     outcome
         Returns what was done, or raises what was found, so that the flow ends Failed where the command exits 1.
+    drives
+        Whether it may carry out plans, so that one run at a time does it on a lake.
     """
 
     name: str
     summary: str
     work: Callable[..., Done]
     outcome: Callable[[Done], Done] = refuse_damage
+    drives: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,17 @@ RETENTION_APPLY: Final = Stage(
     "Remove what an approved plan names. The lake holds the approval: without one, or by the approver, nothing goes.",
     retention_apply_once,
 )
-STAGES: Final = (INGEST, CHECK, ROLLUP, CATALOG, REPORT, SHARE, UPKEEP, RETENTION_PLAN, RETENTION_APPLY)
+VERIFY_ARTIFACTS: Final = Stage(
+    "verify_artifacts",
+    "Hash recorded artifacts again, those first that wait longest, and compare them with what was recorded.",
+    verify_artifacts_once,
+    refuse_altered,
+    drives=False,  # it reads for hours, and writes to the audit trail alone
+)
+STAGES: Final = (
+    *(INGEST, CHECK, ROLLUP, CATALOG, REPORT, SHARE, UPKEEP, RETENTION_PLAN, RETENTION_APPLY),
+    VERIFY_ARTIFACTS,
+)
 
 PIPELINE: Final = (
     Step(INGEST),

@@ -120,8 +120,11 @@ class QualitySection:
     """Your own suites for Great Expectations, and how good data has to be."""
 
     suites: str = ""
-    """Folder of suites: JSON as Great Expectations writes it, and Python files with your own expectations, which are
-    run. See docs/suites.md."""
+    """Folder or object-store URI of suites: JSON as Great Expectations writes it, and Python files with your own
+    expectations, which are run if they stand in a folder. See docs/suites.md."""
+    suites_code_sha256: str = ""
+    """Digest of all Python files together: others are not run. Those of an object store are run only with it; the
+    errored result of such a suite names it."""
     suite_timeout_s: float = 60.0
     """How long one expectation that Great Expectations judges may take on one partition; then it is killed."""
     suite_rows: int = 500_000

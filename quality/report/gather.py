@@ -41,7 +41,9 @@ from ranklake.quality.tables import KINDS
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.storage.store import Lake
+    from ranklake.quality.report.state import CheckKey, Sampled
 
+NO_SAMPLES: Final[Mapping[Any, Any]] = {}
 Rows = list[dict[str, Any]]
 Check = tuple[str, str, str | None, str]
 NEVER: Final = "never checked"
@@ -52,8 +54,8 @@ _POINT: Final = ("partition_date", "state", "rows_checked", "rows_failed")
 _COUNTS: Final = ("checks_failing", "checks_warning", "checks_errored", "rows_quarantined", "rows_failed")
 
 
-def gather(lake: "Lake") -> QualityState:
-    """Return the state of quality of all tables that have rows and are checked.
+def gather(lake: "Lake", sampled: "Mapping[CheckKey, Sampled]" = NO_SAMPLES) -> QualityState:
+    """Return the state of quality of all tables that have rows and are checked, with keys of rows that fail.
 
     Partitions that no longer exist count nowhere. What was found on a partition that changed since counts until it is
     checked again; if nothing was found, its state is unknown.
@@ -79,6 +81,7 @@ def gather(lake: "Lake") -> QualityState:
         _by_table(ask(statements.checks(where))),
         _by_table(ask(statements.partitions(where))),
         _histories(ctx.sql(statements.history(where)).to_arrow_table()),
+        sampled,
     )
     metrics, own = lake.metrics(), own_suites(lake)
     tables = []
@@ -110,6 +113,7 @@ class _Found:
     checks: Mapping[str, Rows]
     partitions: Mapping[str, Rows]
     histories: Mapping[Check, History]
+    sampled: "Mapping[CheckKey, Sampled]"
 
     def of_checks(self, contract: "Contract", suite: Suite) -> tuple[CheckState, ...]:
         """Return the checks of a table, worst first."""
@@ -120,7 +124,8 @@ class _Found:
             told = promises.get((row["check_id"], row["column"]))
             step = next_step(row["table"], contract.kind, row["check_id"], state, row["last_unsound"])
             history = self.histories[row["table"], row["check_id"], row["column"], row["severity"]]
-            every.append(CheckState(**row, state=state, promise=told, next_step=step, history=history))
+            sampled = self.sampled.get((row["table"], row["check_id"], row["column"]))
+            every.append(CheckState(**row, state=state, promise=told, next_step=step, history=history, sampled=sampled))
         every.sort(key=lambda one: (STATES.index(one.state), -(one.rows_failed or 0), one.check_id, one.column or ""))
         return tuple(every)
 

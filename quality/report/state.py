@@ -1,10 +1,10 @@
 """What the report of quality tells: frozen facts, without a word on how they are shown."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -74,6 +74,18 @@ class History:
         return f"History({self._severity!r}, {hashlib.sha256(self._rows.serialize()).hexdigest()})"
 
 
+CheckKey = tuple[str, str, str | None]
+"""Table, id and column of a check."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Keys of some rows that fail a check, on the last partition that does; no value of a classified column."""
+
+    day: date
+    rows: tuple[Mapping[str, Any], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class CheckState:
     """One check of a table over all of its partitions.
@@ -114,6 +126,7 @@ class CheckState:
     observed: str | None
     next_step: tuple[str, str]
     history: History
+    sampled: Sampled | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,8 @@ class Asking:
 
     def __init__(self, lake: "Lake") -> None:
         section = lake.config.quality
-        folder = read_folder(section.suites) if section.suites else SuiteFolder()
+        code = section.suites_code_sha256
+        folder = read_folder(section.suites, lake.storage, code) if section.suites else SuiteFolder()
         self._lake, self._most = lake, section.suite_rows
         self._process = Isolated(folder.python, section.suite_timeout_s)
         self._ended: dict[str, date] = {}

@@ -6,16 +6,17 @@ Nothing of it is executed here. What cannot be read is a problem with a name, be
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.printable import printable_name
+from ranklake.quality.suites.copies import MOST_BYTES, copy_of, is_store
+from ranklake.redaction.redact import redact_uri
 
-MOST_BYTES: Final = 32 * 2**20
-"""Of one file: 10,000 columns with an expectation each are about 3 MB."""
+NO_OPTIONS: Final[Mapping[str, str]] = {}
 _NAME: Final = 200
 _PROJECT: Final = "great_expectations.yml"
 
@@ -74,11 +75,40 @@ class SuiteFolder:
     defines: bool = False
 
 
-def read_folder(path: str) -> SuiteFolder:
-    """Read the folder, or the project folder of Great Expectations. Raises `SuitesError` if it is not there."""
-    root = Path(path).absolute()
-    if not root.is_dir():
-        raise SuitesError(path)
+def read_folder(path: str, storage: Mapping[str, str] = NO_OPTIONS, code_sha256: str = "") -> SuiteFolder:
+    """Read the folder, the project folder of Great Expectations, or either in an object store.
+
+    Parameters
+    ----------
+    code_sha256
+        Digest that the Python files must have together to be run (`SuiteFolder.code`). Without one those of a folder
+        are run, and those of a store are not: whoever writes there would run code here.
+
+    Raises
+    ------
+    SuitesError
+        It is not there, or a store has no file of suites there.
+    ranklake.lake.storage.reachability.LakeUnreachableError, ranklake.quality.suites.copies.TooManyFilesError
+        As `ranklake.quality.suites.copies.copy_of` does.
+    """
+    copy = copy_of(path, storage) if is_store(path) else None
+    root = copy or Path(path.removeprefix("file://")).absolute()
+    if (copy is None and is_store(path)) or not root.is_dir():
+        raise SuitesError(redact_uri(path))
+    return _believed(_folder(root), is_store(path), code_sha256)
+
+
+def _believed(found: SuiteFolder, from_store: bool, code_sha256: str) -> SuiteFolder:
+    """Return a folder without its Python files, and a problem in their place, unless they may be run."""
+    if not found.python or found.code == code_sha256 or not (code_sha256 or from_store):
+        return found
+    told = "another than" if code_sha256 else "without"
+    mend = f"if they are yours, set suites_code_sha256 under [quality] to {found.code}"
+    problem = f"not run: Python files {told} the configured digest; {mend}"
+    return SuiteFolder((*found.suites, UserSuite("python", "python", problem=problem)))
+
+
+def _folder(root: Path) -> SuiteFolder:
     is_project = (root / _PROJECT).is_file()
     json_root, python_root = (root / "expectations", root / "plugins") if is_project else (root, root)
     suites = [_read(json_root, file) for file in _files(json_root, ".json")]

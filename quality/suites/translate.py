@@ -49,11 +49,11 @@ def translate(kind: str, kwargs: Mapping[str, Any], contract: "Contract") -> Tra
     """
     rule = _RULES.get(kind)
     given = {name: value for name, value in kwargs.items() if value is not None and name not in _IGNORED}
-    condition = [given.pop(name, None) for name in ("row_condition", "condition_parser")]
-    where = condition_of(*condition, contract) if condition[0] is not None else None
+    condition, parser = given.pop("row_condition", None), given.pop("condition_parser", None)
+    where = None if condition is None else condition_of(condition, parser, contract)
     if rule is None or not rule.needs <= given.keys() <= rule.takes:
         return None
-    if condition[0] is not None and (where is None or not rule.by_row):
+    if condition is not None and (where is None or not rule.by_row):
         return None
     mostly = given.pop("mostly", 1)
     if isinstance(mostly, bool) or not isinstance(mostly, int | float) or not 0 <= mostly <= 1:

@@ -23,7 +23,7 @@ from ranklake.quality.suites.asking import own_suites
 from ranklake.quality.tables import as_stored, chosen
 from ranklake.quality.why.explanation import CLASSIFIED, Explanation, told
 from ranklake.quality.why.facets import Counts
-from ranklake.quality.why.failing import TooManyKeysError, is_known, stored_rows, taken_out
+from ranklake.quality.why.failing import Judged, TooManyKeysError, is_known, stored_rows, taken_out
 from ranklake.quality.why.lift import causes
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SAMPLES: Final = 3
 ALIKE: Final = 5
 _FOUND: Final = """
-SELECT "table", partition_date, check_id, "column", severity, message, observed
+SELECT "table", partition_date, check_id, "column", severity, message, observed, rows_checked
 FROM results
 WHERE state IN ('failed', 'quarantined')
 ORDER BY
@@ -75,9 +75,9 @@ def explain(
         The configured folder of users' suites is not there.
     """
     contracts = chosen(lake.contracts(), tables)
-    sources: _Sources | None = None
-    for row in _found(lake, tuple(contracts), day, check_id)[:limit]:
-        sources = sources or _Sources(lake, contracts)
+    sources: Sources | None = None
+    for row in failures(lake, tuple(contracts), day, check_id)[:limit]:
+        sources = sources or Sources(lake, contracts)
         yield sources.explanation(row)
 
 
@@ -93,7 +93,10 @@ def judged(
     return Counter(row["state"] for row in found if check_id is None or row["check_id"] == check_id)
 
 
-def _found(lake: "Lake", tables: Sequence[str], day: date | None, check_id: str | None) -> list[dict[str, Any]]:
+def failures(
+    lake: "Lake", tables: Sequence[str], day: date | None = None, check_id: str | None = None
+) -> list[dict[str, Any]]:
+    """Return the failures of the last checks, the worst first: what an `Explanation` begins with, and rows checked."""
     rows = _rows(lake, tables, day, _FOUND)
     return [row for row in rows if check_id is None or row["check_id"] == check_id]
 
@@ -108,7 +111,11 @@ def _rows(lake: "Lake", tables: Sequence[str], day: date | None, text: str) -> l
     return rows
 
 
-class _Sources:
+class _UnknownError(Exception):
+    """Nothing can be told of a failure; its text says why."""
+
+
+class Sources:
     """What explanations of one call have in common."""
 
     def __init__(self, lake: "Lake", contracts: "Mapping[str, Contract]") -> None:
@@ -118,24 +125,51 @@ class _Sources:
 
     def explanation(self, row: Mapping[str, Any]) -> Explanation:
         """Return what there is to say of one failed result."""
-        plain = Explanation(**row)
-        handle = latest(self._lake, plain.table)
-        if handle is None:
-            return replace(plain, unknown="the table is gone")
-        contract = as_stored(self._lake, self._contracts[plain.table])
-        suite = compile_suite(self._contracts[plain.table], self._metrics, self._own.of(contract))
-        one = next((each for each in suite.expectations if _is(each, plain)), None)
-        if one is None:
-            return replace(plain, unknown="the check is no longer in the suite")
-        if not is_known(one):
-            return replace(plain, unknown="it judges the partition or its series as a whole, not single rows")
-        part = Partition(plain.partition_date, handle.version(), files(handle, [plain.partition_date]))
+        plain = Explanation(**{name: value for name, value in row.items() if name != "rows_checked"})
         try:
-            return self._explained(plain, contract, suite, part, one)
+            return self._explained(plain, *self._located(plain))
+        except _UnknownError as error:
+            return replace(plain, unknown=str(error))
         except TooManyKeysError:
             return replace(plain, unknown="too many keys repeat")
         except DamagedFileError as error:
             return replace(plain, unknown=f"a data file cannot be read: {error}")
+
+    def samples(self, plain: Explanation) -> tuple[dict[str, Any], ...]:
+        """Return keys of some rows that fail a check, read until there are enough; none where they are not known."""
+        found: list[dict[str, Any]] = []
+        try:
+            contract, suite, part, one = self._located(plain)
+            columns = tuple(name for name in contract.grain if name in contract)
+            for rows, failed in self._judged(contract, suite, part, one, columns):
+                found += _keys(contract, rows.filter(failed).slice(0, SAMPLES - len(found)))
+                if len(found) == SAMPLES:
+                    break
+        except (_UnknownError, TooManyKeysError, DamagedFileError):
+            return ()
+        return tuple(found)
+
+    def _located(self, plain: Explanation) -> "tuple[Contract, Suite, Partition, Expectation]":
+        """Return the table, suite, partition and check of a failure. Raises `_UnknownError`."""
+        handle = latest(self._lake, plain.table)
+        if handle is None:
+            raise _UnknownError("the table is gone")
+        contract = as_stored(self._lake, self._contracts[plain.table])
+        suite = compile_suite(self._contracts[plain.table], self._metrics, self._own.of(contract))
+        one = next((each for each in suite.expectations if _is(each, plain)), None)
+        if one is None:
+            raise _UnknownError("the check is no longer in the suite")
+        if not is_known(one):
+            raise _UnknownError("it judges the partition or its series as a whole, not single rows")
+        day = plain.partition_date
+        return contract, suite, Partition(day, handle.version(), files(handle, [day])), one
+
+    def _judged(
+        self, contract: "Contract", suite: Suite, part: Partition, one: Expectation, columns: Sequence[str]
+    ) -> "Iterator[Judged]":
+        """Yield the rows of a partition, and those that were taken out of it for a check, with who of them fails."""
+        yield from stored_rows(self._lake, contract, suite, part, one, columns)
+        yield from taken_out(self._lake, contract, part.day, one, columns)
 
     def _explained(
         self, plain: Explanation, contract: "Contract", suite: Suite, part: Partition, one: Expectation
@@ -143,15 +177,10 @@ class _Sources:
         counts = Counts(contract, one.check.columns)
         columns = tuple(dict.fromkeys((*counts.columns, *(name for name in contract.grain if name in contract))))
         samples: list[dict[str, Any]] = []
-        for given in (
-            stored_rows(self._lake, contract, suite, part, one, columns),
-            taken_out(self._lake, contract, part.day, one, columns),
-        ):
-            for rows, failed in given:
-                counts.add(rows, failed)
-                if len(samples) < SAMPLES and pc.any(failed).as_py():
-                    some = rows.filter(failed).slice(0, SAMPLES - len(samples))
-                    samples += _keys(contract, some)
+        for rows, failed in self._judged(contract, suite, part, one, columns):
+            counts.add(rows, failed)
+            if len(samples) < SAMPLES and pc.any(failed).as_py():
+                samples += _keys(contract, rows.filter(failed).slice(0, SAMPLES - len(samples)))
         total = replace(plain, rows=counts.total.rows, failed=counts.total.failed, samples=tuple(samples))
         if not counts.total.failed:
             return replace(total, unknown="no row fails it any more: check again")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ranklake import capture
+from ranklake import capture, rehash
 from ranklake.allowed import NotAllowedError, allowed
 from ranklake.capture.assets import file_entries, loads
 from ranklake.capture.assets.artifact_row import NOT_READ_BACK
@@ -22,7 +22,12 @@ from ranklake.capture.assets.artifacts import WRITTEN_AGAIN
 from ranklake.capture.assets.checkpoints import SUFFIX
 from ranklake.capture.assets.loads import NO_DIGEST, WRITTEN_SINCE
 from ranklake.cli import run as ranklake
+from ranklake.config import ArtifactsSection, Config
+from ranklake.context import Context
 from ranklake.errors import RanklakeError
+from ranklake.flows.calls import ArtifactsError, refuse_altered, verify_artifacts_once
+from ranklake.flows.headlines import headline
+from ranklake.flows.pages import page
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.query.sql import query
@@ -383,6 +388,50 @@ def test_all_artifacts_in_turn(place, tmp_path, capsys, monkeypatch):
     assert ranklake(["verify-artifact", "--lake", lake]) == 2
     assert ranklake(["verify-artifact", "a", "--all", "--lake", lake]) == 2
     assert len(audit.trail(made)) == 2 + 1 + 1 + 3 + 3
+
+
+@pytest.mark.slow
+def test_the_schedule_goes_on_where_a_bound_stopped_it(place, tmp_path, monkeypatch):
+    """Each run hashes so many bytes, one artifact at least; verdicts stand at once, and a wrong one fails the flow."""
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    files = [kept / f"{name}.pt" for name in "abcd"]
+    with place.start(run="run") as run:
+        for file in files:
+            file.write_bytes(file.name.encode() * (50 if file.stem == "c" else 1))
+            run.artifact(file.stem, file, wait=True)
+    made = Lake.create(str(tmp_path / "lake"))
+    bring(made, place.spool)
+    allow = ArtifactsSection((str(kept),))
+    context = Context.of(Config(artifacts=allow), {"lake.uri": str(tmp_path / "lake")})
+
+    def once(**bound):
+        told = verify_artifacts_once(context, **bound)
+        assert refuse_altered(told) is told
+        return [one["name"] for one in told["artifacts"]], told["waiting"], told["hashed_bytes"]
+
+    assert once(max_bytes=10) == (["a", "b"], 2, 8)
+    assert once(max_bytes=10) == (["c"], 3, 200)
+    assert once(limit=2) == (["d", "a"], 2, 8)
+    monkeypatch.setattr(rehash, "NOTED_BYTES", 4)
+    real = rehash.verify
+
+    def dies(lake, row, *arguments, **options):
+        if row["name"] == "c":
+            raise KeyboardInterrupt
+        return real(lake, row, *arguments, **options)
+
+    monkeypatch.setattr(rehash, "verify", dies)
+    with pytest.raises(KeyboardInterrupt):
+        once()
+    monkeypatch.undo()
+    files[2].write_bytes(b"other")
+    told = verify_artifacts_once(context, limit=2)
+    assert [one["name"] for one in told["artifacts"]] == ["c", "a"]  # b has its verdict, though the run died
+    with pytest.raises(ArtifactsError, match="c of run: it has 5 bytes in place of 200"):
+        refuse_altered(told)
+    assert headline("verify_artifacts", told)[0] == "2 artifacts hashed again, 1 not as recorded"
+    assert "| run | c | it has 5 bytes" in page("verify_artifacts", told)
 
 
 @pytest.mark.parametrize(

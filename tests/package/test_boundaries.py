@@ -16,6 +16,9 @@ MAY_IMPORT = {
     "quality": {"ranklake.quality", "ranklake.lake", *SHARED},
     "retention": {"ranklake.retention", "ranklake.lake", *SHARED},
     "flows": {
+        "ranklake.allowed",
+        "ranklake.artifacts",
+        "ranklake.rehash",
         "ranklake.context",
         "ranklake.config",
         "ranklake.doctor",

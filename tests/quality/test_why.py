@@ -17,8 +17,13 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import replace_partitions
 from ranklake.quality.check import run_checks
-from ranklake.quality.why.explain import explain
+from ranklake.quality.report.gather import gather
+from ranklake.quality.why import samples as sampling
+from ranklake.quality.why.explain import SAMPLES, explain
 from ranklake.quality.why.lift import Count, causes
+from ranklake.quality.why.samples import samples
+from ranklake.views.html.quality_pages import section
+from ranklake.views.html.shell import render
 
 DAY = date(2026, 3, 2)
 RUN = "run-0302"
@@ -174,6 +179,28 @@ def test_what_could_not_be_computed_did_not_pass(site, capsys):
     run_checks(site.lake, ["steps"])
     assert run(["quality", "why", "--lake", site.lake.uri, "steps"]) == 0
     assert capsys.readouterr().out.startswith("no check failed here; ")
+
+
+def test_pages_have_keys_of_failing_rows(site, monkeypatch):
+    """Of each failing check some rows of its last partition, those in quarantine, too, unless that reads too much."""
+    overlaid = under(site.lake, site.overlay(steps=STRICT))
+    store(site.lake, "steps", sound("steps", DAY))
+    site.bring(step_rows(40))
+    run_checks(overlaid)
+    found = samples(overlaid)
+    told = found["steps", "early", "step"]
+    assert len(told.rows) == SAMPLES
+    assert all(row["step"] > 9 for row in told.rows)
+    page = gather(overlaid, found)
+    (check,) = [one for table in page.tables for one in table.checks if one.check_id == "early"]
+    assert check.sampled == told
+    (steps,) = [one for one in section(page).pages if one.title == "steps"]
+    html = render(steps).decode()
+    assert f"Some rows of {told.day} that fail" in html
+    assert f"step <code>{told.rows[0]['step']}</code>" in html
+    monkeypatch.setattr(sampling, "MOST_ROWS", 1)
+    assert samples(overlaid) == {}  # such rows are left to the command
+    assert not [one for one in section(gather(overlaid)).pages if "Some rows of" in render(one).decode()]
 
 
 rows_of = st.lists(

@@ -1,0 +1,105 @@
+"""Recorded artifacts hashed again one after another, within a bound, those first that wait longest."""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.allowed import Allowed, NotAllowedError
+from ranklake.artifacts import Verdict, verify
+from ranklake.errors import RanklakeError
+from ranklake.redaction.redact import redact_uri
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from ranklake.capture.assets.merkle_digest import Progress
+    from ranklake.lake.storage.store import Lake
+
+NOTED_BYTES: Final = 8 * 2**30
+"""Bytes hashed after which verdicts are written down, so that what is interrupted goes on there."""
+
+
+@dataclass(slots=True)
+class Rehashed:
+    """What came of one call.
+
+    Attributes
+    ----------
+    verdicts
+        One for each artifact that was looked at.
+    closed
+        Rows of those that may not be opened.
+    waiting
+        How many wait for the next call, as the bound was reached.
+    """
+
+    verdicts: list[Verdict] = field(default_factory=list)
+    closed: list[dict[str, Any]] = field(default_factory=list)
+    waiting: int = 0
+
+    @property
+    def wrong(self) -> list[Verdict]:
+        """Those that are not as they were recorded."""
+        return [one for one in self.verdicts if not one.is_good]
+
+    @property
+    def hashed_bytes(self) -> int:
+        """Bytes that were read."""
+        return sum(one.found.size_bytes for one in self.verdicts if one.found is not None)
+
+
+def quiet(name: str) -> "AbstractContextManager[None]":
+    """Return a context that tells nobody."""
+    del name
+    return nullcontext()
+
+
+def rehash(
+    lake: "Lake",
+    rows: Sequence[dict[str, Any]],
+    allow: Allowed,
+    noted: Callable[[list[Verdict]], None],
+    *,
+    limit: int,
+    most_bytes: int,
+    progress: "Callable[[str], AbstractContextManager[Progress | None]]" = quiet,
+) -> Rehashed:
+    """Hash artifacts again, as `ranklake.artifacts.longest_unverified` gives them.
+
+    One that cannot be read is a verdict, and keeps no other from its turn; nor does one that may not be opened.
+
+    Parameters
+    ----------
+    noted
+        Writes verdicts down; called in between, too.
+    limit, most_bytes
+        How many artifacts, and how many recorded bytes, at most; one is hashed however large it is.
+    progress
+        Given an artifact's name, a context that gives what is told how far its hash is, or None.
+    """
+    done = Rehashed()
+    unnoted: list[Verdict] = []
+    planned = since = 0
+    for place, row in enumerate(rows):
+        size = row["bytes"] or 0
+        if len(done.verdicts) >= limit or (done.verdicts and planned + size > most_bytes):
+            done.waiting = len(rows) - place
+            break
+        try:
+            with progress(row["name"]) as told:
+                verdict = verify(lake, row, allow, progress=told)
+        except NotAllowedError:
+            done.closed.append(row)
+            continue
+        except (RanklakeError, OSError) as error:
+            verdict = Verdict(row, redact_uri(row["uri"]), f"it cannot be read ({type(error).__name__})", None)
+        planned, since = planned + size, since + size
+        done.verdicts.append(verdict)
+        unnoted.append(verdict)
+        if since >= NOTED_BYTES:
+            noted(unnoted)
+            unnoted, since = [], 0
+    if unnoted:
+        noted(unnoted)
+    return done
