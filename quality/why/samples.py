@@ -9,6 +9,8 @@ from ranklake.quality.why.explain import Sources, failures
 from ranklake.quality.why.explanation import Explanation
 
 if TYPE_CHECKING:
+    from datetime import date
+
     from ranklake.lake.storage.store import Lake
     from ranklake.quality.report.state import CheckKey
 
@@ -41,7 +43,7 @@ def samples(lake: "Lake") -> "dict[CheckKey, Sampled]":
 def _last(lake: "Lake") -> Iterator[tuple[Explanation, int]]:
     """Yield the failure of each check on its last partition, in the order of the worst, and the rows to read."""
     rows = failures(lake, tuple(chosen(lake.contracts(), None)))
-    last = {}
+    last: dict[CheckKey, date] = {}
     for row in rows:
         key = row["table"], row["check_id"], row["column"]
         if key not in last or last[key] < row["partition_date"]:
