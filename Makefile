@@ -9,7 +9,7 @@ PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-slow test-up test-postgres test-moto test-s3 test-stores test-frameworks test-frameworks-light test-pages published lint types format deployments catalog snapshots chaos chaos-s3 chaos-up crash faults fuzz crash-capture crash-migrate bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-quality bench-migrate bench-retention bench-report bench-workers bench-straggler package clean
+.PHONY: help demo native test test-slow test-up test-postgres test-moto test-s3 test-stores test-frameworks test-frameworks-light test-pages published lint types format deployments catalog snapshots chaos chaos-s3 chaos-up crash faults fuzz crash-capture crash-migrate bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-quality bench-check bench-migrate bench-retention bench-report bench-workers bench-straggler package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -205,6 +205,9 @@ bench-sql: .venv/.test ## ranklake sql beside DuckDB, Polars and bare DataFusion
 bench-quality: .venv/.test .bench-peers/.pointblank ## 20 expectations beside Great Expectations, DuckDB and pointblank on the same files, as ratios (ROWS=40000000 for all)
 	@$(BIN)/python tests/bench/quality_bench.py --peers .bench-peers --rows $(or $(ROWS),1000000)
 	@echo && $(BIN)/python tests/bench/quality_bench.py --peers .bench-peers --rows $(or $(ROWS),1000000) --dirty
+
+bench-check: .venv/.test ## a cold `ranklake check` with one changed partition: wall and CPU time, memory (ROWS=N of a date)
+	@$(BIN)/python tests/bench/cold_check_bench.py --rows $(or $(ROWS),1000000)
 
 bench-report: .venv/.test ## the site of data quality: built, refreshed, largest page, for 42 tables of 90 dates
 	@$(BIN)/python tests/bench/report_bench.py

@@ -25,3 +25,21 @@ def test_all_engines_find_the_same(dirty):
     assert {"ranklake", "gx", "duckdb"} <= set(ratios)
     assert ratios["ranklake"] == 1
     assert bool(sum(found["failed"].values())) is dirty
+
+
+def test_a_cold_check_is_measured():
+    """A process that checks one changed partition: it reads that alone, and imports no engine for sound rows."""
+    command = [
+        sys.executable,
+        str(BENCH.with_name("cold_check_bench.py")),
+        "--rows",
+        "20000",
+        "--rounds",
+        "2",
+        "--json",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [(one["partitions"], one["judged_by"]) for one in found["rounds"]] == [(1, "screen")] * 2
+    assert all(one["cpu_s"] > 0 for one in found["rounds"])
