@@ -1,6 +1,9 @@
 -- Grain: one row per 1/{parts} of the steps of a run. Input: step_rollup. Means over ranks and steps; extremes of any rank.
-SELECT (step - first_step) * {parts} / (last_step - first_step + 1) AS part,
+WITH axis AS (
+{axis})
+SELECT {part} AS part,
   min(step) AS step, max(step) AS last_step, min(ts) AS ts, count(*) AS steps,
+  min(tokens_seen) AS tokens_seen, min(elapsed_s) AS elapsed_s,
   sum(CAST(mean_loss AS DOUBLE) * loss_ranks) / nullif(sum(loss_ranks) FILTER (WHERE mean_loss IS NOT NULL), 0) AS loss,
   max(max_grad_norm) AS grad_norm,
   min(min_step_time_s) AS step_time_min_s,
@@ -16,6 +19,7 @@ SELECT (step - first_step) * {parts} / (last_step - first_step + 1) AS part,
   sum(non_finite_ranks) AS non_finite_ranks
 FROM step_rollup
 CROSS JOIN (SELECT min(step) AS first_step, max(step) AS last_step FROM step_rollup WHERE run = $run) AS bounds
+JOIN axis ON axis.at_step = step
 WHERE run = $run
 GROUP BY part
 ORDER BY part

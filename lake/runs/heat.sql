@@ -6,7 +6,7 @@ WITH bounds AS (
 ), world AS (
   SELECT max(rank) + 1 AS ranks FROM rank_health WHERE run = $run
 ), of_rank AS (
-  SELECT rank, (step - first_step) * {parts} / (last_step - first_step + 1) AS part, min(step) AS step,
+  SELECT rank, {part} AS part, min(step) AS step,
     avg(step_time_s - coalesce(collective_time_s, 0)) AS self_time_s
   FROM steps CROSS JOIN bounds
   WHERE run = $run

@@ -1,6 +1,7 @@
--- Grain: one row per metric and 1/{parts} of its steps, of the {most} metrics that have most values by step. Input: scalars.
+-- Grain: one row per metric and 1/{parts} of its steps, of the {most} metrics that have most values by step. Inputs: scalars; step_rollup for the axes.
 -- Means of values; extremes of any rank and step, of those that are finite.
-WITH mine AS (
+WITH axis AS (
+{axis}), mine AS (
   SELECT metric, step, coalesce(agg_mean, value) AS mean, coalesce(agg_min, value) AS low, coalesce(agg_max, value) AS high
   FROM scalars
   WHERE run = $run AND step IS NOT NULL AND coalesce(agg_mean, value) IS NOT NULL
@@ -12,10 +13,12 @@ WITH mine AS (
   ORDER BY n DESC, metric
   LIMIT {most}
 )
-SELECT mine.metric, (step - first_step) * {parts} / (last_step - first_step + 1) AS part, min(step) AS step,
+SELECT mine.metric, {part} AS part, min(step) AS step,
+  min(tokens_seen) AS tokens_seen, min(elapsed_s) AS elapsed_s,
   avg(mean) AS mean, min(low) FILTER (WHERE abs(low) < 'Infinity') AS low,
   max(high) FILTER (WHERE abs(high) < 'Infinity') AS high
 FROM mine
 JOIN most ON most.metric = mine.metric
+LEFT JOIN axis ON axis.at_step = step
 GROUP BY mine.metric, part
 ORDER BY mine.metric, part

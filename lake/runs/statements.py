@@ -7,12 +7,21 @@ from ranklake.lake.query.literal import literal
 from ranklake.lake.runs.asking import sql_text
 
 _HERE: Final = "ranklake.lake.runs"
+_NAMED: Final = re.compile(r"\$(?:run|metric)\b")
+_PART: Final = (
+    "least({parts} - 1, CAST(CAST(step - first_step AS DOUBLE) * {parts}"
+    " / (CAST(last_step - first_step AS DOUBLE) + 1) AS BIGINT))"
+)
+"""Which of so many parts of a run's steps a step is in; in floats, since a step may be near 2^62."""
 _BRACES: Final = re.compile(r"\{(where|having|runs)\}")
 
 
-def of_run(name: str, run: str, **numbers: int) -> str:
-    """Return the SQL of a file beside this module for one run; `numbers` fill its braces."""
-    return sql_text(_HERE, name).format(**numbers).replace("$run", literal(run))
+def of_run(name: str, run: str, metric: str = "", /, **numbers: int) -> str:
+    """Return the SQL of a file beside this module for one run; `numbers` fill its braces, `metric` is $metric."""
+    text = sql_text(_HERE, name).replace("{part}", _PART)
+    filled = text.replace("{axis}", sql_text(_HERE, "axis")).format(**numbers)
+    named = {"$run": literal(run), "$metric": literal(metric)}
+    return _NAMED.sub(lambda found: named[found[0]], filled)  # in one pass: a run may be called $metric
 
 
 def summaries(where: str = "TRUE", having: str = "TRUE") -> str:

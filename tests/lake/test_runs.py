@@ -24,6 +24,7 @@ from ranklake.lake.runs.facts import gather
 from ranklake.lake.runs.find import SORTS, Wanted, find, said_equal, value_of
 from ranklake.lake.storage.store import Lake
 from ranklake.views.json_output import json_text
+from ranklake.views.result_set import as_json
 from ranklake.views.run import run_lines
 
 ROLES = """
@@ -89,7 +90,7 @@ def test_every_number_is_what_its_sql_gives(lake, capsys):
         parts = [part if isinstance(part, list) else [part] for part in one.values()]
         every += [part for some in parts for part in some if isinstance(part, dict) and "sql" in part and part["rows"]]
     for part in every:
-        answer = json.loads(json.dumps(query(lake, part["sql"]).to_pylist(), default=str))
+        answer = json.loads(as_json(query(lake, part["sql"])))
         assert sorted(map(str, answer)) == sorted(map(str, part["rows"]))
         compared += len(answer)
     assert compared > 60

@@ -37,7 +37,8 @@ ELSEWHERE = (
 """What the end-to-end tests run, CI, make package, and, of an operator's own table, `test_own_migrations`."""
 
 HERE = re.compile(
-    r"ranklake ((sql|catalog|mfu|roles|what-if|runs|show|compare|watch|tag|share)\b[^|&;<>]*"
+    r"(?!.*--output .*\.(svg|png))"  # a picture's engine stays
+    r"ranklake ((sql|catalog|mfu|roles|what-if|runs|show|compare|plot|watch|tag|share)\b[^|&;<>]*"
     r"|(status|migrate|audit|verify-artifact|import|rollup)\b[^|&;<>*?$]*"
     r"|grants (list|review)\b[^|&;<>*?$]*"
     r"|retain (plan|list|explain|lint|new|test|simulate|holds?)\b[^|&;<>*?$]*)$"

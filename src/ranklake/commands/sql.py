@@ -1,6 +1,5 @@
 """``ranklake sql``."""
 
-import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,6 +13,7 @@ import pyarrow as pa
 from ranklake.commands.context import role_of, with_context
 from ranklake.commands.options import json_option, lake_option, overriding, role_option
 from ranklake.commands.sql_params import TYPES, parameter
+from ranklake.commands.writing import write_whole
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.lake.ask.ask import ask, asked, used
@@ -160,7 +160,7 @@ def _give(rows: pa.Table, kind: str, output: Path | None) -> None:
         click.echo(_FORMATS[kind](rows), color=True)  # else click takes what looks like colours out of values
         return
     data = as_parquet(rows) if kind == "parquet" else f"{_FORMATS[kind](rows)}\n".encode()
-    _write(output, data)
+    write_whole(output, data)
     click.echo(f"{rows.num_rows:,} rows written to {output}", err=True)
 
 
@@ -177,16 +177,3 @@ def _by_ending(output: Path | None) -> str:
         mend = f"end it in {', '.join(_SUFFIXES)}, or say --format"
         raise RanklakeError(f"cannot write {output.suffix or 'a file without an ending'}", where="--output", mend=mend)
     return kind
-
-
-def _write(output: Path, data: bytes) -> None:
-    """Write a whole file or none."""
-    scratch = output.with_name(f".{output.name}.{os.getpid()}.tmp")
-    try:
-        scratch.write_bytes(data)
-        scratch.replace(output)
-    except OSError as error:
-        scratch.unlink(missing_ok=True)
-        raise RanklakeError(
-            f"cannot be written: {error.strerror}", where=str(output), mend="name another file"
-        ) from error

@@ -1,0 +1,76 @@
+"""``ranklake plot``: curves of runs, on the terminal or as a picture."""
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from ranklake.commands.completing import complete_plotted, complete_runs
+from ranklake.commands.context import role_of, with_context
+from ranklake.commands.options import json_option, lake_option, role_option
+from ranklake.commands.writing import write_whole
+from ranklake.context import Context
+from ranklake.errors import RanklakeError
+from ranklake.lake.runs.asking import asking
+from ranklake.lake.runs.find import named
+from ranklake.lake.runs.plotted import AXES, PARTS, plotted
+from ranklake.terminal import width
+from ranklake.views.json_output import show_json
+from ranklake.views.plot_file import SUFFIXES, picture, plot_spec
+from ranklake.views.run_plot import plot_lines
+from ranklake.views.tell import tell
+
+_MOST_RUNS: Final = 8
+
+
+@click.command()
+@click.argument("run", shell_complete=complete_runs)
+@click.argument("metrics", nargs=-1, required=True, metavar="METRIC…", shell_complete=complete_plotted)
+@click.option("--with", "others", multiple=True, metavar="RUN", shell_complete=complete_runs,
+              help="Another run on the same axes; repeatable.")  # fmt: skip
+@click.option("--x", "axis", type=click.Choice(tuple(AXES)), default="step", show_default=True,
+              help="What to draw over; time is from each run's first step.")  # fmt: skip
+@click.option("--smooth", type=click.IntRange(0, PARTS), default=0, metavar="N",
+              help="Mean of each point and N neighbours on either side.")  # fmt: skip
+@click.option("--log", "is_log", is_flag=True, help="Logarithmic scale; leaves out what is not above zero.")
+@click.option("--output", "-o", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+              help="Write a picture, .png or .svg, instead.")  # fmt: skip
+@role_option
+@json_option
+@lake_option
+@with_context
+def plot(  # noqa: PLR0913 - one parameter an option
+    context: Context,
+    run: str,
+    metrics: tuple[str, ...],
+    *,
+    others: tuple[str, ...],
+    axis: str,
+    smooth: int,
+    is_log: bool,
+    output: Path | None,
+    role: str | None,
+    as_json: bool,
+) -> None:
+    """Draw METRICs of RUN: loss, grad_norm, step_time_s, tokens_per_s, mfu, or any metric that was recorded by step.
+
+    A curve has at most 300 points, each the mean over ranks and a share of the steps. Runs may be named by the
+    beginning of their names.
+    """
+    if output and output.suffix.lower() not in SUFFIXES:
+        raise RanklakeError("a picture is PNG or SVG", where=str(output), mend="end the name in .png or .svg")
+    lake = context.open_lake()
+    ask = asking(lake, role_of(context, lake, role))
+    runs = tuple(dict.fromkeys(named(ask, one) for one in (run, *others)))
+    if len(runs) > _MOST_RUNS:
+        raise RanklakeError(f"{len(runs)} curves cannot be told apart", where="--with", mend=f"name {_MOST_RUNS} runs")
+    units = {name: metric.unit for name, metric in lake.metrics().items()}
+    found = plotted(ask, runs, tuple(dict.fromkeys(metrics)), units, axis, smooth)
+    if output:
+        write_whole(output, picture(plot_spec(found, axis, is_log=is_log), output.suffix.lower()))
+    if as_json:
+        show_json({"axis": axis, "smooth": smooth, "plots": found})
+    elif output:
+        tell(f"wrote {output}")
+    else:
+        tell(*plot_lines(found, axis, width(), is_log=is_log))

@@ -1,0 +1,121 @@
+"""Curves of runs on a terminal: dots of Braille, drawn by plotille, within as many columns as there are."""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import groupby, pairwise
+from typing import Final
+
+from plotille import Canvas
+
+from ranklake.lake.runs.plotted import Plotted, Point
+from ranklake.printable import printable
+from ranklake.views.words import UNKNOWN, number_text
+
+WIDTH: Final = 80
+"""Columns where nobody says how many there are."""
+
+_HEIGHT: Final = 14
+_LABEL: Final = 9
+_LEAST: Final = 8
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
+_EVERY: Final = 8
+_UNITS_OF_TIME: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
+
+
+def axis_title(axis: str, last: float) -> tuple[str, float]:
+    """Return what an axis is called, and what its values are divided by: times are in the unit that suits them."""
+    if axis != "time":
+        return axis, 1.0
+    size, unit = next(((size, unit) for size, unit in _UNITS_OF_TIME if last >= 2 * size), (1.0, "s"))
+    return f"time since the first step ({unit})", size
+
+
+def metric_title(one: Plotted) -> str:
+    """Return what a metric is called, with its unit where it has one."""
+    unit = one.unit.replace("{", "").replace("}", "")
+    return printable(one.metric) + ("" if unit in {"", "1", "ratio"} else f" ({printable(unit)})")
+
+
+def plot_lines(found: Sequence[Plotted], axis: str, width: int | None, *, is_log: bool = False) -> list[str]:
+    """Return curves as lines: a frame a metric, a letter a run where there are several."""
+    lines: list[str] = []
+    for _, every in groupby(found, lambda one: one.metric):
+        lines += ["", *_frame(list(every), axis, width or WIDTH, is_log=is_log)]
+    return lines[1:]
+
+
+def _frame(every: Sequence[Plotted], axis: str, width: int, *, is_log: bool) -> Iterator[str]:
+    pieces = [one.pieces(positive=is_log) for one in every]
+    points = [point for of_run in pieces for piece in of_run for point in piece]
+    yield f"{metric_title(every[0])}{', logarithmic' if is_log else ''}"[:width]
+    if not points:
+        yield f"{UNKNOWN}: no value is {'above zero' if is_log else 'finite'}"[:width]
+        return
+    columns = max(width - _LABEL - 3, _LEAST)
+    title, size = axis_title(axis, max(x for x, _ in points))
+    low, high = min(y for _, y in points), max(y for _, y in points)
+    left, right = min(x for x, _ in points), max(x for x, _ in points)
+    drawn = _drawn(pieces, columns, (left, right), _span(low, high, is_log=is_log), is_log=is_log)
+    labels = {len(drawn) // 2: low} if low == high else {0: high, len(drawn) - 1: low}
+    for place, line in enumerate(drawn):
+        label = number_text(labels[place]) if place in labels else ""
+        yield f"{label:>{_LABEL}} {'┤' if label else '│'}{line}".rstrip()
+    first, last = (number_text(x if size != 1 else round(x)) for x in (left / size, right / size))
+    yield f"{'':{_LABEL}} └{'─' * columns}"
+    yield _between(first, title, last, columns, _LABEL + 2)
+    yield from (line[:width] for line in _notes(every, pieces, is_log=is_log))
+
+
+def _span(low: float, high: float, *, is_log: bool) -> tuple[float, float]:
+    low, high = (math.log10(low), math.log10(high)) if is_log else (low, high)
+    if high > low:
+        return low, high
+    room = abs(low) * 0.1 or 1.0
+    return low - room, high + room
+
+
+def _drawn(
+    pieces: Sequence[Sequence[Sequence[Point]]], columns: int, across: tuple[float, float], up: tuple[float, float],
+    *, is_log: bool,
+) -> list[str]:  # fmt: skip
+    left, right = across if across[1] > across[0] else (across[0] - 1, across[1] + 1)
+    canvas = Canvas(columns, _HEIGHT, 0.0, 0.0, 1.0, 1.0)
+    for letter, of_run in zip(_LETTERS, pieces, strict=False):
+        for piece in of_run:
+            spots = [
+                ((x - left) / (right - left), ((math.log10(y) if is_log else y) - up[0]) / (up[1] - up[0]))
+                for x, y in piece
+            ]
+            for (x0, y0), (x1, y1) in pairwise(spots):
+                canvas.line(x0, y0, x1, y1)
+            canvas.point(*spots[0])
+            if len(pieces) > 1:
+                for spot in [spots[0], *spots[:: max(len(spots) // _EVERY, 1)], spots[-1]]:
+                    canvas.point(*spot, marker=letter)
+    return [line.replace("\u2800", " ").rstrip() for line in str(canvas.plot()).split("\n")]
+
+
+def _between(first: str, title: str, last: str, columns: int, margin: int) -> str:
+    room = columns - len(first) - len(last)
+    if room < len(title) + 2:
+        line = f"{first}{' ' * max(room, 1)}{last}"
+        return f"{'':{margin}}{line}"
+    return f"{'':{margin}}{first}{title:^{room}}{last}"
+
+
+def _notes(every: Sequence[Plotted], pieces: Sequence[Sequence[Sequence[Point]]], *, is_log: bool) -> Iterator[str]:
+    for letter, one, of_run in zip(_LETTERS, every, pieces, strict=False):
+        shown = sum(map(len, of_run))
+        left_out = sum(1 for _, value in one.points if math.isfinite(value)) - shown
+        told = []
+        if not one.points:
+            told.append(f"{UNKNOWN}, {one.answered.reason or 'no values'}")
+        if is_log and left_out:
+            told.append(f"{left_out:,} points are not above zero")
+        if gaps := sum(1 for _, value in one.points if not math.isfinite(value)):
+            told.append(f"{gaps:,} points are not finite")
+        if len(every) > 1:
+            last = f", last {number_text(of_run[-1][-1][1])}" if of_run else ""
+            yield "; ".join([f"{letter} {printable(one.run)}{last}", *told])
+        elif told:
+            yield "; ".join(told)
