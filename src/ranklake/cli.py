@@ -40,6 +40,7 @@ SUMMARIES = {
     "tag": "Tag a run, name it, add notes and summary values.",
     "compare": "Compare runs: settings, surroundings, loss, pace.",
     "plot": "Draw curves of runs, on the terminal or as a picture.",
+    "trace": "Write a step of a run for Perfetto: spans of all ranks.",
     "sql": "Query the tables.",
     "share": "Keep copies of what a role sees under a prefix of its own.",
     "completion": "Print a script with which a shell completes commands and names.",

@@ -38,7 +38,7 @@ ELSEWHERE = (
 
 HERE = re.compile(
     r"(?!.*--output .*\.(svg|png))"  # a picture's engine stays
-    r"ranklake ((sql|catalog|mfu|roles|what-if|runs|show|compare|plot|watch|tag|share)\b[^|&;<>]*"
+    r"ranklake ((sql|catalog|mfu|roles|what-if|runs|show|compare|plot|trace|watch|tag|share)\b[^|&;<>]*"
     r"|(status|migrate|audit|verify-artifact|import|rollup)\b[^|&;<>*?$]*"
     r"|grants (list|review)\b[^|&;<>*?$]*"
     r"|retain (plan|list|explain|lint|new|test|simulate|holds?)\b[^|&;<>*?$]*)$"

@@ -1,0 +1,144 @@
+"""A step's trace as trace events, the JSON that Perfetto and chrome://tracing open."""
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import Any, Final
+
+from ranklake.lake.runs.asking import Row
+from ranklake.lake.runs.trace import StepTrace
+
+Event = dict[str, Any]
+_HOST: Final = "host"
+_ROUNDING_NS: Final = 2_000
+"""How far a span may reach out of the one around it by rounding: starts are often known to the microsecond."""
+
+_TOLD: Final = (
+    *("microbatch", "dp_rank", "pp_rank", "tp_rank", "bytes", "process_group", "group_size", "sequence"),
+    "device_time",
+)
+
+
+def trace_file(found: StepTrace, suffix: str) -> tuple[bytes, int]:
+    """Return the bytes of a file, compressed for the suffix ``.gz``, and how many events are in it."""
+    events = list(trace_events(found))
+    body = ",\n".join(json.dumps(event, separators=(",", ":")) for event in events)
+    about = {
+        "run": found.run,
+        "attempt": found.attempt,
+        "step": found.step,
+        "trace_id": found.trace_id,
+        "begins_unix_ns": str(_begin(found)),
+        "spans_sql": found.spans.sql,
+        "logs_sql": found.logs.sql,
+        "logs_unknown": found.logs.reason,
+    }
+    text = f'{{"displayTimeUnit":"ns","otherData":{json.dumps(about)},"traceEvents":[\n{body}\n]}}\n'
+    return (gzip.compress(text.encode(), mtime=0) if suffix == ".gz" else text.encode()), len(events)
+
+
+def trace_events(found: StepTrace) -> Iterator[Event]:
+    """Yield events, times in microseconds from the first span's begin: a process a rank, a thread a stream.
+
+    A span that reaches out of the one before it on its stream has a thread of its own, as threads only nest.
+    Collectives of one sequence number are tied by arrows. Log lines are instants, tied to spans by their ids.
+    """
+    begin = _begin(found)
+    flows: dict[tuple[str, int], list[Event]] = {}
+    for rank, rows in groupby(found.spans.rows, lambda row: row["rank"]):
+        yield {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank}"}}
+        yield {"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0, "args": {"sort_index": rank}}
+        threads: dict[tuple[str, int], int] = {}
+        for stream, lane, row, end_ns in _lanes(rows):
+            if (stream, lane) not in threads:
+                threads[stream, lane] = len(threads) + 1
+                name = f"{stream}, beside" if lane else stream
+                yield _about(rank, threads[stream, lane], "thread_name", name=name)
+            event = _slice(found, row, threads[stream, lane], begin, end_ns)
+            yield event
+            if row["sequence"] is not None:
+                flows.setdefault((row["process_group"] or "", row["sequence"]), []).append(event)
+    yield from _arrows(flows)
+    for row in found.logs.rows:
+        yield _line(found, row, begin)
+
+
+def _begin(found: StepTrace) -> int:
+    return min((int(row["start_ns"]) for row in found.spans.rows), default=0)
+
+
+def _lanes(rows: Iterable[Row]) -> Iterator[tuple[str, int, Row, int]]:
+    """Yield spans with stream, lane and end: within a lane each lies in the one around it, or behind it."""
+    open_ends: dict[str, list[list[int]]] = {}
+    for row in rows:
+        stream = row["stream"] or _HOST
+        start, end = row["start_ns"], row["start_ns"] + row["duration_ns"]
+        lanes = open_ends.setdefault(stream, [])
+        for lane, ends in enumerate([*lanes, []]):
+            while ends and ends[-1] <= start:
+                ends.pop()
+            if not ends or end <= ends[-1] + _ROUNDING_NS:
+                end = min(end, ends[-1]) if ends else end
+                ends.append(end)
+                if lane == len(lanes):
+                    lanes.append(ends)
+                yield stream, lane, row, end
+                break
+
+
+def _slice(found: StepTrace, row: Row, thread: int, begin: int, end_ns: int) -> Event:
+    told = {name: row[name] for name in _TOLD if row[name] is not None}
+    return {
+        "ph": "X",
+        "name": row["name"],
+        "cat": row["kind"],
+        "pid": row["rank"],
+        "tid": thread,
+        "ts": (row["start_ns"] - begin) / 1000,
+        "dur": (end_ns - row["start_ns"]) / 1000,
+        "args": {
+            "step": found.step,
+            **told,
+            **_ids(found, row),
+            **({"recorded_us": row["duration_ns"] / 1000} if end_ns - row["start_ns"] != row["duration_ns"] else {}),
+        },
+    }
+
+
+def _ids(found: StepTrace, row: Row) -> Mapping[str, str]:
+    """Return ids as texts: no reader of JSON rounds them."""
+    parent = {"parent_id": str(row["parent_id"])} if row.get("parent_id") is not None else {}
+    span = {"span_id": str(row["span_id"])} if row["span_id"] is not None else {}
+    return {"trace_id": found.trace_id, "incarnation": str(row["incarnation"]), **span, **parent}
+
+
+def _arrows(flows: Mapping[tuple[str, int], list[Event]]) -> Iterator[Event]:
+    for number, ((group, sequence), slices) in enumerate(sorted(flows.items()), start=1):
+        if len({one["pid"] for one in slices}) < 2:  # noqa: PLR2004 - an arrow has two ends
+            continue
+        slices.sort(key=lambda one: (one["ts"], one["pid"]))
+        for place, one in enumerate(slices):
+            ends = {"ph": "f", "bp": "e"} if place == len(slices) - 1 else {"ph": "t" if place else "s"}
+            name = f"{group} {sequence}".strip()
+            at = {"pid": one["pid"], "tid": one["tid"], "ts": one["ts"]}
+            yield {**ends, "name": name, "cat": "collective", "id": number, **at}
+
+
+def _line(found: StepTrace, row: Row, begin: int) -> Event:
+    names = ("template", "exception_type", "source_file", "source_line")
+    told = {name: row[name] for name in names if row[name] is not None}
+    return {
+        "ph": "i",
+        "s": "p",
+        "name": f"{row['severity_text'] or 'log'} {row['logger'] or ''}".rstrip(),
+        "cat": "log",
+        "pid": row["rank"],
+        "tid": 0,
+        "ts": (row["at_ns"] - begin) / 1000,
+        "args": {"step": found.step, **told, **_ids(found, row)},
+    }
+
+
+def _about(rank: int, thread: int, what: str, **args: object) -> Event:
+    return {"ph": "M", "name": what, "pid": rank, "tid": thread, "args": args}
