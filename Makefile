@@ -9,7 +9,10 @@ PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native test test-slow test-up test-postgres test-moto test-s3 test-stores test-frameworks test-frameworks-light test-pages published lint types format deployments catalog snapshots chaos chaos-s3 chaos-up crash faults fuzz crash-capture crash-migrate bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-quality bench-check bench-migrate bench-retention bench-report bench-workers bench-straggler package clean
+.PHONY: help demo native published lint types format deployments catalog snapshots package clean
+.PHONY: test test-slow test-up test-postgres test-moto test-s3 test-stores test-frameworks test-frameworks-light test-pages
+.PHONY: chaos chaos-s3 chaos-up crash faults fuzz crash-capture crash-migrate
+.PHONY: bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-quality bench-check bench-migrate bench-retention bench-report bench-workers bench-straggler bench-everyday
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -163,7 +166,7 @@ crash-migrate: .venv/.test ## kill a migration forth and back at random, beside 
 		--kills $${RANKLAKE_KILLS:-100} && rm -r $$place
 
 # The peers, in an environment of their own; each may be missing, and is then shown as not available.
-PEERS := tensorboardX wandb 'mlflow-skinny sqlalchemy alembic' opentelemetry-sdk
+PEERS := 'tensorboardX tensorboard' wandb 'mlflow-skinny sqlalchemy alembic pandas matplotlib' opentelemetry-sdk
 BENCH_INSTALL := PIP_CONSTRAINT=tests/bench/constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 .bench-venv/bin/python -m pip install --quiet
 
 .bench-venv/.ready: pyproject.toml tests/bench/constraints.txt
@@ -181,6 +184,9 @@ bench-capture: .bench-venv/.ready ## what recording costs the calling thread, be
 
 bench-short: .venv/.test ## each benchmark in short form, to see that it runs and what it measures holds
 	@$(BIN)/python -m pytest $(PARALLEL) -m bench tests
+
+bench-everyday: .venv/.test .bench-venv/.ready ## thirty everyday tasks beside MLflow, TensorBoard and wandb: steps and seconds of each
+	@$(BIN)/python tests/bench/everyday_bench.py
 
 bench-outage: .venv/.test ## how long recording calls take while the store is away, flaps, or the disk is full
 	@$(BIN)/python -m pytest -q -s -m bench tests/capture/test_outage.py

@@ -148,7 +148,7 @@ def report_once(context: Context) -> dict[str, Any]:
 
     Raises `ranklake.config.ConfigError` where no place is configured, and what `ranklake.views.html.site.publish` does.
     """
-    return report_of(context, tuple(_SECTIONS))
+    return report_of(context, tuple(SECTIONS))
 
 
 def report_of(context: Context, names: Sequence[str], run: str = "") -> dict[str, Any]:
@@ -157,7 +157,7 @@ def report_of(context: Context, names: Sequence[str], run: str = "") -> dict[str
     Raises also `ranklake.lake.runs.find.NoSuchRunError`.
     """
     lake = context.open_lake()
-    made = [_SECTIONS[name](context, lake, run) for name in names]
+    made = [SECTIONS[name](context, lake, run) for name in names]
     done = publish(context.place(context.config.report_out()), *made)
     told = {one.name: {"title": one.title, "state": one.state, "headline": one.headline} for one in made}
     return {**told, "published": asdict(done)}
@@ -171,7 +171,7 @@ def _governance(context: Context, lake: Lake) -> Section:
     return governance_pages.section(governance(lake, policies, datetime.now(UTC).date()))
 
 
-_SECTIONS: Final[Mapping[str, Callable[[Context, Lake, str], Section]]] = MappingProxyType(
+SECTIONS: Final[Mapping[str, Callable[[Context, Lake, str], Section]]] = MappingProxyType(
     {
         "oncall": lambda _, lake, __: oncall_pages.section(on_call(lake)),
         "quality": lambda _, lake, __: quality_pages.section(gather(lake, samples(lake))),

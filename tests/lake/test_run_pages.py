@@ -14,6 +14,7 @@ from rollup_inputs import NOON, append
 from told_runs import RUNS, lake_of_runs
 
 from ranklake.cli import run
+from ranklake.flows.calls import SECTIONS
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.query.sql import query
@@ -163,6 +164,16 @@ def test_the_command_says_what_it_wrote(lake, tmp_path, light, capsys):
     assert (tmp_path / "out" / href("alpha-1")).exists()
     assert run(["report", "runs", "--run", "nobody", "--lake", lake.uri, "--out", str(tmp_path / "out")]) == 2
     assert "no run 'nobody'" in capsys.readouterr().err
+
+
+def test_without_a_section_all_are_written(tmp_path, light, capsys):
+    """The plain command writes the whole site; options before a section are refused, not forgotten."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    assert run(["report", "--lake", lake.uri, "--out", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out.rstrip().endswith("/out/oncall/index.html")
+    assert {name for name in SECTIONS if (tmp_path / "out" / name).is_dir()} == set(SECTIONS)
+    assert run(["report", "--out", "there", "runs", "--lake", lake.uri]) == 2
+    assert "behind the section" in capsys.readouterr().err
 
 
 def test_a_lake_without_runs_has_a_page(tmp_path):

@@ -4,22 +4,43 @@ import click
 
 from ranklake.commands.completing import complete_runs
 from ranklake.commands.context import with_context
-from ranklake.commands.options import json_option, lake_option
+from ranklake.commands.options import json_option, lake_option, optional_lake
 from ranklake.context import Context
-from ranklake.flows.calls import report_of
+from ranklake.flows.calls import SECTIONS, report_of
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 from ranklake.views.words import counted
 
-
-@click.group()
-def report() -> None:
-    """Write pages about the lake: HTML that opens from a disk or a bucket, without a network."""
-
-
 _out_option = click.option(
     "--out", default="", metavar="URI", help="Folder or URI to write the site to.  [default: [report] out, or report]"
 )
+
+
+_run_option = click.option(
+    "--run",
+    default="",
+    shell_complete=complete_runs,
+    help="Have a page of this run, however old it is; the beginning of its name will do.",
+)
+
+
+@click.group(invoke_without_command=True)
+@_out_option
+@_run_option
+@optional_lake("URI or folder of the lake.")
+@json_option
+@with_context
+@click.pass_context
+def report(ctx: click.Context, /, context: Context, out: str, run: str, *, as_json: bool) -> int | None:
+    """Write pages about the lake: HTML that opens from a disk or a bucket, without a network.
+
+    Without a command, writes all sections. Only pages that changed are written.
+    """
+    if ctx.invoked_subcommand is None:
+        return _write(context, tuple(SECTIONS), out, run, as_json=as_json)
+    if out or run or as_json:
+        raise click.UsageError(f"give options behind the section: ranklake report {ctx.invoked_subcommand} --out URI")
+    return None
 
 
 @report.command()
@@ -33,17 +54,12 @@ def quality(context: Context, out: str, *, as_json: bool) -> int:
     Reads the results of earlier checks; run 'ranklake check' first. Writes only the pages that changed. Exits 0
     whatever the state is; 'ranklake check' is what tells a script.
     """
-    return _write(context, "quality", out, as_json=as_json)
+    return _write(context, ("quality",), out, as_json=as_json)
 
 
 @report.command()
 @_out_option
-@click.option(
-    "--run",
-    default="",
-    shell_complete=complete_runs,
-    help="Have a page of this run, however old it is; the beginning of its name will do.",
-)
+@_run_option
 @lake_option
 @json_option
 @with_context
@@ -52,7 +68,7 @@ def runs(context: Context, out: str, run: str, *, as_json: bool) -> int:
 
     Reads the rollups; run 'ranklake rollup' first. Writes only the pages that changed.
     """
-    return _write(context, "runs", out, run, as_json=as_json)
+    return _write(context, ("runs",), out, run, as_json=as_json)
 
 
 @report.command()
@@ -66,7 +82,7 @@ def oncall(context: Context, out: str, *, as_json: bool) -> int:
     All is told as of the last ingest; run 'ranklake pipeline' first. It links to the pages of runs, and writes these,
     too. Exits 0 whatever it tells; 'ranklake status' and 'ranklake check' are what tell a script.
     """
-    return _write(context, "oncall", out, others=("runs",), as_json=as_json)
+    return _write(context, ("oncall", "runs"), out, as_json=as_json)
 
 
 @report.command()
@@ -79,7 +95,7 @@ def cluster(context: Context, out: str, *, as_json: bool) -> int:
 
     Reads the rollups; run 'ranklake rollup' first. Hours are counted back from the last of which anything is told.
     """
-    return _write(context, "cluster", out, as_json=as_json)
+    return _write(context, ("cluster",), out, as_json=as_json)
 
 
 @report.command()
@@ -92,7 +108,7 @@ def executive(context: Context, out: str, *, as_json: bool) -> int:
 
     Reads the rollups; run 'ranklake rollup' first. Weeks are counted back from the last date of which anything is told.
     """
-    return _write(context, "executive", out, as_json=as_json)
+    return _write(context, ("executive",), out, as_json=as_json)
 
 
 @report.command()
@@ -105,18 +121,17 @@ def governance(context: Context, out: str, *, as_json: bool) -> int:
 
     Reads the catalog's tables; run 'ranklake catalog refresh' first. All is told as of today. Removes nothing.
     """
-    return _write(context, "governance", out, as_json=as_json)
+    return _write(context, ("governance",), out, as_json=as_json)
 
 
-def _write(
-    context: Context, section: str, out: str, run: str = "", *, others: tuple[str, ...] = (), as_json: bool
-) -> int:
+def _write(context: Context, sections: tuple[str, ...], out: str, run: str = "", *, as_json: bool) -> int:
+    """Write sections; of several the first is told, and the others are a step away from it."""
     place = out or context.config.report.out or "report"
-    done = report_of(Context.of(context.config, {"report.out": place}), [section, *others], run)
+    done = report_of(Context.of(context.config, {"report.out": place}), sections, run)
     if as_json:
         show_json(done)
     else:
-        told, wrote = done[section]["headline"], done["published"]
+        told, wrote = done[sections[0]]["headline"], done["published"]
         pages = f"{counted(wrote['pages'], 'page')}, {wrote['written']:,} written"
         tell(f"{told}; {pages}: {wrote['out']}/{wrote['first']}")
     return 0
