@@ -2,6 +2,7 @@
 
 import base64
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -178,6 +179,19 @@ def test_an_address_is_good_for_its_file_and_its_time(served):
         assert caught.value.code == 401
     said = (folder / "server.out").read_text()
     assert one["url"].rpartition("/")[2] not in said
+
+
+def test_a_client_that_goes_away_leaves_no_traceback(served):
+    """It said that a body would come, and hung up."""
+    folder, url = served
+    host, port = url.split("/")[2].split(":")
+    before = (folder / "server.out").read_text()
+    head = f"POST /delta-sharing/shares HTTP/1.1\r\nHost: {host}\r\nContent-Length: 9\r\n\r\n".encode()
+    path = "/delta-sharing/shares/reader/schemas/tables/tables/steps/query"
+    with socket.create_connection((host, int(port))) as client:
+        client.sendall(head.replace(b"/delta-sharing/shares", path.encode()) + b"{")
+    assert asked(f"{url}/shares", token())[0] == 200
+    assert "Traceback" not in (folder / "server.out").read_text()[len(before) :]
 
 
 def test_a_hundred_readers_at_once(served):

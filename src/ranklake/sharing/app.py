@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
@@ -88,7 +88,10 @@ class _Api:
                 return _fault(503, "TEMPORARILY_UNAVAILABLE", "the share cannot be read now")
 
         async def endpoint(request: Request) -> Response:
-            asked = await _body(request) if request.method == "POST" else b""
+            try:
+                asked = await _body(request) if request.method == "POST" else b""
+            except ClientDisconnect:  # nobody is there to be answered
+                return Response(status_code=400)
             if asked is None:
                 return _fault(413, "INVALID_PARAMETER_VALUE", f"a query takes at most {_MOST_BYTES} bytes")
             return await run_in_threadpool(answer, request, asked)
