@@ -161,9 +161,9 @@ bitflips: .venv/.test ## turn bits of data files (RANKLAKE_FLIPS, default 1000):
 crash-capture: .venv/.test ## the same for capture alone
 	@RANKLAKE_KILLS=$${RANKLAKE_KILLS:-1000} $(BIN)/python -m pytest -m crash tests/crash/test_capture_kills.py --timeout 3600
 
-crash-migrate: .venv/.test ## kill a migration forth and back at random, beside ingest, upkeep and a reader (RANKLAKE_KILLS, default 100; ROWS, default 20000000; some 4 GB of disk)
+crash-migrate: .venv/.test ## kill a migration forth and back at random, beside ingest, upkeep and a reader (RANKLAKE_KILLS, default 100; ROWS, default 20000000; MINUTES, default 20; some 6 GB of disk)
 	@place=$$(mktemp -d) && PYTHONPATH=tests/support $(BIN)/python tests/crash/migrate_chaos.py $$place --rows $(or $(ROWS),20000000) \
-		--kills $${RANKLAKE_KILLS:-100} && rm -r $$place
+		--kills $${RANKLAKE_KILLS:-100} --minutes $(or $(MINUTES),20) && rm -r $$place
 
 # The peers, in an environment of their own; each may be missing, and is then shown as not available.
 PEERS := 'tensorboardX tensorboard' wandb 'mlflow-skinny sqlalchemy alembic pandas matplotlib' opentelemetry-sdk
@@ -221,7 +221,7 @@ bench-report: .venv/.test ## the site of data quality: built, refreshed, largest
 bench-rollup: .venv/.test ## what rolling up steps and GPU samples costs, beside the bare scan and bare DataFusion (ROWS=160000000 for all)
 	@$(BIN)/python tests/bench/rollup_bench.py --rows $(or $(ROWS),8000000)
 
-bench-migrate: .venv/.test ## an added column and a rewrite, beside DuckDB and delta-rs on the same files, as ratios (ROWS=8000000, MIGRATE='--table steps')
+bench-migrate: .venv/.test ## an added column and a rewrite, beside DuckDB and delta-rs on the same files, as ratios (ROWS=8000000, MIGRATE='--full' or '--table gpu_samples')
 	@$(BIN)/python tests/bench/migrate_bench.py --rows $(or $(ROWS),8000000) $(MIGRATE)
 
 bench-retention: .venv/.test ## a plan, 30 dates applied and a downsampling of 90 dates, beside DuckDB and delta-rs on the same files, as ratios (ROWS=50000000 for all)

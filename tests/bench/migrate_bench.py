@@ -1,9 +1,13 @@
 """What migrating a table costs, beside DuckDB and delta-rs on the same files: ratios within one run.
 
-    python tests/bench/migrate_bench.py [--rows N] [--table gpu_samples|steps] [--log-rows N] [--rounds N] [--json]
+    python tests/bench/migrate_bench.py [--rows N] [--table NAME] [--log-rows N] [--rounds N] [--json]
 
     additive   one more column on a table of `--log-rows` rows, 80,000 a file; its files are links to one real file
     rewrite    one column renamed, another one converted, in a table of `--rows` rows, an hour a file
+
+The table is the widest fact, ``host_samples``: each of its 107 columns has values, in the rows in which the sampler
+fills it (`wide_rows`). With `--full` each has one in each row, which no sampler does. `--table gpu_samples` has those
+30 columns filled that a real GPU's sampler fills.
 
 A rewrite is done by
 
@@ -42,6 +46,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 import rollup_bench
+import wide_rows
 from changed_contracts import ChangedContracts
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
@@ -58,11 +63,16 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.storage.store import Lake
 
 PER_FILE = 80_000
-COLUMNS = {"gpu_samples": ("power_watts", "gpu_utilization_ratio"), "steps": ("step_time_s", "data_time_s")}
+COLUMNS = {
+    "host_samples": ("cpu_time_s", "cpu_user_ratio"),
+    "gpu_samples": ("power_watts", "gpu_utilization_ratio"),
+    "steps": ("step_time_s", "data_time_s"),
+}
 """By table: the column that is converted, by `FACTOR`, and the one that is renamed."""
 FACTOR = 1000.0
 AIM_ROWS_A_S, AIM_ADDITIVE_S, AIM_GROWTH = 1.5e6, 1.0, 1.25
 REWRITES = ("ranklake", "two workers", "duckdb", "overwrite", "update", "merge")
+OURS = ("ranklake", "two workers")
 ADDITIVE = ("ranklake", "add_columns")
 
 
@@ -219,10 +229,17 @@ def _timed(part: str, way: str, work: Work, do: Callable[[], tuple[int, float] |
     return Cost(part, way, cpu_s, wall_s, peak, rows, total)
 
 
-def fill_log(lake: Lake, table: str, rows: int) -> int:
+def fill(lake: Lake, table: str, rows: int, *, is_full: bool) -> int:
+    """Write about as many rows; return how many."""
+    if table == wide_rows.TABLE:
+        return wide_rows.fill_wide(lake, rows, is_full=is_full)
+    return rollup_bench.fill(lake, table, rows, 64 if table == "steps" else 8)
+
+
+def fill_log(lake: Lake, table: str, rows: int, *, is_full: bool) -> int:
     """Make a table whose log names as many files of 80,000 rows as it takes, all links to one; return the rows."""
     target = contract(table)
-    rollup_bench.fill(lake, table, PER_FILE, -(-PER_FILE // rollup_bench.HOUR_ROWS[table]))
+    fill(lake, table, PER_FILE, is_full=is_full)
     handle = delta_table(lake, table)
     assert handle is not None
     first = files(handle).to_pylist()[0]
@@ -279,11 +296,12 @@ def compare(place: Path, table: str, part: str, ways: tuple[str, ...], rounds: i
 def show(title: str, costs: list[Cost], rows: int) -> None:
     """Print what each way took."""
     print(title)
-    heads = {"": 14, "CPU s": 9, "M rows/s on 2 cores": 21, "wall s": 9, "peak MiB": 10}
+    heads = {"": 14, "CPU s": 9, "M rows/s on 2 cores": 21, "wall s": 9, "M rows/s by clock": 19, "peak MiB": 10}
     print("".join(f"{head:>{width}}" for head, width in heads.items()) + "  x ranklake (CPU)")
     for one in costs:
         speed = 2 * rows / max(one.cpu_s, 1e-9) / 1e6
-        figures = f"{one.cpu_s:9.2f}{speed:21.2f}{one.wall_s:9.2f}{one.peak_bytes / 2**20:10.0f}"
+        clock = rows / max(one.wall_s, 1e-9) / 1e6
+        figures = f"{one.cpu_s:9.2f}{speed:21.2f}{one.wall_s:9.2f}{clock:19.2f}{one.peak_bytes / 2**20:10.0f}"
         print(f"{one.way:14}{figures}{one.cpu_s / costs[0].cpu_s:14.2f}")
     print(flush=True)
 
@@ -294,8 +312,9 @@ def verdicts(additive: list[Cost], rewrites: list[Cost], small: list[Cost], rows
     return {
         "additive under 1 s": additive[0].wall_s < AIM_ADDITIVE_S,
         "1.5 M rows/s on 2 cores": 2 * rows / ours.cpu_s >= AIM_ROWS_A_S,
+        "1.5 M rows/s by the clock": max(rows / one.wall_s for one in rewrites if one.way in OURS) >= AIM_ROWS_A_S,
         "flat memory": ours.peak_bytes <= AIM_GROWTH * small[0].peak_bytes,
-        "less CPU than any other": all(ours.cpu_s <= one.cpu_s for one in rewrites if one.way != "two workers"),
+        "less CPU than any other": all(ours.cpu_s <= one.cpu_s for one in rewrites if one.way not in OURS),
     }
 
 
@@ -304,7 +323,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=8_000_000)
     parser.add_argument("--log-rows", type=int, default=160_000_000)
-    parser.add_argument("--table", choices=COLUMNS, default="gpu_samples")
+    parser.add_argument("--table", choices=COLUMNS, default="host_samples")
+    parser.add_argument("--full", action="store_true", help="each column has a value in each row")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--without", default="", help="ways to leave out, with commas between them")
     parser.add_argument("--json", action="store_true")
@@ -321,12 +341,7 @@ def main() -> int:
         for name, rows in (("log", given.log_rows), ("small", given.rows // 4), ("rows", given.rows)):
             lake = Lake.create(str(folder / name))
             print(f"writing about {rows:,} rows of {given.table}…", file=sys.stderr)
-            ranks = 64 if given.table == "steps" else 8
-            made[name] = (
-                fill_log(lake, given.table, rows)
-                if name == "log"
-                else rollup_bench.fill(lake, given.table, rows, ranks)
-            )
+            made[name] = (fill_log if name == "log" else fill)(lake, given.table, rows, is_full=given.full)
         additive = compare(folder / "log", given.table, "additive", ADDITIVE, given.rounds)
         small = compare(folder / "small", given.table, "small", ("ranklake",), 1)
         rewrites = compare(folder / "rows", given.table, "rewrite", ways, given.rounds)

@@ -1,12 +1,14 @@
 """A migration forth and back under SIGKILL, with ingest and upkeep beside it, and a reader that looks all the time.
 
-    python migrate_chaos.py PLACE [--rows 20000000] [--kills 100] [--seed N]
+    python migrate_chaos.py PLACE [--rows 20000000] [--kills 100] [--minutes 20] [--seed N]
 
 PLACE is an empty folder. The table `steps` gets `--rows` rows by ingest; a migration renames a column of it and
 converts another. It is applied and undone in turn, each as often as it is killed, while segments keep coming: an older
 release stores them as long as it may, the later one afterwards. A reader asks by SQL under the former names, and by
 DuckDB over the files of the Delta log: each look sees all rows of before or all rows of after, and never fewer than
 the look before.
+
+A kill comes after up to 1.3 times what an undisturbed apply takes, or earlier where `--minutes` would not do else.
 
 Exits 0 if no look saw anything else and, after an undisturbed apply and ingest, every row is there once, converted
 once, the books add up, and what was left behind is purged without changing that.
@@ -24,12 +26,14 @@ from datetime import timedelta
 from pathlib import Path
 
 import migrate_child
+import numpy as np
 import pyarrow as pa
 import pytest
 from changed_contracts import ChangedContracts
-from segments import DAY, put_segment, step_rows
+from segments import DAY, put_segment
 
 from ranklake.errors import RanklakeError
+from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
 from ranklake.lake.ingest.run import ingest
@@ -44,7 +48,11 @@ from ranklake.lake.status.reconciliation import balance
 from ranklake.lake.storage.store import Lake
 
 PER_SEGMENT = 500_000
+AT_ONCE = 2_000_000
+"""Rows that one ingest brings at first."""
 LATE_ROWS = 200
+START_S = 3.0
+"""What a turn takes besides waiting for its kill: two processes that import, and the end of the one that lives."""
 CHILD = Path(__file__).with_name("migrate_child.py")
 EXPECTED = {0, 3, -9}
 """How a child may end: done; another release's turn, or done already; killed."""
@@ -59,12 +67,27 @@ class Source:
 
     def put(self, count):
         """Put one segment of some rows."""
-        number = len(self.rows)
-        rows = step_rows(count, segment=number, start=DAY + timedelta(days=number % 40))
-        place = rows.schema.get_field_index("step_time_s")
-        times = [migrate_child.LOW_S + slot % 1000 / 1000 for slot in range(count)]
-        rows = rows.set_column(place, rows.schema.field(place), pa.array(times, pa.float32()))
-        put_segment(self.spool, rows, rows_before=sum(self.rows))
+        number, slots = len(self.rows), np.arange(count)
+        begin = np.datetime64((DAY + timedelta(days=number % 40)).replace(tzinfo=None), "us")
+        columns = {
+            "run": pa.repeat("r1", count),
+            "attempt": np.zeros(count, np.int32),
+            "rank": np.zeros(count, np.int32),
+            "incarnation": np.full(count, 7),
+            "segment": np.full(count, number, np.int32),
+            "slot": slots.astype(np.int32),
+            "ts": begin + slots * np.timedelta64(100, "ms"),
+            "step": number * 1_000_000 + slots,
+            "step_time_s": (migrate_child.LOW_S + slots % 1000 / 1000).astype(np.float32),
+            "tokens": np.full(count, migrate_child.TOKENS),
+            "loss": (3 - slots % 1009 / 1009).astype(np.float32),
+        }
+        schema = arrow_schema(contract("steps"), segment=True)
+        arrays = [
+            pa.array(columns[column.name]).cast(column.type) if column.name in columns else pa.nulls(count, column.type)
+            for column in schema
+        ]
+        put_segment(self.spool, pa.table(arrays, schema=schema), rows_before=sum(self.rows))
         self.rows.append(count)
 
 
@@ -105,9 +128,12 @@ class Campaign:
         return child.returncode
 
     def turn(self, work, longest_s):
-        """Run a piece of the migration beside other work, kill one or both; return whether the migration is done."""
+        """Run a piece of the migration beside other work, kill one or both; return whether the migration is done.
+
+        `longest_s` is how long to wait for a kill at most.
+        """
         other, is_later = self.rng.choice(["ingest", "ingest", "upkeep"]), self.rng.random() < 0.5
-        moment_s = self.rng.uniform(0.0, 1.3) * longest_s
+        moment_s = self.rng.uniform(0.0, longest_s)
         children = {other: self.start(other, is_later=is_later), work: self.start(work)}
         doomed = self.rng.choice([[work], [work], [other], [work, other]])
         for name in doomed:
@@ -146,8 +172,17 @@ def judge(lake, spool, source):
     return found
 
 
-def campaign(place, rows, kills, seed, patch):
+def fill(lake, spool, source, rows):
+    """Have about as many rows ingested, some segments at a time."""
+    while (left := rows - sum(source.rows)) > 0:
+        for size in [min(PER_SEGMENT, left - done) for done in range(0, min(left, AT_ONCE), PER_SEGMENT)]:
+            source.put(size)
+        ingest(lake, spool, InProcess())
+
+
+def campaign(place, rows, kills, minutes, seed, patch):
     """Run the campaign; return the findings and a line for people."""
+    until = time.monotonic() + 60 * minutes
     run = Campaign(place, random.Random(seed))
     changed = ChangedContracts(run.contracts / "tables", patch)
     changed.migrate("steps", change, factor=1000)
@@ -155,24 +190,26 @@ def campaign(place, rows, kills, seed, patch):
     lake, spool = Lake.create(str(run.lake)), Spool(str(run.spool))
     source = Source(run.spool)
     began = time.monotonic()
-    while sum(source.rows) < rows:
-        source.put(min(PER_SEGMENT, rows - sum(source.rows)))
-        ingest(lake, spool, InProcess())
+    fill(lake, spool, source, rows)
     filled_s = time.monotonic() - began
+    print(f"{rows:,} rows filled in {filled_s:.0f} s", file=sys.stderr, flush=True)
     reader = run.start("read")
     first = run.start("apply")
     first.stdout.readline()
     began = time.monotonic()
     run.ended("first apply", first)
     whole_s = time.monotonic() - began
+    until -= 4 * whole_s  # for the last apply, and looking at everything twice
     way, done, told = "undo", 1, 0
     while run.kills.total() < kills:
         source.put(LATE_ROWS)
-        if run.turn(way, whole_s):
+        a_kill_s = max(0.0, until - time.monotonic()) / (kills - run.kills.total())
+        if run.turn(way, min(1.3 * whole_s, 2 * max(0.2, a_kill_s - START_S))):
             way, done = ("undo" if way == "apply" else "apply"), done + 1
         if run.kills.total() >= told + 10:
             told = run.kills.total()
-            print(f"{told} of {kills} kills", file=sys.stderr, flush=True)
+            gone_s = time.monotonic() - began
+            print(f"{told} of {kills} kills, {done} ways done, {gone_s:.0f} s", file=sys.stderr, flush=True)
     for work in ("apply", "ingest"):
         run.ended(f"last {work}", run.start(work))
     Path(f"{run.lake}-stop").touch()
@@ -195,7 +232,8 @@ def campaign(place, rows, kills, seed, patch):
     line = (
         f"migrate: {run.kills.total()} kills ({dead}), seed {seed}, {sum(source.rows):,} rows in {len(source.rows)} "
         f"segments, {done} ways to their end, {looks['looks']} looks of a reader, filled in {filled_s:.0f} s, "
-        f"whole {time.monotonic() - began:.0f} s: {'; '.join(run.findings) or 'every row once, and seen whole'}"
+        f"an apply alone {whole_s:.1f} s, whole {time.monotonic() - began:.0f} s: "
+        f"{'; '.join(run.findings) or 'every row once, and seen whole'}"
     )
     return run.findings, line
 
@@ -206,11 +244,12 @@ def main():
     parser.add_argument("place", type=Path)
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--seed", type=int, default=20261124)
     given = parser.parse_args()
     os.environ.setdefault("RANKLAKE_CAPTURE_SAMPLERS", "off")
     with pytest.MonkeyPatch.context() as patch:
-        findings, line = campaign(given.place, given.rows, given.kills, given.seed, patch)
+        findings, line = campaign(given.place, given.rows, given.kills, given.minutes, given.seed, patch)
     print(line)
     return 1 if findings else 0
 

@@ -30,7 +30,7 @@ from ranklake.lake.storage.store import Lake
 LOW_S, HIGH_S, TOKENS = 0.25, 1.25, 1024
 """Least and greatest `step_time_s` that a row may have, and its `tokens`."""
 PAUSE_S = 0.02
-"""Between two looks, so that a reader does not take a core from those who work."""
+"""Between two looks at least. A reader rests as long as it looked, so that it does not take a core from who works."""
 
 ASKED = """
     SELECT count(*) AS rows, min(step_time_s) AS low, max(step_time_s) AS high, sum(CAST(tokens AS BIGINT)) AS tokens
@@ -84,6 +84,7 @@ def read_on(lake, stop):
     """Look again and again until a file is there; say how often, and what was wrong."""
     looks, fell, faults, last = 0, 0, [], 0
     while not stop.exists():
+        began_s = time.monotonic()
         for way in (look, look_from_outside):
             try:
                 rows, found = way(Lake.open(lake.uri))
@@ -93,7 +94,7 @@ def read_on(lake, stop):
             fell += rows < last
             last = rows
             faults += found
-        time.sleep(PAUSE_S)
+        time.sleep(max(PAUSE_S, time.monotonic() - began_s))
     print(json.dumps({"looks": looks, "fell": fell, "faults": faults[:20]}))
 
 
