@@ -48,6 +48,7 @@ class RanklakeTracker(GeneralTracker):  # type: ignore[misc]  # typed as Any whe
         super().__init__()
         self._run, self._settings = run, settings
         self._follower = follow(run, **settings)
+        self._begun_with: Mapping[str, Any] | None = None
         PATCHES.put(Accelerator, "init_trackers", _on_each_rank)
 
     @property
@@ -62,10 +63,15 @@ class RanklakeTracker(GeneralTracker):  # type: ignore[misc]  # typed as Any whe
             _begin(self._follower)
             self._follower.run.event("fit_start", framework="accelerate")
 
+    def begins_with(self, config: Mapping[str, Any] | None) -> None:
+        """Have hyperparameters be those of the run, if it has not begun."""
+        self._begun_with = config if config and self._follower.begins_with(config) else None
+
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        """Record hyperparameters."""
-        with self._follower.safely():
-            self._follower.run.event("config", config=values)
+        """Record hyperparameters, if the run did not begin with them."""
+        if self._begun_with is None:
+            with self._follower.safely():
+                self._follower.run.event("config", config=values)
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **_: object) -> None:
         """Record metrics."""
@@ -139,6 +145,9 @@ def _on_each_rank(original: Any) -> Any:
     def init_trackers(
         self: Any, project_name: str, config: dict[str, Any] | None = None, *args: Any, **kwargs: Any
     ) -> None:
+        for tracker in self.log_with:
+            if isinstance(tracker, RanklakeTracker):
+                tracker.begins_with(config)
         original(self, project_name, config, *args, **kwargs)
         if self.is_main_process:
             for tracker in self.trackers:

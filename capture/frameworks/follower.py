@@ -132,13 +132,17 @@ class Follower:
         if name and self.run.rank == 0:
             self.run.rows.annotations.add("name", value=name, source=TRAINER)
 
+    def begins_with(self, config: Mapping[str, Any]) -> bool:
+        """Have hyperparameters be those of the run when it begins; False where it has, or where others were given."""
+        return self._run is None and self._settings.setdefault("config", config) is config
+
     def lead(self, leader: object, config: Mapping[str, Any] | None = None, name: object = None) -> bool:
         """Let a framework say from here on where steps are; False if another does.
 
         Parameters
         ----------
         config
-            Hyperparameters. They become the run's if it begins now, else an event ``config``.
+            Hyperparameters. They become the run's if it begins now without others, else an event ``config``.
         name
             What the framework's own settings call the run; it becomes the run's name for people, of rank 0.
         """
@@ -148,9 +152,7 @@ class Follower:
             return True
         self.leader = leader
         self.drop_step()
-        if config and self._run is None:
-            self._settings.setdefault("config", config)
-        elif config:
+        if config and not self.begins_with(config):
             self.run.event("config", config=dict(config))
         self.called(name)
         self.run.collectives()

@@ -34,6 +34,18 @@ def test_a_step_that_never_ends_keeps_no_loss_for_ever(place):
     assert run.gaps() == {}
 
 
+def test_hyperparameters_are_the_runs_unless_it_has_others(place, monkeypatch):
+    """Those of a framework are the run's where it begins with them; beside what was given they are an event."""
+    monkeypatch.setattr(followers, "start", place.start)
+    for given in ({}, {"config": {"mine": 1}}):
+        followed = Follower(settings=given)
+        followed.lead(followed, {"rate": 0.1})
+        followed.run.close()
+    assert sorted(row["config"] for row in rows(place.spool, "runs")) == ['{"mine":1}', '{"rate":0.1}']
+    told = [attributes(row) for row in rows(place.spool, "events") if row["event"] == "config"]
+    assert told == [{"config": {"rate": 0.1}}]
+
+
 def test_a_frameworks_checkpoint_is_told_without_credentials(place):
     """Its place may be a URL with a user, and signed."""
     with place.start() as run:

@@ -221,8 +221,8 @@ def test_accelerate(tmp_path, options):
     (row,) = (row for row in rows(tmp_path / "spool", "artifacts") if row["action"] == "loaded")
     assert (row["name"], row["verified"]) == ("state", True)
     if not options:
-        (config,) = events(tmp_path, "config")
-        assert attributes(config)["config"] == {"rate": 0.1}
+        assert events(tmp_path, "config") == []
+        assert [json.loads(row["config"]) for row in rows(tmp_path / "spool", "runs")] == [{"rate": 0.1}]
 
 
 def alone():
