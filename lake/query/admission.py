@@ -12,6 +12,7 @@ import pyarrow as pa
 from ranklake.lake.masking.columns import masked, masked_type
 from ranklake.lake.masking.pseudonyms import Pseudonyms
 from ranklake.lake.query.engine import Expr, SessionContext, col, udf
+from ranklake.lake.query.groups import PERSON, grouped
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.segments.envelope import MissingKeyError
 
@@ -99,7 +100,11 @@ def admit(
             for one in role.sights(contract)
             if not one.is_hidden
         ]
-        views[table] = frame.select(*shown)
+        if (groups := role.groups.get(table)) is None:
+            views[table] = frame.select(*shown)
+            continue
+        person = [col(f'"{groups.of}"').alias(PERSON)] if groups.of else []
+        views[table] = grouped(ctx, frame.select(*shown, *person), groups)
     for table in (*contracts, *(rows_in or {}).values()):
         ctx.deregister_table(table)
     for table, view in views.items():

@@ -10,6 +10,8 @@
         tables: [steps, scalars, runs]       of these tables
         runs: "run LIKE 'open-%'"            rows of every table that has `run`, in SQL
         where: {steps: "rank = 0"}           rows of one table besides, in SQL
+        groups: {runs: {by: [team, cluster], least: 5, of: user}}   no combination that fewer people share
+        until: 2027-06-30                    the last day on which it may be used
 
 What a role does not name is not there for it, neither tables nor columns. Masks are written as
 `ranklake.lake.masking.masks` says. Conditions are the operator's: they are evaluated on the tables as they are, with
@@ -17,6 +19,8 @@ all columns and rows, and may ask other tables (``run IN (SELECT run FROM runs W
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import date, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -25,13 +29,15 @@ import yaml
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.model import CLASSES
-from ranklake.lake.masking.masks import Mask, MaskError
+from ranklake.lake.masking.masks import NULLIFY, Mask, MaskError
+from ranklake.lake.query.groups import MOST_COLUMNS, Groups, telling
 from ranklake.lake.query.roles import WORD, Role, RoleError
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Column, Contract
 
-_KEYS: Final = ("classes", "tables", "runs", "where", "masked", "masks")
+_KEYS: Final = ("classes", "tables", "runs", "where", "masked", "masks", "groups", "until")
+_GROUP_KEYS: Final = ("by", "least", "of")
 _Masks = tuple[Mapping[str, Mask], Mapping[tuple[str, int], Mask]]
 
 
@@ -84,9 +90,59 @@ def _role(place: str, name: str, body: object, contracts: Mapping[str, "Contract
     if twice := sorted(classes & (masked | class_masks.keys())):
         what = f"columns of class {twice[0]} are to be seen both as they are and masked"
         raise RoleError(what, where=place, mend=f"take {twice[0]} out of classes, or out of masked and masks")
-    role = Role(name, classes, tables, MappingProxyType(where), runs, masked, class_masks, column_masks)
+    until = body.get("until")
+    if until is not None and (not isinstance(until, date) or isinstance(until, datetime)):
+        raise RoleError("until is no day", where=place, mend="write until: 2027-06-30")
+    masks = class_masks, column_masks
+    role = Role(name, classes, tables, MappingProxyType(where), runs, masked, *masks, until=until)
     _refuse_half(place, role, contracts)
-    return role
+    return replace(role, groups=_groups(place, role, body.get("groups", {}), contracts))
+
+
+def _groups(place: str, role: Role, said: object, contracts: Mapping[str, "Contract"]) -> Mapping[str, Groups]:
+    if not isinstance(said, dict) or not all(isinstance(one, dict) for one in said.values()):
+        mend = "write groups: {runs: {by: [team, cluster], least: 5, of: user}}"
+        raise RoleError("groups is not a mapping of tables", where=place, mend=mend)
+    found = {}
+    for name, body in said.items():
+        table = next((one.table for one in contracts.values() if one.name == name), str(name))
+        here = f"{place}: groups: {name}"
+        _known(place, "table", table, contracts)
+        if table not in role.tables:
+            raise RoleError(f"the role does not see {table}", where=here, mend=f"add {table} to tables")
+        found[table] = _groups_of(here, role, body, contracts[table])
+    return MappingProxyType(found)
+
+
+def _groups_of(here: str, role: Role, body: Mapping[Any, Any], contract: "Contract") -> Groups:
+    for key in body:
+        _known(here, "key", key, _GROUP_KEYS)
+    by, least, of = body.get("by"), body.get("least"), body.get("of", "")
+    if not isinstance(by, list) or not 0 < len(by) <= MOST_COLUMNS or len(set(map(str, by))) < len(by):
+        raise RoleError(f"by is no list of 1 to {MOST_COLUMNS} columns", where=here, mend="write by: [team, cluster]")
+    if not isinstance(least, int) or isinstance(least, bool) or least < 2:  # noqa: PLR2004 - one is no group
+        raise RoleError("least is no number above 1", where=here, mend="write least: 5")
+    sights = [one for one in role.sights(contract) if not one.is_hidden]
+    seen = {one.column.name for one in sights}
+    told = [(one.column.name, one.column.class_) for one in sights if one.mask != NULLIFY]
+    for name in by:
+        _known(here, "column", name, contract.names)
+        if name not in seen:
+            raise RoleError(f"the role does not see {name}", where=here, mend=f"take {name} out of by")
+        if name in {*contract.grain, *contract.partition}:
+            mend = "group by what people may share"
+            raise RoleError(
+                f"{name} tells rows of {contract.table} apart, and no group shares it", where=here, mend=mend
+            )
+    if of:
+        _known(here, "column", of, contract.names)
+        if contract.column(of).type == "int64_list":
+            raise RoleError(f"{of} holds lists", where=here, mend="name a column of single values by of")
+    groups = Groups(tuple(by), least, of)
+    if name := telling(groups, told):
+        mend = f"add {name} to by, or hide it: masks: {{{contract.table}.{name}: nullify}}"
+        raise RoleError(f"{name} is seen beside the groups, and tells people apart", where=here, mend=mend)
+    return groups
 
 
 def _masks(place: str, said: object, tables: frozenset[str], contracts: Mapping[str, "Contract"]) -> _Masks:

@@ -7,11 +7,13 @@ held to one: `ranklake.lake.query.admission`.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.masking.masks import NULLIFY, Mask, default_mask
+from ranklake.lake.query.groups import Groups
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Column, Contract
@@ -20,6 +22,7 @@ WORD: Final = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
 _OTHER_RUNS: Final = frozenset({"holder_run"})
 """Columns that name runs beside ``run``: which runs hold a device, whoever's row it is."""
 _NOTHING: Final[Mapping[str, Mask]] = MappingProxyType({})
+_NO_GROUPS: Final[Mapping[str, Groups]] = MappingProxyType({})
 _NO_COLUMNS: Final[Mapping[tuple[str, int], Mask]] = MappingProxyType({})
 
 
@@ -80,6 +83,10 @@ class Role:
     column_masks
         The mask of one column, by table and the column's permanent id, so that it holds whatever the column was called
         in an old version of the table. It goes before those of classes.
+    groups
+        Tables of which it sees no group that fewer share, by table.
+    until
+        The last day on which it may be used; None for no end.
     """
 
     name: str
@@ -90,11 +97,20 @@ class Role:
     masked: frozenset[str] = frozenset()
     class_masks: Mapping[str, Mask] = field(default_factory=lambda: _NOTHING)
     column_masks: Mapping[tuple[str, int], Mask] = field(default_factory=lambda: _NO_COLUMNS)
+    groups: Mapping[str, Groups] = field(default_factory=lambda: _NO_GROUPS)
+    until: date | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what another process needs to have it, too: read-only mappings do not travel."""
         masks = dict(self.class_masks), dict(self.column_masks)
-        return _arrived, (self.name, self.classes, self.tables, dict(self.where), self.runs, self.masked, *masks)
+        facts = self.name, self.classes, self.tables, dict(self.where), self.runs, self.masked, *masks
+        return _arrived, (*facts, dict(self.groups), self.until)
+
+    def refuse_ended(self, today: date) -> None:
+        """Raise `RoleError` where its time is over."""
+        if self.until is not None and today > self.until:
+            mend = "set until of the role to a later day, if whoever is responsible agrees"
+            raise RoleError(f"role {self.name} ended with {self.until}", where=self.name, mend=mend)
 
     def sees(self, table: str) -> bool:
         """Return whether it may ask a table."""
@@ -149,7 +165,7 @@ class Role:
         return {word.lower() for one in contracts for said in self.conditions(one) for word in WORD.findall(said)}
 
 
-def _arrived(
+def _arrived(  # noqa: PLR0913, PLR0917 - all that a role says
     name: str,
     classes: frozenset[str],
     tables: frozenset[str],
@@ -158,6 +174,8 @@ def _arrived(
     masked: frozenset[str],
     class_masks: dict[str, Mask],
     column_masks: dict[tuple[str, int], Mask],
+    groups: dict[str, Groups],
+    until: date | None,
 ) -> Role:
     frozen = MappingProxyType(where), runs, masked, MappingProxyType(class_masks), MappingProxyType(column_masks)
-    return Role(name, classes, tables, *frozen)
+    return Role(name, classes, tables, *frozen, MappingProxyType(groups), until)

@@ -155,6 +155,7 @@ def answer(  # noqa: PLR0913 - what may be said of a query
     ranklake.lake.delta.integrity.DamagedFileError
         One is not what was written.
     """
+    _refuse_of(role, as_of)
     every = lake.contracts()
     contracts = every if role is None else {name: one for name, one in every.items() if role.sees(name)}
     names_of = TableNames.of(every.values())
@@ -219,6 +220,16 @@ def query(
 ) -> pa.Table:
     """Return the rows of a query, as `answer` does."""
     return answer(lake, text, params, limit, as_of=as_of, role=role, verify=verify, views=views).rows
+
+
+def _refuse_of(role: Role | None, as_of: Moment) -> None:
+    """Raise `RoleError` where a role ended; `QueryError` where two versions would tell who came between them."""
+    if role is None:
+        return
+    role.refuse_ended(datetime.now(UTC).date())
+    if role.groups and as_of:
+        what = f"role {role.name} sees groups, and two versions of a table tell who came between them"
+        raise QueryError(what, where="--as-of", mend="ask of now")
 
 
 @contextmanager

@@ -53,6 +53,6 @@ def view(role: "Role", contract: "Contract") -> View:
         role.name,
         contract.table,
         is_seen=True,
-        rows=tuple(role.conditions(contract)),
+        rows=(*role.conditions(contract), *([groups.said] if (groups := role.groups.get(contract.table)) else [])),
         sights=tuple(role.sights(contract)),
     )

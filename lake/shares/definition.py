@@ -32,8 +32,12 @@ def copied(role: Role, contract: "Contract") -> "Contract":
     if unseen := set(contract.partition) - plain:
         what = f"{role.name} does not see {contract.table}.{min(unseen)} as it is, and copies are laid out by it"
         raise ShareError(what, where=role.name, mend=f"take {contract.table} out of its tables, or let it see that")
+    groups = role.groups.get(contract.table)
+    by = frozenset() if groups is None else frozenset(groups.by)
     columns = tuple(
-        one.column if one.mask is None else replace(one.column, required=False, default=None, format=None, mask=None)
+        one.column
+        if one.mask is None and one.column.name not in by
+        else replace(one.column, required=False, default=None, format=None, mask=None)
         for one in sights
         if not one.is_hidden
     )
@@ -62,7 +66,10 @@ def definition(role: Role, contract: "Contract", key_ids: Sequence[str]) -> str:
             column = one.column
             columns.append([column.id, column.name, column.type, column.required, column.class_, one.said])
             hashed = hashed or one.said == "hash"
-    return _digest([FORMAT, columns, list(contract.sort), role.conditions(contract), list(key_ids) if hashed else []])
+    facts = [FORMAT, columns, list(contract.sort), role.conditions(contract), list(key_ids) if hashed else []]
+    if (groups := role.groups.get(contract.table)) is not None:
+        facts.append(groups.said)
+    return _digest(facts)
 
 
 def behind_digest(live: Mapping[str, "pa.Table"], moment: str) -> str:

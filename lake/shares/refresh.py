@@ -86,6 +86,7 @@ class Refreshed:
 
 def refuse_unshareable(lake: "Lake", role: Role) -> None:
     """Raise `ShareError` or `RoleError` where a role's sight of any of its tables cannot be copied."""
+    role.refuse_ended(datetime.now(UTC).date())
     every = lake.contracts()
     seen = [every[name] for name in sorted(role.tables & every.keys())]
     for one in seen:
@@ -184,7 +185,8 @@ class _Table:
             held = held + [self._piece(day.day, group, some, names) for group, some in mine]
             self.read += sum(len(group) for group, _ in mine)
         self.rows += sum(file.rows for file in add)
-        self._commit(add, removed, held, left, handle=handle, same_rows=all(day.is_regrouped for day in batch))
+        same_rows = self.table not in self.role.groups and all(day.is_regrouped for day in batch)
+        self._commit(add, removed, held, left, handle=handle, same_rows=same_rows)
         return held
 
     def _unchanged(self, old: Sequence[str], new: Sequence[DataFile]) -> dict[str, str] | None:

@@ -7,12 +7,13 @@ share.drop      before a share is deleted: why;  share.dropped  when it is gone
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit.trail import record
-from ranklake.lake.query.roles import Role
+from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.shares.place import ShareError, claim, open_place, share_uri
 from ranklake.lake.shares.refresh import Refreshed, refresh, refuse_unshareable
 from ranklake.lake.shares.register import Share, enter, shares, strike
@@ -100,7 +101,7 @@ def keep(
     failed: list[RanklakeError | OSError] = []
 
     def why_not(role: str) -> str:
-        return refusal(role) if role in roles else "the role is gone"
+        return _ended(roles[role]) or refusal(role) if role in roles else "the role is gone"
 
     def shared(name: str, to: str) -> Refreshed:
         return share(lake, _of(roles, name), to, by, workers, progress)
@@ -142,6 +143,15 @@ def _all_tried(acts: Iterable[Callable[[], Some]], failed: list[RanklakeError | 
 
 def _all_of(failed: Sequence[RanklakeError | OSError]) -> ShareError:
     return ShareError(f"{len(failed)} shares failed, the others were kept: {' | '.join(map(str, failed))}")
+
+
+def _ended(role: Role) -> str:
+    """Say that a role's time is over; empty where it is not."""
+    try:
+        role.refuse_ended(datetime.now(UTC).date())
+    except RoleError as error:
+        return error.what
+    return ""
 
 
 def end(lake: "Lake", one: Share, by: str, why: str) -> Dropped:
