@@ -12,7 +12,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)
 .PHONY: help demo native published lint types format deployments catalog snapshots package clean
 .PHONY: test test-slow test-up test-postgres test-moto test-s3 test-stores test-frameworks test-frameworks-light test-pages
 .PHONY: chaos chaos-s3 chaos-up crash faults fuzz crash-capture crash-migrate
-.PHONY: bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-quality bench-check bench-migrate bench-retention bench-report bench-workers bench-straggler bench-everyday
+.PHONY: bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-quality bench-check bench-migrate bench-retention bench-report bench-share bench-workers bench-straggler bench-everyday
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -226,6 +226,9 @@ bench-migrate: .venv/.test ## an added column and a rewrite, beside DuckDB and d
 
 bench-retention: .venv/.test ## a plan, 30 dates applied and a downsampling of 90 dates, beside DuckDB and delta-rs on the same files, as ratios (ROWS=50000000 for all)
 	@$(BIN)/python tests/bench/retention_bench.py --rows $(or $(ROWS),8000000)
+
+bench-share: .venv/.test ## first build of a share, and a refresh after one more hour (ROWS=160000000 for all; some 6 GB of disk; SHARE='--workers 2')
+	@$(BIN)/python tests/bench/share_bench.py --rows $(or $(ROWS),20000000) $(SHARE)
 
 bench-workers: .venv/.test ## what a second worker saves a check and a round of rollups of 64 GPUs' half hour, and that the results are the same
 	@$(BIN)/python tests/bench/workers_bench.py

@@ -4,6 +4,9 @@ import json
 import pickle
 import random
 import re
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -486,3 +489,26 @@ def test_workers_elsewhere_copy_the_same(lake, tmp_path):
         pair = [copied(tmp_path / place / "reader", table) for place in ("here", "there")]
         assert pair[0] == pair[1]
         assert pair[0]
+
+
+@pytest.mark.slow
+def test_killed_while_it_builds_a_share_converges(tmp_path):
+    """A process that is killed by SIGKILL again and again, later each time, leaves a share that the next call ends."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    for day in range(40):  # three commits of sixteen pieces and eight
+        append(lake, "steps", [{**one, "ts": NOON + timedelta(days=day)} for one in steps("open-1", day, 5, slot=day)])
+    (tmp_path / "roles.yaml").write_text("roles: {reader: {classes: [operational], tables: [steps]}}")
+    command = [sys.executable, "-m", "ranklake", "share", "reader", "--lake", lake.uri, "--to", str(tmp_path / "out")]
+    command += ["--roles", str(tmp_path / "roles.yaml")]
+    place, killed = tmp_path / "out" / "reader" / "tables" / "steps", 0
+    for least in (1, 5, 17, 30, 39):
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            while process.poll() is None and len(list(place.glob("date=*/*.parquet"))) < least:
+                time.sleep(0.001)
+            killed += process.poll() is None
+            process.kill()
+    assert killed >= 3
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(copied(place.parents[1], "steps")) == 200
+    assert not left_over(place.parents[1])
