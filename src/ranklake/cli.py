@@ -76,6 +76,7 @@ _PIPELINE = {
     "jinja2",
     "markupsafe",
     "pandas",
+    "plotille",
     "prefect",
     "prompt_toolkit",
     "rich",

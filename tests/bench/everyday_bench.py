@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,8 +25,18 @@ PEERS_BIN: Final = ROOT / ".bench-venv/bin"
 ROLES: Final = ROOT / "retention/roles.yaml"
 OURS_BIN: Final = Path(sys.executable).parent
 TOOLS: Final = ("ranklake", "mlflow", "tensorboard", "wandb")
-GOOD, BAD, LIVE = "gpt-0", "gpt-1", "gpt-2"
+GOOD, BAD, LIVE = "gpt-0", "gpt-1", "live"
 
+_SETTINGS: Final = """
+[lake]
+uri = "{lake}"
+[spool]
+uri = "{spool}"
+[sql]
+roles = "{roles}"
+[masking]
+key = "env:EVERYDAY_KEY"
+"""
 _OURS: Final = """
 from ranklake import capture
 for k in range({runs}):
@@ -32,6 +44,21 @@ for k in range({runs}):
         for n in range({steps}):
             with run.step(n, tokens=1024), run.phase("forward"):
                 run.log(loss=3.0 / (n + 1 + k))
+"""
+# Goes on until its input ends, so that it can be followed meanwhile.
+_LIVE: Final = """
+import sys, threading
+from ranklake import capture
+ended = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+with capture.start(run="live", job="gpt") as run:
+    n = 0
+    while not ended.wait(0.05):
+        with run.step(n, tokens=1024):
+            run.log(loss=3.0 / (n + 1))
+        n += 1
+        if n == 20:
+            print("recording", flush=True)
 """
 _MLFLOW: Final = """
 import mlflow
@@ -68,12 +95,8 @@ class Bench:
         for place in ("out", "wandb"):
             Path(places[place]).mkdir()
         tracking = {"MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"}
-        own = {
-            "RANKLAKE_LAKE": places["lake"],
-            "RANKLAKE_SPOOL": places["spool"],
-            "RANKLAKE_SQL_ROLES": str(ROLES),
-            "NO_COLOR": "1",
-        }
+        (folder / "ranklake.toml").write_text(_SETTINGS.format(**self.places, roles=ROLES))
+        own = {"EVERYDAY_KEY": base64.b64encode(os.urandom(32)).decode(), "NO_COLOR": "1"}
         paths = os.pathsep.join((str(OURS_BIN), str(PEERS_BIN), os.environ["PATH"]))
         self._environment = {**os.environ, **QUIET, **tracking, **own, "PATH": paths}
         self._folder = folder
@@ -86,6 +109,18 @@ class Bench:
         self.places["mlflow_good"] = self._python(PEERS_BIN, _MLFLOW.format(**values)).split()[-1]
         self._python(PEERS_BIN, _TENSORBOARD.format(**values))
         self._python(PEERS_BIN, _WANDB.format(**values))
+
+    @contextmanager
+    def live(self) -> Iterator[None]:
+        """Have a run that records meanwhile."""
+        command = [str(OURS_BIN / "python"), "-c", _LIVE]
+        with subprocess.Popen(
+            command, env=self._environment, cwd=self._folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as run:
+            assert run.stdout is not None
+            run.stdout.readline()
+            yield
+            run.communicate()
 
     def steps_and_seconds(self, tool: str, way: list[str], times: int) -> tuple[int, float]:
         """Carry out a task; return its steps, and the seconds of its fastest time.
@@ -139,9 +174,10 @@ def main() -> int:
     tasks: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("everyday.yaml").read_text())
     failed: list[str] = []
     done = dict.fromkeys(given.tools, 0)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as meanwhile:
         bench = Bench(Path(folder))
         bench.record(given.runs, given.steps)
+        meanwhile.enter_context(bench.live())
         print(f"| task | {' | '.join(given.tools)} |\n|---|{'---|' * len(given.tools)}")
         for task in tasks:
             cells = []
