@@ -6,6 +6,7 @@ runs are recorded by all. Prints a table in Markdown, and exits 1 if a task that
 """
 
 import argparse
+import base64
 import os
 import shlex
 import subprocess
