@@ -9,6 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -132,6 +133,18 @@ class Parts:
                 for code, count in _counted(codes, words):
                     counts[_values(code, words)] += count
             yield row["path"], [Group(values, count) for values, count in counts.items()]
+
+    def shares(self, live: pa.Table) -> Iterator[tuple[Values, date, int, float]]:
+        """Yield values, date, rows and bytes of rows that are alike; the bytes of a file are shared out by rows."""
+        known = {row["path"]: row for row in live.select(["path", "date", "num_records", "size_bytes"]).to_pylist()}
+        if not self.columns:
+            for row in known.values():
+                yield (), row["date"], row["num_records"], row["size_bytes"]
+            return
+        for path, groups in self.groups(live):
+            row = known[path]
+            for group in groups:
+                yield group.values, row["date"], group.rows, row["size_bytes"] * group.rows / max(row["num_records"], 1)
 
     def mask(self, rows: pa.Table, due: Callable[[Values], bool]) -> pa.Array:
         """Return true where a row goes; `due` says it of the values of `columns`."""

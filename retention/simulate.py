@@ -5,7 +5,7 @@ the last days; a table younger than that tells by its own days. Nothing is writt
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -17,8 +17,6 @@ from ranklake.lake.delta.tables import latest
 from ranklake.retention.parts import Parts, RunFacts, run_facts
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.storage.store import Lake
     from ranklake.retention.rules.model import Policies
@@ -122,9 +120,9 @@ def _forecast(
     live = files(handle)
     parts = Parts(lake, contract, policies.rules, (), runs)
     cells: dict[tuple[date, int | None], Amount] = defaultdict(lambda: (0.0, 0.0))
-    for day, period, amount in _cells(parts, live):
-        rows, size = cells[day, period]
-        cells[day, period] = (rows + amount[0], size + amount[1])
+    for values, day, some, some_bytes in parts.shares(live):
+        rows, size = cells[day, parts.of(values).period_days]
+        cells[day, parts.of(values).period_days] = (rows + some, size + some_bytes)
     rate = _rate(cells, today)
     told = []
     for at in range(1, months + 1):
@@ -134,21 +132,6 @@ def _forecast(
     per_day = None if rate is None else sum(rows for rows, _ in rate.values())
     total = [int(pc.sum(live[name]).as_py() or 0) for name in ("num_records", "size_bytes")]
     return Forecast(contract.table, total[0], total[1], per_day, tuple(told))
-
-
-def _cells(parts: Parts, live: "pa.Table") -> Iterator[tuple[date, int | None, Amount]]:
-    """Yield date, period, and rows and bytes of what is there; the bytes of a file are shared out by rows."""
-    if not parts.columns:
-        period = parts.of_table().period_days
-        for row in live.select(["date", "num_records", "size_bytes"]).to_pylist():
-            yield row["date"], period, (row["num_records"], row["size_bytes"])
-        return
-    known = {row["path"]: row for row in live.select(["path", "date", "num_records", "size_bytes"]).to_pylist()}
-    for path, groups in parts.groups(live):
-        row = known[path]
-        for group in groups:
-            share = row["size_bytes"] * group.rows / max(row["num_records"], 1)
-            yield row["date"], parts.of(group.values).period_days, (group.rows, share)
 
 
 def _rate(cells: Mapping[tuple[date, int | None], Amount], today: date) -> dict[int | None, Amount] | None:

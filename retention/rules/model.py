@@ -74,6 +74,8 @@ class Rule:
         Rows are kept at least that long, and at most.
     budget_bytes
         Most bytes that what it is about should take. It deletes nothing; simulation and plans tell where it is passed.
+    growth_bytes_per_day
+        Most bytes a day by which that should grow; likewise told by ``ranklake retain cost``.
     waiting
         What else it asks for, by action (``mask``, ``downsample``, ``archive``), and from which age in days on.
     interval_s
@@ -97,6 +99,7 @@ class Rule:
     minimum_days: int | None = None
     maximum_days: int | None = None
     budget_bytes: int | None = None
+    growth_bytes_per_day: int | None = None
     waiting: Mapping[str, int] = field(default_factory=dict)
     interval_s: int | None = None
     review: date | None = None

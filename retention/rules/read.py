@@ -158,6 +158,7 @@ def _rule(name: str, facts: Mapping[str, Any], at: Place) -> Rule:
         minimum_days=facts.get("minimum_days"),
         maximum_days=facts.get("maximum_days"),
         budget_bytes=facts.get("budget_bytes"),
+        growth_bytes_per_day=facts.get("growth_bytes_per_day"),
         waiting=waiting,
         interval_s=_seconds(facts.get("downsample", {}).get("interval")),
         review=_date(facts.get("review")),

@@ -43,7 +43,7 @@ def names(look: Look) -> Iterator[Finding]:
 def nothing_said(look: Look) -> Iterator[Finding]:
     """Rules that say nothing, and masks that say no column."""
     for rule in look.sources.rules:
-        bounds = (rule.minimum_days, rule.maximum_days, rule.budget_bytes)
+        bounds = (rule.minimum_days, rule.maximum_days, rule.budget_bytes, rule.growth_bytes_per_day)
         if not rule.deletes and not rule.waiting and all(one is None for one in bounds):
             mend = "add delete_after_days, minimum_days or maximum_days"
             yield Finding("RP006", rule.at, f"rule {rule.name!r} says nothing about what it selects", mend)
@@ -52,7 +52,7 @@ def nothing_said(look: Look) -> Iterator[Finding]:
         if "column" in rule.where and (rule.deletes or "mask" not in rule.waiting):
             mend = "say mask_after_days, or leave column out and delete rows"
             yield Finding("RP013", rule.at, "columns can be masked, not deleted or kept", mend)
-        if rule.budget_bytes is not None and rule.row_keys:
+        if (rule.budget_bytes or rule.growth_bytes_per_day) and rule.row_keys:
             mend = f"leave {', '.join(rule.row_keys)} out of where"
             yield Finding("RP024", rule.at, "the bytes of some rows of a table are not known", mend)
 

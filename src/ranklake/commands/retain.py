@@ -8,6 +8,7 @@ import click
 from ranklake.commands.approving import approval_command
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option, optional_spool, spool_option
+from ranklake.commands.retain_cost import cost
 from ranklake.commands.retain_dates import day_of
 from ranklake.commands.retain_hold import hold, hold_line, holds
 from ranklake.commands.retain_policies import explain, lint, new, test
@@ -58,7 +59,7 @@ approve = approval_command(
     plain=RetentionPlan.plain,
 )
 
-for _command in (approve, explain, hold, holds, lint, new, release, simulate, test):
+for _command in (approve, cost, explain, hold, holds, lint, new, release, simulate, test):
     retain.add_command(_command)
 
 
