@@ -12,6 +12,7 @@ from ssh_keys import Keys, needs_ssh_keygen
 from ranklake.cli import run
 from ranklake.lake.audit.trail import record, trail
 from ranklake.lake.governance.proposals import SameOperatorError, UnknownProposalError, VoidProposalError
+from ranklake.quality.check import run_checks
 from ranklake.retention.hold import HoldError, all_holds
 from ranklake.retention.hold_release import HOLD_RELEASES, approve, propose
 from ranklake.retention.holds import holds_of, set_hold
@@ -188,3 +189,24 @@ def test_the_commands_release(site, capsys, monkeypatch):
     assert "(released " in capsys.readouterr().out
     assert run(["retain", "holds", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["released"]
+
+
+def test_an_incident_holds_what_it_rests_on(site, monkeypatch, capsys):
+    """Rows of its table, those set aside and results of checks stay from its first date on; all else goes."""
+    for age, incarnation in ((200, 7), (100, 9)):
+        site.bring(step_rows(50, incarnation=incarnation, run=f"of-{age}", start=days_ago(age)))
+        ranks = 50 if age == 200 else 30
+        site.bring(step_rows(ranks, rank=1, incarnation=incarnation + 1, run=f"of-{age}", start=days_ago(age)))
+    run_checks(site.lake, ["steps"])
+    monkeypatch.chdir(site.folder)
+    (site.folder / "ranklake.toml").write_text(f'[lake]\nuri = "{site.folder}/lake"\n')
+    given = ["retain", "hold", "--reason", "a claim", "--until", LATER.isoformat(), "--json", "--where"]
+    assert run([*given, "incident=steps/steps_of_all_ranks"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["where"] == {"table": ["quality_results", "rejects", "steps"]}
+    assert (found["first_date"], found["last_date"]) == (str(days_ago(100).date()), None)
+    assert {item.partition_date for item in plan(site).items if item.table == "steps"} == {days_ago(200).date()}
+    assert run([*given, "incident=steps/steps_of_all_rank"]) == 2
+    assert "steps/steps_of_all_ranks" in capsys.readouterr().err
+    assert run([*given, "incident=steps/steps_of_all_ranks", "--where", "run=of-100"]) == 2
+    assert "stands alone" in capsys.readouterr().err

@@ -9,10 +9,14 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.commands.retain_dates import day_of
 from ranklake.context import Context
-from ranklake.retention.hold import Hold, all_holds
+from ranklake.lake.storage.store import Lake
+from ranklake.quality.evidence import evidence
+from ranklake.retention.hold import Hold, HoldError, all_holds
 from ranklake.retention.hold_release import released
 from ranklake.retention.holds import set_hold
 from ranklake.views.json_output import show_json
+
+_INCIDENT = "incident="
 
 
 @click.command()
@@ -22,7 +26,8 @@ from ranklake.views.json_output import show_json
     multiple=True,
     required=True,
     metavar="KEY=TEXT",
-    help="What is held, such as run=r1, table=logs, team=vision, date=2026-03-01..2026-03-31. All keys must match.",
+    help="What is held, such as run=r1, table=logs, team=vision, date=2026-03-01..2026-03-31. All keys must match. "
+    "Or alone incident=TABLE/CHECK: all that an incident of quality rests on.",
 )
 @click.option("--reason", required=True, metavar="TEXT", help="What it is for; kept in the audit trail.")
 @click.option("--until", required=True, metavar="DATE", help="First day on which it does not hold any more.")
@@ -38,11 +43,20 @@ def hold(context: Context, where: tuple[str, ...], reason: str, until: str, by: 
     if not name:
         raise click.BadParameter("the name is empty", param_hint="--by")
     lake = context.open_lake()
-    found = set_hold(lake, lake.contracts(), where, reason, day_of(until, "--until"), name)
+    found = set_hold(lake, lake.contracts(), _conditions(lake, where), reason, day_of(until, "--until"), name)
     if as_json:
         show_json(found.plain())
     else:
         click.echo(hold_line(found))
+
+
+def _conditions(lake: Lake, where: tuple[str, ...]) -> tuple[str, ...]:
+    """Return conditions with the evidence of an incident in the place of its name."""
+    named = [one.removeprefix(_INCIDENT) for one in where if one.startswith(_INCIDENT)]
+    if named and len(where) > 1:
+        mend = "set a hold for each incident, and others for what else is to be held"
+        raise HoldError("an incident stands alone", where="--where", mend=mend)
+    return evidence(lake, named[0]) if named else where
 
 
 @click.command()
