@@ -77,8 +77,24 @@ def test_the_prompt_tags_shows_and_finds(site, capsys, monkeypatch, tmp_path):
     """`tag` looks a run up, writes rows; after an ingest `show` and `runs` have them; without a word it says so."""
     lake, spool = site
     places = ["--lake", lake.uri, "--spool", str(spool)]
-    assert command(["tag", "beta", "odd=\x1b[2J", "--note", "look\nhere", "--summary", "n=3", *places]) == 0
-    assert capsys.readouterr().out == "3 rows about beta in the spool; 'ranklake ingest' brings them in\n"
+    assert (
+        command(
+            [
+                "tag",
+                "beta",
+                "odd=\x1b[2J",
+                "--note",
+                "look\nhere",
+                "--summary",
+                "n=3",
+                "--summary",
+                f"l={'q' * 5000}",
+                *places,
+            ]
+        )
+        == 0
+    )
+    assert capsys.readouterr().out == "4 rows about beta in the spool; 'ranklake ingest' brings them in\n"
     assert command(["ingest", *places]) == 0
     capsys.readouterr()
     assert command(["show", "beta", "--lake", lake.uri]) == 0
@@ -86,6 +102,7 @@ def test_the_prompt_tags_shows_and_finds(site, capsys, monkeypatch, tmp_path):
     assert "tags        odd=\\x1b[2J" in shown
     assert "look here" in shown
     assert "summary     n 3" in shown
+    assert f"summary     l {'q' * 200}…\n" in shown
     assert command(["runs", "--tag", "odd", "--json", "--lake", lake.uri]) == 0
     (row,) = json.loads(capsys.readouterr().out)["runs"]
     assert row["said"]["tags"] == {"odd": "\x1b[2J"}

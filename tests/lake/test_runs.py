@@ -130,7 +130,9 @@ def test_a_run_is_shown_with_what_is_unknown_and_why(lake, capsys, monkeypatch):
     assert "job <b>\\u202eevil\\x1b[2J" in out
     assert "\u202e" not in out
     assert "ada" not in out, "nothing of people is shown"
-    assert "error       1 failure, last at step 29" in ranklake(capsys, lake, "show", "alpha-1")[1]
+    alpha = ranklake(capsys, lake, "show", "alpha-1")[1]
+    assert "error       1 failure, last at step 29" in alpha
+    assert "config      lr 0.001, opt.name adam\n" in alpha, "named as --config takes them"
     monkeypatch.setenv("COLUMNS", "40")
     lines = ranklake(capsys, lake, "runs")[1].splitlines()
     assert max(map(len, lines)) <= 40

@@ -7,6 +7,7 @@ from typing import Any, Final
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.runs.asking import Row
 from ranklake.lake.runs.facts import PHASES, RunFacts
+from ranklake.lake.runs.find import flat
 from ranklake.lake.runs.said import said_of
 from ranklake.printable import printable
 from ranklake.views.runs import tag_text
@@ -16,6 +17,8 @@ from ranklake.views.words import counted, moment_text, number_text, percent_text
 
 _MOST_RANKS: Final = 16
 _MOST_MADE: Final = 8
+_MOST_LETTERS: Final = 200
+"""Of a value that people gave; `--json` has all of it."""
 _AXIS: Final = 10
 _PLOT: Final = 64
 _KINDS: Final = ("productive", "init", "checkpoint", "evaluation", "restart", "lost_work", "stall", "unattributed")
@@ -71,9 +74,9 @@ def _said(facts: RunFacts) -> Iterator[str]:
         yield f"tags        {tag_text(said.tags)}"
     for key, value in said.summary.items():
         shown = number_text(value) if isinstance(value, float) else str(value)
-        yield f"summary     {printable(key)} {printable(shown)}"
+        yield f"summary     {printable(key)} {printable(_clipped(shown))}"
     for row in facts.notes.rows[:_MOST_MADE]:
-        yield f"note        {moment_text(row['ts'])} {printable(row['text'] or 'masked')}"
+        yield f"note        {moment_text(row['ts'])} {printable(_clipped(row['text'] or 'masked'))}"
     if facts.annotations.reason:
         yield f"tags        unknown: {facts.annotations.reason}"
 
@@ -240,10 +243,15 @@ def _code(facts: RunFacts) -> Iterator[str]:
     yield "code        " + "; ".join(
         what for what in (where, framework, code["os_description"], code["cpu_model"]) if what
     )
-    config = facts_in(code["config"])
+    config = list(flat(facts_in(code["config"])))
     if config:
-        shown = ", ".join(f"{name} {value}" for name, value in list(config.items())[:_MOST_MADE])
+        shown = ", ".join(f"{name} {_clipped(value)}" for name, value in config[:_MOST_MADE])
         yield f"config      {shown}{', …' if len(config) > _MOST_MADE else ''}"
+
+
+def _clipped(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}…"
 
 
 def _data(facts: RunFacts) -> list[str]:
