@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 from governed import any_rows
 from retaining import CONTRACTS, POLICIES, TODAY, days_ago
+from segments import put_segment
 
 from ranklake.cli import run
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.spool.spool import Spool
 from ranklake.retention.cost.alerts import Outlook, alerts
 from ranklake.retention.cost.growth import growth
 from ranklake.retention.policy import load_policies
@@ -30,7 +34,8 @@ def bring_scalars(site, ages, count=50):
                 "scalars", 2 * count, segment=segment, incarnation=incarnation, run=run_, start=days_ago(age),
                 metric=metrics, value=values,
             )  # fmt: skip
-            site.bring(rows, "scalars", rows_before=2 * count * segment)
+            put_segment(site.spool, rows, "scalars", rows_before=2 * count * segment)
+    ingest(site.lake, Spool(str(site.spool)), InProcess())
 
 
 def outlook(site, *rules, months=12, price=None):

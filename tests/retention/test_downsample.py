@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from governed import any_rows, die_before
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from retaining import CONTRACTS, TODAY, agree, carry_out, days_ago, plan
 
@@ -129,6 +129,7 @@ ROWS = st.lists(
 )
 
 
+@settings(max_examples=50)
 @given(ROWS, st.sampled_from([1, 60, 3600, 86_400]), st.integers(1, 7))
 def test_aggregates_are_exact(rows, interval_s, cut):
     """Counts, sums, extremes and histograms are those of the rows, however they are ordered and cut into batches."""
