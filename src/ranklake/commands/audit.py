@@ -14,6 +14,8 @@ from ranklake.lake.audit.proof import Proof, first_row_of, prove
 from ranklake.lake.audit.trail import TABLE, trail_table
 from ranklake.lake.audit.trail import resume as go_on
 from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.governance.anchors import Anchored, verify_anchors
+from ranklake.lake.governance.anchors import anchor as sign_head
 from ranklake.lake.governance.examination import Examined, examine
 from ranklake.lake.governance.modes import UNSIGNED_NOTE
 from ranklake.lake.storage.store import Lake
@@ -57,9 +59,11 @@ def verify(context: Context, since: str | None, *, as_json: bool) -> int:
     lake = context.open_lake()
     proof = prove(lake, _first_row(lake, since))
     approvals = None if proof.since else examine(lake)
+    anchors = None if proof.since else verify_anchors(lake)
     if as_json:
         facts = {"rows": proof.rows, "whole": proof.whole, "first_broken": proof.broken, "why": proof.why or None}
         more = {"since": proof.since, "approvals": None if approvals is None else asdict(approvals)}
+        more |= {"anchors": None if anchors is None else anchors.plain()}
         show_json({**facts, "lost": proof.lost, "vouched_for": proof.witnessed, **more})
     elif approvals is None:
         for line in told(proof):
@@ -71,7 +75,34 @@ def verify(context: Context, since: str | None, *, as_json: bool) -> int:
         if proof.whole:
             click.echo(_counted(approvals))
         tell(*approvals.faults, *approvals.notes, err=True)
-    return 0 if proof.whole and not (approvals and approvals.faults) else 1
+        if anchors is not None and anchors.count:
+            _tell_anchors(anchors)
+    faults = (approvals.faults if approvals else ()) or (anchors.faults if anchors else ())
+    return 0 if proof.whole and not faults else 1
+
+
+def _tell_anchors(found: Anchored) -> None:
+    if not found.verified:
+        click.echo(f"anchors: {found.count:,}; no signature was verified")
+        return
+    last = f", the last of {found.last.rows:,} rows, signed {found.last.at}" if found.last else ""
+    click.echo(f"anchors: {found.count - len(found.faults):,} of {found.count:,} hold{last}")
+    tell(*(f"anchor {fault}" for fault in found.faults), err=True)
+
+
+@audit.command()
+@click.option("--by", metavar="NAME", help="Who signs; default: whose key it is.")
+@click.option("--key", metavar="PATH", default="", help="SSH key that signs; default: [approvals] key.")
+@lake_option
+@with_context
+def anchor(context: Context, by: str | None, key: str) -> None:
+    """Sign the head of the trail by an SSH key, and write that to the witness.
+
+    Whoever can write the lake and the witness, and makes another trail, cannot sign it. `ranklake audit verify` holds
+    the trail against all anchors.
+    """
+    made = sign_head(context.open_lake(), by, key)
+    click.echo(f"the audit trail of {made.rows:,} rows is anchored")
 
 
 def _first_row(lake: Lake, since: str | None) -> int:

@@ -1,0 +1,158 @@
+"""Anchors of the audit trail: its head, signed by a person's SSH key, at the witness.
+
+    <witness>/anchors/<rows>~<digest of the file>.json     {"statement": text that was signed, "signature": armoured}
+
+A head says how many rows the trail has, and by the chain what each of them is. The witness already holds heads, for who
+trusts its account. An anchor holds for who does not: whoever can write there, too, and makes a trail with heads of its
+own, cannot sign it. Its time is the word of whoever signed.
+"""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.audit import clock
+from ranklake.lake.audit.heads import HeadError
+from ranklake.lake.audit.proof import prove
+from ranklake.lake.audit.trail import TABLE
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.read import read_some
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.governance.identities import Signing, name_of
+from ranklake.lake.governance.statements import lake_identity
+from ranklake.lake.storage.listing import listed
+from ranklake.lake.storage.store import Lake
+from ranklake.lake.trust.allowed_signers import load_signers
+from ranklake.lake.trust.approvals import SIGNED
+from ranklake.lake.trust.ssh_signatures import SignatureError, key_of, sign, verify
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FOLDER: Final = "anchors"
+_FORMAT: Final = "ranklake anchor 1"
+_NAME: Final = re.compile(r".*/(?P<rows>\d{10})~(?P<digest>[0-9a-f]{64})\.json")
+
+
+class AnchorError(RanklakeError):
+    """An anchor that cannot be made. Nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A signed head: rows of the trail, digest of the last, and when it was signed. Who signed, the key says alone."""
+
+    rows: int
+    sha256: str
+    at: str
+
+    def text(self, lake: str) -> str:
+        """Return what is signed, of a lake."""
+        facts = {"format": _FORMAT, "lake": lake, "rows": self.rows, "sha256": self.sha256, "at": self.at}
+        return json.dumps(facts, sort_keys=True) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Anchored:
+    """What became of the anchors: how many there are, the last that holds, whether they were verified, and faults."""
+
+    count: int
+    last: Anchor | None
+    verified: bool
+    faults: tuple[str, ...]
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        last = None if self.last is None else {"rows": self.last.rows, "at": self.last.at}
+        return {"count": self.count, "last": last, "verified": self.verified, "faults": list(self.faults)}
+
+
+def anchor(lake: Lake, by: str | None, key: str) -> Anchor:
+    """Verify the trail, sign its head and write that to the witness.
+
+    Raises `AnchorError` without a witness or keys, for a trail that is empty or not whole; `SignatureError`, and what
+    the stores raise.
+    """
+    section = lake.config.approvals
+    if not lake.config.audit.witness:
+        mend = "name a place that writers of the lake cannot write to: witness under [audit]"
+        raise AnchorError("there is no second place for anchors", where="[audit] witness", mend=mend)
+    if section.mode != SIGNED:
+        mend = "name who may sign: allowed_signers under [approvals]"
+        raise AnchorError("no signature could be verified", where="[approvals] allowed_signers", mend=mend)
+    signing = Signing(key=key or section.key)
+    name_of(lake, "ranklake audit anchor", by, signing)
+    proof = prove(lake)
+    if not proof.whole:
+        raise AnchorError(f"the audit trail is broken: {proof.why}", where=lake.uri, mend="ranklake audit verify")
+    digests = _digests(lake)
+    if not digests:
+        raise AnchorError("the audit trail is empty", where=lake.uri, mend="there is nothing to sign yet")
+    rows = max(digests) + 1
+    made = Anchor(rows, digests[rows - 1], clock.now().isoformat(timespec="seconds"))
+    text = made.text(lake_identity(lake))
+    raw = json.dumps({"statement": text, "signature": sign(text, signing.key)}).encode()
+    name_there = f"{FOLDER}/{rows:010d}~{hashlib.sha256(raw).hexdigest()}.json"
+    _witness(lake).put_if_absent(name_there, raw)
+    return made
+
+
+def verify_anchors(lake: Lake) -> Anchored:
+    """Verify all anchors of the witness against the trail and the keys. Raises what the stores raise."""
+    if not lake.config.audit.witness:
+        return Anchored(0, None, verified=False, faults=())
+    place = _witness(lake)
+    found = sorted(one.path for one in listed(place.fs, place.path(FOLDER)) if one.path.endswith(".json"))
+    if not found or lake.config.approvals.mode != SIGNED:
+        return Anchored(len(found), None, verified=False, faults=())
+    digests = _digests(lake)
+    holding, faults = [], []
+    for path in found:
+        try:
+            holding.append(_held(lake, path, place.fs.cat_file(path), digests))
+        except (SignatureError, HeadError) as error:
+            faults.append(f"{path.rpartition('/')[2][:18]}…: {error.what}")
+    last = max(holding, key=lambda one: one.rows, default=None)
+    return Anchored(len(found), last, verified=True, faults=tuple(faults))
+
+
+def _held(lake: Lake, path: str, raw: bytes, digests: "Mapping[int, str]") -> Anchor:
+    """Return an anchor that holds. Raises `HeadError` or `SignatureError`, which say why it does not."""
+    name = _NAME.fullmatch(path)
+    if name is None or name["digest"] != hashlib.sha256(raw).hexdigest():
+        raise HeadError("the anchor is not what was written under its name")
+    try:
+        body = json.loads(raw)
+        facts = json.loads(body["statement"])
+        one = Anchor(int(facts["rows"]), str(facts["sha256"]), str(facts["at"]))
+        at, signature = datetime.fromisoformat(one.at), str(body["signature"])
+        same = body["statement"] == one.text(lake_identity(lake)) and at.tzinfo is not None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise HeadError("the anchor cannot be read") from None
+    if not same or int(name["rows"]) != one.rows:
+        raise HeadError("the anchor is of another lake, or of other rows")
+    signers = load_signers(lake.config.approvals.allowed_signers)
+    lines = signers.of_key(key_of(signature))
+    verify(body["statement"], signature, signers, lines[0].name if lines else "", at)
+    if digests.get(one.rows - 1) != one.sha256:
+        raise HeadError(f"row {one.rows - 1} of the trail is not the one that was signed")
+    return one
+
+
+def _witness(lake: Lake) -> Lake:
+    return Lake.place(lake.config.audit.witness, lake.storage)
+
+
+def _digests(lake: Lake) -> dict[int, str]:
+    """Return the digests of the trail's rows, by number."""
+    handle = delta_table(lake, TABLE)
+    found: dict[int, str] = {}
+    if handle is not None:
+        for _, rows in read_some(lake, contract(TABLE), files(handle), ["seq", "sha256"]):
+            found |= dict(zip(rows["seq"].to_pylist(), rows["sha256"].to_pylist(), strict=True))
+    return found
