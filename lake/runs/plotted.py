@@ -40,6 +40,10 @@ PARTS: Final = 300
 Point = tuple[float, float]
 
 
+class NothingToPlotError(RanklakeError):
+    """No run has values of the metric over the axis."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plotted:
     """A metric of a run.
@@ -88,7 +92,7 @@ def plotted(
 
     Raises
     ------
-    RanklakeError
+    NothingToPlotError
         No run has the metric, or none has it over that axis.
     """
     return [one for metric in metrics for one in _of_metric(ask, runs, metric, units, axis, smooth)]
@@ -126,19 +130,19 @@ def smoothed(values: Sequence[float], neighbours: int) -> list[float]:
     return means
 
 
-def _nothing(ask: Ask, every: Sequence[Plotted], metric: str, axis: str) -> RanklakeError:
+def _nothing(ask: Ask, every: Sequence[Plotted], metric: str, axis: str) -> NothingToPlotError:
     """Return why there is nothing to plot."""
     of = every[0].run if len(every) == 1 else "the runs"
     reason = next((one.answered.reason for one in every if one.answered.reason), "")
     if reason:
-        return RanklakeError(reason, where=metric, mend="ask whoever keeps the roles for the table")
+        return NothingToPlotError(reason, where=metric, mend="ask whoever keeps the roles for the table")
     if any(one.answered.rows and any(row[one.column] is not None for row in one.answered.rows) for one in every):
-        return RanklakeError(f"{metric} of {of} has no {axis} to be drawn over", mend="draw it over --x step")
+        return NothingToPlotError(f"{metric} of {of} has no {axis} to be drawn over", mend="draw it over --x step")
     known = {name for name, (file, column, _) in OF_STEPS.items() if _is_known(ask, every, file, column)}
     for one in every:
         known |= {str(row["metric"]) for row in ask(statements.of_run("metric_names", one.run)).rows}
     what = f"{of} {'has' if len(every) == 1 else 'have'} no values by step of {metric!r}"
-    return RanklakeError(what, mend=did_you_mean(metric, known) or "run 'ranklake rollup' first")
+    return NothingToPlotError(what, mend=did_you_mean(metric, known) or "run 'ranklake rollup' first")
 
 
 def _is_known(ask: Ask, every: Sequence[Plotted], file: str, column: str) -> bool:

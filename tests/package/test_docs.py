@@ -37,7 +37,7 @@ ELSEWHERE = (
 """What the end-to-end tests run, CI, make package, and, of an operator's own table, `test_own_migrations`."""
 
 HERE = re.compile(
-    r"(?!.*--output .*\.(svg|png))"  # a picture's engine stays
+    r"(?!.*(--output .*\.(svg|png)|--page))"  # the engine of pictures stays
     r"ranklake ((sql|catalog|mfu|roles|what-if|runs|show|compare|plot|trace|watch|tag|share)\b[^|&;<>]*"
     r"|(status|migrate|audit|verify-artifact|import|rollup)\b[^|&;<>*?$]*"
     r"|grants (list|review)\b[^|&;<>*?$]*"

@@ -16,13 +16,17 @@ from ranklake.lake.catalog.refresh import refresh
 from ranklake.lake.fleet.cluster import cluster_state
 from ranklake.lake.fleet.facts import fleet_state
 from ranklake.lake.oncall.facts import on_call
+from ranklake.lake.runs.asking import asking
+from ranklake.lake.runs.compare import compare
+from ranklake.lake.runs.plotted import plotted
+from ranklake.lake.runs.repeats import repeats
 from ranklake.lake.runs.report import runs_state
 from ranklake.lake.storage.store import Lake
 from ranklake.quality.check import run_checks
 from ranklake.quality.report.gather import gather
 from ranklake.retention.holds import set_hold
 from ranklake.retention.report.facts import governance
-from ranklake.views.html import cluster_pages, executive_pages, governance_pages, oncall_pages, run_pages
+from ranklake.views.html import cluster_pages, compare_pages, executive_pages, governance_pages, oncall_pages, run_pages
 from ranklake.views.html.quality_pages import section
 from ranklake.views.html.site import publish
 
@@ -35,6 +39,7 @@ PAGES = (
     "runs/index.html",
     run_pages.href("alpha-1"),
     run_pages.href("beta"),
+    "compare/index.html",
     "executive/index.html",
     "oncall/index.html",
     "cluster/index.html",
@@ -61,7 +66,14 @@ def report(tmp_path_factory):
     append(lake, "ingest_plans", [{
         "plan": 1, "kind": "ingest", "created_ts": NOON, "committed_ts": NOON + timedelta(hours=6), "date": NOON.date(),
     }])  # fmt: skip
-    made = run_pages.section(runs_state(lake)), executive_pages.section(fleet_state(lake))
+    ask, names = asking(lake), ("alpha-1", "alpha-2", "beta")
+    side_by_side = compare(ask, names)
+    drawn = [plotted(ask, names, ["loss"], {})]
+    made = (
+        compare_pages.section(side_by_side, drawn, repeats(ask, side_by_side)),
+        run_pages.section(runs_state(lake)),
+        executive_pages.section(fleet_state(lake)),
+    )
     append(lake, "cluster_hourly", [{
         "hour": NOON, "scope": "cluster", "cluster": "c", "scope_name": "c", "gpu_total_s": 2.0, "gpu_delivered_s": 1.0,
         "queue_job_s": 3600.0, "queue_depth_max": 2, "date": NOON.date(),

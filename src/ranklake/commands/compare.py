@@ -1,5 +1,8 @@
 """``ranklake compare``: runs side by side."""
 
+from collections.abc import Iterator
+from contextlib import suppress
+
 import click
 
 from ranklake.commands.completing import complete_runs
@@ -7,25 +10,39 @@ from ranklake.commands.context import role_of, with_context
 from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
-from ranklake.lake.runs.asking import asking
+from ranklake.lake.runs.asking import Ask, asking
 from ranklake.lake.runs.compare import compare as compared
 from ranklake.lake.runs.find import named
+from ranklake.lake.runs.plotted import NothingToPlotError, Plotted, plotted
+from ranklake.lake.runs.repeats import repeats
 from ranklake.terminal import width
 from ranklake.views.comparison import comparison_lines
+from ranklake.views.html.compare_pages import METRICS, section
+from ranklake.views.html.site import publish
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN RUN…", shell_complete=complete_runs)
+@click.option("--page", "as_page", is_flag=True, help="Write a page of the report, with curves on the same axes.")
+@click.option(
+    "--out",
+    metavar="URI",
+    default="",
+    help="With --page: folder or URI of the site.  [default: [report] out, or report]",
+)
 @role_option
 @json_option
 @lake_option
 @with_context
-def compare(context: Context, runs: tuple[str, ...], role: str | None, *, as_json: bool) -> None:
+def compare(
+    context: Context, runs: tuple[str, ...], role: str | None, *, as_page: bool, out: str, as_json: bool
+) -> None:
     """Compare runs: how they did, where their steps' time went, and in which settings and surroundings they differ.
 
-    A run may be named by the beginning of its name. Of three or more, mean and deviation are shown, too.
+    A run may be named by the beginning of its name. Of three or more, mean and deviation are shown, too. The page has
+    curves, and says whether groups of repeats differ by more than chance; it replaces the comparison before.
     """
     lake = context.open_lake()
     ask = asking(lake, role_of(context, lake, role))
@@ -33,7 +50,20 @@ def compare(context: Context, runs: tuple[str, ...], role: str | None, *, as_jso
     if len(names) == 1:
         raise RanklakeError("one run has nothing to be compared with", where=names[0], mend="name another run")
     found = compared(ask, names)
-    if as_json:
+    if as_page:
+        page = section(found, list(_drawn(ask, names)), repeats(ask, found))
+        done = publish(context.place(out or context.config.report.out or "report"), page)
+        if as_json:
+            show_json({"headline": page.headline, "published": done})
+        else:
+            tell(f"{page.headline}: {done.out}/{done.first}")
+    elif as_json:
         show_json(found)
     else:
         tell(*comparison_lines(found, width()))
+
+
+def _drawn(ask: Ask, runs: tuple[str, ...]) -> Iterator[list[Plotted]]:
+    for metric in METRICS:
+        with suppress(NothingToPlotError):
+            yield plotted(ask, runs, [metric], {})

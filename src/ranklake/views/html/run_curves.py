@@ -14,6 +14,9 @@ from ranklake.views.html.step_charts import bar, curve, rank_heat_map, short, st
 KINDS: Final = ("productive", "init", "checkpoint", "evaluation", "restart", "lost_work", "stall", "unattributed")
 """Kinds of wall time, as columns of ``goodput.sql``."""
 
+AXES: Final = ("step", "tokens_seen", "elapsed_s")
+"""What the reader may draw curves over; the shell's script switches."""
+
 _MANY: Final = 10_000
 
 
@@ -22,16 +25,16 @@ def charts(found: RunState) -> Iterator[Chart]:
     steps, utilization = found.curves.steps, found.curves.utilization
     source = sourced("curve", steps)
     yield from _loss(found)
-    values = values_of(steps.rows, ["step", "step_time_s", "step_time_min_s", "step_time_max_s"])
+    values = values_of(steps.rows, [*AXES, "step_time_s", "step_time_min_s", "step_time_max_s"])
     if values:
         words = "Seconds: mean over ranks; the band is from the fastest to the slowest rank."
         spec = curve(values, "step_time_s", "step time (s)", ("step_time_min_s", "step_time_max_s"))
         yield Chart("time", "Step time", words, spec, source)
-    values = values_of([row for row in steps.rows if row["tokens_per_s"] is not None], ["step", "tokens_per_s"])
+    values = values_of([row for row in steps.rows if row["tokens_per_s"] is not None], [*AXES, "tokens_per_s"])
     if values:
         words = "Tokens a second of all ranks, over the steps' own time."
         yield Chart("pace", "Throughput", words, curve(values, "tokens_per_s", "tokens/s", form=",.3~s"), source)
-    values = values_of(utilization.rows, ["step", "mfu_ratio", "hfu_ratio"])
+    values = values_of(utilization.rows, [*AXES, "mfu_ratio", "hfu_ratio"])
     if values:
         row = found.facts.summary.one
         peak = f"{row.get('peak_dtype')} peak: {row.get('peak_source')}"
@@ -52,7 +55,7 @@ def _loss(found: RunState) -> Iterator[Chart]:
     band = {row["part"]: row for row in losses.rows}
     none = {"loss_min": None, "loss_max": None}
     rows = [{**none, **row, **band.get(row["part"], none), "step": row["step"]} for row in found.curves.steps.rows]
-    values = values_of([row for row in rows if row["loss"] is not None], ["step", "loss", "loss_min", "loss_max"])
+    values = values_of([row for row in rows if row["loss"] is not None], [*AXES, "loss", "loss_min", "loss_max"])
     if values and "loss" in values[0]:
         spec = curve(values, "loss", "loss", ("loss_min", "loss_max"))
         words = "Mean over ranks; the band is from the least to the greatest of any rank."
@@ -117,7 +120,7 @@ def metrics(found: Answered, units: Mapping[str, str]) -> Iterator[Chart]:
     for row in found.rows:
         by_metric.setdefault(str(row["metric"]), []).append(row)
     for place, (metric, rows) in enumerate(by_metric.items()):
-        values = values_of(rows, ["step", "mean", "low", "high"])
+        values = values_of(rows, [*AXES, "mean", "low", "high"])
         unit = units.get(metric, "").strip("{}")
         is_plain = unit in {"", "1"}
         words = "A number without a unit." if is_plain else f"Unit: {unit}."

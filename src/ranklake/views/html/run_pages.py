@@ -27,7 +27,7 @@ _TOTALS: Final = (
     ("low_mfu", "MFU below 30 %", "{run}", "warning", "Runs whose MFU is known and below 0.3."),
     ("restarts", "restarts", "{restart}", "", "Attempts after the first, of all runs."),
 )  # fmt: skip
-_COLUMNS: Final = (
+COLUMNS: Final = (
     Column("run", "Its name; the latest runs have a page.", "run"),
     Column("status", "How its last attempt ended.", "status"),
     Column("began", "When its first attempt began.", "ts", text=time_text),
@@ -95,7 +95,7 @@ def _index_facts(found: RunsState, headline: str, state: str) -> Mapping[str, An
     source = sourced("totals", found.totals)
     totals = found.totals.one
     table = FactTable(
-        f"Runs, newest first{_cut(found)}", sourced("runs", found.listed), _COLUMNS, ["run"], "runs",
+        f"Runs, newest first{_cut(found)}", sourced("runs", found.listed), COLUMNS, ["run"], "runs",
         found.listed.rows, {run: href(run) for run in found.marks}, STATES, "No runs: run 'ranklake pipeline' first.",
     )  # fmt: skip
     figures = [

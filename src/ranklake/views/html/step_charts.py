@@ -1,6 +1,7 @@
 """Charts of a run by step: curves with bands, stacked phases, ranks by step as a heat map, and a bar of parts."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -52,7 +53,36 @@ def curve(values: Values, measure: str, title: str, band: tuple[str, str] | None
     layers.append({"mark": mark, "encoding": {"y": axis}})
     hover = {"type": "point", "opacity": 0, "size": 120, "filled": True}
     layers.append({"mark": hover, "encoding": {"y": axis, "tooltip": tooltip}})
-    return {**_frame(values), "encoding": {"x": _STEP}, "layer": layers}
+    return {**_frame(values), **_over_axes(measure, *(band or ())), "encoding": {"x": _STEP}, "layer": layers}
+
+
+def compared(values: Values, measure: str, title: str, runs: Sequence[str]) -> Spec:
+    """Return a line a run of a measure by step; `values` have ``run``."""
+    fewest = min(Counter(value["run"] for value in values).values(), default=0)
+    return {
+        **_frame(values),
+        **_over_axes(measure, by="run"),
+        "encoding": {
+            "x": _STEP,
+            "y": {"field": measure, "type": "quantitative", "title": title, "scale": {"zero": False},
+                  "axis": {"format": ",.4~g"}},
+            "color": {**_colours(runs), "field": "run"},
+        },
+        "layer": [
+            {"mark": {"type": "line", "strokeWidth": 2, "point": fewest < _FEW}},
+            {"mark": {"type": "point", "opacity": 0, "size": 120, "filled": True},
+             "encoding": {"tooltip": [
+                 {"field": "run", "type": "nominal"},
+                 {"field": "step", "type": "quantitative", "title": "from step", "format": ",d"},
+                 {"field": measure, "type": "quantitative", "title": title, "format": ",.4~g"},
+             ]}},
+        ],
+    }  # fmt: skip
+
+
+def _over_axes(measure: str, *bands: str, by: str = "") -> Spec:
+    """Return what the shell's script needs to draw a curve over another axis, smoothed, or on another scale."""
+    return {"usermeta": {"measure": measure, "bands": list(bands), "by": [by] if by else []}}
 
 
 def stacked(values: Values, parts: Sequence[str], title: str) -> Spec:

@@ -117,11 +117,47 @@
     return value;
   }
 
+  const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+
+  // A curve over another axis, as the mean of neighbours, or on a logarithmic scale; its numbers stay as they are.
+  function over(spec, chosen) {
+    const { measure, bands = [], by = [] } = spec.usermeta || {};
+    if (!measure || !chosen) return spec;
+    const values = spec.data.values;
+    const transform = [];
+    if (chosen.axis !== "step" && values.some((one) => one[chosen.axis] != null)) {
+      const x = { ...spec.encoding.x, field: chosen.axis, title: "tokens", axis: { format: "~s" } };
+      if (chosen.axis === "elapsed_s") {
+        const [unit, size] = units.find(([, one]) => Math.max(...values.map((row) => row.elapsed_s ?? 0)) >= 2 * one) || units[3];
+        transform.push({ calculate: `datum.elapsed_s / ${size}`, as: "elapsed" });
+        Object.assign(x, { field: "elapsed", title: `time since the first step (${unit})`, axis: { format: ",.4~g" } });
+      }
+      spec.encoding.x = x;
+    }
+    if (chosen.smooth) {
+      transform.push({ window: [{ op: "mean", field: measure, as: "smooth" }], frame: [-chosen.smooth, chosen.smooth], sort: [{ field: "step" }], groupby: by });
+      transform.push({ calculate: `isValid(datum['${measure}']) ? datum.smooth : null`, as: measure });
+    }
+    if (chosen.log) {
+      for (const field of [measure, ...bands]) transform.push({ calculate: `datum['${field}'] > 0 ? datum['${field}'] : null`, as: field });
+      for (const encoding of [spec.encoding, ...(spec.layer || []).map((one) => one.encoding || {})]) {
+        if (encoding.y) encoding.y.scale = { type: "log", nice: false };
+      }
+    }
+    if (transform.length) spec.transform = transform;
+    return spec;
+  }
+
+  const chosen = () => {
+    const tools = document.querySelector(".axes");
+    return tools && { axis: tools.querySelector("[data-axis]").value, smooth: Number(tools.querySelector("[data-smooth]").value), log: tools.querySelector("[data-log]").checked };
+  };
+
   async function draw(place) {
     const style = getComputedStyle(html);
     const soft = style.getPropertyValue("--soft").trim();
     const edge = style.getPropertyValue("--edge").trim();
-    const spec = coloured(JSON.parse(document.getElementById(place.dataset.chart).textContent), style);
+    const spec = over(coloured(JSON.parse(document.getElementById(place.dataset.chart).textContent), style), chosen());
     const font = getComputedStyle(document.body).fontFamily;
     spec.config = {
       background: "transparent", font, view: { stroke: edge },
@@ -145,6 +181,7 @@
       drawAll();
       darkSystem.addEventListener("change", drawAll);
       document.getElementById("theme").addEventListener("click", drawAll);
+      document.querySelector(".axes")?.addEventListener("change", drawAll);
     });
     document.head.append(script);
   }

@@ -1,0 +1,133 @@
+"""The page of runs side by side: curves on the same axes, what differs, and what repeats say of chance."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from ranklake.lake.runs.compare import MEASURES, Comparison, Difference
+from ranklake.lake.runs.plotted import Plotted
+from ranklake.lake.runs.repeats import LEVEL, Repeats, Verdict
+from ranklake.views.html.charts import Chart
+from ranklake.views.html.figures import FactTable, sourced
+from ranklake.views.html.run_curves import AXES
+from ranklake.views.html.run_pages import COLUMNS
+from ranklake.views.html.run_tables import STATES
+from ranklake.views.html.shell import Entry, Page
+from ranklake.views.html.site import Section
+from ranklake.views.html.step_charts import compared, short
+from ranklake.views.run_plot import metric_title
+from ranklake.views.words import counted, number_text, percent_text, time_text
+
+SECTION: Final = "compare"
+HOME: Final = f"{SECTION}/index.html"
+METRICS: Final = ("loss", "step_time_s", "tokens_per_s", "grad_norm", "mfu")
+"""What is drawn, as far as a run has it."""
+
+_MOST: Final = 200
+_TITLES: Final[Mapping[str, tuple[str, str, Any]]] = {
+    "last_loss": ("last loss", "1", number_text),
+    "mean_step_time_s": ("mean step", "s", time_text),
+    "tokens_per_s": ("tokens/s", "{token}/s", number_text),
+    "mfu_ratio": ("MFU", "ratio", percent_text),
+    "goodput_ratio": ("goodput", "ratio", percent_text),
+}
+
+
+def section(found: Comparison, drawn: Sequence[Sequence[Plotted]], chance: Repeats) -> Section:
+    """Return the page; `drawn` are metrics, each of all runs."""
+    headline = _headline(found, chance)
+    digest = hashlib.sha256(repr((found, drawn, chance)).encode("utf-8", "surrogatepass")).hexdigest()
+    page = Page(HOME, "Compare", "compare.html", partial(_facts, found, drawn, chance, headline), digest)
+    entry = Entry(f"compare {', '.join(found.runs)}"[:200], "comparison", "compare", HOME)
+    return Section(SECTION, "Compare", "passed", headline, HOME, (page,), (entry,))
+
+
+def _headline(found: Comparison, chance: Repeats) -> str:
+    settings = counted(len(found.settings), "setting")
+    told = [counted(len(found.runs), "run"), f"{settings} differ" if len(found.settings) != 1 else "1 setting differs"]
+    if significant := [one for one in chance.verdicts if one.is_significant]:
+        told.append(f"{', '.join(dict.fromkeys(_TITLES[one.measure][0] for one in significant))} differ significantly")
+    elif any(one.p_value is not None for one in chance.verdicts):
+        told.append("no difference is significant")
+    elif len(chance.groups) > 1:
+        told.append("without repeats chance cannot be told from a difference")
+    return ", ".join(told)
+
+
+def _facts(found: Comparison, drawn: Sequence[Sequence[Plotted]], chance: Repeats, headline: str) -> Mapping[str, Any]:
+    runs = FactTable(
+        "Runs", sourced("runs", found.summaries), COLUMNS, ["run"], "runs",
+        [row for row in found.summaries.rows if row], {}, STATES, f"Unknown: {found.summaries.reason or 'no summary'}.",
+    )  # fmt: skip
+    return {
+        "headline": headline,
+        "runs": found.runs,
+        "table": runs,
+        "charts": list(_charts(drawn)),
+        "level": LEVEL,
+        "groups": [
+            {"runs": group.runs, "name": _name(place), "source": sourced(f"group-{place}", group.spread),
+             "cells": list(_cells(place, group.spread.one, chance.verdicts)), "reason": group.spread.reason}
+            for place, group in enumerate(chance.groups)
+        ],
+        "measures": [_TITLES[name][:2] for name in MEASURES],
+        "differing": [
+            ("settings", "Settings that differ", _rows(found.settings), len(found.settings)),
+            ("surroundings", "Surroundings that differ", _rows(found.surroundings), len(found.surroundings)),
+        ],
+        "most": _MOST,
+        "alike": found.alike,
+        "code_source": sourced("code", found.code[0], "The last row: that of the last attempt. Likewise for each run."),
+        "unknown": [(run, one.reason) for run, one in zip(found.runs, found.code, strict=True) if one.reason],
+    }  # fmt: skip
+
+
+def _rows(found: Sequence[Difference]) -> Sequence[Difference]:
+    return found[:_MOST]
+
+
+def _name(place: int) -> str:
+    return "first group" if place == 0 else f"group {place + 1}"
+
+
+def _cells(place: int, row: Mapping[str, Any], verdicts: Sequence[Verdict]) -> Iterator[dict[str, Any]]:
+    of = {one.measure: one for one in verdicts if one.group == place}
+    for name in MEASURES:
+        _, _, text = _TITLES[name]
+        count, mean, deviation = (row.get(f"{name}_{what}") for what in ("n", "mean", "std"))
+        verdict = of.get(name)
+        yield {
+            "name": name,
+            "values": [
+                (f"{name}_{what}", value, text(value))
+                for what, value in (("mean", mean), ("std", deviation))
+                if value is not None
+            ],
+            "count": count,
+            "state": "warning" if verdict and verdict.is_significant else "",
+            "verdict": _verdict(verdict) if verdict else "",
+        }
+
+
+def _verdict(one: Verdict) -> str:
+    if one.p_value is None:
+        return f"not tested: {one.reason}"
+    return f"{'differs' if one.is_significant else 'no difference shown'} (p = {one.p_value:.2g})"
+
+
+def _charts(drawn: Sequence[Sequence[Plotted]]) -> Iterator[Chart]:
+    for every in drawn:
+        runs = [one.run for one in every]
+        values = [
+            {"run": one.run, "value": short(row[one.column]), **{name: short(row[name]) for name in AXES}}
+            for one in every
+            for row in one.answered.rows
+            if row[one.column] is not None
+        ]  # fmt: skip
+        first = every[0]
+        note = f"Column {first.column}; likewise for each run, by its name."
+        words = "Means over ranks and a share of the steps; a colour a run."
+        title = metric_title(first)
+        spec = compared(values, "value", title, runs)
+        yield Chart(first.metric, title, words, spec, sourced(f"curve-{first.metric}", first.answered, note))
