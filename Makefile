@@ -11,7 +11,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)
 .DEFAULT_GOAL := help
 .PHONY: help demo native published lint types format deployments catalog snapshots package clean
 .PHONY: test test-slow test-up test-postgres test-moto test-s3 test-stores test-frameworks test-frameworks-light test-pages
-.PHONY: chaos chaos-s3 chaos-up crash faults fuzz crash-capture crash-migrate
+.PHONY: chaos chaos-s3 chaos-up crash faults fuzz crash-capture crash-migrate crash-retention
 .PHONY: bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-quality bench-check bench-migrate bench-retention bench-report bench-share bench-workers bench-straggler bench-everyday
 
 help: ## list the targets
@@ -160,6 +160,10 @@ bitflips: .venv/.test ## turn bits of data files (RANKLAKE_FLIPS, default 1000):
 
 crash-capture: .venv/.test ## the same for capture alone
 	@RANKLAKE_KILLS=$${RANKLAKE_KILLS:-1000} $(BIN)/python -m pytest -m crash tests/crash/test_capture_kills.py --timeout 3600
+
+crash-retention: .venv/.test ## kill retention's steps (apply, archive, rehydrate, erase) at random (RANKLAKE_KILLS of each, default 100)
+	@place=$$(mktemp -d) && PYTHONPATH=tests/support $(BIN)/python tests/crash/retention_chaos.py $$place \
+		--kills $${RANKLAKE_KILLS:-100} && rm -r $$place
 
 crash-migrate: .venv/.test ## kill a migration forth and back at random, beside ingest, upkeep and a reader (RANKLAKE_KILLS, default 100; ROWS, default 20000000; MINUTES, default 20; some 6 GB of disk)
 	@place=$$(mktemp -d) && PYTHONPATH=tests/support $(BIN)/python tests/crash/migrate_chaos.py $$place --rows $(or $(ROWS),20000000) \

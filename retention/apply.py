@@ -4,7 +4,7 @@ What both ask, and what the audit trail and the register get, is the same for al
 (`ranklake.lake.governance.lifecycle`). Here stands what is retention's: whether what was planned is still there and
 due, and the numbered plan that drops its files (of part of a partition, puts files without the rows that go in their
 place; of values that are masked, files with as many rows), writes the application into the register, and deletes the
-bytes.
+bytes. Rows that are archived are copied before.
 """
 
 from datetime import UTC, date, datetime
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ranklake.lake.archives.register import TABLE as ARCHIVES_TABLE
 from ranklake.lake.delta.commit import append_files
 from ranklake.lake.governance import lifecycle
 from ranklake.lake.governance.identities import NOT_SIGNING, Signing
@@ -27,11 +28,14 @@ from ranklake.lake.governance.retention_plans import (
     head_row,
     stamped,
 )
-from ranklake.lake.governance.retired import RAW
+from ranklake.lake.governance.retired import ARCHIVED_ROWS, RAW
 from ranklake.lake.plans import action_plan
-from ranklake.lake.plans.action_plan import FOLDED, MASKED, QUARANTINED
+from ranklake.lake.plans.action_plan import ARCHIVES, ENDED, FOLDED, MASKED, QUARANTINED
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.ledger import row_files
+from ranklake.retention.archive.due import destination_of
+from ranklake.retention.archive.entries import ended_rows, made_rows
+from ranklake.retention.archive.stow import Stow, Stowed, copy_anew
 from ranklake.retention.due import Due
 from ranklake.retention.plan import due
 from ranklake.retention.tiers import refuse_low_tier
@@ -44,7 +48,7 @@ if TYPE_CHECKING:
     from ranklake.lake.governance.lifecycle import WritePlan
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.storage.store import Lake
-    from ranklake.retention.rules.model import Policies
+    from ranklake.retention.rules.model import Destination, Policies
 
 
 def approve(
@@ -85,9 +89,11 @@ def apply(
         What signs, where approvals are signed.
     """
     day = today or datetime.now(UTC).date()
+    copy_anew(lake)
 
     def check(plan: RetentionPlan) -> "WritePlan":
-        return partial(_write, lake, plan, by, _due(lake, plan, contracts, policies, day))
+        found = _due(lake, plan, contracts, policies, day)
+        return partial(_write, lake, plan, by, found, [_destination(plan, one.item, policies) for one in found])
 
     return lifecycle.apply(lake, RETENTION_PLANS, name, by, check, single_operator=single_operator, signing=signing)
 
@@ -107,7 +113,17 @@ def _due(
             raise _void(plan, item, "has other files than planned")
         if current.item.part_sha256 != item.part_sha256:
             raise _void(plan, item, "has other rows that are due than planned")
+        if current.item.archive_to != item.archive_to:
+            raise _void(plan, item, "is archived elsewhere under the policies of today")
         found.append(current)
+    return found
+
+
+def _destination(plan: RetentionPlan, item: Item, policies: "Policies") -> "Destination | None":
+    """Return where an item is archived, by the policies of today; None where it is not."""
+    found = destination_of(item, policies.rules)
+    if item.archive_to is not None and found is None:
+        raise _void(plan, item, "is archived by another rule under the policies of today")
     return found
 
 
@@ -115,40 +131,62 @@ def _void(plan: RetentionPlan, item: Item, what: str) -> VoidProposalError:
     return VoidProposalError(RETENTION_PLANS, plan.name, what, f"{item.table} {item.partition_date}")
 
 
-def _write(lake: "Lake", plan: RetentionPlan, by: str, found: list[Due], number: int, *, alone: bool) -> "Plan":
+def _write(
+    lake: "Lake",
+    plan: RetentionPlan,
+    by: str,
+    found: list[Due],
+    places: "list[Destination | None]",
+    number: int,
+    *,
+    alone: bool,
+) -> "Plan":
     drop: dict[str, list[pa.Table]] = {}
     live: dict[str, list[pa.Table]] = {}
-    raw: dict[str, pa.Table] = {}
+    beside: dict[str, list[pa.Table]] = {}
     new: list[DataFile] = []
     masked: dict[str, list[str]] = {}
     folded: dict[str, list[str]] = {}
-    for one in found:
+    stowed: list[Stowed] = []
+    for one, place in zip(found, places, strict=True):
         table = one.item.table
-        if table.startswith(RAW):
-            raw[table] = pa.concat_tables([one.files, *([raw[table]] if table in raw else [])])
+        if table.startswith((RAW, ARCHIVED_ROWS)):
+            beside.setdefault(table, []).append(one.files)
             continue
         drop.setdefault(table, []).append(one.files)
         live.setdefault(table, []).append(one.live)
+        stow = None if place is None else Stow(lake, one.item, place, plan.name, number)
+        if stow is not None and one.goes is None:
+            stow.copy(one.files)
         if one.goes is not None:
-            new += _rewritten(lake, plan, one, number)
+            new += _rewritten(lake, plan, one, number, stow)
         if one.masked is not None:
             new += action_plan.change_rows(lake, lake.contract(table), number, one.files, one.masked)
             masked.setdefault(table, []).append(one.item.partition_date.isoformat())
         if one.aggregates is not None:
             new += append_files(lake, lake.contract(DOWNSAMPLED), one.aggregates(number), number)
             folded.setdefault(table, []).append(one.item.partition_date.isoformat())
+        stowed += [] if stow is None else [stow.done()]
     row = head_row(plan, "application", by, number, single_operator=alone)
     new += row_files(lake, TABLE, stamped([row], datetime.now(UTC)), number)
-    facts = {"retention_plan": plan.name, QUARANTINED: _raw(plan, raw), MASKED: masked, FOLDED: folded}
+    raw = _by_date(plan, {table: some for table, some in beside.items() if table.startswith(RAW)})
+    ended = _by_date(plan, {table: some for table, some in beside.items() if table.startswith(ARCHIVED_ROWS)})
+    if entries := [*made_rows(stowed), *ended_rows(lake, ended, plan.name, number)]:
+        new += row_files(lake, ARCHIVES_TABLE, stamped(entries, datetime.now(UTC)), number)
+    archived: dict[str, dict[str, str]] = {}
+    for made in stowed:
+        archived.setdefault(made.manifest.table, {})[str(made.manifest.partition_date)] = made.manifest.sha256
+    own = {QUARANTINED: raw, MASKED: masked, FOLDED: folded, ARCHIVES: archived, ENDED: ended}
+    facts = {"retention_plan": plan.name, **own}
     gone = {table: pa.concat_tables(some, promote_options="default") for table, some in drop.items()}
     there = {table: pa.concat_tables(some, promote_options="default") for table, some in live.items()}
     return action_plan.compose(number, RETENTION.name, add=new, remove=gone, live=there, purge=True, facts=facts)
 
 
-def _rewritten(lake: "Lake", plan: RetentionPlan, one: Due, number: int) -> "list[DataFile]":
-    """Write the files of a partition without the rows that go. Raises `VoidProposalError` if those are not as planned.
+def _rewritten(lake: "Lake", plan: RetentionPlan, one: Due, number: int, stow: Stow | None) -> "list[DataFile]":
+    """Write the files of a partition without the rows that go, which an archive gets if there is one.
 
-    What was written then is named by no commit.
+    Raises `VoidProposalError` if those are not as planned. What was written then is named by no commit.
     """
     assert one.goes is not None
     new: list[DataFile] = []
@@ -157,17 +195,19 @@ def _rewritten(lake: "Lake", plan: RetentionPlan, one: Due, number: int) -> "lis
     for _, added, rows in action_plan.take_rows_out(lake, target, number, one.files, one.goes):
         new += added
         taken += rows.num_rows
+        if stow is not None:
+            stow.add(rows)
     if taken != one.item.rows:
         raise _void(plan, one.item, f"holds {taken:,} rows that are due, and {one.item.rows:,} were planned")
     return new
 
 
-def _raw(plan: RetentionPlan, raw: "Mapping[str, pa.Table]") -> dict[str, dict[str, list[str]]]:
-    """Return the digests of raw bytes that go, by table and date."""
+def _by_date(plan: RetentionPlan, some: "Mapping[str, list[pa.Table]]") -> dict[str, dict[str, list[str]]]:
+    """Return what goes beside rows of tables, by what it is of and date."""
     found: dict[str, dict[str, list[str]]] = {}
     for item in plan.items:
-        if item.table in raw:
-            rows = raw[item.table]
+        if item.table in some:
+            rows = pa.concat_tables(some[item.table])
             mine = rows.filter(pc.equal(rows["date"], pa.scalar(item.partition_date, pa.date32())))
             found.setdefault(item.table, {})[item.partition_date.isoformat()] = mine["path"].to_pylist()
     return found

@@ -14,7 +14,7 @@ from ranklake.retention.parts import facts_of
 from ranklake.retention.policy import PolicyError
 from ranklake.retention.rules.maskable import maskable
 from ranklake.retention.rules.model import SEVERITIES, Facts, Place, table_facts
-from ranklake.retention.rules.order import cutoff, decide, masking_rule
+from ranklake.retention.rules.order import archiving_rule, cutoff, decide, masking_rule
 from ranklake.retention.rules.read import schema
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _DAY = date(2026, 6, 1)
 class Case:
     """One test: rows, their age in days, what is to become of them, and perhaps by which rule.
 
-    Rows are ``kept`` or ``deleted``; of a test that names a column, its values are also ``masked``.
+    Rows are ``kept``, ``archived`` or ``deleted``; of a test that names a column, its values are also ``masked``.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a case: ``kept``, ``deleted`` or ``masked``, and by which rule."""
+    """What came of a case: ``kept``, ``archived``, ``deleted`` or ``masked``, and by which rule."""
 
     case: Case
     found: str
@@ -96,6 +96,10 @@ def _run(case: Case, policies: "Policies") -> Result:
     until = cutoff(period_days, _DAY)
     if rule is not None and until is not None and day < until:
         return Result(case, "masked", rule.name)
+    moving = archiving_rule(policies.rules, case.facts) if case.column is None else None
+    until = None if moving is None else cutoff(moving.waiting["archive"], _DAY)
+    if moving is not None and until is not None and day < until:
+        return Result(case, "archived", moving.name)
     return Result(case, "kept", made.said_by if rule is None else rule.name)
 
 

@@ -5,10 +5,12 @@ from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
 from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.archives.register import Archive, archives
+from ranklake.redaction.redact import redact_uri
 from ranklake.retention.parts import all_run_facts
 from ranklake.retention.rules.maskable import maskable
-from ranklake.retention.rules.model import RUN_KEYS, SEVERITIES, Facts, Rule, row_keys_of, table_facts
-from ranklake.retention.rules.order import Decision, Step, decide, masking_rule, steps
+from ranklake.retention.rules.model import KEPT, RUN_KEYS, SEVERITIES, Facts, Rule, row_keys_of, table_facts
+from ranklake.retention.rules.order import Decision, Step, archiving_rule, decide, masking_rule, steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -61,6 +63,10 @@ class Explanation:
         What is not known of the run; empty if nothing is missing.
     masks
         Columns whose values are masked, each with the mask, the rule, and the first day on which they are due.
+    moving
+        The rule that archives the rows, and the first day on which they are due; None where none does.
+    archives
+        What of the table's date is archived already.
     """
 
     asked: Asked
@@ -71,6 +77,8 @@ class Explanation:
     others: tuple[Rule, ...]
     note: str
     masks: tuple["Masked", ...] = ()
+    moving: tuple[Rule, date] | None = None
+    archives: tuple[Archive, ...] = ()
 
     def plain(self, today: date) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -104,6 +112,14 @@ class Explanation:
                 {"column": one.column, "mask": one.mask, "rule": one.rule.name, "due_from": one.due.isoformat()}
                 for one in self.masks
             ],
+            "archive": None
+            if self.moving is None or self.moving[0].destination is None
+            else {
+                "rule": self.moving[0].name,
+                "to": redact_uri(self.moving[0].destination.to),
+                "due_from": self.moving[1].isoformat(),
+            },
+            "archives": [one.plain() for one in self.archives],
         }
 
 
@@ -151,8 +167,19 @@ def explain(
         if rule.row_keys and rule.may_match(contract) and not rule.matches(facts) and not _is_about_others(rule, facts)
     ]
     shown = tuple(_masks(contract, policies.rules, facts, holds, asked.day))
+    moving = None if contract.retention in KEPT else archiving_rule(policies.rules, facts, holds)
+    when = None if moving is None else _due(moving.waiting["archive"], asked.day)
     return Explanation(
-        asked, facts, made, told, _due(made.period_days, asked.day), tuple(others), note.rstrip("; "), shown
+        asked,
+        facts,
+        made,
+        told,
+        _due(made.period_days, asked.day),
+        tuple(others),
+        note.rstrip("; "),
+        shown,
+        None if moving is None or when is None else (moving, when),
+        () if lake is None else tuple(archives(lake, asked.table, asked.day)),
     )
 
 

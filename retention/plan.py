@@ -26,13 +26,14 @@ from ranklake.lake.governance.retired import RAW
 from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.workers import InProcess
+from ranklake.retention.archive.due import Archiving
+from ranklake.retention.archive.ending import ended_archives
 from ranklake.retention.downsample.dates import downsampled
 from ranklake.retention.due import Due, ages, by_day
 from ranklake.retention.hold import Hold
 from ranklake.retention.holds import holds_of
 from ranklake.retention.masks import MASKING, Masks
 from ranklake.retention.parts import Group, Parts, Values, part_digest, run_facts
-from ranklake.retention.policy import refuse_waiting
 from ranklake.retention.raw import OF_NOBODY, raw_bytes
 from ranklake.retention.rules.model import table_facts
 from ranklake.retention.rules.order import Decision, cutoff, decide
@@ -57,10 +58,8 @@ def make_plan(
         The day to plan for. A day to come shows what will be due then; such a plan cannot be applied before.
 
     Equal items make the same plan, which is written once; what is returned says what became of it so far. Raises
-    `ranklake.retention.policy.PolicyError` where a rule asks for what nothing carries out yet, or for more approvers
-    than approvals take.
+    `ranklake.retention.policy.PolicyError` where a rule asks for more approvers than approvals take.
     """
-    refuse_waiting(policies)
     finish(lake, RETENTION, InProcess())  # what an application that died left half done
     items = tuple(one.item for one in due(lake, contracts, policies, as_of))
     if not items:
@@ -88,7 +87,7 @@ def due_but_for(
     applied = [one for one in register(lake).values() if one.applied is not None] if masking else []
     for contract in contracts.values():
         unheld = Parts(lake, contract, policies.rules, (), runs)
-        going = set()
+        going: set[date] = set()
         if unheld.columns or unheld.of_table().period_days is not None:
             for one in _due_in(lake, contract, as_of, by_day(unheld, holds)):
                 going.add(one.item.partition_date)
@@ -98,7 +97,13 @@ def due_but_for(
             yield one
         masks = Masks(lake, contract, policies.rules, applied)
         if masks.columns:
-            yield from masks.due(as_of, by_day(Parts(lake, contract, masks.rules, (), runs), holds), going)
+            for one in masks.due(as_of, by_day(Parts(lake, contract, masks.rules, (), runs), holds), going):
+                going.add(one.item.partition_date)
+                yield one
+        archiving = Archiving(lake, contract, policies.rules)
+        if archiving.rules:
+            yield from archiving.due(as_of, by_day(Parts(lake, contract, archiving.rules, (), runs), holds), going)
+    yield from ended_archives(lake, contracts, policies, as_of, holds, runs)
     yield from _due_raw(lake, contracts, policies, as_of, holds)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ranklake.errors import RanklakeError
 from ranklake.retention.rules.findings import Finding
 from ranklake.retention.rules.lint import in_region, lint
-from ranklake.retention.rules.model import CARRIED_OUT, Policies
+from ranklake.retention.rules.model import Policies
 from ranklake.retention.rules.read import PACKAGED, read_policies
 
 if TYPE_CHECKING:
@@ -49,13 +49,3 @@ def lint_policies(
 ) -> list[Finding]:
     """Return all that is wrong with policies, by file and line; see `ranklake.retention.rules.lint`."""
     return lint(read_policies(path or PACKAGED), contracts, region, today or datetime.now(UTC).date())
-
-
-def refuse_waiting(policies: Policies) -> None:
-    """Raise `PolicyError` where a rule asks for an action that nothing carries out yet: it is not passed over."""
-    for rule in policies.rules:
-        for action in rule.waiting.keys() - CARRIED_OUT:
-            mend = "leave it out until a version of ranklake carries it out; nothing was planned"
-            raise PolicyError(
-                f"nothing carries out {action!r} of rule {rule.name!r} yet", where=str(rule.at), mend=mend
-            )

@@ -65,6 +65,7 @@ def ask(
     as_of: Moment = None,
     role: "Role | None" = None,
     verify: bool = False,
+    rehydrated: bool = False,
 ) -> Answer:
     """Answer one SELECT, as `ranklake.lake.query.sql.answer` does, with former names and the view ``series``.
 
@@ -81,6 +82,7 @@ def ask(
         views=views(lake, text),
         former=former_names,
         former_tables=lambda: former_tables(lake.contracts()),
+        rehydrated=rehydrated,
     )
 
 

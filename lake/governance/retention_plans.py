@@ -47,6 +47,8 @@ class Item:
         how (`ranklake.retention.masks`); None if all rows go.
     action, interval_s
         `DOWNSAMPLE`, and the length of its intervals; None where rows go for good, or are masked.
+    archive_to
+        Place that the rows move to (`ranklake.retention.archive`); None where they go for good.
     """
 
     table: str
@@ -63,6 +65,7 @@ class Item:
     part_sha256: str | None = None
     action: str | None = None
     interval_s: int | None = None
+    archive_to: str | None = None
 
     @property
     def is_mask(self) -> bool:
@@ -71,7 +74,7 @@ class Item:
 
     def plain(self) -> dict[str, Any]:
         """Return plain values. What older software did not say is left out, for digests of its plans hold."""
-        younger = ("rule", "part_sha256", "action", "interval_s")
+        younger = ("rule", "part_sha256", "action", "interval_s", "archive_to")
         return {name: value for name, value in asdict(self).items() if value is not None or name not in younger}
 
 
@@ -184,6 +187,7 @@ def plan_name(items: Iterable[Item]) -> str:
             *(item.table, item.partition_date.isoformat(), item.retention_class, item.period_days, item.files_sha256),
             *([] if item.part_sha256 is None else [item.part_sha256]),
             *([] if item.action is None else [item.action, item.interval_s]),
+            *([] if item.archive_to is None else [f"to {item.archive_to}"]),
         ]
         for item in items
     ]

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 RAW: Final = "quarantine/"
 """Stands before a table's name in items that are raw bytes of its segments, by the date of their plan."""
 
+ARCHIVED_ROWS: Final = "archive/"
+"""Likewise before items that are archives of its rows, by the date that those were on; `path` is an archive's name."""
+
 
 def retired_dates(lake: "Lake") -> dict[str, dict[date, int]]:
     """Return the dates that retention took, by table or `RAW` and table, each with the last plan that did.

@@ -115,6 +115,11 @@ def moment(text: str) -> datetime:
     return when.astimezone(UTC)
 
 
+def owner(lake: "Lake") -> str:
+    """Return what places outside of a lake name it by: its number, or its address where it has none."""
+    return lake_identity(lake) or f"at {lake.address}"
+
+
 def lake_identity(lake: "Lake") -> str:
     """Return what tells a lake from others: the number in its marker; empty for a lake of older software."""
     try:

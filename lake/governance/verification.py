@@ -1,5 +1,6 @@
 """Verifies that a found plan of kind ``retention`` removes exactly what was approved."""
 
+import itertools
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from ranklake.lake.governance.retention_plans import (
     TABLE,
     RetentionPlan,
 )
-from ranklake.lake.plans.action_plan import QUARANTINED
+from ranklake.lake.plans.action_plan import ENDED, QUARANTINED
 from ranklake.lake.plans.verification import no_file, refusal, verify_application, verify_files
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ def verify_retention(lake: "Lake", plan: "Plan") -> None:
         )
         for place, rows in gone.items()
     }
-    for table, days in plan.body["facts"].get(QUARANTINED, {}).items():
+    beside = (plan.body["facts"].get(kind, {}).items() for kind in (QUARANTINED, ENDED))
+    for table, days in itertools.chain.from_iterable(beside):
         told |= {(table, day): (0, files_digest(some), False) for day, some in days.items()}
     _verify_aggregates(lake, plan, approved)
     if told != agreed or approved.approved is None:

@@ -49,6 +49,14 @@ FOLDED: Final = "downsampled"
 """Likewise: dates (ISO) by table, whose rows become aggregates in the table of that name: those are in no books."""
 
 
+ARCHIVES: Final = "archived"
+"""Likewise: digests of manifests by table and date (ISO), of which the rows that go lie in an archive."""
+
+
+ENDED: Final = "archives_ended"
+"""Likewise: names of archives that end with it, by ``archive/<table>`` and date (ISO)."""
+
+
 def compose(
     number: int,
     kind: str,

@@ -158,7 +158,7 @@ RETENTION: Final = PlanKind(
     rules=retention_faults,
     is_replayable=True,
     execute=_COMMITS,
-    verify="ranklake.lake.governance.verification:verify_retention",
+    verify="ranklake.lake.archives.verification:verify_retention",
 )
 
 RELEASE: Final = PlanKind(

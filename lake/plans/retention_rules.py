@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from ranklake.lake.plans.rules import Body, of_actions
 
@@ -14,6 +14,8 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _RETENTION_PLAN: Final = re.compile(r"rp-[0-9a-f]{16,64}")
 _REGISTER: Final = "retention_plans"
 _DOWNSAMPLED: Final = "downsampled"
+_ARCHIVES: Final = "archives"
+_ARCHIVE: Final = re.compile(r"ar-[0-9a-f]{16}")
 
 
 @of_actions
@@ -41,10 +43,29 @@ def retention_faults(body: Body) -> Iterator[str]:
     if any(left[place] or not before[place] for place in folded):
         yield "a retention downsamples a date that keeps its rows, or has none"
     own = [row["rows"] for row in body["add"] if row["table"] == _REGISTER]
+    yield from _archive_faults(body, facts)
     spared = masked | {(_DOWNSAMPLED, day) for _, day in folded}
-    shrinks = {place: rows for place, rows in left.items() if place[0] != _REGISTER and place not in spared}
+    own_rows = {_REGISTER, _ARCHIVES}
+    shrinks = {place: rows for place, rows in left.items() if place[0] not in own_rows and place not in spared}
     if own != [1] or any(rows >= before[place] for place, rows in shrinks.items()):
         yield "a retention brings rows"
+
+
+def _archive_faults(body: Body, facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how what a retention says of archives does not fit what it writes down of them."""
+    made, ended = facts.get("archived", {}), facts.get("archives_ended", {})
+    days = list(made.values()) if isinstance(made, dict) else [None]
+    manifests = [one for some in days for one in (some.values() if isinstance(some, dict) else [None])]
+    if not all(isinstance(one, str) and _DIGEST.fullmatch(one) for one in manifests):
+        yield "facts name other archives than manifests by table and date"
+    if not _is_lists(ended, _ARCHIVE):
+        yield "facts name other archives that end than archives"
+        return
+    written = sum(row["rows"] for row in body["add"] if row["table"] == _ARCHIVES)
+    if written != len(manifests) + sum(len(some) for days in ended.values() for some in days.values()):
+        yield "a retention does not write down what it archives, or other archives"
+    if body["remove"].get(_ARCHIVES):
+        yield "a retention takes archives out of their register"
 
 
 def _places(said: object) -> Places | None:
@@ -56,10 +77,14 @@ def _places(said: object) -> Places | None:
 
 def is_raw(found: object) -> bool:
     """Say whether something is digests by table and date."""
+    return _is_lists(found, _DIGEST)
+
+
+def _is_lists(found: object, form: re.Pattern[str]) -> bool:
+    """Say whether something is lists of texts of a form, by table and date."""
     if not isinstance(found, dict):
         return False
     lists = [some for days in found.values() for some in (days.values() if isinstance(days, dict) else [None])]
     return all(
-        isinstance(some, list) and all(isinstance(one, str) and _DIGEST.fullmatch(one) for one in some)
-        for some in lists
+        isinstance(some, list) and all(isinstance(one, str) and form.fullmatch(one) for one in some) for some in lists
     )

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from ranklake.lake.archives.rehydrated import FOLDER
 from ranklake.lake.contracts.arrow import arrow_schema, default_of
 from ranklake.lake.delta.commit import files
 from ranklake.lake.query.engine import Expr, SessionContext, coalesce, col, lit
@@ -46,6 +47,11 @@ _NO_EXPRESSION: Final = "'pyarrow.lib.BooleanScalar' and 'pyarrow._compute.Expre
 
 class MissingFileError(LakeError):
     """A data file that the log names and that is not there, or not of its size."""
+
+
+def data_path(lake: "Lake", table: str, path: str) -> str:
+    """Return the path of a file: of a table's folder, or of rows that came back, relative to the lake."""
+    return lake.path(path) if path.startswith(f"{FOLDER}/") else lake.path("tables", table, path)
 
 
 def live_files(handle: "DeltaTable | None", days: Collection[date] | None = None) -> pa.Table:
@@ -133,8 +139,8 @@ def needed(
         return dict(live), set() if lake.is_local else set(live)
     kept = {}
     for table, rows in live.items():
-        prefix = len(lake.path("tables", table, ""))
-        asked = pa.array([path[prefix:] for path in stand_ins[table].asked], pa.string())
+        named = {data_path(lake, table, path): path for path in rows["path"].to_pylist()}
+        asked = pa.array([named[path] for path in stand_ins[table].asked if path in named], pa.string())
         kept[table] = rows.filter(pc.is_in(rows["path"], value_set=asked))
     return kept, {table for table, one in stand_ins.items() if (one.mislisted if lake.is_local else one.misread)}
 
@@ -197,7 +203,7 @@ def _link(lake: "Lake", table: str, live: pa.Table, folder: Path) -> None:
     """
     made: set[str] = set()
     for row in live.select(["path", "size_bytes", "date"]).to_pylist():
-        target = Path(lake.path("tables", table, row["path"]))
+        target = Path(data_path(lake, table, row["path"]))
         size = target.stat().st_size if target.is_file() else None
         if size != row["size_bytes"]:
             what = "a data file is missing" if size is None else "a data file is not of the size that the log says"
@@ -220,7 +226,7 @@ def _dataset(
     fields = [field for field in schema if field.name in columns]
     fragments = [
         form.make_fragment(
-            lake.path("tables", table, row["path"]), filesystem=filesystem, partition_expression=_known(row, fields)
+            data_path(lake, table, row["path"]), filesystem=filesystem, partition_expression=_known(row, fields)
         )
         for row in live
     ]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ranklake.lake.archives.rehydrated import files_back
 from ranklake.lake.delta.integrity import refuse_damaged
 from ranklake.lake.delta.table_schema import as_read
 from ranklake.lake.delta.tables import delta_table
@@ -116,6 +117,7 @@ def answer(  # noqa: PLR0913 - what may be said of a query
     views: Mapping[str, str] | None = None,
     former: FormerOf | None = None,
     former_tables: Callable[[], Mapping[str, FormerTable]] | None = None,
+    rehydrated: bool = False,
 ) -> Answer:
     """Answer one SELECT (or EXPLAIN, DESCRIBE, SHOW TABLES), and say what it used.
 
@@ -140,6 +142,8 @@ def answer(  # noqa: PLR0913 - what may be said of a query
         Returns the former names of a table's columns, which the query may use; default there are none.
     former_tables
         Returns the former names of tables, likewise; asked where tables have others now.
+    rehydrated
+        Whether tables also have the rows that came back from archives (`ranklake.lake.archives.rehydrated`).
 
     Raises
     ------
@@ -168,6 +172,7 @@ def answer(  # noqa: PLR0913 - what may be said of a query
     handles |= {name: AsOf(moment.time).handle(lake, name, behind) for name in behind}
     live = {name: live_files(handle) for name, handle in handles.items()}
     every = {**every, **{name: _read(handle, every[name], role) for name, handle in handles.items()}}
+    live |= _with_back(lake, live, every) if rehydrated else {}
     pseudonyms = pseudonyms_for(role, (every[name] for name in names), lake.config.masking.key)
 
     def asked(ctx: SessionContext) -> DataFrame:
@@ -198,7 +203,7 @@ def answer(  # noqa: PLR0913 - what may be said of a query
         ctx = engine(batch_rows=BATCH_ROWS)
         for name, rows in kept.items():
             if verify:
-                refuse_damaged(lake, name, rows)
+                refuse_damaged(lake, name, rows.filter(pc.starts_with(rows["path"], "date=")))
             register(ctx, lake, every[name], rows, views=True, whole=name in misread)
         frame = planned(ctx)
         with _veiling(role, contracts, names):
@@ -279,6 +284,12 @@ def _read(handle: "DeltaTable | None", contract: "Contract", role: Role | None) 
     """Return the contract by which a table is read; a role goes by what its columns are classified as today."""
     found = as_read(handle, contract)
     return found if role is None else as_classified_now(found, contract)
+
+
+def _with_back(lake: Lake, live: Mapping[str, pa.Table], every: Mapping[str, "Contract"]) -> dict[str, pa.Table]:
+    """Return the files of tables of which rows came back from archives, with these. Raises `StaleRowsError`."""
+    back = files_back(lake, datetime.now(UTC).date(), {name: every[name].version for name in live})
+    return {name: pa.concat_tables([live[name], *some], promote_options="default") for name, some in back.items()}
 
 
 def _explains(frame: DataFrame) -> bool:

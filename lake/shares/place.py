@@ -8,17 +8,15 @@ Whoever may read the prefix sees what the role sees, and nothing else.
 
 import json
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.governance.statements import lake_identity
+from ranklake.lake.governance.statements import owner
 from ranklake.lake.storage.listing import listed
+from ranklake.lake.storage.overlap import overlaps
 from ranklake.lake.storage.store import MARKER as LAKE_MARKER
 from ranklake.lake.storage.store import Lake
 from ranklake.redaction.redact import has_credential
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MARKER: Final = "ranklake-share.json"
 FORMAT: Final = 1
@@ -50,13 +48,15 @@ def claim(lake: Lake, place: Lake, role: str) -> None:
 
     Raises `ShareError` where it is another's, holds something else, or lies in the lake or around it.
     """
-    _refuse_overlap(lake, place)
+    if overlaps(lake, place):
+        what = "the place lies in the lake or a spool, or around it"
+        raise ShareError(what, where=place.uri, mend="give shares a folder or prefix of their own")
     if not place.fs.exists(place.path(MARKER)):
         if place.fs.exists(place.path(LAKE_MARKER)):
             raise ShareError("a lake is there", where=place.uri, mend="name an empty place")
         if any(not one.path.endswith(".tmp") for one in listed(place.fs, place.root)):
             raise ShareError("the place is not empty, and no share", where=place.uri, mend="name an empty place")
-        said = {"format": FORMAT, "lake": identity(lake), "role": role}
+        said = {"format": FORMAT, "lake": owner(lake), "role": role}
         place.put_if_absent(MARKER, json.dumps(said).encode())
     refuse_other(lake, place, role)
 
@@ -65,7 +65,7 @@ def refuse_other(lake: Lake, place: Lake, role: str) -> None:
     """Raise `ShareError` where a place is not this lake's share of a role."""
     try:
         said = json.loads(place.fs.cat_file(place.path(MARKER)))
-        owner, whose, made = said["lake"], said["role"], said["format"]
+        whose_lake, whose, made = said["lake"], said["role"], said["format"]
     except FileNotFoundError:
         raise ShareError("no share is there", where=place.uri, mend="make it: ranklake share ROLE --to URI") from None
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -73,31 +73,7 @@ def refuse_other(lake: Lake, place: Lake, role: str) -> None:
         raise ShareError("what says whose share this is cannot be read", where=place.uri, mend=mend) from None
     if made != FORMAT:
         raise ShareError(f"a share of format {made}, and {FORMAT} is known here", where=place.uri, mend="upgrade it")
-    if owner != identity(lake):
+    if whose_lake != owner(lake):
         raise ShareError("another lake owns this share", where=place.uri, mend="name another place")
     if whose != role:
         raise ShareError(f"this is the share of role {whose!r}", where=place.uri, mend="name another place")
-
-
-def identity(lake: Lake) -> str:
-    """Return what tells the lake from others: its number, or the digest of its address where it has none."""
-    return lake_identity(lake) or f"at {lake.address}"
-
-
-def _refuse_overlap(lake: Lake, place: Lake) -> None:
-    roots = [lake.root, *_spool_roots(lake)] if lake.is_local == place.is_local else []
-    for root in roots:
-        if _lies_in(place.root, root) or _lies_in(root, place.root):
-            what = "the place lies in the lake or a spool, or around it"
-            raise ShareError(what, where=place.uri, mend="give shares a folder or prefix of their own")
-
-
-def _spool_roots(lake: Lake) -> "Iterable[str]":
-    for uri in lake.config.spools:
-        spool = Lake.place(uri, lake.storage)
-        if spool.is_local == lake.is_local:
-            yield spool.root
-
-
-def _lies_in(inner: str, outer: str) -> bool:
-    return f"{inner}/".startswith(f"{outer}/")

@@ -112,7 +112,7 @@ def apply(
     erasure, fresh = lifecycle.apply(lake, ERASURES, name, by, check, single_operator=single_operator, signing=signing)
     withdraw(lake)
     holds = member_check(lake, subject)
-    done = erase_files(reach, subject, reach.each(subject), holds)
+    done = erase_files(reach, subject, reach.each(subject), holds, erasure.name)
     certificate = certify(reach, subject, erasure, done, progress=progress)
     details = {"certificate": certificate.name, "is_clean": certificate.is_clean}
     audit.record(lake, by, CERTIFIED, name, None, details, once=True, once_for=certificate.name)

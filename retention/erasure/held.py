@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from ranklake.errors import RanklakeError
 from ranklake.lake.delta.read import read_some
 from ranklake.lake.governance.erasures import NAMES, Item
+from ranklake.retention.erasure.archived import Hit, held_rows
 from ranklake.retention.erasure.rows import Going, text_columns
 from ranklake.retention.hold import Hold
 from ranklake.retention.holds import holds_of
@@ -24,7 +25,14 @@ class HeldError(RanklakeError):
     """The subject's data are under a legal hold. Nothing was changed."""
 
 
-def refuse_held(lake: "Lake", subject: "Subject", rows: Iterable[Going], raw: Iterable[Item], today: date) -> None:
+def refuse_held(
+    lake: "Lake",
+    subject: "Subject",
+    rows: Iterable[Going],
+    raw: Iterable[Item],
+    archived: Iterable[Hit],
+    today: date,
+) -> None:
     """Raise `HeldError` where a hold is about rows of the subject, or about any rows of a table whose raw bytes go.
 
     What a hold is about is evidence, and so are its copies, logs and names: so nothing of the subject goes at all.
@@ -35,6 +43,7 @@ def refuse_held(lake: "Lake", subject: "Subject", rows: Iterable[Going], raw: It
     facts = run_facts(lake, [one.rule for one in holds])
     for hold in holds:
         held = sum(_held(lake, subject, one, hold, facts) for one in rows if one.item.place != NAMES)
+        held += sum(held_rows(lake, subject, one, hold, facts) for one in archived)
         held += sum(_is_about(lake, hold, item) for item in raw)
         if held:
             what = f"the legal hold {hold.name} is about {held:,} rows or files of this subject until {hold.until}"

@@ -4,6 +4,7 @@
     plans of the lake              names out, sealed anew where they were
     old versions of tables         deleted, exactly those
     hints, summaries               deleted: they are made again
+    archives                       written without the subject's rows; copies that came back from there are deleted
     shares                         as the lake's own tables, once what is gone was withdrawn
     the spool                      `ranklake.retention.erasure.spooled`
     folders that were named        text and databases without the values; other files deleted
@@ -17,6 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ranklake.lake.archives.rehydrated import FOLDER as BACK_FOLDER
+from ranklake.lake.archives.rehydrated import remove as remove_copies
 from ranklake.lake.delta.commit import files, number_of
 from ranklake.lake.delta.data_file import plan_of
 from ranklake.lake.delta.tables import delta_table
@@ -26,6 +29,7 @@ from ranklake.lake.shares.place import open_place
 from ranklake.lake.shares.register import shares
 from ranklake.lake.storage.removal import delete
 from ranklake.lake.storage.rewriting import overwrite
+from ranklake.retention.erasure.archived import erase_archived
 from ranklake.retention.erasure.redaction import (
     SQLITE,
     redact_database,
@@ -34,7 +38,7 @@ from ranklake.retention.erasure.redaction import (
     redacted_text,
 )
 from ranklake.retention.erasure.spooled import remove
-from ranklake.retention.traces.roots import FOLDER
+from ranklake.retention.traces.roots import ARCHIVES, FOLDER
 
 if TYPE_CHECKING:
     from ranklake.lake.spool.spool import Spool
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
     from ranklake.retention.erasure.subject import Subject
     from ranklake.retention.traces.search import Searched
 
-DELETED, REDACTED, RENEWED = "deleted", "values taken out", "made anew"
+DELETED, REDACTED, RENEWED, REWRITTEN = "deleted", "values taken out", "made anew", "written without the rows"
 _HINTS: Final = frozenset({"known", "rounds", "migrating", "attempts", "queries"})
 _CHECKPOINT: Final = ".checkpoint"
 _WAL: Final = "-wal"
@@ -67,6 +71,7 @@ def erase_files(
     subject: "Subject",
     found: "Iterable[Searched]",
     holds: Callable[[str, bytes], bool],
+    proposal: str,
 ) -> list[Done]:
     """Take a subject out of files in which it was found, but for live rows and what stays.
 
@@ -76,6 +81,8 @@ def erase_files(
         As `ranklake.retention.traces.search.each` yields it; what has nothing in it is passed over.
     holds
         Says whether a member of a pack, of a name and with bytes, is the subject's.
+    proposal
+        The erasure's name.
 
     Raises what the stores raise, and `sqlite3.Error`.
     """
@@ -83,11 +90,15 @@ def erase_files(
     roots = [lake, *(open_place(lake, share.uri) for share in shares(lake))]
     counts: Counter[tuple[str, str]] = Counter()
     renewed: dict[tuple[int, str], list[Searched]] = {}
+    archived: list[Searched] = []
     for one in found:
         if not one.counts or one.source.is_folder:
             continue
         source = one.source
         top, _, rest = source.path.partition("/")
+        if source.place == ARCHIVES:
+            archived.append(one)
+            continue
         if source.place.startswith(FOLDER):
             action = _in_folder(Path(source.uri), subject)
         elif spool is not None and source.uri.startswith(f"{spool.root}/"):
@@ -103,6 +114,8 @@ def erase_files(
     for (at, table), some in renewed.items():
         _renew_checkpoint(roots[at], table, [one.source.path for one in some])
         counts[some[0].source.place, RENEWED] += len(some)
+    if archived:
+        counts[ARCHIVES, REWRITTEN] += erase_archived(lake, subject, archived, proposal)
     return [Done(place, action, files) for (place, action), files in sorted(counts.items())]
 
 
@@ -111,8 +124,10 @@ def _in_lake(lake: "Lake", path: str, subject: "Subject") -> str:
     top, _, rest = path.partition("/")
     if top == "queries" and path.endswith(".jsonl"):
         return _lines(lake, path, subject)
-    if top in _HINTS:
-        return DELETED if delete(lake, lake.path(path)) else ""
+    if top in {*_HINTS, BACK_FOLDER}:  # which can be made again
+        copies = top == BACK_FOLDER
+        gone = remove_copies(lake, rest.partition("/")[0]) if copies else delete(lake, lake.path(path))
+        return DELETED if gone else ""
     if top == "plans":
         return _plan(lake, path, subject)
     if top != "tables":

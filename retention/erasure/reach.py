@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ranklake.lake.governance.erasure_verification import NAMED
 from ranklake.retention.erasure.rows import is_book
-from ranklake.retention.traces.roots import COPIES, FOLDER
+from ranklake.retention.traces.roots import ARCHIVES, COPIES, FOLDER
 from ranklake.retention.traces.search import Searched, each
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Reach:
 def why_it_stays(lake: "Lake", one: Searched) -> str:
     """Return why a file in which a subject is found is not touched; empty if it is."""
     top, _, rest = one.source.path.partition("/")
-    if one.source.place.startswith((FOLDER, COPIES, "segments in", "records of imports")):
+    if one.source.place.startswith((FOLDER, COPIES, ARCHIVES, "segments in", "records of imports")):
         return ""
     table = rest.partition("/")[0]
     known = lake.contracts().get(table)

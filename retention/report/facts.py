@@ -12,7 +12,7 @@ from ranklake.lake.runs.need import ORDER, Need
 from ranklake.retention.holds import holds_of
 from ranklake.retention.parts import Parts
 from ranklake.retention.plan import due, held_rows
-from ranklake.retention.policy import PolicyError, refuse_waiting
+from ranklake.retention.policy import PolicyError
 from ranklake.retention.report.waiting import Waiting, waiting
 from ranklake.retention.rules.read import PACKAGED
 from ranklake.retention.simulate import over_budget
@@ -160,10 +160,9 @@ def _due(
 ) -> tuple[tuple[Row, ...], str]:
     """Return what a plan of today would take, by table and rule; and why nobody can say."""
     try:
-        refuse_waiting(policies)
+        items = sorted((one.item for one in due(lake, contracts, policies, today)), key=lambda one: one.table)
     except PolicyError as error:
         return (), error.what
-    items = sorted((one.item for one in due(lake, contracts, policies, today)), key=lambda one: one.table)
     return tuple(
         {
             "table": table,

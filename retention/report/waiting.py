@@ -14,15 +14,18 @@ from ranklake.lake.governance.standing import stand
 from ranklake.lake.governance.steps import Actions, recorded_actions
 from ranklake.lake.grants.grant import GRANTS, Grant
 from ranklake.lake.migrations.register import MIGRATIONS
+from ranklake.retention.archive.rehydration import REHYDRATIONS
 from ranklake.retention.hold_release import HOLD_RELEASES
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
-KINDS: Final[tuple[AnyKind, ...]] = (RETENTION_PLANS, ERASURES, HOLD_RELEASES, RELEASES, GRANTS, MIGRATIONS)
+KINDS: Final[tuple[AnyKind, ...]] = (
+    *(RETENTION_PLANS, ERASURES, HOLD_RELEASES, REHYDRATIONS, RELEASES, GRANTS, MIGRATIONS),
+)
 """Every kind of proposal; `tests/retention/test_governance_page.py` looks for one that is missing."""
-_APPROVED_IS_DONE: Final = (HOLD_RELEASES, GRANTS)
-"""Kinds that take effect with their approval; nothing applies them."""
+_APPROVED_IS_DONE: Final = (HOLD_RELEASES, GRANTS, REHYDRATIONS)
+"""Kinds that take effect with their approval; nothing has to apply them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ ERRORS: Final[Mapping[str, str]] = {
     "RP022": "a rule of a region where none is configured",
     "RP024": "a budget of some rows of a table",
     "RP025": "what cannot be downsampled",
+    "RP026": "an archive that cannot be",
 }
 """Policies with one of these are not used."""
 WARNINGS: Final[Mapping[str, str]] = {
@@ -32,9 +33,9 @@ WARNINGS: Final[Mapping[str, str]] = {
     "RP017": "a rule never decides",
     "RP018": "a review is overdue",
     "RP019": "a rule has no review date",
-    "RP020": "nothing carries an action out yet",
     "RP021": "a rule keeps longer than what it goes by is known",
     "RP023": "a period of more than a hundred years",
+    "RP027": "values are masked after they were archived",
 }
 """Policies with these are used; somebody should look."""
 

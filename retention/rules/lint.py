@@ -9,7 +9,7 @@ Errors are what the policies cannot be used with; warnings are what somebody sho
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from ranklake.retention.rules import conflicts, statements
+from ranklake.retention.rules import archiving, conflicts, statements
 from ranklake.retention.rules.findings import Finding
 from ranklake.retention.rules.look import Look
 from ranklake.retention.rules.model import Place, Rule
@@ -23,15 +23,9 @@ if TYPE_CHECKING:
 
 CHECKS: Final[tuple[Callable[[Look], Iterator[Finding]], ...]] = (
     *(statements.names, statements.nothing_said, statements.books, statements.everything, statements.masks),
-    *(
-        statements.dead,
-        statements.periods,
-        statements.reviews,
-        statements.unreviewed,
-        statements.waiting,
-        statements.intervals,
-    ),
+    *(statements.dead, statements.periods, statements.reviews, statements.unreviewed, statements.intervals),
     *(statements.regions, statements.doubles),
+    *(archiving.archives, archiving.unmasked),
     *(conflicts.bounds, conflicts.twins, conflicts.shadowed, conflicts.too_late, conflicts.outlived),
 )
 

@@ -35,9 +35,6 @@ KEPT: Final[Mapping[str, str]] = {
 }
 """Classes that cannot have a period, and why."""
 
-CARRIED_OUT: Final = frozenset({"mask", "downsample"})
-"""Actions that plans carry out, beside deleting rows."""
-
 Facts = Mapping[str, frozenset[str]]
 """What is known of some rows, by key; what is unknown, or does not apply, is absent and matches nothing."""
 
@@ -53,6 +50,26 @@ class Place:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where a rule has rows archived.
+
+    Attributes
+    ----------
+    to
+        URI, or absolute path of a folder.
+    storage_class, tag
+        S3's class, and a tag ``name=value``, of the copies; None for the bucket's own.
+    free
+        Whether rows are brought back without a proposal.
+    """
+
+    to: str
+    storage_class: str | None = None
+    tag: str | None = None
+    free: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +93,8 @@ class Rule:
         Most bytes that what it is about should take. It deletes nothing; simulation and plans tell where it is passed.
     growth_bytes_per_day
         Most bytes a day by which that should grow; likewise told by ``ranklake retain cost``.
+    destination
+        Where rows are archived that it has archived.
     waiting
         What else it asks for, by action (``mask``, ``downsample``, ``archive``), and from which age in days on.
     interval_s
@@ -100,6 +119,7 @@ class Rule:
     maximum_days: int | None = None
     budget_bytes: int | None = None
     growth_bytes_per_day: int | None = None
+    destination: Destination | None = None
     waiting: Mapping[str, int] = field(default_factory=dict)
     interval_s: int | None = None
     review: date | None = None

@@ -142,6 +142,17 @@ def masking_rule(
     return winner, int(max([winner.waiting["mask"], *(_least(one) for one in _minimums(found))]))
 
 
+def archiving_rule(rules: Iterable[Rule], facts: Facts, holds: Sequence[Rule] = ()) -> Rule | None:
+    """Return which rule archives rows with these facts; None where none does, or a legal hold is about them.
+
+    The most specific decides, of equals the one that waits longest.
+    """
+    if any(one.matches(facts) for one in holds):
+        return None
+    said = [one for one in rules if one.destination is not None and one.matches(facts)]
+    return min(said, key=lambda one: (_specificity(one), -one.waiting["archive"], one.name), default=None)
+
+
 def more_specific(one: Rule, other: Rule) -> bool:
     """Say whether a rule is about something more specific than another."""
     return _specificity(one) < _specificity(other)

@@ -13,7 +13,7 @@ from ranklake.lake.contracts.document import Document, KeyPath
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.schema import problems
 from ranklake.retention.rules.findings import Finding
-from ranklake.retention.rules.model import KEYS, Place, Rule
+from ranklake.retention.rules.model import KEYS, Destination, Place, Rule
 
 SCHEMA: Final = Path(__file__).parents[1] / "policies/schema.json"
 PACKAGED: Final = Path(__file__).parents[1] / "policies"
@@ -159,6 +159,7 @@ def _rule(name: str, facts: Mapping[str, Any], at: Place) -> Rule:
         maximum_days=facts.get("maximum_days"),
         budget_bytes=facts.get("budget_bytes"),
         growth_bytes_per_day=facts.get("growth_bytes_per_day"),
+        destination=_destination(facts.get("archive")),
         waiting=waiting,
         interval_s=_seconds(facts.get("downsample", {}).get("interval")),
         review=_date(facts.get("review")),
@@ -166,6 +167,13 @@ def _rule(name: str, facts: Mapping[str, Any], at: Place) -> Rule:
         everything=facts.get("everything", False),
         tier=facts.get("tier", 1),
     )
+
+
+def _destination(said: Mapping[str, Any] | None) -> Destination | None:
+    if said is None:
+        return None
+    free = said.get("rehydrate") == "free"
+    return Destination(said["to"].rstrip("/"), said.get("storage_class"), said.get("tag"), free=free)
 
 
 def _unsaid(document: Document, rule: Rule, facts: Mapping[str, Any]) -> Iterator[Finding]:

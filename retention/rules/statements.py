@@ -9,7 +9,7 @@ from ranklake.errors import did_you_mean
 from ranklake.retention.rules.findings import Finding
 from ranklake.retention.rules.look import Look
 from ranklake.retention.rules.maskable import maskable
-from ranklake.retention.rules.model import ALL_KINDS, CARRIED_OUT, KEPT, SEVERITIES, Place, Rule
+from ranklake.retention.rules.model import ALL_KINDS, KEPT, SEVERITIES, Place, Rule
 from ranklake.retention.rules.order import days
 
 _DAY_S: Final = 86_400
@@ -149,14 +149,6 @@ def unreviewed(look: Look) -> Iterator[Finding]:
         said = rule.review is not None or "review" in {*content, *content.get("rules", {}).get(rule.name, {})}
         if content.get("version") != 1 and not said:
             yield Finding("RP019", rule.at, f"rule {rule.name!r} has no review date", "add review: YYYY-MM-DD")
-
-
-def waiting(look: Look) -> Iterator[Finding]:
-    """Actions that nothing carries out yet."""
-    for rule in look.rules:
-        for action in rule.waiting.keys() - CARRIED_OUT:
-            what = f"nothing carries out {action!r} yet: 'ranklake retain plan' refuses these policies"
-            yield Finding("RP020", rule.at, what, "delete, or wait for a version that does")
 
 
 def intervals(look: Look) -> Iterator[Finding]:

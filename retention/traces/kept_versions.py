@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from fsspec.implementations.local import LocalFileSystem
 
+from ranklake.lake.archives.register import archive_places
 from ranklake.lake.spool.local_folder import SpoolFolder
 from ranklake.lake.storage.reachability import LakeUnreachableError
 from ranklake.retention.traces.roots import Source
@@ -21,7 +22,8 @@ UNKNOWN: Final = "whether the bucket keeps versions of deleted objects cannot be
 def kept_versions(lake: "Lake", spool: "Spool | None") -> Iterator[tuple[Source, str]]:
     """Yield each bucket that keeps versions, or may, and which of both."""
     seen = set()
-    for fs, root in ((lake.fs, lake.root), *(() if spool is None else ((spool.fs, spool.root),))):
+    places = [lake, *archive_places(lake)]
+    for fs, root in (*((one.fs, one.root) for one in places), *(() if spool is None else ((spool.fs, spool.root),))):
         bucket = root.lstrip("/").partition("/")[0]
         if isinstance(fs, (LocalFileSystem, SpoolFolder)) or bucket in seen:
             continue

@@ -10,6 +10,8 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from fsspec.implementations.local import LocalFileSystem
 
+from ranklake.lake.archives.objects import look
+from ranklake.lake.archives.register import archive_places
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.shares.place import open_place
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 LIVE, OLD, LOG = "rows of {}", "old versions of {}", "log of {}"
 COPIES: Final = "copies for role"
 FOLDER: Final = "files below"
+ARCHIVES: Final = "archives"
+BACK: Final = "rows that came back from archives"
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _LAKE: Final[Mapping[str, str]] = {
     "quarantine": "raw bytes in quarantine",
@@ -35,19 +39,24 @@ _LAKE: Final[Mapping[str, str]] = {
     "migrating": "hints of migrations",
     "attempts": "hints of attempts",
     "certificates": "certificates of erasures",
+    "rehydrated": BACK,
 }
 _SPOOL: Final[Mapping[str, str]] = {"segments": "segments in the spool", "imports": "records of imports"}
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file, or a folder for its name's sake: what it is, how to show it, its path below its root, what opens it."""
+    """A file, or a folder for its name's sake: what it is, how to show it, its path below its root, what opens it.
+
+    `closed` says why nothing can look into it; empty if it can be opened.
+    """
 
     place: str
     uri: str
     path: str
     fs: Any = None
     is_folder: bool = False
+    closed: str = ""
 
     @contextmanager
     def opened(self) -> Iterator[IO[bytes]]:
@@ -76,6 +85,10 @@ def sources(lake: "Lake", spool: "Spool | None", folders: Sequence[Path]) -> Ite
         place = open_place(lake, share.uri)
         for one in _files(place.fs, place.root.rstrip("/"), local=place.is_local):
             yield replace(one, place=f"{COPIES} {share.role}")
+    for place in archive_places(lake):
+        for one in _files(place.fs, place.root.rstrip("/"), local=place.is_local):
+            why = "" if one.is_folder else look(place, one.uri).at_hand.closed
+            yield replace(one, place=ARCHIVES, closed=why)
     if spool is not None:
         for one in _files(spool.fs, spool.root.rstrip("/"), local=isinstance(spool.fs, LocalFileSystem)):
             yield replace(one, place=_place_in_spool(one.path))

@@ -162,6 +162,8 @@ def _in(source: Source, sought: Needles, opened: Decrypt) -> tuple[Counter[str],
     """Return what is found in one file, and why parts of it were not looked into."""
     counts: Counter[str] = Counter()
     why: set[str] = set()
+    if source.closed:
+        return counts, {source.closed}
     try:
         with source.opened() as file:
             for one in look(file, source.path, sought, opened):

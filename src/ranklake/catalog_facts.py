@@ -1,13 +1,14 @@
 """What ``ranklake catalog`` tells of tables and metrics, as facts: what contracts say, and what a lake holds of it."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from ranklake.context import Context
 from ranklake.errors import did_you_mean
+from ranklake.lake.archives.register import Archive, archives
 from ranklake.lake.catalog.catalog import UnknownNameError, find
 from ranklake.lake.catalog.sizes import TableSize, live_files, table_size
 from ranklake.lake.contracts import Contract, Metric, load_contracts, load_metrics
@@ -35,10 +36,13 @@ class TableEntry:
         What it holds by its contract.
     stored
         What the lake has of it; None where no lake was looked at.
+    archived
+        Ranges that left the lake for an archive, by date.
     """
 
     contract: Contract
     stored: TableSize | None = None
+    archived: tuple[Archive, ...] = ()
 
     def brief(self) -> dict[str, Any]:
         """Return what a listing says of it."""
@@ -50,7 +54,8 @@ class TableEntry:
         columns = [{key.rstrip("_"): value for key, value in asdict(column).items()} for column in one.columns]
         checks, retired = ([asdict(item) for item in items] for items in (one.checks, one.retired))
         history = [asdict(change) for change in told(one.table)]
-        return self._facts(_WHOLE, {"columns": columns, "checks": checks, "retired": retired, "history": history})
+        told_of = {"columns": columns, "checks": checks, "retired": retired, "history": history}
+        return self._facts(_WHOLE, {**told_of, "archived": [moved.plain() for moved in self.archived]})
 
     def _facts(self, keys: Sequence[str], more: dict[str, Any]) -> dict[str, Any]:
         own = {key: getattr(self.contract, key) for key in keys}
@@ -91,7 +96,10 @@ def named(context: Context, name: str, *, needs_lake: bool) -> TableEntry | Metr
         found = find(name, overlay)
     except UnknownNameError:
         return _recorded(lake, name, overlay)
-    return _entry(lake, found) if isinstance(found, Contract) else found
+    if not isinstance(found, Contract):
+        return found
+    moved = () if lake is None else tuple(archives(lake, found.table))
+    return replace(_entry(lake, found), archived=moved)
 
 
 def _known(context: Context, *, needs_lake: bool) -> tuple[Lake | None, Path | Overlay | None]:

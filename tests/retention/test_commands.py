@@ -6,6 +6,7 @@ from datetime import timedelta
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from archiving import STEPS, policies_in
 from governed import any_rows
 from retaining import APPROVER, TODAY, bring_days, days_ago
 from segments import step_rows
@@ -213,3 +214,39 @@ def test_new_policies(site, command, capfd):
     assert command("retain", "lint", "--policies", "own", "--strict")[0] == 0
     assert command("retain", "test", "--policies", "own")[0] == 0
     assert run(["retain", "new", "own"]) == 2
+
+
+def test_from_archive_to_rows_that_are_back(site, command, tmp_path):
+    """Archived by a plan, listed, verified, explained; proposed, approved, back, asked for, and gone again."""
+    policies_in(tmp_path, STEPS)
+    (tmp_path / "ranklake.toml").write_text('[retention]\npolicies = "policies"\n')
+    bring_days(site, [40, 10])
+    name = json.loads(command("retain", "plan", "--json")[1])["plan"]["retention_plan"]
+    assert f"cold (to {tmp_path}/archive)" in command("retain", "plan")[1]
+    assert command("retain", "approve", name, "--by", APPROVER)[0] == 0
+    assert command("retain", "apply", name, "--by", "Otto")[0] == 0
+    assert "1 archive, 10 rows" in command("retain", "archives", "list")[1]
+    assert command("retain", "archives", "verify")[:2] == (0, "1 archive: 1 file sound, 0 damaged\n")
+    day = str(days_ago(40).date())
+    assert f"10 rows archived in {tmp_path}/archive" in command("retain", "explain", "steps", day)[1]
+    assert f"archived: 10 rows of {day}" in command("catalog", "steps")[1]
+
+    until = str(days_ago(-5).date())
+    range_of = ("--from", day, "--to", day, "--until", until)
+    code, out, _ = command("retain", "rehydrate", "plan", "steps", *range_of, "--by", "Petra")
+    assert (code, "needs" in out, "ranklake retain rehydrate approve rh-" in out) == (0, False, True)
+    back = out.split(":")[0]
+    assert command("retain", "rehydrate", "apply", back)[0] == 2
+    assert command("retain", "rehydrate", "approve", back, "--by", "Petra")[0] == 2
+    assert command("retain", "rehydrate", "approve", back, "--by", APPROVER)[0] == 0
+    assert f"10 rows back until {until}" in command("retain", "rehydrate", "apply", back)[1]
+    count = "SELECT count(*) AS n FROM steps"
+    assert json.loads(command("sql", count, "--rehydrated", "--json")[1]) == [{"n": 20}]
+    assert json.loads(command("sql", count, "--json")[1]) == [{"n": 10}]
+    assert json.loads(command("retain", "rehydrate", "list", "--json")[1])[0]["rows_back"] == 10
+    assert "2 files deleted" in command("retain", "rehydrate", "end", back)[1]
+    assert command("status")[0] == 0
+    (file,) = (tmp_path / "archive").rglob("*.parquet")
+    file.write_bytes(b"x")
+    code, out, _ = command("retain", "archives", "verify")
+    assert (code, str(file) in out, "1 damaged" in out) == (1, True, True)

@@ -71,7 +71,29 @@ MISTAKES = [  # code, line, file, and what is said
     ("RP016", 6, own(DEBUG.replace("table: logs", "table: steps")), "is about nothing"),
     ("RP016", 6, own("a: {where: {class: raw, table: runs}, delete_after_days: 7, reason: why}"), "is about nothing"),
     ("RP016", 6, own("a: {where: {table: cost, team: x}, delete_after_days: 7, reason: why}"), "is about nothing"),
-    ("RP020", 6, own("a: {where: {table: logs}, archive: {after_days: 3, to: x}, reason: why}"), "refuses these"),
+    ("RP026", 6, own("a: {where: {table: logs}, archive: {after_days: 3, to: x}, reason: why}"), "neither a URI nor"),
+    (
+        "RP026",
+        6,
+        own("a: {where: {table: logs}, archive: {after_days: 3, to: 's3://k:s@b/x'}, reason: why}"),
+        "credential",
+    ),
+    (
+        "RP026",
+        6,
+        own("a: {where: {table: logs}, archive: {after_days: 3, to: /x, storage_class: GLACIER}, reason: why}"),
+        "only S3",
+    ),
+    ("RP026", 6, own("a: {where: {class: audit}, archive: {after_days: 3, to: /x}, reason: why}"), "the books"),
+    (
+        "RP027",
+        6,
+        own(
+            "a: {where: {table: logs}, archive: {after_days: 3, to: /x}, reason: why}\n"
+            "  b: {where: {table: logs, column: message}, mask_after_days: 9, reason: why}",
+        ),
+        "values stay there",
+    ),
     ("RP022", 6, own(DEBUG.replace("reason", "region: eu, reason")), "set region under [retention]"),
     ("RP023", 6, own("a: {where: {table: runs}, minimum_days: 99999, reason: why}"), "more than a hundred years"),
     ("RP024", 6, own("a: {where: {team: x}, budget_bytes: 9, reason: why}"), "leave team out of where"),

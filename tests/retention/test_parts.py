@@ -4,7 +4,7 @@ import json
 
 import pytest
 from governed import any_rows, die_before
-from retaining import CONTRACTS, POLICIES, TODAY, agree, bring_days, carry_out, days_ago, plan
+from retaining import CONTRACTS, POLICIES, TODAY, agree, carry_out, days_ago, plan
 from segments import step_rows
 
 from ranklake.lake.governance.proposals import VoidProposalError
@@ -186,15 +186,6 @@ def test_a_rule_of_two_approvers_needs_signed_approvals(site, policies):
     with pytest.raises(PolicyError, match="asks for 2 approvers"):
         carry_out(site, made.name, TODAY, found)
     assert len(site.rows("logs")) == 4
-
-
-def test_what_nothing_carries_out_is_refused(site, policies):
-    """A rule with such an action is not passed over: no plan is made, with file and line of the rule."""
-    found = policies("later: {where: {table: logs}, archive: {after_days: 3, to: x}, reason: why}")
-    bring_days(site, [200])
-    with pytest.raises(PolicyError, match=r"more\.yaml:6: nothing carries out 'archive' of rule 'later' yet"):
-        plan(site, TODAY, found)
-    assert plan(site, TODAY, POLICIES)
 
 
 def test_facts_of_runs(site):

@@ -8,22 +8,27 @@ import click
 from ranklake.commands.approving import approval_command
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option, optional_spool, spool_option
+from ranklake.commands.retain_archives import archives
 from ranklake.commands.retain_cost import cost
 from ranklake.commands.retain_dates import day_of
 from ranklake.commands.retain_hold import hold, hold_line, holds
 from ranklake.commands.retain_policies import explain, lint, new, test
+from ranklake.commands.retain_rehydrate import rehydrate
 from ranklake.commands.retain_release import release
 from ranklake.commands.retain_simulate import simulate
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
+from ranklake.lake.archives.rehydrated import remove_expired
 from ranklake.lake.governance.identities import APPLY, PROPOSE
 from ranklake.lake.governance.lifecycle import propose
 from ranklake.lake.governance.retention_plans import RETENTION_PLANS, Item, RetentionPlan, register
 from ranklake.lake.shares.withdrawal import withdraw
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.approvals import UNSIGNED
+from ranklake.redaction.redact import redact_uri
 from ranklake.retention.apply import apply as apply_plan
 from ranklake.retention.apply import approve as approve_plan
+from ranklake.retention.archive.sweeping import sweep_archives
 from ranklake.retention.holds import holds_of
 from ranklake.retention.plan import held_rows, make_plan
 from ranklake.retention.reviews import overdue_line, record_overdue
@@ -59,7 +64,7 @@ approve = approval_command(
     plain=RetentionPlan.plain,
 )
 
-for _command in (approve, cost, explain, hold, holds, lint, new, release, simulate, test):
+for _command in (approve, archives, cost, explain, hold, holds, lint, new, rehydrate, release, simulate, test):
     retain.add_command(_command)
 
 
@@ -135,6 +140,8 @@ def apply(context: Context, name: str, by: str | None, *, single_operator: bool,
     )
     swept = sweep_spool(lake, context.spool(), actor) if context.has_spool else None
     withdrawn = withdraw(lake, {item.table for item in found.items})
+    sweep_archives(lake)
+    remove_expired(lake, datetime.now(UTC).date())
     if as_json:
         show_json({"applied_now": fresh, "swept": swept, "withdrawn": withdrawn, **mode_facts(lake), **found.plain()})
         return
@@ -227,7 +234,10 @@ def _show(lake: Lake, made: RetentionPlan) -> None:
 def _part(item: Item) -> str:
     if item.interval_s is not None:
         return f" (downsamples to {item.interval_s:,} s)"
-    return " (masks)" if item.is_mask else "" if item.part_sha256 is None else " (some rows)"
+    if item.is_mask:
+        return " (masks)"
+    some = "" if item.part_sha256 is None else " (some rows)"
+    return some if item.archive_to is None else f"{some} (to {redact_uri(item.archive_to)})"
 
 
 def _alone(one: RetentionPlan) -> str:

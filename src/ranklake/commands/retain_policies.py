@@ -11,6 +11,7 @@ from ranklake.commands.options import json_option, overriding
 from ranklake.commands.retain_dates import day_of
 from ranklake.context import Context
 from ranklake.lake.storage.store import Lake
+from ranklake.redaction.redact import redact_uri
 from ranklake.retention.cases import case_files, run_cases
 from ranklake.retention.explain import Asked, Explanation
 from ranklake.retention.explain import explain as explain_rows
@@ -163,6 +164,11 @@ def _show(found: Explanation) -> None:
         click.echo("\n".join(table_lines(_RULES, lines)))
     for one in found.masks:
         click.echo(f"masks {one.column} ({one.mask}) from {one.due}: {one.rule.name}")
+    if found.moving is not None and found.moving[0].destination is not None:
+        rule, when = found.moving
+        click.echo(f"moves to {redact_uri(found.moving[0].destination.to)} from {when}: {rule.name}")
+    for moved in found.archives:
+        click.echo(f"{counted(moved.rows, 'row')} archived in {redact_uri(moved.uri)} ({moved.archive})")
     if found.others:
         click.echo(f"other rules for some rows of {asked.table}: {', '.join(one.name for one in found.others)}")
     if found.note:

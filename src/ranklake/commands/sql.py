@@ -76,6 +76,7 @@ _EXAMPLE: Final = 'Example: ranklake sql "SELECT rank, count(*) n, avg(step_time
 )
 @role_option
 @click.option("--verify", is_flag=True, help="First verify the files that are read against their digests.")
+@click.option("--rehydrated", is_flag=True, help="Tables also have the rows that came back from archives.")
 @click.option("--limit", type=click.IntRange(min=0), help="Maximum number of rows.")
 @lake_option
 @overriding(
@@ -98,6 +99,7 @@ def sql(  # noqa: PLR0913 - one parameter an option
     limit: int | None,
     as_json: bool,
     verify: bool,
+    rehydrated: bool,
 ) -> None:
     """Query the tables in SQL (DataFusion's dialect, close to PostgreSQL's). Queries cannot change anything.
 
@@ -115,7 +117,7 @@ def sql(  # noqa: PLR0913 - one parameter an option
     seen_by = role_of(context, lake, role)
 
     def answer(statement: str) -> pa.Table:
-        found = ask(lake, statement, values, limit, as_of=as_of, role=seen_by, verify=verify)
+        found = ask(lake, statement, values, limit, as_of=as_of, role=seen_by, verify=verify, rehydrated=rehydrated)
         for said in dict.fromkeys(one.said for one in used(found)):
             tell(said, err=True)
         if context.config.query.log and (why := note(lake, asked(found, consumer, seen_by))):

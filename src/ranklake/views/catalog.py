@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ranklake.catalog_facts import Listing, TableEntry, UnregisteredMetric
+from ranklake.lake.archives.register import Archive
 from ranklake.lake.catalog.catalog import span
 from ranklake.lake.catalog.sizes import Sizes, TableSize
 from ranklake.lake.contracts import Column, Metric
@@ -63,6 +64,8 @@ def _table(found: TableEntry) -> Iterator[str]:
     yield f"one row per {', '.join(one.grain)}; partitioned by {', '.join(one.partition)}"
     if found.stored is not None:
         yield _stored(found.stored)
+    if found.archived:
+        yield _archived(found.archived)
     yield ""
     rows = [(c.name, c.type, c.unit or "", _class(c), "required" if c.required else "") for c in one.columns]
     lines = table_lines([TextColumn("")] * len(rows[0]), rows, has_head=False)
@@ -75,6 +78,13 @@ def _table(found: TableEntry) -> Iterator[str]:
     for change in told(one.table):
         line = f"since version {change.version}: {change.what} ({change.migration})"
         yield from textwrap.wrap(line, _WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+
+
+def _archived(some: Sequence[Archive]) -> str:
+    """Return in a line what of a table is archived."""
+    days = [one.partition_date for one in some]
+    rows = f"{sum(one.rows for one in some):,} rows of {min(days)} to {max(days)}"
+    return f"archived: {rows}, {size_text(sum(one.bytes for one in some))}; 'ranklake retain archives list' shows where"
 
 
 def _stored(size: TableSize) -> str:

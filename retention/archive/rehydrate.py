@@ -1,0 +1,163 @@
+"""Brings archived rows back: files verified, rows taken through the migrations since, until a day.
+
+    approved? ─▶ every file at hand, and what was written ─▶ migrations since ─▶ files beside tables ─▶ record: from
+        then on they can be asked for ─▶ audit row
+
+Nothing of it is a row of a table: books, checks and rollups stay as they are. Killed on the way, the next call begins
+anew; what no record names nobody sees.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from ranklake.lake.archives.manifest import Manifest, read_manifest
+from ranklake.lake.archives.objects import AtHand, ask_for, look
+from ranklake.lake.archives.place import ArchiveError, open_place, refuse_other
+from ranklake.lake.archives.register import Archive, every_archive
+from ranklake.lake.archives.rehydrated import Rehydrated, place_of, rehydrated, remove, write_down
+from ranklake.lake.archives.soundness import refuse_unsound
+from ranklake.lake.audit import trail as audit
+from ranklake.lake.delta.data_file import DataFile
+from ranklake.lake.delta.parquet import write_partition
+from ranklake.lake.delta.table_schema import as_read
+from ranklake.lake.delta.tables import latest
+from ranklake.lake.governance.evidence import require
+from ranklake.lake.governance.proposals import NotApprovedError
+from ranklake.lake.migrations.rewriting import stored_rows
+from ranklake.lake.migrations.upgrading import upgraded
+from ranklake.retention.archive.rehydration import REHYDRATIONS, Rehydration, RehydrationError
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+    from ranklake.retention.rules.model import Policies
+
+DONE: Final = "rehydration.done"
+ENDED: Final = "rehydration.ended"
+_LOOK_EVERY_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Files that a store was asked for, and that are not at hand yet."""
+
+    files: int
+
+
+def rehydrate(
+    lake: "Lake",
+    name: str,
+    by: str,
+    policies: "Policies",
+    *,
+    today: date | None = None,
+    wait_s: float = 0,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Rehydrated | Waiting:
+    """Bring back what an approved rehydration names; what is back already under today's contracts stays.
+
+    Parameters
+    ----------
+    wait_s
+        How long to wait for files that have to be asked for; they come within hours, and the next call goes on.
+
+    Raises
+    ------
+    UnknownProposalError, AlteredProposalError, NotApprovedError, NoEvidenceError, RehydrationError
+        Nothing was changed.
+    ArchiveError
+        An archive is not what was written. Nothing can be asked for that was not there before.
+    """
+    found = REHYDRATIONS.find(lake, name)
+    day = today or datetime.now(UTC).date()
+    some = _archives(lake, found, day)
+    if needs_approval(some, policies):
+        if found.approved is None:
+            raise NotApprovedError(REHYDRATIONS, name)
+        require(lake, REHYDRATIONS, found)
+    known = next((one for one in rehydrated(lake) if one.name == name), None)
+    versions = {one.table: as_read(latest(lake, one.table), lake.contract(one.table)).version for one in some}
+    if known is not None and known.versions == versions:
+        return known
+    opened = [(one, *_opened(lake, one)) for one in some]
+    waiting = _asked(opened)
+    ends = time.monotonic() + wait_s
+    while waiting and time.monotonic() < ends:
+        sleep(min(_LOOK_EVERY_S, wait_s))
+        waiting = _asked(opened)
+    if waiting:
+        return Waiting(waiting)
+    remove(lake, name)
+    made = [file for one, place, manifest in opened for file in _brought_back(lake, name, one, place, manifest)]
+    done = write_down(lake, name, found.until, versions, made)
+    facts = {**found.facts, "rows": done.rows, "versions": versions}
+    audit.record(lake, by, DONE, name, None, facts, once=True, once_for=str(sorted(versions.items())))
+    return done
+
+
+def end(lake: "Lake", name: str, by: str) -> int:
+    """Take rows that are back away before their day; return how many files went."""
+    gone = remove(lake, REHYDRATIONS.find(lake, name).name)
+    if gone:
+        audit.record(lake, by, ENDED, name)
+    return gone
+
+
+def _archives(lake: "Lake", found: Rehydration, day: date) -> list[Archive]:
+    if found.until <= day:
+        raise RehydrationError(f"it was for until {found.until}", where=found.name, mend="propose it anew")
+    every = every_archive(lake)
+    gone = [one for one in found.archives if one not in every or every[one].removed is not None]
+    if gone:
+        raise RehydrationError(f"{gone[0]} is archived no more", where=found.name, mend="propose what is left")
+    return [every[one] for one in found.archives]
+
+
+def needs_approval(some: list[Archive], policies: "Policies") -> bool:
+    """Say whether the policy asked for an approval when the rows were archived, or asks for it today."""
+    asking = {
+        rule.destination.to for rule in policies.rules if rule.destination is not None and not rule.destination.free
+    }
+    return any(one.needs_approval or one.uri in asking for one in some)
+
+
+def _opened(lake: "Lake", one: Archive) -> tuple["Lake", Manifest]:
+    place = open_place(lake, one.uri)
+    refuse_other(lake, place)
+    return place, read_manifest(place, one.manifest_sha256)
+
+
+def _asked(opened: "list[tuple[Archive, Lake, Manifest]]") -> int:
+    """Ask for all files that are not at hand; return how many those are."""
+    waiting = 0
+    for _, place, manifest in opened:
+        for file in manifest.files:
+            path = place.path("tables", manifest.table, file.path)
+            try:
+                at_hand = look(place, path).at_hand
+            except FileNotFoundError:
+                raise ArchiveError("it is not there", where=path, mend="restore it from a backup") from None
+            if at_hand is AtHand.COLD:
+                ask_for(place, path)
+            waiting += at_hand is not AtHand.YES
+    return waiting
+
+
+def _brought_back(lake: "Lake", name: str, one: Archive, place: "Lake", manifest: Manifest) -> Iterator[DataFile]:
+    """Write an archive's rows beside the tables, as the table's contract has them now."""
+    refuse_unsound(place, manifest)
+    target = as_read(latest(lake, one.table), lake.contract(one.table))
+    for file in manifest.table_files.to_pylist():
+        rows = current_rows(place, manifest, file, lake)
+        if rows.num_rows:
+            yield write_partition(place_of(lake, name), target, rows, one.partition_date, 0)
+
+
+def current_rows(place: "Lake", manifest: Manifest, file: dict[str, object], lake: "Lake") -> pa.Table:
+    """Return the rows of an archived file under the names, types and units that its table has now."""
+    target = as_read(latest(lake, manifest.table), lake.contract(manifest.table))
+    return upgraded(stored_rows(place, manifest.table, file), manifest.contract_version, target)

@@ -1,0 +1,167 @@
+"""Rehydrations: archived rows that come back for some days, proposed by one person and approved by another.
+
+    plan ─▶ row ``rehydration.plan`` of the trail: which archives, until when ─▶ approve, as often as its risk takes
+        ─▶ rows copied back (`ranklake.retention.archive.rehydrate`)
+
+Where every archive may come back freely, nobody has to approve it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.archives.register import Archive, archives
+from ranklake.lake.audit import trail as audit
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.read import read
+from ranklake.lake.governance import lifecycle
+from ranklake.lake.governance.identities import NOT_SIGNING, Signing
+from ranklake.lake.governance.proposals import Proposal, ProposalKind, Risk, digest_of
+from ranklake.lake.governance.standing import stand
+from ranklake.lake.governance.steps import Step, recorded_actions
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+
+MOST_DAYS: Final = 366
+_PLANNED: Final = "rehydration.plan"
+
+
+class RehydrationError(RanklakeError):
+    """A rehydration that cannot be proposed, or carried out. Nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehydration(Proposal):
+    """A proposal to bring archives back until a day."""
+
+    archives: tuple[str, ...]
+    until: date
+    reason: str | None = None
+
+    @property
+    def items_sha256(self) -> str:
+        """Digest of which archives come back, and until when."""
+        return digest_of([*self.archives, self.until.isoformat()])
+
+    @property
+    def intact(self) -> bool:
+        """Whether its name is that of its archives and its day."""
+        return self.name == name_of(self.archives, self.until)
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the trail says of it."""
+        return {"archives": list(self.archives), "until": self.until.isoformat()}
+
+    @property
+    def outcome(self) -> Mapping[str, Any]:
+        """What the trail says when rows are back."""
+        return self.facts
+
+    @property
+    def risk(self) -> Risk:
+        """What it puts at stake: rows that were out of sight are seen again for some days; nothing goes."""
+        return Risk(irreversible=False)
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        moments = {"proposed": self.proposed, "approved": self.approved}
+        times = {name: None if when is None else when.isoformat() for name, when in moments.items()}
+        return {"rehydration": self.name, "state": self.state, **self.facts, **times}
+
+
+def name_of(some: Iterable[str], until: date) -> str:
+    """Return the name of the rehydration of some archives until a day."""
+    return f"rh-{digest_of([*some, until.isoformat()])[:16]}"
+
+
+def register(lake: "Lake") -> dict[str, Rehydration]:
+    """Return every rehydration by name, oldest first, from the trail."""
+    rows = read(lake, contract(audit.TABLE), ["seq", "ts", "actor", "action", "subject", "reason", "details"])
+    found: dict[str, Rehydration] = {}
+    planned = (
+        [Step.of(row) for row in rows.sort_by("seq").to_pylist() if row["action"] == _PLANNED] if rows.num_rows else []
+    )
+    for step in planned:
+        try:
+            names = tuple(map(str, step.details["archives"]))
+            until = date.fromisoformat(str(step.details["until"]))
+        except (KeyError, TypeError, ValueError):
+            continue
+        ends = datetime(until.year, until.month, until.day, tzinfo=UTC)
+        found[step.subject] = Rehydration(step.subject, names, until, step.reason, proposed=step.ts, expires=ends)
+    return {name: replace(one, approved=_approved(lake, one)) for name, one in found.items()}
+
+
+def _approved(lake: "Lake", one: Rehydration) -> datetime | None:
+    """Return when enough people had approved it; None if they have not."""
+    trail = recorded_actions(lake, _KIND)
+    steps = trail.get(one.name, {}).get(_KIND.applied, [])
+    enough = [step.ts for step in steps if one.intact and not stand(lake, _KIND, one, trail, step.ts).lacking]
+    return enough[0] if enough else None
+
+
+def chosen(lake: "Lake", table: str, first: date, last: date) -> list[Archive]:
+    """Return the archives of a table in a range of dates. Raises `RehydrationError` where there are none."""
+    every = archives(lake)
+    some = [one for one in every if one.table == table and first <= one.partition_date <= last]
+    if not some:
+        known = sorted({one.table for one in every})
+        mend = did_you_mean(table, known) if table not in known else "see 'ranklake retain archives list'"
+        raise RehydrationError(
+            f"nothing of {table} is archived from {first} to {last}", mend=mend or "nothing is archived"
+        )
+    return some
+
+
+def write_down(
+    lake: "Lake", some: Iterable[Archive], until: date, by: str, reason: str | None = None, today: date | None = None
+) -> Rehydration:
+    """Write into the trail which archives would come back until a day; equal ones are one proposal.
+
+    Raises `RehydrationError`. Its authors are those who propose it.
+    """
+    day = today or datetime.now(UTC).date()
+    if not day < until <= day + timedelta(days=MOST_DAYS):
+        mend = f"name a day to come, at most {MOST_DAYS} days from now"
+        raise RehydrationError(f"rows cannot come back until {until}", where="--until", mend=mend)
+    names = tuple(sorted(one.archive for one in some))
+    made = Rehydration(name_of(names, until), names, until)
+    audit.record(lake, by, _PLANNED, made.name, reason, dict(made.facts), once=True)
+    return REHYDRATIONS.find(lake, made.name)
+
+
+def propose(lake: "Lake", found: Rehydration, by: str, signing: Signing = NOT_SIGNING) -> None:
+    """Write into the trail who proposed a rehydration, and so may not approve it."""
+    lifecycle.propose(lake, REHYDRATIONS, found.name, by, signing)
+
+
+def approve(
+    lake: "Lake",
+    name: str,
+    by: str,
+    reason: str | None = None,
+    *,
+    single_operator: bool = False,
+    signing: Signing = NOT_SIGNING,
+) -> tuple[Rehydration, bool]:
+    """Approve a rehydration; see `ranklake.lake.governance.lifecycle.approve`."""
+    return lifecycle.approve(lake, REHYDRATIONS, name, by, reason, single_operator=single_operator, signing=signing)
+
+
+def _take_effect(lake: "Lake", found: Rehydration, by: str) -> bool:
+    return audit.record(lake, by, _KIND.applied, found.name, None, dict(found.facts), once=True) is not None
+
+
+REHYDRATIONS: Final = ProposalKind(
+    noun="rehydration",
+    action="rehydration",
+    command="ranklake retain rehydrate",
+    register=register,
+    add_approval=_take_effect,
+)
+"""Rehydrations as proposals: `ranklake.lake.governance.lifecycle` has them approved."""
+_KIND: Final = REHYDRATIONS

@@ -1,0 +1,78 @@
+"""Deletes from the places of archives what no archive holds: those that ended, and strays of applications that died."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ranklake.lake.archives.manifest import FOLDER, name_of, read_manifest
+from ranklake.lake.archives.place import refuse_other
+from ranklake.lake.archives.register import REMOVED, TABLE, archive_places
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.data_file import plan_of
+from ranklake.lake.delta.read import read
+from ranklake.lake.plans.plan import last_finished
+from ranklake.lake.storage.listing import listed
+from ranklake.lake.storage.removal import delete
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+
+_TABLES: Final = "tables"
+
+
+@dataclass(frozen=True, slots=True)
+class SweptArchives:
+    """What a sweep of archives deleted: files and bytes of them."""
+
+    files: int = 0
+    size_bytes: int = 0
+
+
+def sweep_archives(lake: "Lake") -> SweptArchives:
+    """Delete files that no archive holds; killed on the way, the next sweep goes on.
+
+    A copy that an application is making right now stays: its original is in the lake until the register has the
+    archive. So the register is read last.
+
+    Raises `ranklake.lake.archives.place.ArchiveError` where a manifest cannot be read: then nothing is known for sure.
+    """
+    files = size_bytes = 0
+    for place in archive_places(lake):
+        refuse_other(lake, place)
+        there = {
+            path: one.size_bytes
+            for one in listed(place.fs, place.root)
+            if (path := one.path.removeprefix(f"{place.root}/")).startswith((f"{_TABLES}/", f"{FOLDER}/"))
+        }
+        finished = last_finished(lake)
+        loose = {path for path in there if path.startswith(f"{_TABLES}/") and not _may_be_made(lake, path, finished)}
+        known, wanted = _known(lake, place)
+        loose |= known & there.keys()
+        for path in sorted(loose - wanted):
+            files += delete(place, place.path(path))
+            size_bytes += there[path]
+    return SweptArchives(files, size_bytes)
+
+
+def _may_be_made(lake: "Lake", path: str, finished: int) -> bool:
+    """Say whether a data file may be that of an application that is under way."""
+    number = plan_of(path.split("/", 2)[2])
+    return number is None or number > finished or bool(lake.fs.exists(lake.path(path)))
+
+
+def _known(lake: "Lake", place: "Lake") -> tuple[set[str], set[str]]:
+    """Return the manifests that the register knows of a place, and the files of archives that did not end.
+
+    Those of an unfinished plan are among the latter.
+    """
+    rows = read(lake, contract(TABLE)).to_pylist()
+    ended = {row["archive"] for row in rows if row["row_kind"] == REMOVED and (row["plan"] or 0) <= last_finished(lake)}
+    mine = sorted(
+        (row for row in rows if row["uri"].rstrip("/") == place.uri and row["row_kind"] != REMOVED),
+        key=lambda row: row["ts"],
+    )
+    newest = {row["archive"]: row["manifest_sha256"] for row in mine}
+    wanted: set[str] = set()
+    for sha256 in (sha256 for name, sha256 in newest.items() if name not in ended):
+        manifest = read_manifest(place, sha256)
+        wanted |= {manifest.name, *(f"{_TABLES}/{manifest.table}/{one.path}" for one in manifest.files)}
+    return {name_of(row["manifest_sha256"]) for row in mine}, wanted

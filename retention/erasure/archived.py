@@ -1,0 +1,126 @@
+"""Rows of a subject in archives: whether a legal hold is about them, and how they go.
+
+    archived file that holds a value ─▶ the same rows without the subject's, under the contract that it has
+        ─▶ another manifest ─▶ row ``rewritten`` of the register ─▶ what no manifest names is deleted
+
+Killed anywhere, the next call goes on: a file is found as long as a value is in it.
+"""
+
+import hashlib
+import uuid
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ranklake.lake.archives.manifest import ArchivedFile, Manifest, read_manifest, sorted_files
+from ranklake.lake.archives.objects import move_to
+from ranklake.lake.archives.place import open_place
+from ranklake.lake.archives.register import Archive, archives, write_rewritten
+from ranklake.lake.delta.data_file import plan_of
+from ranklake.lake.migrations.rewriting import stored_rows
+from ranklake.lake.storage.rewriting import overwrite
+from ranklake.retention.archive.rehydrate import current_rows
+from ranklake.retention.archive.sweeping import sweep_archives
+from ranklake.retention.erasure.rows import text_columns
+from ranklake.retention.parts import Parts, RunFacts
+from ranklake.retention.rules.order import Level
+from ranklake.retention.traces.roots import ARCHIVES
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+    from ranklake.retention.erasure.subject import Subject
+    from ranklake.retention.hold import Hold
+    from ranklake.retention.traces.search import Searched
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """An archived file that holds a value: its archive, that one's place and manifest, and which file it is."""
+
+    archive: Archive
+    place: "Lake"
+    manifest: Manifest
+    file: ArchivedFile
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The file as a row of `ranklake.lake.delta.commit.files`."""
+        named = {"path": self.file.path, "size_bytes": self.file.size_bytes}
+        return {**named, "num_records": self.file.rows, "date": self.archive.partition_date}
+
+
+def hits(lake: "Lake", found: "Collection[Searched]") -> Iterator[Hit]:
+    """Yield the archived files that hold a value, as the register knows them."""
+    there = {one.source.uri for one in found if one.source.place == ARCHIVES and one.counts}
+    for archive in archives(lake) if there else ():
+        place = open_place(lake, archive.uri)
+        manifest = read_manifest(place, archive.manifest_sha256)
+        for file in manifest.files:
+            if place.path("tables", manifest.table, file.path) in there:
+                yield Hit(archive, place, manifest, file)
+
+
+def held_rows(lake: "Lake", subject: "Subject", one: Hit, hold: "Hold", facts: RunFacts) -> int:
+    """Return how many rows of the subject in an archived file a hold is about."""
+    contract = lake.contract(one.archive.table)
+    if not hold.covers(one.archive.partition_date) or not hold.rule.may_match(contract):
+        return 0
+    rows = current_rows(one.place, one.manifest, one.row, lake)
+    mine = rows.filter(_marks(lake, subject, one, rows))
+    parts = Parts(lake, contract, (), (hold.rule,), facts)
+    if not parts.columns:
+        return int(mine.num_rows) if parts.of_table().level is Level.HOLD else 0
+    return int(pc.sum(parts.mask(mine, lambda values: parts.of(values).level is Level.HOLD)).as_py() or 0)
+
+
+def erase_archived(lake: "Lake", subject: "Subject", found: "Collection[Searched]", proposal: str) -> int:
+    """Take the subject's rows out of archived files; return how many files were written anew or went."""
+    changed = 0
+    by_archive: dict[str, list[Hit]] = {}
+    for one in hits(lake, found):
+        by_archive.setdefault(one.archive.archive, []).append(one)
+    for some in by_archive.values():
+        first, gone = some[0], {one.file.path for one in some}
+        new = [file for one in some for file in _without(lake, subject, one)]
+        kept = [file for file in first.manifest.files if file.path not in gone]
+        manifest = replace(first.manifest, files=sorted_files([*kept, *new]))
+        first.place.put_if_absent(manifest.name, manifest.to_json())
+        write_rewritten(lake, first.archive, manifest, proposal)
+        changed += len(some)
+    if any(one.source.place == ARCHIVES and one.counts for one in found):
+        sweep_archives(lake)
+    return changed
+
+
+def _without(lake: "Lake", subject: "Subject", one: Hit) -> Iterator[ArchivedFile]:
+    """Write an archived file without the subject's rows, under the contract that it has; nothing where all go."""
+    marks = _marks(lake, subject, one, current_rows(one.place, one.manifest, one.row, lake))
+    rows = stored_rows(one.place, one.archive.table, one.row).filter(pc.invert(marks))
+    if not rows.num_rows:
+        return
+    for at, field in enumerate(rows.schema):
+        if pa.types.is_dictionary(field.type):  # its words stay where rows go
+            rows = rows.set_column(at, field.name, rows[field.name].cast(field.type.value_type))
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression="zstd", write_page_checksum=True)
+    raw = sink.getvalue().to_pybytes()
+    digest = hashlib.sha256(raw).hexdigest()
+    number = plan_of(one.file.path) or 0
+    path = f"date={one.archive.partition_date.isoformat()}/p{number:010d}-{uuid.uuid4().hex}-{digest}.parquet"
+    target = one.place.path("tables", one.archive.table, path)
+    overwrite(one.place.fs, target, raw, local=one.place.is_local)
+    move_to(one.place, target, one.archive.storage_class, None)
+    yield ArchivedFile(path, rows.num_rows, len(raw), digest)
+
+
+def _marks(lake: "Lake", subject: "Subject", one: Hit, rows: pa.Table) -> pa.Array:
+    texts = [name for name in text_columns(lake.contract(one.archive.table)) if name in rows.column_names]
+    plain = rows.select(texts)
+    for at, field in enumerate(plain.schema):
+        if pa.types.is_dictionary(field.type):
+            plain = plain.set_column(at, field.name, plain[field.name].cast(field.type.value_type))
+    return subject.marks(plain)

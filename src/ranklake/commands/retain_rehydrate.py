@@ -1,0 +1,149 @@
+"""``ranklake retain rehydrate``: archived rows come back for some days, when another person approves that."""
+
+import getpass
+from datetime import UTC, datetime
+
+import click
+
+from ranklake.commands.approving import approval_command
+from ranklake.commands.context import with_context
+from ranklake.commands.options import json_option, lake_option
+from ranklake.commands.retain_dates import day_of
+from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
+from ranklake.context import Context
+from ranklake.lake.archives.rehydrated import rehydrated
+from ranklake.lake.governance.identities import PROPOSE
+from ranklake.retention.archive.rehydrate import Waiting, end, needs_approval
+from ranklake.retention.archive.rehydrate import rehydrate as bring_back
+from ranklake.retention.archive.rehydration import REHYDRATIONS, Rehydration, chosen, propose, register, write_down
+from ranklake.retention.archive.rehydration import approve as approve_rehydration
+from ranklake.views.json_output import show_json
+from ranklake.views.words import counted
+
+
+@click.group()
+def rehydrate() -> None:
+    """Bring archived rows back until a day: one person proposes it, another approves it.
+
+    They lie beside the tables, and are asked for with 'ranklake sql --rehydrated'.
+    """
+
+
+@rehydrate.command()
+@click.argument("table", metavar="TABLE")
+@click.option("--from", "first", required=True, metavar="DATE", help="First date to bring back.")
+@click.option("--to", "last", required=True, metavar="DATE", help="Last date to bring back.")
+@click.option("--until", required=True, metavar="DATE", help="First day on which the rows are gone again.")
+@click.option("--reason", metavar="TEXT", help="What they are for; kept in the audit trail.")
+@click.option("--by", metavar="NAME", help="Who proposes, and so may not approve; kept in the audit trail.")
+@signing_options
+@lake_option
+@json_option
+@with_context
+def plan(  # noqa: PLR0913 - one parameter an option
+    context: Context,
+    table: str,
+    first: str,
+    last: str,
+    until: str,
+    reason: str | None,
+    by: str | None,
+    *,
+    told: Told,
+    as_json: bool,
+) -> None:
+    """Propose to bring archived rows of TABLE back."""
+    lake = context.open_lake()
+    some = chosen(lake, table, day_of(first, "--from"), day_of(last, "--to"))
+    made = write_down(lake, some, day_of(until, "--until"), by or getpass.getuser(), reason)
+    if told.text_only:
+        told.print_statement(lake, REHYDRATIONS, made.name, PROPOSE, by)
+        return
+    propose(lake, made, told.who(lake, "ranklake retain rehydrate plan", by), told.signing)
+    asks = needs_approval(some, context.policies(lake))
+    if as_json:
+        show_json({**made.plain(), "needs_approval": asks, "rows": sum(one.rows for one in some), **mode_facts(lake)})
+        return
+    step = f"approve {made.name} --by NAME" if asks and made.approved is None else f"apply {made.name}"
+    rows = counted(sum(one.rows for one in some), "row")
+    click.echo(f"{made.name}: {rows} of {counted(len(some), 'archive')}; then: ranklake retain rehydrate {step}")
+    tell_mode(lake)
+
+
+rehydrate.add_command(
+    approval_command(
+        REHYDRATIONS,
+        approve_rehydration,
+        "Approve that archived rows come back. Its author may not.",
+        metavar="REHYDRATION",
+        then=lambda one: f"bring them back with 'ranklake retain rehydrate apply {one.name}'",
+        plain=Rehydration.plain,
+    )
+)
+
+
+@rehydrate.command()
+@click.argument("name", metavar="REHYDRATION")
+@click.option("--by", metavar="NAME", help="Who brings them back; default: the account that runs this.")
+@click.option(
+    "--wait-s",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0, 7 * 86_400),
+    help="How long to wait for files in cold storage, in seconds; they are asked for at once.",
+)
+@lake_option
+@json_option
+@with_context
+def apply(context: Context, name: str, by: str | None, wait_s: int, *, as_json: bool) -> int:
+    """Bring back what an approved REHYDRATION names, under today's names, types and units.
+
+    Files in cold storage are asked for first; exits 1 as long as some are not at hand. Then run it again.
+    """
+    lake = context.open_lake()
+    done = bring_back(lake, name, by or getpass.getuser(), context.policies(lake), wait_s=wait_s)
+    if isinstance(done, Waiting):
+        if as_json:
+            show_json({"rehydration": name, "is_back": False, "files_asked_for": done.files})
+        else:
+            click.echo(f"{name}: {counted(done.files, 'file')} asked for from cold storage; run it again in some hours")
+        return 1
+    if as_json:
+        show_json({"rehydration": name, "is_back": True, "rows": done.rows, "until": done.until.isoformat()})
+    else:
+        click.echo(f'{name}: {counted(done.rows, "row")} back until {done.until}: ranklake sql --rehydrated "SELECT …"')
+    return 0
+
+
+@rehydrate.command("end")
+@click.argument("name", metavar="REHYDRATION")
+@click.option("--by", metavar="NAME", help="Who ends it; default: the account that runs this.")
+@lake_option
+@with_context
+def end_(context: Context, name: str, by: str | None) -> None:
+    """Take rows that are back away before their day. The archive keeps them."""
+    gone = end(context.open_lake(), name, by or getpass.getuser())
+    click.echo(f"{name}: {counted(gone, 'file')} deleted" if gone else f"{name}: nothing of it is back")
+
+
+@rehydrate.command("list")
+@lake_option
+@json_option
+@with_context
+def list_(context: Context, *, as_json: bool) -> None:
+    """List what was proposed to come back, and what is back now."""
+    lake = context.open_lake()
+    found, back = register(lake).values(), {one.name: one for one in rehydrated(lake)}
+    today = datetime.now(UTC).date()
+    if as_json:
+        rows = {name: one.rows for name, one in back.items() if today < one.until}
+        show_json([{**one.plain(), "rows_back": rows.get(one.name), **mode_facts(lake)} for one in found])
+        return
+    for one in found:
+        here = back.get(one.name)
+        is_back = here is not None and today < here.until
+        said = f"{counted(here.rows, 'row')} back" if here is not None and is_back else "not back"
+        click.echo(f"{one.name}  {one.state:<8}  until {one.until}  {counted(len(one.archives), 'archive')}, {said}")
+    if not found:
+        click.echo("nothing was proposed to come back")
+    tell_mode(lake)

@@ -1,0 +1,180 @@
+"""Campaign of kills over retention: apply, archive, rehydrate and erase die at random moments, and are run again.
+
+Each round brings rows, has a step proposed and approved, kills it a few times, lets it end, and looks: no row is lost
+but those that were to go, none comes back, what a hold is about stays, archives verify, books and trail add up.
+"""
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from archiving import policies_in
+from governed import Site, any_rows
+from retaining import APPROVER, CONTRACTS, TODAY
+from segments import step_rows
+
+from ranklake.lake.archives.register import archives
+from ranklake.lake.archives.rehydrated import rehydrated
+from ranklake.lake.archives.soundness import examine
+from ranklake.lake.ask.ask import ask
+from ranklake.lake.audit.proof import prove
+from ranklake.lake.spool.spool import Spool
+from ranklake.retention.apply import approve
+from ranklake.retention.archive import rehydration
+from ranklake.retention.erasure.apply import approve as approve_erasure
+from ranklake.retention.erasure.plan import make_plan as make_erasure
+from ranklake.retention.erasure.reach import Reach
+from ranklake.retention.erasure.subject import subject_of
+from ranklake.retention.holds import set_hold
+from ranklake.retention.plan import make_plan
+from ranklake.retention.removals import unaccounted
+from ranklake.retention.traces.search import search
+
+STEPS = ("apply", "archive", "rehydrate", "erase")
+RULES = (
+    "going: {where: {table: steps}, delete_after_days: 30, reason: old}",
+    "cold: {where: {table: logs}, archive: {after_days: 10, to: TO}, reason: old}",
+)
+CHILD = Path(__file__).with_name("retention_child.py")
+ROWS = 40
+
+
+class Campaign:
+    """A lake in a folder, and the kills."""
+
+    def __init__(self, folder: Path, kills: int, seed: int) -> None:
+        self.site = Site(folder)
+        self.folder, self.kills, self.chance = folder, kills, random.Random(seed)
+        self.policies = policies_in(folder, *RULES)
+        self.killed = dict.fromkeys(STEPS, 0)
+        self.rounds = 0
+        self.length_s = dict.fromkeys(STEPS, 0.5)
+        self.person = ""
+
+    def bring(self, table: str, age: int, run: str, messages: list[str] | None = None) -> None:
+        """Ingest rows of a date."""
+        self.rounds += 1
+        start = datetime(TODAY.year, TODAY.month, TODAY.day, tzinfo=UTC) - timedelta(days=age)
+        own = {"run": run, "incarnation": 1000 + self.rounds, "start": start}
+        rows = step_rows(ROWS, **own) if messages is None else _lines(messages, own)
+        self.site.bring(rows, table, run=run, incarnation=1000 + self.rounds)
+
+    def run(self) -> None:
+        """Kill until every step died often enough."""
+        self.bring("logs", 400, "held", ["evidence"] * 5)
+        until = TODAY + timedelta(days=99)
+        set_hold(self.site.lake, CONTRACTS, ["table=logs", "run=held"], "a case", until, "Lee Gal")
+        while min(self.killed.values()) < self.kills:
+            for kind in STEPS:
+                getattr(self, kind)()
+
+    def apply(self) -> None:
+        """Have rows of a date go for good."""
+        self.bring("steps", 60 + self.rounds, "gone")
+        self._to_the_end("apply", self._planned())
+        assert not self.site.rows("steps")
+
+    def archive(self) -> None:
+        """Have rows of a date move."""
+        person = f"person{self.rounds}@example.org"
+        self.bring("logs", 12 + self.rounds % 60, "cold", [f"mail {person}", *["by nobody"] * (ROWS - 1)])
+        before = sum(one.rows for one in archives(self.site.lake))
+        self._to_the_end("archive", self._planned())
+        assert sum(one.rows for one in archives(self.site.lake)) == before + ROWS
+        assert {row["run"] for row in self.site.rows("logs")} == {"held"}
+        self.person = person
+
+    def rehydrate(self) -> None:
+        """Bring all back that is archived."""
+        some = archives(self.site.lake)
+        until = TODAY + timedelta(days=self.chance.randint(1, 300))
+        made = rehydration.write_down(self.site.lake, some, until, "Ann Author")
+        rehydration.approve(self.site.lake, made.name, APPROVER)
+        self._to_the_end("rehydrate", made.name)
+        (back,) = [one for one in rehydrated(self.site.lake) if one.name == made.name]
+        assert back.rows == sum(one.rows for one in some)
+        found = ask(self.site.lake, "SELECT count(*) AS n FROM logs", rehydrated=True).rows.to_pylist()
+        assert found[0]["n"] >= back.rows + 5
+
+    def erase(self) -> None:
+        """Take a person out of the archive and from what came back."""
+        before = sum(one.rows for one in archives(self.site.lake))
+        reach = Reach(self.site.lake, self._spool())
+        subject = subject_of(self.site.lake, [self.person])
+        made = make_erasure(reach, subject)
+        approve_erasure(self.site.lake, made.name, APPROVER)
+        self._to_the_end("erase", f"{made.name} {self.person}")
+        assert sum(one.rows for one in archives(self.site.lake)) == before - 1
+        assert search(self.site.lake, self._spool(), [self.person]).found == ()
+
+    def _planned(self) -> str:
+        made = make_plan(self.site.lake, CONTRACTS, self.policies, TODAY)
+        assert made is not None
+        approve(self.site.lake, made.name, APPROVER, "as agreed")
+        return made.name
+
+    def _spool(self) -> Spool:
+        return Spool(str(self.site.spool))
+
+    def _to_the_end(self, kind: str, name: str) -> None:
+        """Kill a step some times at random, then let it end; look at all."""
+        for _ in range(self.chance.randint(2, 5)):
+            child = self._child(kind, name)
+            time.sleep(self.chance.random() * self.length_s[kind])
+            if child.poll() is None:
+                os.kill(child.pid, signal.SIGKILL)
+                self.killed[kind] += 1
+            child.communicate()
+        child = self._child(kind, name)
+        began = time.monotonic()  # what it takes without its imports
+        out, err = child.communicate(timeout=300)
+        assert (child.returncode, out) == (0, "done\n"), err
+        self.length_s[kind] = max(0.05, time.monotonic() - began)
+        self._look()
+
+    def _child(self, kind: str, name: str) -> "subprocess.Popen[str]":
+        arguments = [self.site.lake.uri, str(self.site.spool), str(self.folder / "policies"), kind, name]
+        child = subprocess.Popen(
+            [sys.executable, str(CHILD), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n", child.communicate()
+        return child
+
+    def _look(self) -> None:
+        lake = self.site.lake
+        assert unaccounted(lake) == []
+        assert prove(lake).whole
+        self.site.balances()
+        assert len([row for row in self.site.rows("logs") if row["run"] == "held"]) == 5
+        assert [why for one in examine(lake, archives(lake)) for why in one.faults] == []
+
+
+def _lines(messages: list[str], own: dict[str, Any]) -> pa.Table:
+    return any_rows("logs", len(messages), message=messages, **own)
+
+
+def main() -> None:
+    """Run the campaign."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--kills", type=int, default=100, help="kills of each step at least")
+    parser.add_argument("--seed", type=int, default=20261124)
+    told = parser.parse_args()
+    began = time.monotonic()
+    campaign = Campaign(told.folder, told.kills, told.seed)
+    campaign.run()
+    kills = ", ".join(f"{kind} {count}" for kind, count in campaign.killed.items())
+    print(f"kills: {kills}; {campaign.rounds} segments, {time.monotonic() - began:,.0f} s: holds")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""One step of the campaign of kills over retention: apply, archive, rehydrate or erase, to be killed on the way.
+
+Usage: retention_child.py LAKE SPOOL POLICIES STEP NAME; prints ``ready`` before it begins.
+"""
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ranklake.lake.archives.rehydrated import remove_expired
+from ranklake.lake.contracts.load import load_contracts
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake
+from ranklake.retention.apply import apply
+from ranklake.retention.archive.rehydrate import rehydrate
+from ranklake.retention.archive.sweeping import sweep_archives
+from ranklake.retention.erasure.apply import apply as erase
+from ranklake.retention.erasure.reach import Reach
+from ranklake.retention.erasure.subject import subject_of
+from ranklake.retention.policy import load_policies
+from ranklake.retention.sweep import sweep
+
+OPERATOR = "Otto Operator"
+
+
+def step(lake_uri: str, spool_uri: str, place: str, kind: str, name: str) -> None:
+    """Carry out one step, as the commands do."""
+    lake, spool = Lake.open(lake_uri), Spool(spool_uri)
+    contracts = load_contracts()
+    policies = load_policies(contracts, Path(place))
+    if kind in {"apply", "archive"}:
+        apply(lake, name, OPERATOR, contracts, policies)
+        sweep(lake, spool, OPERATOR)
+        sweep_archives(lake)
+    elif kind == "rehydrate":
+        rehydrate(lake, name, OPERATOR, policies)
+        remove_expired(lake, datetime.now(UTC).date())
+    else:
+        erasure, _, values = name.partition(" ")
+        erase(Reach(lake, spool), erasure, subject_of(lake, values.split(",")), OPERATOR)
+
+
+if __name__ == "__main__":
+    print("ready", flush=True)
+    step(*sys.argv[1:])
+    print("done", flush=True)
