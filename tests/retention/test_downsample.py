@@ -1,6 +1,12 @@
 """Rows that are old enough become interval aggregates: exact, once, and whatever kills whoever does it."""
 
 import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
 from collections import defaultdict
 from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
@@ -270,6 +276,48 @@ def test_killed_on_the_way_it_converges(site, policies, monkeypatch, table):
         moments[0]: [math.fsum(values)]
     }
     assert unaccounted(site.lake) == []
+
+
+CHILD = """
+import sys
+from datetime import date
+from pathlib import Path
+from ranklake.lake.storage.store import Lake
+from ranklake.retention.apply import apply
+from ranklake.retention.policy import load_policies
+
+uri, place, name, today = sys.argv[1:]
+lake = Lake.open(uri)
+contracts = lake.contracts()
+print("ready", flush=True)
+apply(lake, name, "Otto Operator", contracts, load_policies(contracts, Path(place)), date.fromisoformat(today))
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_it_converges(site, policies, tmp_path):
+    """SIGKILL at random moments of the application: each row is counted in aggregates once, and gone."""
+    chance = random.Random(7)
+    found = policies(SCALARS)
+    sums = {}
+    for segment in range(8):
+        moments, values = bring_scalars(site, 60, age=60 - segment, segment=segment)
+        sums[moments[0]] = [math.fsum(values)]
+    made = plan(site, TODAY, found)
+    agree(site, made.name)
+    arguments = [site.lake.uri, str(tmp_path / "policies"), made.name, TODAY.isoformat()]
+    for _ in range(10):
+        child = subprocess.Popen([sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, text=True)
+        assert child.stdout.readline() == "ready\n"
+        time.sleep(chance.random() * 0.5)  # where it is then is what differs
+        os.kill(child.pid, signal.SIGKILL)
+        child.communicate()
+    done, _ = carry_out(site, made.name, TODAY, found)
+    assert done.state == "applied"
+    assert site.rows("scalars") == []
+    assert {begin: [row["sum"] for row in rows] for begin, rows in told(site).items()} == sums
+    assert unaccounted(site.lake) == []
+    site.balances()
 
 
 def test_aggregates_that_count_other_rows_are_refused(site, policies, monkeypatch):
