@@ -1,0 +1,48 @@
+"""Archives on S3's protocol, as moto speaks it: storage classes, tags, and what has to be asked for."""
+
+import pytest
+from archiving import STEPS, archived, policies_in
+from governed import Site
+from retaining import TODAY, bring_days, days_ago
+from stores import Store, moto_server, s3_storage
+
+from ranklake.lake.archives.objects import AtHand, look
+from ranklake.lake.archives.place import open_place
+from ranklake.lake.archives.register import archives
+from ranklake.lake.archives.soundness import examine
+from ranklake.lake.storage.store import Lake
+from ranklake.retention.archive.rehydrate import Waiting, rehydrate
+from ranklake.retention.archive.rehydration import approve, chosen, write_down
+
+pytestmark = pytest.mark.moto
+
+
+@pytest.fixture
+def storage(tmp_path):
+    """Give options for a moto server with one bucket."""
+    with moto_server(tmp_path) as url:
+        yield s3_storage(url)
+
+
+def test_rows_lie_in_cold_storage_and_come_back(storage, tmp_path):
+    """Copies are moved to their class once they are sound, are asked for, and come back."""
+    site = Site(tmp_path)
+    place = Store("s3://bucket/lake", storage)
+    site.lake = Lake.create(place.uri, place.storage)
+    rule = STEPS.replace("to: TO", "to: TO, storage_class: GLACIER, tag: keep=cold")
+    found = policies_in(tmp_path, rule, to="s3://bucket/archive")
+    bring_days(site, (40,))
+    archived(site, found)
+    (one,) = archives(site.lake)
+    (looked,) = examine(site.lake, [one])
+    assert (looked.files, looked.unread, looked.faults) == (0, 1, ())
+    cold = open_place(site.lake, one.uri)
+    (path,) = [path for path in cold.fs.find(cold.path("tables")) if path.endswith(".parquet")]
+    assert look(cold, path).at_hand is AtHand.COLD
+    made = write_down(site.lake, chosen(site.lake, "steps", days_ago(90).date(), TODAY), days_ago(-7).date(), "Ann")
+    approve(site.lake, made.name, "Ada Approver")
+    done = rehydrate(site.lake, made.name, "Otto", found)
+    if isinstance(done, Waiting):
+        assert done.files == 1
+        done = rehydrate(site.lake, made.name, "Otto", found)
+    assert done.rows == 10
