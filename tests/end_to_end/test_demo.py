@@ -79,6 +79,15 @@ def test_every_step_the_trainer_counted_is_stored(plain):
     assert all(0.98 <= row["phases_ratio"] <= 1.0 for row in said["shares"]["rows"])
 
 
+def test_the_demo_is_held_against_a_known_truth(folder, plain):
+    """The short form of calibration went through a lake of its own: what is counted is exact, durations are near."""
+    told = plain["calibration"]["comparisons"]
+    assert len(told) == 14
+    assert [one for one in told if not one["passed"]] == []
+    assert (folder / "calibration" / "lake" / "ranklake.json").exists()
+    assert plain["calibration"]["run"] not in {row["run"] for row in plain["summary"]["rows"]}
+
+
 def test_what_is_recorded_beside_steps(folder, plain, monkeypatch, capsys):
     """Host samples, code, the data's fingerprint, a checkpoint that hashes to what was recorded, and log lines."""
     said = plain

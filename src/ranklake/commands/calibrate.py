@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ranklake.calibration.compare import Comparison, compare_at
+from ranklake.calibration.short import FEWEST_STEPS
 from ranklake.calibration.truth import RANKS, experiment
 from ranklake.capture.recover import recover
 from ranklake.commands.options import json_option
@@ -28,13 +29,12 @@ _COLUMNS = (
     *numbers(("off by", "may be")),
     TextColumn(""),
 )
-_FEWEST_STEPS = 90
 
 
 @click.command()
 @click.option(
     "--steps",
-    type=click.IntRange(_FEWEST_STEPS),
+    type=click.IntRange(FEWEST_STEPS),
     default=120,
     show_default=True,
     help="Steps of each of the two ranks.",

@@ -1,17 +1,19 @@
 """The demo's summary on a terminal: the run as `ranklake.views.run` shows any, the books, and what to try next."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from ranklake.calibration.compare import TIME_RATIO, Comparison
 from ranklake.demo.facts import Facts
 from ranklake.terminal import width
 from ranklake.views.run import run_lines
 
 
-def summary_lines(facts: Facts, command: str) -> list[str]:
+def summary_lines(facts: Facts, comparisons: Sequence[Comparison], command: str) -> list[str]:
     """Return the summary as lines; `command` is what to type before a question to the lake."""
     counted = {rank: f"{count:,}" for rank, count in facts.counted.items()}
     lines = ["", *run_lines(facts.of_run, width(), counted, facts.verified), ""]
-    lines += [*_books(facts), _checks(facts.checks), ""]
+    lines += [*_books(facts), _checks(facts.checks), *_calibration(comparisons), ""]
     lines += ["try next", *(f'  {command} "{sql}"' for sql in _questions(facts.of_run.run))]
     return lines
 
@@ -32,6 +34,16 @@ def _books(facts: Facts) -> list[str]:
 def _checks(checks: dict[str, Any]) -> str:
     outcomes = ", ".join(f"{count:,} {status}" for status, count in checks["checks"].items()) or "nothing new to check"
     return f"checks      {outcomes}; {checks['quarantined_rows']:,} rows quarantined"
+
+
+def _calibration(comparisons: Sequence[Comparison]) -> list[str]:
+    """Return how far tables are from an experiment whose truth is known, and what they have wrong."""
+    right = sum(one.passed for one in comparisons)
+    off = max((one.error for one in comparisons if one.tolerance == TIME_RATIO and one.error is not None), default=None)
+    durations = "" if off is None else f"; durations off by at most {off:.2%}"
+    lines = [f"calibration {right} of {len(comparisons)} claims about an experiment of known truth hold{durations}"]
+    wrong = [one for one in comparisons if not one.passed]
+    return lines + [f"            WRONG: {one.what}: {one.telemetry} {one.unit}, in truth {one.truth}" for one in wrong]
 
 
 def _questions(run: str) -> list[str]:
