@@ -110,7 +110,9 @@ def _range(there: list[tuple[Any, Count]], total: Count) -> tuple[Any, Any, Coun
     """Return the range of several values with the highest score; both ends of it have failing rows."""
     rows = [0, *accumulate(one.rows for _, one in there)]
     failed = [0, *accumulate(one.failed for _, one in there)]
-    odd = [place for place, (_, one) in enumerate(there) if one.failed * total.rows > total.failed * one.rows]
+    odd = [place for place, (_, one) in enumerate(there) if one.failed]
+    if len(odd) > MOST_ENDS:  # the best range may end with a value that fails less often than all rows do, but hardly
+        odd = [place for place in odd if there[place][1].failed * total.rows > total.failed * there[place][1].rows]
     best, score = None, -math.inf
     for begin in odd if len(odd) <= MOST_ENDS else ():
         for end in odd:
