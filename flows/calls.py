@@ -25,6 +25,7 @@ from ranklake.lake.ingest.run import ingest
 from ranklake.lake.life.changes import changes
 from ranklake.lake.maintenance.run import upkeep
 from ranklake.lake.oncall.facts import on_call
+from ranklake.lake.query.roles import RoleError
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.runs.report import runs_state
 from ranklake.lake.shares.register import shares
@@ -40,11 +41,13 @@ from ranklake.rehash import rehash
 from ranklake.retention.apply import apply
 from ranklake.retention.plan import make_plan
 from ranklake.retention.policy import PolicyError
+from ranklake.retention.report.compliance import Compliance, compliance
 from ranklake.retention.report.facts import governance
 from ranklake.retention.reviews import record_overdue
 from ranklake.retention.sweep import sweep
 from ranklake.views.html import (
     cluster_pages,
+    compliance_pages,
     executive_pages,
     governance_pages,
     oncall_pages,
@@ -52,6 +55,7 @@ from ranklake.views.html import (
     run_pages,
 )
 from ranklake.views.html.site import Section, publish
+from ranklake.views.html.unusable import unusable
 
 Progress = Callable[[int, int], None]
 
@@ -167,8 +171,32 @@ def _governance(context: Context, lake: Lake) -> Section:
     try:
         policies = context.policies(lake)
     except PolicyError as error:
-        return governance_pages.unusable(lake.uri.rstrip("/").rpartition("/")[2], error.what)
+        return unusable("governance", lake.uri.rstrip("/").rpartition("/")[2], "The policies", error.what)
     return governance_pages.section(governance(lake, policies, datetime.now(UTC).date()))
+
+
+def compliance_of(context: Context, lake: Lake) -> Compliance:
+    """Return the state of compliance under the configured policies and roles.
+
+    Raises `ranklake.retention.policy.PolicyError` and `ranklake.lake.query.roles.RoleError`.
+    """
+    has_roles = bool(context.config.sql.roles)
+    roles = context.roles(lake) if has_roles else {}
+    lacking = "" if has_roles else "No roles are defined: whoever may read the bucket sees everything"
+    references = {
+        "[capture] encryption_key": context.config.capture.encryption_key,
+        "[masking] key": context.config.masking.key,
+        "[plans] key": context.config.plans.key,
+        "[shares] key": context.config.shares.key,
+    }
+    return compliance(lake, context.policies(lake), roles, lacking, references)
+
+
+def _compliance(context: Context, lake: Lake) -> Section:
+    try:
+        return compliance_pages.section(compliance_of(context, lake))
+    except (PolicyError, RoleError) as error:
+        return unusable("compliance", lake.uri.rstrip("/").rpartition("/")[2], "Policies or roles", error.what)
 
 
 SECTIONS: Final[Mapping[str, Callable[[Context, Lake, str], Section]]] = MappingProxyType(
@@ -179,6 +207,7 @@ SECTIONS: Final[Mapping[str, Callable[[Context, Lake, str], Section]]] = Mapping
         "cluster": lambda _, lake, __: cluster_pages.section(cluster_state(lake)),
         "executive": lambda _, lake, __: executive_pages.section(fleet_state(lake)),
         "governance": lambda context, lake, _: _governance(context, lake),
+        "compliance": lambda context, lake, _: _compliance(context, lake),
     }
 )
 """Sections of the report by name: what makes them, in the order of the navigation."""

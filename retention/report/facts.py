@@ -94,7 +94,7 @@ def governance(lake: "Lake", policies: "Policies", today: date) -> Governance:
     return Governance(
         lake=lake.uri.rstrip("/").rpartition("/")[2],
         today=today,
-        policies=f"{_name(policies)} (SHA-256 {policies.sha256[:12]}…)",
+        policies=policies_name(policies),
         needs=tuple(needs),
         totals=_of(ask, "totals"),
         tables=_of(ask, "tables", today=today.isoformat(), policies=_values(lake, contracts, policies)),
@@ -111,8 +111,10 @@ def governance(lake: "Lake", policies: "Policies", today: date) -> Governance:
     )
 
 
-def _name(policies: "Policies") -> str:
-    return "that come with ranklake" if policies.place == PACKAGED else f"of {policies.place.name}"
+def policies_name(policies: "Policies") -> str:
+    """Return which policies these are, without where they lie."""
+    name = "that come with ranklake" if policies.place == PACKAGED else f"of {policies.place.name}"
+    return f"{name} (SHA-256 {policies.sha256[:12]}…)"
 
 
 def _of(ask: Ask, name: str, **fills: str) -> Answered:

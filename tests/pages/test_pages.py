@@ -4,6 +4,7 @@ import os
 import shutil
 from datetime import timedelta
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 from governed import Site, under
@@ -16,6 +17,7 @@ from ranklake.lake.catalog.refresh import refresh
 from ranklake.lake.fleet.cluster import cluster_state
 from ranklake.lake.fleet.facts import fleet_state
 from ranklake.lake.oncall.facts import on_call
+from ranklake.lake.query.role_file import load_roles
 from ranklake.lake.runs.asking import asking
 from ranklake.lake.runs.compare import compare
 from ranklake.lake.runs.plotted import plotted
@@ -25,8 +27,17 @@ from ranklake.lake.storage.store import Lake
 from ranklake.quality.check import run_checks
 from ranklake.quality.report.gather import gather
 from ranklake.retention.holds import set_hold
+from ranklake.retention.report.compliance import compliance
 from ranklake.retention.report.facts import governance
-from ranklake.views.html import cluster_pages, compare_pages, executive_pages, governance_pages, oncall_pages, run_pages
+from ranklake.views.html import (
+    cluster_pages,
+    compare_pages,
+    compliance_pages,
+    executive_pages,
+    governance_pages,
+    oncall_pages,
+    run_pages,
+)
 from ranklake.views.html.quality_pages import section
 from ranklake.views.html.site import publish
 
@@ -44,7 +55,9 @@ PAGES = (
     "oncall/index.html",
     "cluster/index.html",
     "governance/index.html",
+    "compliance/index.html",
 )
+ROLES = Path(__file__).parents[2] / "retention" / "roles.yaml"
 LIMIT_LOSS = """
 extends: steps
 checks:
@@ -86,6 +99,8 @@ def report(tmp_path_factory):
     refresh(site.lake)
     set_hold(site.lake, CONTRACTS, ["run=r1"], "a case", TODAY + timedelta(days=9), "Lena Legal")
     made = *made, governance_pages.section(governance(site.lake, POLICIES, TODAY))
+    roles = load_roles(ROLES, CONTRACTS)
+    made = *made, compliance_pages.section(compliance(site.lake, POLICIES, roles, "", {"[masking] key": "env:KEY"}))
     made = *made, oncall_pages.section(on_call(lake)), cluster_pages.section(cluster_state(lake))
     publish(Lake.place(str(site.folder / "out")), section(gather(under(site.lake, overlay))), *made)
     return site.folder / "out"

@@ -6,7 +6,8 @@ from ranklake.commands.completing import complete_runs
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option, optional_lake
 from ranklake.context import Context
-from ranklake.flows.calls import SECTIONS, report_of
+from ranklake.flows.calls import SECTIONS, compliance_of, report_of
+from ranklake.retention.report.record import markdown
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 from ranklake.views.words import counted
@@ -122,6 +123,36 @@ def governance(context: Context, out: str, *, as_json: bool) -> int:
     Reads the catalog's tables; run 'ranklake catalog refresh' first. All is told as of today. Removes nothing.
     """
     return _write(context, ("governance",), out, as_json=as_json)
+
+
+@report.command()
+@_out_option
+@lake_option
+@json_option
+@with_context
+def compliance(context: Context, out: str, *, as_json: bool) -> int:
+    """Write the page of compliance: which role sees which classified column how, grants and their use, keys, the trail.
+
+    Also how the lake's store encrypts and where it is, and the data-protection record, which 'ranklake report record'
+    prints.
+    """
+    return _write(context, ("compliance",), out, as_json=as_json)
+
+
+@report.command()
+@lake_option
+@json_option
+@with_context
+def record(context: Context, *, as_json: bool) -> None:
+    """Print the data-protection record: what is held about people, for what, how long, and who receives it.
+
+    Contracts, policies and roles say it. Markdown, or with --json the same as JSON.
+    """
+    found = compliance_of(context, context.open_lake())
+    if as_json:
+        show_json([one.plain() for one in found.record])
+    else:
+        click.echo(markdown(found.record, found.lake, found.policies))
 
 
 def _write(context: Context, sections: tuple[str, ...], out: str, run: str = "", *, as_json: bool) -> int:

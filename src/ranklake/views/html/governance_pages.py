@@ -133,16 +133,6 @@ def section(found: Governance) -> Section:
     return Section(SECTION, "Governance", state, headline, HOME, (page,), (Entry("Governance", "page", state, HOME),))
 
 
-def unusable(lake: str, why: str) -> Section:
-    """Return the section of a lake whose policies cannot be used: nothing of what they say is known."""
-    told = {"lake": lake, "headline": f"The policies cannot be used: {why}", "state": "failing", "hint": "",
-            "needs": [], "more": 0, "figures": [], "charts": [], "tables": []}  # fmt: skip
-    digest = hashlib.sha256(repr(told).encode("utf-8", "surrogatepass")).hexdigest()
-    page = Page(HOME, "Governance", "overview.html", lambda: told, digest)
-    entry = Entry("Governance", "page", "failing", HOME)
-    return Section(SECTION, "Governance", "failing", str(told["headline"]), HOME, (page,), (entry,))
-
-
 def _facts(found: Governance, headline: str, state: str) -> Mapping[str, Any]:
     return {
         "lake": found.lake,

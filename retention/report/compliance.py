@@ -1,0 +1,150 @@
+"""The facts of the compliance page: who sees what, by which grants, by which keys, and what the trail says."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ranklake.lake.audit.heads import head_records
+from ranklake.lake.grants.access import Access, accesses
+from ranklake.lake.grants.grant import register
+from ranklake.lake.runs.asking import Answered, Row, asking, sql_text
+from ranklake.lake.runs.need import Need
+from ranklake.lake.storage.posture import Posture, posture
+from ranklake.retention.report.facts import policies_name
+from ranklake.retention.report.record import CLASSIFIED, Activity, record
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.query.roles import Role
+    from ranklake.lake.storage.store import Lake
+    from ranklake.retention.rules.model import Policies
+
+_FILE: Final = "file:"
+
+
+@dataclass(frozen=True, slots=True)
+class Compliance:
+    """What a compliance officer should know.
+
+    Attributes
+    ----------
+    lake, policies
+        Last part of its location; which policies.
+    roles, no_roles
+        Names of the roles, and why there are none.
+    needs
+        What needs a look.
+    columns
+        Classified columns of every table, and how each role sees them.
+    unmasked
+        How many pairs of a role and a classified column there are in which its values are seen as they are.
+    grants
+        By role: how many are in force, how often and when last they were used. No names.
+    trail, anchors
+        The audit trail; the places of its heads, and how many rows the last head there covers.
+    keys, places
+        Which keys are configured, by reference; how places are encrypted, and where they are.
+    record
+        The data-protection record.
+    """
+
+    lake: str
+    policies: str
+    roles: tuple[str, ...]
+    no_roles: str
+    needs: tuple[Need, ...]
+    columns: tuple[Row, ...]
+    unmasked: int
+    grants: tuple[Row, ...]
+    trail: Answered
+    anchors: tuple[Row, ...]
+    keys: tuple[Row, ...]
+    places: tuple[Posture, ...]
+    record: tuple[Activity, ...]
+
+
+def compliance(
+    lake: "Lake", policies: "Policies", roles: "Mapping[str, Role]", no_roles: str, references: Mapping[str, str]
+) -> Compliance:
+    """Return the state of compliance; `references` are those to keys, by setting. Reads, and writes nothing.
+
+    Raises what queries and the audit trail's places raise.
+    """
+    now = datetime.now(UTC)
+    contracts = lake.contracts()
+    rows = tuple(_columns(contracts, roles))
+    access, known = accesses(lake), register(lake)
+    grants = tuple(_grants(sorted({*roles, *(one.role for one in known.values())}), access))
+    anchors = tuple(_anchors(lake))
+    needs = [
+        Need(
+            "warning",
+            f"A grant of role {one.grant.role} needs a look: {one.grant.name}",
+            remark,
+            "ranklake grants review",
+        )
+        for one in access
+        for remark in one.remarks
+    ]
+    seen = sum(row[name] == "seen" for row in rows for name in roles)
+    return Compliance(
+        lake=lake.uri.rstrip("/").rpartition("/")[2],
+        policies=policies_name(policies),
+        roles=tuple(roles),
+        no_roles=no_roles,
+        needs=tuple(needs),
+        columns=rows,
+        unmasked=seen,
+        grants=grants,
+        trail=asking(lake)(sql_text("ranklake.retention.report", "trail")),
+        anchors=anchors,
+        keys=tuple(_keys(references, now)),
+        places=(posture("lake", lake),),
+        record=record(contracts, policies, roles),
+    )
+
+
+def _columns(contracts: "Mapping[str, Contract]", roles: "Mapping[str, Role]") -> Iterator[Row]:
+    for contract in contracts.values():
+        told = {name: {one.column.name: one.said for one in role.sights(contract)} for name, role in roles.items()}
+        for column in contract.columns:
+            if column.class_ in CLASSIFIED:
+                seen = {
+                    name: told[name][column.name] if role.sees(contract.table) else "no access"
+                    for name, role in roles.items()
+                }
+                about = f"{contract.table}.{column.name}"
+                yield {"about": about, "class": column.class_, "mask": column.mask or "by class", **seen}
+
+
+def _grants(roles: list[str], access: list[Access]) -> Iterator[Row]:
+    for role in roles:
+        mine = [one for one in access if one.grant.role == role]
+        yield {
+            "role": role,
+            "grants": len(mine),
+            "queries": sum(one.queries for one in mine),
+            "last_used": max((one.last_used for one in mine if one.last_used is not None), default=None),
+            "next_end": min((one.grant.until for one in mine), default=None),
+            "to_review": sum(bool(one.remarks) for one in mine),
+        }
+
+
+def _anchors(lake: "Lake") -> Iterator[Row]:
+    for number, place in enumerate(head_records(lake)):
+        yield {"place": "witness" if number else "beside the table", "rows": place.last().rows}
+
+
+def _keys(references: Mapping[str, str], now: datetime) -> Iterator[Row]:
+    """Yield where keys are, without their places: a file says how old it is, and nothing else does."""
+    for setting, reference in references.items():
+        kind, age = reference.partition(":")[0] if reference else "not configured", None
+        if reference.startswith(_FILE):
+            try:
+                written = datetime.fromtimestamp(Path(reference.removeprefix(_FILE)).stat().st_mtime, UTC)
+                age = (now - written).days
+            except OSError:
+                kind = "file, which is not here"
+        yield {"setting": setting, "kind": kind, "age_days": age}

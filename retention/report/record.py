@@ -1,0 +1,112 @@
+"""The data-protection record: per table what is held, for what, how long, and who receives it.
+
+All of it is from what is in force: contracts say what columns are and whom they are about, policies how long and on
+what grounds, roles who sees them and how.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.retention.rules.model import table_facts
+from ranklake.retention.rules.order import decide
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.query.roles import Role
+    from ranklake.retention.rules.model import Policies
+
+CLASSIFIED: Final = ("pseudonymous", "personal", "secret")
+"""Classes of columns whose values are about somebody, or open something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What is held in one table.
+
+    Attributes
+    ----------
+    table, what, owner
+        Which, what a row of it is, who answers for it.
+    classes
+        Columns by class, those whose values are about somebody.
+    rule, period_days, purpose, basis
+        The rule for rows that no other rule is about: its period (None: not deleted by time), why, on what grounds.
+    recipients
+        Roles that may ask the table, and what of those columns each sees as it is, masked, or not at all.
+    """
+
+    table: str
+    what: str
+    owner: str
+    classes: Mapping[str, tuple[str, ...]]
+    rule: str
+    period_days: int | None
+    purpose: str
+    basis: str
+    recipients: Mapping[str, Mapping[str, tuple[str, ...]]]
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self)
+
+
+def record(
+    contracts: "Mapping[str, Contract]", policies: "Policies", roles: "Mapping[str, Role]"
+) -> tuple[Activity, ...]:
+    """Return what is held in each table that has columns about somebody, by name."""
+    return tuple(_activity(one, policies, roles) for _, one in sorted(contracts.items()) if _classes(one))
+
+
+def _classes(contract: "Contract") -> dict[str, tuple[str, ...]]:
+    found = {name: tuple(one.name for one in contract.columns if one.class_ == name) for name in CLASSIFIED}
+    return {name: columns for name, columns in found.items() if columns}
+
+
+def _activity(contract: "Contract", policies: "Policies", roles: "Mapping[str, Role]") -> Activity:
+    facts = table_facts(contract)
+    made = decide(policies.rules, facts)
+    rule = made.rule or next((one for one in policies.rules if one.matches(facts)), None)  # why books are kept
+    purpose, basis = ("", "") if rule is None else (rule.reason, rule.basis)
+    return Activity(
+        contract.table,
+        contract.summary,
+        contract.owner,
+        _classes(contract),
+        made.said_by,
+        made.period_days,
+        purpose,
+        basis,
+        {name: dict(_seen(role, contract)) for name, role in roles.items() if role.sees(contract.table)},
+    )
+
+
+def _seen(role: "Role", contract: "Contract") -> Iterator[tuple[str, tuple[str, ...]]]:
+    sights = [one for one in role.sights(contract) if one.column.class_ in CLASSIFIED]
+    said = {
+        "seen": [one.column.name for one in sights if one.said == "seen"],
+        "masked": [f"{one.column.name} ({one.said})" for one in sights if one.said not in {"seen", "hidden"}],
+        "hidden": [one.column.name for one in sights if one.said == "hidden"],
+    }
+    yield from ((how, tuple(names)) for how, names in said.items() if names)
+
+
+def markdown(record: tuple[Activity, ...], lake: str, policies: str) -> str:
+    """Return a record as Markdown."""
+    lines = ["# Data-protection record", "", f"Lake {lake}, under the policies {policies}.", ""]
+    for one in record:
+        period = "not deleted by time" if one.period_days is None else f"{one.period_days:,} days"
+        lines += [f"## {one.table}", "", one.what, "", f"- Owner: {one.owner}"]
+        lines += [f"- Data, {name}: {', '.join(columns)}" for name, columns in one.classes.items()]
+        lines += [f"- Kept: {period} (rule {one.rule})"]
+        lines += [f"- Purpose: {one.purpose}"] if one.purpose else []
+        lines += [f"- Grounds: {one.basis}"] if one.basis else []
+        for role, seen in one.recipients.items():
+            lines.append(f"- Recipient: role {role}: {_told(seen)}")
+        lines += [] if one.recipients else ["- Recipients: no role; whoever may read the bucket"]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _told(seen: Mapping[str, tuple[str, ...]]) -> str:
+    return "; ".join(f"{how} {', '.join(columns)}" for how, columns in seen.items())
