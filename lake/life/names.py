@@ -25,7 +25,7 @@ def renamed(lake: "Lake") -> dict[str, Renamed]:
     """Return the metrics that others took the place of, by their name; those that have a column are not among them."""
     every = lives(lake)
     return {
-        name: _renamed(lake, every, name) for name, life in every.items() if life.links and not _has_column(lake, name)
+        name: _renamed(lake, every, name) for name, life in every.items() if life.links and not has_column(lake, name)
     }
 
 
@@ -34,7 +34,7 @@ def _renamed(lake: "Lake", every: Mapping[str, Life], name: str) -> Renamed:
     newest = [every[name], *(one.life for one in newer)]
     if parts := next((one.links for one in newest if len(one.links) > 1), ()):
         return Renamed(why_not=f"split into {', '.join(link.name for link in parts)}; {_ASK}")
-    if column := next((one.life.metric for one in newer if _has_column(lake, one.life.metric)), ""):
+    if column := next((one.life.metric for one in newer if has_column(lake, one.life.metric)), ""):
         return Renamed(why_not=f"recorded as {column}, which has a column, now; {_ASK}")
     names = ", ".join(literal(one) for one in (name, *(one.life.metric for one in newer)))
     for table in _LONG:
@@ -43,7 +43,8 @@ def _renamed(lake: "Lake", every: Mapping[str, Life], name: str) -> Renamed:
     return Renamed(tuple((one.life.metric, one.factor, one.offset) for one in sorted(newer, key=lambda one: -one.age)))
 
 
-def _has_column(lake: "Lake", name: str) -> bool:
+def has_column(lake: "Lake", name: str) -> bool:
+    """Say whether a metric is a column of a table of its own kind, and not rows under its name."""
     known = lake.metrics().get(name)
     place = (known.stored_in or "").partition(".")[0] if known is not None else ""
     return bool(place) and place not in _LONG

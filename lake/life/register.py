@@ -9,6 +9,8 @@ from dataclasses import asdict
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow.compute as pc
+
 from ranklake.errors import did_you_mean
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.load import contract
@@ -31,8 +33,8 @@ def lives(lake: "Lake") -> dict[str, Life]:
 
 def transitions(lake: "Lake") -> list[Transition]:
     """Return the transitions of the trail, oldest first, those that came to nothing included."""
-    rows = read(lake, contract(audit.TABLE), _COLUMNS).to_pylist()
-    mine = [row for row in rows if row["action"].startswith(ACTION)]
+    rows = read(lake, contract(audit.TABLE), _COLUMNS)
+    mine = rows.filter(pc.starts_with(rows["action"], ACTION)).to_pylist()
     return [_read(row) for row in sorted(mine, key=lambda row: row["seq"])]
 
 

@@ -19,8 +19,7 @@ from ranklake.lake.rollups.anew import FromInputs
 from ranklake.lake.rollups.due import changed_inputs, due_days
 from ranklake.lake.rollups.inputs import Tables
 from ranklake.lake.rollups.lineage import Lineage
-from ranklake.lake.rollups.own import own_rollups
-from ranklake.lake.rollups.registry import chosen
+from ranklake.lake.rollups.named import rollups_of
 from ranklake.lake.rollups.runner import run_rollups
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ def preview(
     if not wanted:
         return Preview((), (), (), 0)
     rollups = _readers(lake, {one.table for one in wanted})
-    run = chosen([one.name for one in rollups], lake.config, own_rollups(lake.contracts()))  # also what these read
+    run = rollups_of(lake, [one.name for one in rollups])  # also what these read
     needed = {one.table for one in wanted} | {name for one in run for name in (one.name, *one.tables)}
     needed |= {name for name, one in lake.contracts().items() if one.kind == "system"}
     with scratch(place) as folder:
@@ -115,7 +114,7 @@ def _apply(copy: "Lake", one: "Migration", progress: "Progress | None") -> None:
 def _readers(lake: "Lake", tables: set[str]) -> "list[Rollup]":
     """Return the rollups that read some tables, or read what reads them, each after what it reads."""
     found, reach = [], set(tables)
-    for one in chosen(None, lake.config, own_rollups(lake.contracts())):
+    for one in rollups_of(lake):
         if reach & set(one.tables) or one.name in tables:
             found.append(one)
             reach.add(one.name)

@@ -26,8 +26,7 @@ from ranklake.lake.rollups.due import due_days, due_runs, reaches
 from ranklake.lake.rollups.evaluate import evaluate_runs
 from ranklake.lake.rollups.inputs import NOTHING, Key, Tables, day_of, partition
 from ranklake.lake.rollups.lineage import Lineage
-from ranklake.lake.rollups.own import own_rollups
-from ranklake.lake.rollups.registry import chosen
+from ranklake.lake.rollups.named import rollups_of
 from ranklake.lake.rollups.tasks import Computed, by_day, stands
 from ranklake.lake.rollups.work import Work
 
@@ -63,7 +62,7 @@ class FromInputs:
 
 
 def _rollups(lake: "Lake") -> "list[Rollup]":
-    return list(chosen(None, lake.config, own_rollups(lake.contracts())))
+    return list(rollups_of(lake))
 
 
 def _digest_of(inputs: Sequence[tuple[str, ...]]) -> str:

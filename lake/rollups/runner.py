@@ -18,8 +18,8 @@ from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import Due, changed_inputs, due_days, due_runs, reaches
 from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, Tables, day_of, partition
 from ranklake.lake.rollups.lineage import Lineage
-from ranklake.lake.rollups.own import OwnRollupError, own_rollups
-from ranklake.lake.rollups.registry import chosen
+from ranklake.lake.rollups.named import rollups_of
+from ranklake.lake.rollups.own import OwnRollupError
 from ranklake.lake.rollups.work import Work
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def run_rollups(
     and `ranklake.lake.contracts.errors.ContractError` for an overlay that the lake cannot be written under.
     """
     lake.keep_overlay()
-    rollups = chosen(names, lake.config, own_rollups(lake.contracts()))
+    rollups = rollups_of(lake, names)
     tables = Tables(lake)
     with Lineage(lake) as lineage:
         found = _Round(tables, lineage, workers or InProcess(), full=full)
@@ -197,7 +197,7 @@ def recompute(
     taken as they are. Raises `DamagedFileError` where inputs are damaged; damaged files of the rollup itself are what
     this mends.
     """
-    (rollup,) = (one for one in chosen([name], lake.config, own_rollups(lake.contracts())) if one.name == name)
+    (rollup,) = (one for one in rollups_of(lake, [name]) if one.name == name)
     with Lineage(lake) as lineage:
         return _recompute(Tables(lake), lineage, rollup, days, dry_run=dry_run)
 

@@ -39,8 +39,11 @@ class Curves:
     metrics: Answered
 
 
-def curves(ask: Ask, run: str, rank_steps: int) -> Curves:
-    """Return the curves of a run that has so many rows in ``steps``."""
+def curves(ask: Ask, run: str, rank_steps: int, scalars: str = "scalars") -> Curves:
+    """Return the curves of a run that has so many rows in ``steps``.
+
+    `scalars` is what is read in the place of that table, as `ranklake.lake.life.continuous` gives it.
+    """
     too_many = rank_steps > MOST_RANK_STEPS
     why = f"{rank_steps:,} rows are too many to sum up for a page" if too_many else ""
     losses = statements.of_run("band", run, parts=PARTS)
@@ -50,5 +53,5 @@ def curves(ask: Ask, run: str, rank_steps: int) -> Curves:
         losses=Answered(losses, (), why) if why else ask(losses),
         utilization=ask(statements.of_run("utilization", run, parts=PARTS)),
         heat=Answered(heat, (), why) if why else ask(heat),
-        metrics=ask(statements.of_run("metrics", run, parts=_METRIC_PARTS, most=MOST_METRICS)),
+        metrics=ask(statements.of_run("metrics", run, parts=_METRIC_PARTS, most=MOST_METRICS, scalars=scalars)),
     )

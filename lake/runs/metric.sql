@@ -3,7 +3,7 @@
 WITH axis AS (
 {axis}), mine AS (
   SELECT step, coalesce(agg_mean, value) AS mean, coalesce(agg_min, value) AS low, coalesce(agg_max, value) AS high
-  FROM scalars
+  FROM {scalars}
   WHERE run = $run AND metric = $metric AND step IS NOT NULL AND coalesce(agg_mean, value) IS NOT NULL
 )
 SELECT {part} AS part, min(step) AS step, min(tokens_seen) AS tokens_seen, min(elapsed_s) AS elapsed_s,

@@ -1,9 +1,10 @@
 -- Grain: one row per metric and 1/{parts} of its steps, of the {most} metrics that have most values by step. Inputs: scalars; step_rollup for the axes.
+-- Scalars with one name and unit for a metric that others took the place of.
 -- Means of values; extremes of any rank and step, of those that are finite.
 WITH axis AS (
 {axis}), mine AS (
   SELECT metric, step, coalesce(agg_mean, value) AS mean, coalesce(agg_min, value) AS low, coalesce(agg_max, value) AS high
-  FROM scalars
+  FROM {scalars}
   WHERE run = $run AND step IS NOT NULL AND coalesce(agg_mean, value) IS NOT NULL
 ), most AS (
   SELECT metric, count(*) AS n, min(step) AS first_step, max(step) AS last_step

@@ -75,7 +75,13 @@ class Plotted:
 
 
 def plotted(
-    ask: Ask, runs: Sequence[str], metrics: Sequence[str], units: Mapping[str, str], axis: str = "step", smooth: int = 0
+    ask: Ask,
+    runs: Sequence[str],
+    metrics: Sequence[str],
+    units: Mapping[str, str],
+    axis: str = "step",
+    smooth: int = 0,
+    scalars: str = "scalars",
 ) -> list[Plotted]:
     """Return each metric of each run, metric by metric.
 
@@ -89,26 +95,28 @@ def plotted(
         One of `AXES`.
     smooth
         Each point is the mean of itself and so many neighbours on either side. Gaps stay.
+    scalars
+        What is read in the place of that table, as `ranklake.lake.life.continuous` gives it.
 
     Raises
     ------
     NothingToPlotError
         No run has the metric, or none has it over that axis.
     """
-    return [one for metric in metrics for one in _of_metric(ask, runs, metric, units, axis, smooth)]
+    return [one for metric in metrics for one in _of_metric(ask, runs, metric, units, axis, smooth, scalars)]
 
 
 def _of_metric(
-    ask: Ask, runs: Sequence[str], metric: str, units: Mapping[str, str], axis: str, smooth: int
+    ask: Ask, runs: Sequence[str], metric: str, units: Mapping[str, str], axis: str, smooth: int, scalars: str
 ) -> list[Plotted]:
     name, column, unit = OF_STEPS.get(metric, ("metric", "mean", units.get(metric, "")))
     every = []
     for run in runs:
-        found = ask(statements.of_run(name, run, metric, parts=PARTS))
+        found = ask(statements.of_run(name, run, metric, parts=PARTS, scalars=scalars))
         rows = [row for row in found.rows if row[column] is not None]
         every.append(Plotted(run, metric, unit, column, found, _points(rows, column, axis, smooth)))
     if not any(one.points for one in every):
-        raise _nothing(ask, every, metric, axis)
+        raise _nothing(ask, every, metric, axis, scalars)
     return every
 
 
@@ -130,7 +138,7 @@ def smoothed(values: Sequence[float], neighbours: int) -> list[float]:
     return means
 
 
-def _nothing(ask: Ask, every: Sequence[Plotted], metric: str, axis: str) -> NothingToPlotError:
+def _nothing(ask: Ask, every: Sequence[Plotted], metric: str, axis: str, scalars: str) -> NothingToPlotError:
     """Return why there is nothing to plot."""
     of = every[0].run if len(every) == 1 else "the runs"
     reason = next((one.answered.reason for one in every if one.answered.reason), "")
@@ -140,7 +148,7 @@ def _nothing(ask: Ask, every: Sequence[Plotted], metric: str, axis: str) -> Noth
         return NothingToPlotError(f"{metric} of {of} has no {axis} to be drawn over", mend="draw it over --x step")
     known = {name for name, (file, column, _) in OF_STEPS.items() if _is_known(ask, every, file, column)}
     for one in every:
-        known |= {str(row["metric"]) for row in ask(statements.of_run("metric_names", one.run)).rows}
+        known |= {str(row["metric"]) for row in ask(statements.of_run("metric_names", one.run, scalars=scalars)).rows}
     what = f"{of} {'has' if len(every) == 1 else 'have'} no values by step of {metric!r}"
     return NothingToPlotError(what, mend=did_you_mean(metric, known) or "run 'ranklake rollup' first")
 

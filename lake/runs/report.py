@@ -7,6 +7,7 @@ from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
+from ranklake.lake.life.continuous import continuous
 from ranklake.lake.runs import statements
 from ranklake.lake.runs.asking import Answered, Ask, asking
 from ranklake.lake.runs.curves import Curves, curves
@@ -38,6 +39,8 @@ class RunsState:
         Runs that have a page, with a digest that changes with whatever the page tells.
     units
         Units of metrics by name.
+    scalars
+        What is read in the place of that table: metrics that others took the place of go on there under one name.
     ask, why
         Answer what pages ask when they are written: SQL; and why a run was slower than it had to be.
     """
@@ -47,6 +50,7 @@ class RunsState:
     listed: Answered
     marks: Mapping[str, str]
     units: Mapping[str, str]
+    scalars: str
     ask: Ask = field(repr=False)
     why: Callable[[str], Cause] = field(repr=False)
 
@@ -64,7 +68,7 @@ def runs_state(lake: "Lake", run: str = "") -> RunsState:
 
     Raises `ranklake.lake.runs.find.NoSuchRunError`, and what queries raise.
     """
-    ask = asking(lake)
+    ask, scalars = asking(lake), continuous(lake)
     listed = find(ask, Wanted(), "newest", MOST_LISTED)
     latest = [str(row["run"]) for row in listed.rows[:MOST_PAGES]]
     chosen = tuple(dict.fromkeys([*latest, *([named(ask, run)] if run else [])]))
@@ -72,20 +76,21 @@ def runs_state(lake: "Lake", run: str = "") -> RunsState:
         lake=lake.uri.rstrip("/").rpartition("/")[2],
         totals=ask(statements.totals()),
         listed=listed,
-        marks=_marks(ask, chosen),
+        marks=_marks(ask, chosen, scalars),
         units={name: metric.unit for name, metric in lake.metrics().items()},
+        scalars=scalars,
         ask=ask,
         why=partial(slowed, lake),
     )
 
 
-def run_state(ask: Ask, run: str) -> RunState:
-    """Return all that is told of a run."""
+def run_state(ask: Ask, run: str, scalars: str = "scalars") -> RunState:
+    """Return all that is told of a run; `scalars` is as of `RunsState`."""
     found = gather(ask, run)
-    return RunState(found, curves(ask, run, found.summary.one.get("rank_steps") or 0))
+    return RunState(found, curves(ask, run, found.summary.one.get("rank_steps") or 0, scalars))
 
 
-def _marks(ask: Ask, runs: tuple[str, ...]) -> dict[str, str]:
+def _marks(ask: Ask, runs: tuple[str, ...], scalars: str) -> dict[str, str]:
     """Return a digest a run of what its page is made of.
 
     Whatever is recorded of a run comes in segments; what rollups make of it shows in its summaries, or in the samples
@@ -101,7 +106,7 @@ def _marks(ask: Ask, runs: tuple[str, ...]) -> dict[str, str]:
     ):
         for row in ask(sql).rows:
             told[row["run"]].append(repr(sorted(row.items())))
-    before = f"{_asked()} {ask(statements.rewrites()).rows!r}"
+    before = f"{_asked()} {scalars} {ask(statements.rewrites()).rows!r}"
     return {run: hashlib.sha256("\n".join([before, *parts]).encode()).hexdigest() for run, parts in told.items()}
 
 

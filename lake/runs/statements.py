@@ -16,10 +16,10 @@ _PART: Final = (
 _BRACES: Final = re.compile(r"\{(where|having|runs)\}")
 
 
-def of_run(name: str, run: str, metric: str = "", /, **numbers: int) -> str:
-    """Return the SQL of a file beside this module for one run; `numbers` fill its braces, `metric` is $metric."""
+def of_run(name: str, run: str, metric: str = "", /, **parts: int | str) -> str:
+    """Return the SQL of a file beside this module for one run; `parts` fill its braces, `metric` is $metric."""
     text = sql_text(_HERE, name).replace("{part}", _PART)
-    filled = text.replace("{axis}", sql_text(_HERE, "axis")).format(**numbers)
+    filled = text.replace("{axis}", sql_text(_HERE, "axis")).format(**parts)
     named = {"$run": literal(run), "$metric": literal(metric)}
     return _NAMED.sub(lambda found: named[found[0]], filled)  # in one pass: a run may be called $metric
 

@@ -20,6 +20,7 @@ from ranklake.lake.audit.trail import trail
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.life import register
+from ranklake.lake.life.continuous import continuous
 from ranklake.lake.life.register import link_to, lives, move
 from ranklake.lake.life.select import select
 from ranklake.lake.life.series import series, views
@@ -29,6 +30,11 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.engine import engine
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.sql import query
+from ranklake.lake.rollups.named import rollups_of
+from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.runs.asking import asking
+from ranklake.lake.runs.curves import curves
+from ranklake.lake.runs.plotted import plotted
 from ranklake.lake.storage.store import Lake
 
 METRICS = """version: 1
@@ -406,3 +412,104 @@ def test_any_history_of_a_metric_is_one_series(tmp_path_factory, history):
     for at, value, reason in zip(*(found[name].to_pylist() for name in ("step", "value", "reason")), strict=True):
         assert (value is None) == (expected[at] is None) == (reason is not None)
         assert value is None or math.isclose(value, expected[at], rel_tol=1e-9, abs_tol=1e-6)
+
+
+def curve(lake, run="r1"):
+    """Return the curves of a run's page, by metric: step and mean."""
+    rows = curves(asking(lake), run, 0, continuous(lake)).metrics.rows
+    told = {}
+    for row in rows:
+        told.setdefault(row["metric"], {})[row["step"]] = row["mean"]
+    return told
+
+
+def test_a_page_shows_one_curve(own, spool):
+    """A metric that is renamed, converted and split in the middle of a run goes on as one curve; parts stand beside."""
+    assert continuous(own) == "scalars"
+    values = [("own/wait_ms", step, 1000.0 + step) for step in range(3)]
+    values += [("own/wait", step, 1.0 + step / 1000) for step in range(2, 5)]
+    put(own, spool, [*values, ("own/score", 0, 1.0), ("own/score", 5, 2.0)])
+    assert curve(own).keys() == {"own/wait_ms", "own/wait", "own/score"}
+    move(own, "own/wait_ms", "deprecated", "Ada", links=[link_to(own, "own/wait_ms", "own/wait")])
+    move(own, "own/wait_ms", "retired", "Ada", ends=date(2030, 1, 1))
+    found_of = curve(own)
+    assert found_of.keys() == {"own/wait", "own/score"}
+    assert found_of["own/wait"] == pytest.approx({step: 1.0 + step / 1000 for step in range(5)})
+    (old,) = plotted(asking(own), ["r1"], ["own/wait_ms"], {}, scalars=continuous(own, ["own/wait_ms"]))
+    assert old.points == pytest.approx([(step, 1000.0 + step) for step in range(5)])
+    put(own, spool, [(f"own/{part}", step, 0.5) for part in ("read", "decode") for step in (5, 6)], segment=1)
+    move(own, "own/wait", "deprecated", "Ada", links=[Link("own/read"), Link("own/decode")])
+    found_of = curve(own)
+    assert found_of["own/wait"] == pytest.approx({**{step: 1.0 + step / 1000 for step in range(5)}, 5: 1.0, 6: 1.0})
+    assert found_of["own/read"] == {5: 0.5, 6: 0.5}
+    both = plotted(
+        asking(own), ["r1"], ["own/wait", "own/wait_ms"], {}, scalars=continuous(own, ["own/wait", "own/wait_ms"])
+    )
+    assert [len(one.points) for one in both] == [7, 7]
+    assert both[1].points[-1] == (6.0, 1000.0)
+
+
+def test_the_bounds_of_a_metric_turn_with_its_sign(own, spool):
+    """Of a mean with its extremes, the least becomes the greatest under a factor below zero."""
+    put(own, spool, [("own/score", 0, 2.0), ("own/score", 9, 2.0)], agg_mean=2.0, agg_min=1.0, agg_max=5.0)
+    move(own, "own/score", "deprecated", "Ada", links=[Link("own/quality", -1.0, 10.0)])
+    rows = curves(asking(own), "r1", 0, continuous(own)).metrics.rows
+    assert [(row["mean"], row["low"], row["high"]) for row in rows] == [(8.0, 5.0, 9.0)] * 2
+
+
+DAILY = """table: wait_daily
+version: 1
+kind: derived
+owner: team
+steward: team
+summary: "One row per run and day."
+grain: [run, date]
+partition: [date]
+sort: [run]
+retention: derived
+rollup:
+  inputs:
+    - {table: scalars}
+columns:
+  - {id: 20, name: run, type: string, class: operational, required: true, doc: "Name of the run."}
+  - {id: 21, name: date, type: date, class: operational, required: true, doc: "UTC date."}
+  - {id: 22, name: wait, type: float64, unit: s, class: operational, doc: "Sum."}
+  - {id: 23, name: steps, type: int64, unit: none, class: operational, doc: "How many."}
+"""
+DAILY_SQL = """SELECT s.run, $date AS date, sum(s.value) AS wait, count(*) AS steps FROM scalars AS s
+WHERE s.date = $date AND s.metric = 'own/wait' GROUP BY s.run
+"""
+
+
+def test_rollups_read_what_a_metric_was_recorded_as(lake, spool, tmp_path):
+    """A rollup that names a metric is due once another took its place, and reads both, once a step, in its unit."""
+    folder = written(
+        tmp_path / "own", {"metrics.yaml": METRICS, "wait_daily.yaml": DAILY, "rollups/wait_daily.sql": DAILY_SQL}
+    )
+    own = under(lake, folder)
+    values = [("own/wait_ms", step, 1000.0) for step in range(3)] + [("own/wait", step, 1.0) for step in range(2, 5)]
+    put(own, spool, [*values, ("own/quality", 0, 7.0), ("own/quality", 1, 7.5), ("train/epoch", 2, 8.0)])
+
+    def told():
+        done = {one.name: one for one in run_rollups(own, ["wait_daily", "run_epochs"])}
+        rows = query(own, "SELECT wait, steps FROM wait_daily").to_pylist()
+        epochs = query(own, "SELECT epoch FROM run_epochs ORDER BY epoch")["epoch"].to_pylist()
+        return [done[name].computed for name in ("wait_daily", "run_epochs")], *rows[0].values(), epochs
+
+    assert told() == ([1, 1], 3.0, 3, [8])
+    assert told() == ([0, 0], 3.0, 3, [8])
+    move(own, "own/wait_ms", "deprecated", "Ada", links=[link_to(own, "own/wait_ms", "own/wait")])
+    assert told() == ([1, 0], 5.0, 5, [8])
+    move(own, "train/epoch", "deprecated", "Ada", links=[Link("own/quality", 1.0)])
+    assert told() == ([0, 1], 5.0, 5, [7, 8])
+    assert told() == ([0, 0], 5.0, 5, [7, 8])
+
+
+def test_a_rollup_that_names_both_is_left_alone(lake, tmp_path):
+    """Its query says itself what is to become of the two."""
+    text = DAILY_SQL.replace("= 'own/wait'", "IN ('own/wait', 'own/wait_ms')")
+    files = {"metrics.yaml": METRICS, "wait_daily.yaml": DAILY, "rollups/wait_daily.sql": text}
+    own = under(lake, written(tmp_path / "own", files))
+    before = {one.name: one.sha256 for one in rollups_of(own)}
+    move(own, "own/wait_ms", "deprecated", "Ada", links=[link_to(own, "own/wait_ms", "own/wait")])
+    assert {one.name: one.sha256 for one in rollups_of(own)} == before

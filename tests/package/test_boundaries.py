@@ -94,12 +94,12 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "shares": {"audit", "contracts", "delta", "governance", "masking", "plans", "query", "storage"},
     "migrations": {"audit", "contracts", "delta", "governance", "plans", "query", "storage", "usage"},
     "mfu": set(),
+    "life": {"audit", "contracts", "delta", "migrations", "query", "storage"},
     "rollups": {  # the operator's prices; what checks hold back
-        *("contracts", "delta", "governance", "mfu", "migrations", "plans", "query", "storage", "trust")
+        *("contracts", "delta", "governance", "life", "mfu", "migrations", "plans", "query", "storage", "trust")
     },
     "pseudonyms": {"rollups"},
     "preview": {"contracts", "delta", "migrations", "plans", "rollups", "storage"},
-    "life": {"audit", "contracts", "delta", "migrations", "query", "storage"},
     "ask": {"life", "migrations", "query", "storage", "usage"},
     "ingest": {"audit", "contracts", "delta", "maintenance", "migrations", "plans", "spool", "storage", "trust"},
     "replay": {
@@ -108,7 +108,7 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "status": {"contracts", "delta", "governance", "ingest", "plans", "query", "spool", "storage", "trust"},
     "catalog": {"contracts", "delta", "migrations", "plans", "storage"},
     "diagnosis": {"query", "storage"},
-    "runs": {"contracts", "diagnosis", "query", "storage"},
+    "runs": {"contracts", "diagnosis", "life", "query", "storage"},
     "fleet": {"query", "runs", "storage"},
     "oncall": {"query", "runs", "status", "storage"},
 }

@@ -11,6 +11,7 @@ from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.commands.writing import write_whole
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
+from ranklake.lake.life.continuous import continuous
 from ranklake.lake.runs.asking import asking
 from ranklake.lake.runs.find import named
 from ranklake.lake.runs.plotted import AXES, PARTS, plotted
@@ -65,7 +66,8 @@ def plot(  # noqa: PLR0913 - one parameter an option
     if len(runs) > _MOST_RUNS:
         raise RanklakeError(f"{len(runs)} curves cannot be told apart", where="--with", mend=f"name {_MOST_RUNS} runs")
     units = {name: metric.unit for name, metric in lake.metrics().items()}
-    found = plotted(ask, runs, tuple(dict.fromkeys(metrics)), units, axis, smooth)
+    wanted = tuple(dict.fromkeys(metrics))
+    found = plotted(ask, runs, wanted, units, axis, smooth, continuous(lake, wanted))
     if output:
         write_whole(output, picture(plot_spec(found, axis, is_log=is_log), output.suffix.lower()))
     if as_json:

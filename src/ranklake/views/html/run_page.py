@@ -32,9 +32,11 @@ _CODE: Final = (
 )
 
 
-def page_facts(ask: Ask, why: Callable[[str], Cause], run: str, units: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return what the template of a run's page draws."""
-    found, cause = run_state(ask, run), why(run)
+def page_facts(
+    ask: Ask, why: Callable[[str], Cause], run: str, units: Mapping[str, str], scalars: str = "scalars"
+) -> Mapping[str, Any]:
+    """Return what the template of a run's page draws; `scalars` is as of `ranklake.lake.runs.report.RunsState`."""
+    found, cause = run_state(ask, run, scalars), why(run)
     facts = found.facts
     summary = facts.summary.one
     last = facts.code.rows[-1] if facts.code.rows else {}

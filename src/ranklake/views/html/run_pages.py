@@ -111,5 +111,5 @@ def _cut(found: RunsState) -> str:
 
 
 def _page(found: RunsState, run: str, mark: str) -> Page:
-    facts = partial(page_facts, found.ask, found.why, run, found.units)
+    facts = partial(page_facts, found.ask, found.why, run, found.units, found.scalars)
     return Page(href(run), run, "run.html", facts, f"{mark} {LOW_MFU}", (("Runs", HOME),))
