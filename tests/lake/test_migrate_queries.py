@@ -36,6 +36,14 @@ def ask(changed, capfd):
     return command
 
 
+@pytest.mark.parametrize("option", ["--from", "--to"])
+def test_a_version_that_no_table_has_is_refused(tmp_path, ask, option):
+    """It would be taken for the newest, and nothing would be changed without a word."""
+    code, _, told = ask(tmp_path, option, "99")
+    assert code == 2
+    assert f"{option}: no table has a version 99; the newest is" in told
+
+
 def test_the_diff_is_what_write_writes(tmp_path, ask):
     """Nothing changes before --write; the diff applies with `patch`; a second run has nothing to do."""
     path = tmp_path / "q" / "a.sql"

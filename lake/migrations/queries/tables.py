@@ -45,8 +45,13 @@ def tables(
         raise MigrationError(f"version {begin} is after {end}", where="--from", mend="swap --from and --to")
     every = load_migrations(folder, overlay)
     chosen = None if label is None else _found(label, [one.label for one in every])
+    known = load_contracts(overlay)
+    newest = max(contract.version for contract in known.values())
+    for option, version in (("--from", begin), ("--to", end)):
+        if version is not None and version > newest:
+            raise MigrationError(f"no table has a version {version}", where=option, mend=f"the newest is {newest}")
     found = {}
-    for name, contract in load_contracts(overlay).items():
+    for name, contract in known.items():
         mine = {one.from_version: one for one in every if one.table == name}
         if chosen is not None:
             mine = {version: one for version, one in mine.items() if one.label == chosen}
