@@ -19,6 +19,6 @@ def test_one_more_hour_costs_that_hour():
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     for parts in told["costs"].values():
-        assert parts["build"]["read"] == 1
+        assert parts["build"]["read"] == 4
         assert parts["nothing new"]["read"] == 0
         assert parts["one more hour"]["read"] == 1
