@@ -46,7 +46,10 @@ def test_the_page_is_true(site, place, capfd, monkeypatch):
             (place / ".ssh" / (file + suffix)).write_bytes(source.read_bytes())
         (place / ".ssh" / file).chmod(0o600)
     keys.allow("pia", keys.line("ada", 'valid-before="20990101Z"', "compliance"), "otto")
-    (place / "ranklake.toml").write_text(f'[approvals]\nallowed_signers = "{keys.file}"\n')
+    witness = place / "witness"
+    (place / "ranklake.toml").write_text(
+        f'[approvals]\nallowed_signers = "{keys.file}"\n[audit]\nwitness = "{witness}"\n'
+    )
     done, plan_name = [], ""
     for line in "".join(CONSOLE.findall(PAGE.read_text())).splitlines():
         command = line.removeprefix("$ ").replace("PLAN", plan_name)
