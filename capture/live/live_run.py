@@ -69,6 +69,7 @@ class Watched:
 
     def look(self) -> LiveRun:
         """Look at the run once more. Raises `OSError` if the local spool may not be read."""
+        began_ns = time.time_ns()  # what ended before is seen; what ends meanwhile may be
         there = {folder: name for folder in streams(self.root, may_serve) if (name := self._mine(folder)) is not None}
         self.attempt = max([self.attempt, *(name.attempt for name in there.values())])
         for folder, stream in list(self._streams.items()):
@@ -80,7 +81,7 @@ class Watched:
                 self._streams[folder] = LiveStream(name, folder, self.keys)
         for stream in self._streams.values():
             stream.look()
-        return facts_of(self.run, self.attempt, list(self._streams.values()), time.time_ns())
+        return facts_of(self.run, self.attempt, list(self._streams.values()), began_ns)
 
     def _mine(self, folder: Path) -> StreamName | None:
         name = StreamName.of(folder)
