@@ -110,7 +110,8 @@ def isolated():
 
 def judged(site, suites, rows=500_000):
     """Check a lake under the folder of suites; return the report, and results of suites by id."""
-    lake = site.lake.configured(quality=QualitySection(str(suites.folder), LIMIT_S, rows))
+    section = QualitySection(str(suites.folder), suite_timeout_s=LIMIT_S, suite_rows=rows)
+    lake = site.lake.configured(quality=section)
     report = run_checks(lake)
     return report, {one.check_id: one for one in report.results if one.check_id.startswith("suite:")}
 

@@ -160,7 +160,7 @@ def test_a_process_that_cannot_be_started_is_an_answer(monkeypatch, tmp_path):
 
 def checked(site, folder, limit_s=60.0, rows=500_000):
     """Check a lake; return what was checked, and results of suites by type."""
-    lake = site.lake.configured(quality=QualitySection(str(folder), limit_s, rows))
+    lake = site.lake.configured(quality=QualitySection(str(folder), suite_timeout_s=limit_s, suite_rows=rows))
     report = run_checks(lake)
     own = [one for one in report.results if one.check_id.startswith("suite:")]
     return report, {one.check_id.split(":")[2]: one for one in own if one.check_id.count(":") > 1}
