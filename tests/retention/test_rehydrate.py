@@ -142,14 +142,23 @@ def test_roles_see_what_they_see_of_the_table(site, cold):
     assert rows_of(site, role=insider) == [{"n": 20}]
 
 
-def test_they_come_back_under_todays_names(site, cold, tmp_path, monkeypatch):
+@pytest.fixture
+def later(tmp_path, monkeypatch):
+    """Return contracts that a test may edit; those of today are back when it ends."""
+    contracts = ChangedContracts(tmp_path / "tables", monkeypatch)
+    contracts.earlier()
+    yield contracts
+    contracts.earlier()
+
+
+def test_they_come_back_under_todays_names(site, cold, later):
     """A column that was renamed after the archive was made has its name of today, and its values."""
     text = "SELECT sum(tokens) AS total FROM steps"
     made = asked_for(site)
     approve(site.lake, made.name, "Ada Approver")
     rehydrate(site.lake, made.name, "Otto", cold)
     before = rows_of(site, text=text)
-    later = ChangedContracts(tmp_path / "tables", monkeypatch)
+    later.later()
 
     def rename(facts):
         next(one for one in facts["columns"] if one["name"] == "tokens")["name"] = "tokens_seen"
