@@ -3,59 +3,38 @@
 The command ``ranklake pipeline`` calls these without Prefect, so that a scheduled run and a run by hand are the same.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, date, datetime, timedelta
-from types import MappingProxyType
 from typing import Any, Final
 
 from ranklake.allowed import allowed
 from ranklake.artifacts import longest_unverified, note
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
+from ranklake.flows.report_sections import SECTIONS
 from ranklake.lake.catalog.refresh import refresh
 from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.delta.integrity import Damage, DamagedFileError
-from ranklake.lake.fleet.cluster import cluster_state
-from ranklake.lake.fleet.facts import fleet_state
 from ranklake.lake.governance.identities import name_of
 from ranklake.lake.governance.lifecycle import propose
 from ranklake.lake.governance.retention_plans import RETENTION_PLANS
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.life.changes import changes
 from ranklake.lake.maintenance.run import upkeep
-from ranklake.lake.oncall.facts import on_call
-from ranklake.lake.query.roles import RoleError
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.runs.report import runs_state
 from ranklake.lake.shares.register import shares
 from ranklake.lake.shares.sharing import Kept, keep
 from ranklake.lake.shares.withdrawal import withdraw
-from ranklake.lake.storage.store import Lake
 from ranklake.printable import printable
 from ranklake.quality.check import run_checks
-from ranklake.quality.report.gather import gather
 from ranklake.quality.tables import KINDS
-from ranklake.quality.why.samples import samples
 from ranklake.rehash import rehash
 from ranklake.retention.apply import apply
 from ranklake.retention.plan import make_plan
-from ranklake.retention.policy import PolicyError
-from ranklake.retention.report.compliance import Compliance, compliance
-from ranklake.retention.report.facts import governance
 from ranklake.retention.reviews import record_overdue
 from ranklake.retention.sweep import sweep
-from ranklake.views.html import (
-    cluster_pages,
-    compliance_pages,
-    executive_pages,
-    governance_pages,
-    oncall_pages,
-    quality_pages,
-    run_pages,
-)
-from ranklake.views.html.site import Section, publish
-from ranklake.views.html.unusable import unusable
+from ranklake.views.html.site import publish
 
 Progress = Callable[[int, int], None]
 
@@ -165,52 +144,6 @@ def report_of(context: Context, names: Sequence[str], run: str = "") -> dict[str
     done = publish(context.place(context.config.report_out()), *made)
     told = {one.name: {"title": one.title, "state": one.state, "headline": one.headline} for one in made}
     return {**told, "published": asdict(done)}
-
-
-def _governance(context: Context, lake: Lake) -> Section:
-    try:
-        policies = context.policies(lake)
-    except PolicyError as error:
-        return unusable("governance", lake.uri.rstrip("/").rpartition("/")[2], "The policies", error.what)
-    return governance_pages.section(governance(lake, policies, datetime.now(UTC).date()))
-
-
-def compliance_of(context: Context, lake: Lake) -> Compliance:
-    """Return the state of compliance under the configured policies and roles.
-
-    Raises `ranklake.retention.policy.PolicyError` and `ranklake.lake.query.roles.RoleError`.
-    """
-    has_roles = bool(context.config.sql.roles)
-    roles = context.roles(lake) if has_roles else {}
-    lacking = "" if has_roles else "No roles are defined: whoever may read the bucket sees everything"
-    references = {
-        "[capture] encryption_key": context.config.capture.encryption_key,
-        "[masking] key": context.config.masking.key,
-        "[plans] key": context.config.plans.key,
-        "[shares] key": context.config.shares.key,
-    }
-    return compliance(lake, context.policies(lake), roles, lacking, references)
-
-
-def _compliance(context: Context, lake: Lake) -> Section:
-    try:
-        return compliance_pages.section(compliance_of(context, lake))
-    except (PolicyError, RoleError) as error:
-        return unusable("compliance", lake.uri.rstrip("/").rpartition("/")[2], "Policies or roles", error.what)
-
-
-SECTIONS: Final[Mapping[str, Callable[[Context, Lake, str], Section]]] = MappingProxyType(
-    {
-        "oncall": lambda _, lake, __: oncall_pages.section(on_call(lake)),
-        "quality": lambda _, lake, __: quality_pages.section(gather(lake, samples(lake))),
-        "runs": lambda _, lake, run: run_pages.section(runs_state(lake, run)),
-        "cluster": lambda _, lake, __: cluster_pages.section(cluster_state(lake)),
-        "executive": lambda _, lake, __: executive_pages.section(fleet_state(lake)),
-        "governance": lambda context, lake, _: _governance(context, lake),
-        "compliance": lambda context, lake, _: _compliance(context, lake),
-    }
-)
-"""Sections of the report by name: what makes them, in the order of the navigation."""
 
 
 def share_once(context: Context, progress: Progress | None = None) -> dict[str, Any]:

@@ -103,17 +103,8 @@ def plan_release(
     return release
 
 
-def approve(
-    lake: "Lake",
-    name: str,
-    by: str,
-    reason: str | None = None,
-    *,
-    single_operator: bool = False,
-    signing: Signing = NOT_SIGNING,
-) -> tuple[Release, bool]:
-    """Approve a release; see `ranklake.lake.governance.lifecycle.approve`."""
-    return lifecycle.approve(lake, RELEASES, name, by, reason, single_operator=single_operator, signing=signing)
+approve = lifecycle.approving(RELEASES)
+"""Approves one; see `ranklake.lake.governance.lifecycle.approve`."""
 
 
 def apply(

@@ -51,17 +51,8 @@ if TYPE_CHECKING:
     from ranklake.retention.rules.model import Destination, Policies
 
 
-def approve(
-    lake: "Lake",
-    name: str,
-    by: str,
-    reason: str | None = None,
-    *,
-    single_operator: bool = False,
-    signing: Signing = NOT_SIGNING,
-) -> tuple[RetentionPlan, bool]:
-    """Approve a plan; return it, and whether this call did it. See `ranklake.lake.governance.lifecycle.approve`."""
-    return lifecycle.approve(lake, RETENTION_PLANS, name, by, reason, single_operator=single_operator, signing=signing)
+approve = lifecycle.approving(RETENTION_PLANS)
+"""Approves one; see `ranklake.lake.governance.lifecycle.approve`."""
 
 
 def apply(

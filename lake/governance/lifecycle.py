@@ -5,7 +5,7 @@ once, and a plan that was written is finished by whoever finds it.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import clock
@@ -42,6 +42,9 @@ from ranklake.lake.trust.approvals import SIGNED
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.storage.store import Lake
+
+
+Made_co = TypeVar("Made_co", bound=Proposal, covariant=True)
 
 
 class WritePlan(Protocol):
@@ -124,6 +127,41 @@ def approve(
     if not now.lacking and found.approved is None:
         fresh = kind.add_approval(lake, found, now.approvers[-1]) or fresh
     return kind.find(lake, name), fresh
+
+
+class Approve(Protocol[Made_co]):
+    """Approves a proposal of one kind; see `approve`."""
+
+    def __call__(
+        self,
+        lake: "Lake",
+        name: str,
+        /,
+        by: str,
+        reason: str | None = None,
+        *,
+        single_operator: bool = False,
+        signing: Signing = NOT_SIGNING,
+    ) -> tuple[Made_co, bool]:
+        """Return what was approved, and whether this call did it."""
+
+
+def approving(kind: ProposalKind[Some]) -> Approve[Some]:
+    """Return `approve` of one kind, for the room that has it."""
+
+    def of_kind(
+        lake: "Lake",
+        name: str,
+        /,
+        by: str,
+        reason: str | None = None,
+        *,
+        single_operator: bool = False,
+        signing: Signing = NOT_SIGNING,
+    ) -> tuple[Some, bool]:
+        return approve(lake, kind, name, by, reason, single_operator=single_operator, signing=signing)
+
+    return of_kind
 
 
 def apply(

@@ -139,19 +139,6 @@ def propose(lake: "Lake", found: Rehydration, by: str, signing: Signing = NOT_SI
     lifecycle.propose(lake, REHYDRATIONS, found.name, by, signing)
 
 
-def approve(
-    lake: "Lake",
-    name: str,
-    by: str,
-    reason: str | None = None,
-    *,
-    single_operator: bool = False,
-    signing: Signing = NOT_SIGNING,
-) -> tuple[Rehydration, bool]:
-    """Approve a rehydration; see `ranklake.lake.governance.lifecycle.approve`."""
-    return lifecycle.approve(lake, REHYDRATIONS, name, by, reason, single_operator=single_operator, signing=signing)
-
-
 def _take_effect(lake: "Lake", found: Rehydration, by: str) -> bool:
     return audit.record(lake, by, _KIND.applied, found.name, None, dict(found.facts), once=True) is not None
 
@@ -165,3 +152,5 @@ REHYDRATIONS: Final = ProposalKind(
 )
 """Rehydrations as proposals: `ranklake.lake.governance.lifecycle` has them approved."""
 _KIND: Final = REHYDRATIONS
+approve = lifecycle.approving(REHYDRATIONS)
+"""Approves one; see `ranklake.lake.governance.lifecycle.approve`."""

@@ -56,7 +56,7 @@ class Alert:
     what
         What is the matter, in words.
     day
-        From when on; None for now.
+        From which day on it will be so; None where it is so already.
     mend, why_not
         What would mend it; or why nothing is told.
     """

@@ -60,17 +60,8 @@ class Applied:
     certificate: Certificate
 
 
-def approve(
-    lake: "Lake",
-    name: str,
-    by: str,
-    reason: str | None = None,
-    *,
-    single_operator: bool = False,
-    signing: Signing = NOT_SIGNING,
-) -> tuple[Erasure, bool]:
-    """Approve an erasure; see `ranklake.lake.governance.lifecycle.approve`."""
-    return lifecycle.approve(lake, ERASURES, name, by, reason, single_operator=single_operator, signing=signing)
+approve = lifecycle.approving(ERASURES)
+"""Approves one; see `ranklake.lake.governance.lifecycle.approve`."""
 
 
 def apply(

@@ -14,7 +14,7 @@ from rollup_inputs import NOON, append
 from told_runs import RUNS, lake_of_runs
 
 from ranklake.cli import run
-from ranklake.flows.calls import SECTIONS
+from ranklake.flows.report_sections import SECTIONS
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.query.sql import query

@@ -1,7 +1,7 @@
 """``approve``, which every command of proposals has: who, why, signed or not, and what it then says."""
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
 import click
 
@@ -9,26 +9,13 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
-from ranklake.lake.governance.identities import APPROVE, Signing
-from ranklake.lake.governance.lifecycle import standing
+from ranklake.lake.governance.identities import APPROVE
+from ranklake.lake.governance.lifecycle import Approve, standing
 from ranklake.lake.governance.proposals import Proposal, ProposalKind, Some
-from ranklake.lake.storage.store import Lake
 from ranklake.views.json_output import show_json
 
 _BY: Final = "Who approves; kept in the audit trail. Where approvals are signed, the key tells."
 _ALONE: Final = "Let its author approve it, too; not where approvals are signed."
-
-
-Made_co = TypeVar("Made_co", bound=Proposal, covariant=True)
-
-
-class Approve(Protocol[Made_co]):
-    """Approves one; see `ranklake.lake.governance.lifecycle.approve`."""
-
-    def __call__(
-        self, lake: Lake, name: str, by: str, reason: str | None = None, /, *, single_operator: bool, signing: Signing
-    ) -> tuple[Made_co, bool]:
-        """Return what was approved, and whether this call did it."""
 
 
 def approval_command(

@@ -1,0 +1,76 @@
+"""The report's sections: what makes each, from facts of the rooms and pages of the views."""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Final
+
+from ranklake.context import Context
+from ranklake.lake.fleet.cluster import cluster_state
+from ranklake.lake.fleet.facts import fleet_state
+from ranklake.lake.oncall.facts import on_call
+from ranklake.lake.query.roles import RoleError
+from ranklake.lake.runs.report import runs_state
+from ranklake.lake.storage.store import Lake
+from ranklake.quality.report.gather import gather
+from ranklake.quality.why.samples import samples
+from ranklake.retention.policy import PolicyError
+from ranklake.retention.report.compliance import Compliance, compliance
+from ranklake.retention.report.facts import governance
+from ranklake.views.html import (
+    cluster_pages,
+    compliance_pages,
+    executive_pages,
+    governance_pages,
+    oncall_pages,
+    quality_pages,
+    run_pages,
+)
+from ranklake.views.html.site import Section
+from ranklake.views.html.unusable import unusable
+
+
+def _governance(context: Context, lake: Lake) -> Section:
+    try:
+        policies = context.policies(lake)
+    except PolicyError as error:
+        return unusable("governance", lake.uri.rstrip("/").rpartition("/")[2], "The policies", error.what)
+    return governance_pages.section(governance(lake, policies, datetime.now(UTC).date()))
+
+
+def compliance_of(context: Context, lake: Lake) -> Compliance:
+    """Return the state of compliance under the configured policies and roles.
+
+    Raises `ranklake.retention.policy.PolicyError` and `ranklake.lake.query.roles.RoleError`.
+    """
+    has_roles = bool(context.config.sql.roles)
+    roles = context.roles(lake) if has_roles else {}
+    lacking = "" if has_roles else "No roles are defined: whoever may read the bucket sees everything"
+    references = {
+        "[capture] encryption_key": context.config.capture.encryption_key,
+        "[masking] key": context.config.masking.key,
+        "[plans] key": context.config.plans.key,
+        "[shares] key": context.config.shares.key,
+    }
+    return compliance(lake, context.policies(lake), roles, lacking, references)
+
+
+def _compliance(context: Context, lake: Lake) -> Section:
+    try:
+        return compliance_pages.section(compliance_of(context, lake))
+    except (PolicyError, RoleError) as error:
+        return unusable("compliance", lake.uri.rstrip("/").rpartition("/")[2], "Policies or roles", error.what)
+
+
+SECTIONS: Final[Mapping[str, Callable[[Context, Lake, str], Section]]] = MappingProxyType(
+    {
+        "oncall": lambda _, lake, __: oncall_pages.section(on_call(lake)),
+        "quality": lambda _, lake, __: quality_pages.section(gather(lake, samples(lake))),
+        "runs": lambda _, lake, run: run_pages.section(runs_state(lake, run)),
+        "cluster": lambda _, lake, __: cluster_pages.section(cluster_state(lake)),
+        "executive": lambda _, lake, __: executive_pages.section(fleet_state(lake)),
+        "governance": lambda context, lake, _: _governance(context, lake),
+        "compliance": lambda context, lake, _: _compliance(context, lake),
+    }
+)
+"""Sections of the report by name: what makes them, in the order of the navigation."""
