@@ -4,9 +4,10 @@ import os
 import subprocess
 
 import pytest
+from changed_contracts import changed
 from lake_fixtures import lake, spool
 
-__all__ = ["lake", "spool"]
+__all__ = ["changed", "lake", "spool"]
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from bringing import bring
-from changed_contracts import ChangedContracts
 from deltalake import DeltaTable
 from segments import put_segment, step_rows
 
@@ -30,14 +29,6 @@ class Distant(Lake):
     """A lake that is read as one on an object store is: through its own file system."""
 
     is_local = False
-
-
-@pytest.fixture
-def changed(tmp_path, monkeypatch):
-    """Return contracts that a test may edit; those of today are back when it ends."""
-    contracts = ChangedContracts(tmp_path / "contracts", monkeypatch)
-    yield contracts
-    contracts.earlier()
 
 
 def log_of(lake, table):

@@ -6,7 +6,6 @@ from datetime import timedelta
 import pytest
 import yaml
 from bringing import adds_up, bring
-from changed_contracts import ChangedContracts
 from governed import under
 from killing import Killer
 from overlays import written
@@ -60,14 +59,6 @@ LATER_QUERY = QUERY.replace(
     "CAST(avg(step_time_s) AS REAL) AS wait", "CAST(1000 * avg(step_time_s) AS REAL) AS wait_ms"
 )
 FIRST, SECOND = DAY.date(), DAY.date() + timedelta(days=1)
-
-
-@pytest.fixture
-def changed(tmp_path, monkeypatch):
-    """Return contracts and migrations that a test may edit; those of today are back when it ends."""
-    contracts = ChangedContracts(tmp_path / "contracts", monkeypatch)
-    yield contracts
-    contracts.earlier()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 from bringing import bring
-from changed_contracts import ChangedContracts
 from deltalake import DeltaTable, Field, write_deltalake
 from governed import under
 from overlays import written
@@ -28,14 +27,6 @@ OWN = """extends: steps
 columns:
   - {id: 10001, name: kl, type: float64, unit: "1", class: operational, doc: "Divergence."}
 """
-
-
-@pytest.fixture
-def changed(tmp_path, monkeypatch):
-    """Return contracts and migrations that a test may edit; those of today are back when it ends."""
-    contracts = ChangedContracts(tmp_path / "contracts", monkeypatch)
-    yield contracts
-    contracts.earlier()
 
 
 def table(lake):

@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import yaml
 from bringing import bring
-from changed_contracts import ChangedContracts
 from click.testing import CliRunner
 from governed import under
 from hypothesis import given, settings
@@ -35,14 +34,6 @@ from ranklake.lake.storage.store import Lake
 TODAY = datetime.now(UTC).date()
 OPERATIONAL = frozenset({"operational"})
 EVERY = frozenset({"operational", "pseudonymous", "personal", "secret"})
-
-
-@pytest.fixture
-def changed(tmp_path, monkeypatch):
-    """Return contracts and migrations that a test may edit; those of today are back when it ends."""
-    contracts = ChangedContracts(tmp_path / "contracts", monkeypatch)
-    yield contracts
-    contracts.earlier()
 
 
 def called(facts, old, new, **more):

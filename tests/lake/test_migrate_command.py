@@ -6,20 +6,11 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 from bringing import bring
-from changed_contracts import ChangedContracts
 from segments import put_segment, step_rows
 
 from ranklake.cli import run
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.migrations.steps import rename
-
-
-@pytest.fixture
-def changed(tmp_path, monkeypatch):
-    """Return contracts and migrations that a test may edit; those of today are back when it ends."""
-    contracts = ChangedContracts(tmp_path / "contracts", monkeypatch)
-    yield contracts
-    contracts.earlier()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 import yaml
-from changed_contracts import ChangedContracts
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,14 +23,6 @@ from ranklake.lake.migrations.steps.resort import Resort
 from ranklake.lake.migrations.steps.retype import Retype
 from ranklake.lake.migrations.steps.split import Merge, Split
 from ranklake.lake.migrations.steps.step import MigrationError
-
-
-@pytest.fixture
-def changed(tmp_path, monkeypatch):
-    """Return contracts and migrations that a test may edit; those of today are back when it ends."""
-    contracts = ChangedContracts(tmp_path / "contracts", monkeypatch)
-    yield contracts
-    contracts.earlier()
 
 
 def test_every_released_version_has_its_migration():

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 from bringing import bring
-from changed_contracts import ChangedContracts
 from segments import put_segment, step_rows
 
 from ranklake.cli import run
@@ -21,14 +20,6 @@ from ranklake.lake.preview.clone import BusyLakeError, clone
 from ranklake.lake.preview.scratch import PREFIX, scratch, sweep
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.quality.check import run_checks
-
-
-@pytest.fixture
-def changed(tmp_path, monkeypatch):
-    """Return contracts and migrations that a test may edit; those of today are back when it ends."""
-    contracts = ChangedContracts(tmp_path / "contracts", monkeypatch)
-    yield contracts
-    contracts.earlier()
 
 
 @pytest.fixture

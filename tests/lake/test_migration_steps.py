@@ -8,7 +8,6 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 from bringing import adds_up, bring
-from changed_contracts import ChangedContracts
 from segments import DAY, put_segment, step_rows
 
 from ranklake.lake.contracts.load import contract
@@ -30,14 +29,6 @@ from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.plan import Plan, RefusedPlanError
 from ranklake.lake.plans.workers import InProcess
 from ranklake.quality.check import run_checks
-
-
-@pytest.fixture
-def changed(tmp_path, monkeypatch):
-    """Return contracts and migrations that a test may edit; those of today are back when it ends."""
-    contracts = ChangedContracts(tmp_path / "contracts", monkeypatch)
-    yield contracts
-    contracts.earlier()
 
 
 def apply(lake):

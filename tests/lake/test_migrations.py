@@ -6,7 +6,6 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 from bringing import adds_up, books, bring
-from changed_contracts import ChangedContracts
 from deltalake import DeltaTable
 from killing import Killer
 from segments import DAY, put_segment, segment_bytes, step_rows
@@ -34,14 +33,6 @@ from ranklake.lake.replay.run import replay
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.reachability import LakeUnreachableError
 from ranklake.lake.storage.store import Lake
-
-
-@pytest.fixture
-def changed(tmp_path, monkeypatch):
-    """Return contracts and migrations that a test may edit; those of today are back when it ends."""
-    contracts = ChangedContracts(tmp_path / "contracts", monkeypatch)
-    yield contracts
-    contracts.earlier()
 
 
 def column(facts, name):

@@ -8,7 +8,6 @@ from datetime import UTC, date, datetime, timedelta
 import pyarrow as pa
 import pytest
 from bringing import bring
-from changed_contracts import ChangedContracts
 from governed import under
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -57,14 +56,6 @@ metrics:
 def own(lake, tmp_path):
     """Return a lake with metrics of its own."""
     return under(lake, written(tmp_path / "own", {"metrics.yaml": METRICS}))
-
-
-@pytest.fixture
-def changed(tmp_path, monkeypatch):
-    """Return contracts and migrations that a test may edit; those of today are back when it ends."""
-    contracts = ChangedContracts(tmp_path / "contracts", monkeypatch)
-    yield contracts
-    contracts.earlier()
 
 
 def scalar_rows(values, segment=0, **columns):

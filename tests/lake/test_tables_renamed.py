@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import yaml
 from bringing import adds_up, bring
-from changed_contracts import ChangedContracts
 from click.testing import CliRunner
 from segments import put_segment, step_rows
 
@@ -27,14 +26,6 @@ from ranklake.lake.query.sql import session
 
 TODAY = datetime.now(UTC).date()
 TOMORROW = TODAY + timedelta(days=1)
-
-
-@pytest.fixture
-def changed(tmp_path, monkeypatch):
-    """Return contracts and migrations that a test may edit; those of today are back when it ends."""
-    contracts = ChangedContracts(tmp_path / "contracts", monkeypatch)
-    yield contracts
-    contracts.earlier()
 
 
 def until(path, day):

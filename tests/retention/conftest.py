@@ -4,7 +4,10 @@ from functools import partial
 
 import pytest
 from archiving import policies_in
+from changed_contracts import changed
 from governed import Site
+
+__all__ = ["changed"]
 
 
 @pytest.fixture

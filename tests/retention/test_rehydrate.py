@@ -4,7 +4,6 @@ from datetime import timedelta
 
 import pytest
 from archiving import STEPS, archived, data_files
-from changed_contracts import ChangedContracts
 from governed import any_rows
 from retaining import CONTRACTS, TODAY, bring_days, days_ago
 from segments import step_rows
@@ -142,28 +141,20 @@ def test_roles_see_what_they_see_of_the_table(site, cold):
     assert rows_of(site, role=insider) == [{"n": 20}]
 
 
-@pytest.fixture
-def later(tmp_path, monkeypatch):
-    """Return contracts that a test may edit; those of today are back when it ends."""
-    contracts = ChangedContracts(tmp_path / "tables", monkeypatch)
-    contracts.earlier()
-    yield contracts
-    contracts.earlier()
-
-
-def test_they_come_back_under_todays_names(site, cold, later):
+def test_they_come_back_under_todays_names(site, cold, changed):
     """A column that was renamed after the archive was made has its name of today, and its values."""
+    changed.earlier()
     text = "SELECT sum(tokens) AS total FROM steps"
     made = asked_for(site)
     approve(site.lake, made.name, "Ada Approver")
     rehydrate(site.lake, made.name, "Otto", cold)
     before = rows_of(site, text=text)
-    later.later()
+    changed.later()
 
     def rename(facts):
         next(one for one in facts["columns"] if one["name"] == "tokens")["name"] = "tokens_seen"
 
-    later.migrate("steps", rename)
+    changed.migrate("steps", rename)
     migrate(site.lake, InProcess(), "Mia Migrator")
     with pytest.raises(Exception, match="came back under version"):
         rows_of(site, text=text.replace("tokens", "tokens_seen"))

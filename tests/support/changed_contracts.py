@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from ranklake.lake.contracts import freeze, load
@@ -88,3 +89,11 @@ def _forget() -> None:
     for known in vars(load).values():
         if hasattr(known, "cache_clear"):
             known.cache_clear()
+
+
+@pytest.fixture
+def changed(tmp_path, monkeypatch):
+    """Return contracts and migrations that a test may edit; those of today are back when it ends."""
+    contracts = ChangedContracts(tmp_path / "contracts", monkeypatch)
+    yield contracts
+    contracts.earlier()
