@@ -21,7 +21,7 @@ _EXACT: Final = 2**53
 _MOST: Final = 100
 _NUMBERS: Final = frozenset({"int32", "int64", "float32", "float64"})
 _PLAIN: Final = re.compile(r"[A-Za-z0-9 _.,:;/+=()-]*")
-_OTHER_NAMES: Final = frozenset({"index", "columns"})
+_OTHER_NAMES: Final = frozenset({"index", "columns", "inf", "Inf", "list", "tuple", "datetime", "Timestamp"})
 """What pandas' ``query`` may take for something else than a column."""
 _COMPARED: Final[Mapping[type, str]] = {
     ast.Eq: "==",
@@ -64,6 +64,8 @@ def _of_object(raw: object, contract: "Contract", joined: tuple[str, ...]) -> Co
 
 
 def _of_text(text: str, contract: "Contract") -> Condition | None:
+    if len(text.splitlines()) > 1:  # pandas refuses it
+        return None
     try:
         return _of_node(ast.parse(text.strip(), mode="eval").body, contract)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

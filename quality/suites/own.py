@@ -1,6 +1,7 @@
 """Users' suites as expectations of a table, each with a stable id: scanned, asked, or refused with a reason."""
 
 import json
+import unicodedata
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -15,6 +16,7 @@ from ranklake.printable import printable_name
 from ranklake.quality.forms import FORMS
 from ranklake.quality.suite import ASKED, OWN, Expectation
 from ranklake.quality.suites.folder import SuiteFolder, UserSuite
+from ranklake.quality.suites.reach import beyond
 from ranklake.quality.suites.translate import Translated, translate
 
 if TYPE_CHECKING:
@@ -81,9 +83,12 @@ class OwnSuites:
         if kind not in core_types() and not self.folder.python:
             return _refused(id_, f"no expectation of this type; {did_you_mean(kind, core_types())}", severity=severity)
         lacking = [name for name in named if name not in contract]
+        wrong = beyond(kwargs.get("row_condition"))
         if lacking and kind not in _ABSENCE:
             text = f"table {contract.table} has no column {printable_name(lacking[0])[:_NAME]!r}; "
-            return _refused(id_, text + did_you_mean(lacking[0], contract.names), severity=severity)
+            wrong = text + did_you_mean(lacking[0], contract.names)
+        if wrong:
+            return _refused(id_, wrong, severity=severity)
         # a check of a column that the table has not got yet is skipped; whether it is there can be judged all the same
         columns = () if kind in _ABSENCE else tuple(dict.fromkeys(name for name in named if name in contract))
         done = translate(kind, kwargs, contract) if kind in core_types() else None
@@ -147,7 +152,7 @@ def _names_classified(kwargs: Mapping[str, Any], contract: "Contract") -> bool:
 
     Expectations of the whole table name no column and see all of them, so they count as if they did.
     """
-    text = json.dumps(kwargs)
+    text = unicodedata.normalize("NFKC", json.dumps(kwargs, ensure_ascii=False))  # as Python reads names
     classified = [column.name for column in contract.columns if column.class_ != "operational"]
     return any(name in text for name in classified) or (bool(classified) and not any(_named(kwargs)))
 

@@ -119,6 +119,27 @@ def test_code_of_a_store_is_run_only_by_its_digest(site, store, tmp_path):
     assert not ran.exists()
 
 
+def test_a_row_condition_of_a_store_is_no_code(site, store, tmp_path):
+    """A text that could read files, or columns that it does not name, is refused; its like on columns is judged."""
+    site.bring(step_rows(10))
+    secret = tmp_path / "secret"
+    secret.write_text("CANARY")
+    code = f"@pd.read_csv('{secret}').columns.astype('int64') > 0"
+    passed = {"type": "pass_through", "pass_through_filter": code}
+    conditions = [code, passed, {"type": "or", "conditions": [passed, passed]}, "`step`.isin([1, 2])"]
+    told = {"column": "step", "max_value": 5, "condition_parser": "pandas"}
+    asked = [
+        {"type": "expect_column_values_to_be_between", "kwargs": {**told, "row_condition": condition}}
+        for condition in conditions
+    ]
+    store("mine.json", json.dumps({"name": "steps.mine", "expectations": asked}).encode())
+    lake = site.lake.configured(quality=QualitySection(URI))
+    found = [one for one in run_checks(lake, ["steps"]).results if one.check_id.startswith("suite:")]
+    assert [one.status for one in found] == ["errored", "errored", "errored", "passed"]
+    assert all("which could be code" in one.message for one in found[:3])
+    assert "CANARY" not in str(found)
+
+
 def test_a_folder_may_be_held_to_a_digest_too(tmp_path):
     """Python files of a folder are run as they are, or only as the configured ones."""
     (tmp_path / "own.py").write_text("import os")

@@ -88,6 +88,70 @@ def test_a_malformed_expectation_takes_nothing_with_it(raw):
         assert first.refused
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "step > @data.size",
+        "step > 1 or @pd.io.common.os.getpid() > 1",
+        "step.__init__.__globals__ > 1",
+        "step.to_csv('x')",
+        "step.\uff54o_csv('x')",
+        "step.map(run.to_csv)",
+        "step @ pd > 1",
+        "`step` > 1 or `a` @pd.x `b`",
+        "'`' > run or @pd.x or '`' > run",
+        "step > (y := 1)",
+        "[step for step in run]",
+        "f'{step}' == run",
+        "__builtins__ > 1",
+        "step > 1\n@pd.x",
+        "(" * 300 + "step" + ")" * 300,
+    ],
+)
+def test_a_row_condition_that_could_be_code_is_refused(text):
+    """Whatever reaches beyond columns is put to nobody; so is a column's name that would end its own quotes."""
+    (one,) = of(STEPS, told(NOT_NULL, column="step", row_condition=text, condition_parser="pandas"))
+    assert "could be code" in one.refused
+    leaf = {"type": "nullity", "column": {"name": f"`{text}`"}, "is_null": True}
+    (one,) = of(STEPS, told(NOT_NULL, column="step", row_condition={"type": "and", "conditions": [leaf, leaf]}))
+    assert "could be code" in one.refused
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "step > 40 & attempt == 0",
+        "(step > 40) | ~(attempt == 0)",
+        "`step` > 40",
+        "40 < step < 50",
+        "run.str.contains('a@b', na=False)",
+        "step.notnull() and not step == 3",
+        "ts > '2026-03-01' # late",
+        "run in ['its', \"x'y\"]",
+        "step % 2 == 0",
+        "abs(step) > 3",
+    ],
+)
+def test_a_row_condition_on_columns_is_not_refused(text):
+    """What compares columns, and asks the usual of them, is judged."""
+    (one,) = of(STEPS, told(NOT_NULL, column="step", row_condition=text, condition_parser="pandas"))
+    assert not one.refused
+
+
+def test_a_classified_column_is_known_by_all_its_spellings():
+    """Python reads letters of another width as the same name, so of such a condition's error nothing is told."""
+    text = "\uff55ser.astype('int64') > 0"
+    (one,) = of(RUNS, told(NOT_NULL, column="run", row_condition=text, condition_parser="pandas"))
+    assert one.classified
+
+
+@pytest.mark.parametrize("text", ["(step > 40\n and attempt == 0)", "(step > 40)\r"])
+def test_a_row_condition_of_several_lines_is_theirs(text):
+    """The scan takes no condition that pandas refuses."""
+    (one,) = of(STEPS, told(NOT_NULL, column="step", row_condition=f"({text})", condition_parser="pandas"))
+    assert not one.is_scanned
+
+
 def test_of_classified_columns_no_parameter_is_told():
     """A result says how many values a set has, not which; other columns' parameters are cut."""
     words = ["alice", "bob"]
