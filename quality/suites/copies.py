@@ -25,6 +25,9 @@ ENDINGS: Final = (".json", ".py", "great_expectations.yml")
 MOST_FILES: Final = 2_000
 MOST_BYTES: Final = 32 * 2**20
 """Of one file; a larger one is cut there, and is then told as too large."""
+_LONG: Final = 2_000
+_LONG_PART: Final = 250
+"""Bytes of a path and of a name in it, which file systems hold."""
 KEPT: Final = 8
 """Copies that stay: another check may be reading the one before."""
 _MARKS: Final = (
@@ -72,7 +75,7 @@ def copy_of(uri: str, storage: Mapping[str, str]) -> Path | None:
     files: dict[str, tuple[str, bytes]] = {}
     for name, (place, mark) in found.items():
         kept = _kept(cache, known, name, mark)
-        files[name] = mark, fs.cat_file(place, end=MOST_BYTES + 1) if kept is None else kept
+        files[name] = mark, _fetched(fs, place) if kept is None else kept
     folder = _placed(cache, {name: body for name, (_, body) in files.items()})
     facts = {name: [mark, _digest(body)] for name, (mark, body) in files.items()}
     _write(index, json.dumps({"copy": folder.name, "files": facts}).encode())
@@ -90,12 +93,27 @@ def _listed(fs: Any, root: str, uri: str) -> Iterator[tuple[str, tuple[str, str]
     if len(some) > MOST_FILES:
         mend = "name the prefix that holds suites alone: suites under [quality] in ranklake.toml"
         raise TooManyFilesError(f"more than {MOST_FILES:,} files", where=redact_uri(uri), mend=mend)
+    names = {place.removeprefix(root).lstrip("/") for place, _ in some}
     for place, facts in some:
         name = place.removeprefix(root).lstrip("/")
         parts = PurePosixPath(name).parts
         if name and "\0" not in name and not any(part == ".." or part.startswith((".", "__")) for part in parts):
             marks = {mark: str(facts[mark]) for mark in _MARKS if facts.get(mark) is not None}
-            yield name, (place, json.dumps(marks) if len(marks) > 1 else "")  # a size alone is no mark
+            yield _local(name, names), (place, json.dumps(marks) if len(marks) > 1 else "")  # a size alone is no mark
+
+
+def _local(name: str, names: set[str]) -> str:
+    """Return what a file is called in the copy: a digest of its name where no folder could hold that one."""
+    path = PurePosixPath(name)
+    long = len(name.encode()) > _LONG or any(len(part.encode()) > _LONG_PART for part in path.parts)
+    taken = any(str(parent) in names for parent in path.parents)
+    return f"{_digest(name.encode())}{path.suffix}" if long or taken or str(path) != name else name
+
+
+def _fetched(fs: Any, place: str) -> bytes:  # noqa: ANN401 - as above
+    """Return a file's first bytes; of an empty one S3 has no range of them."""
+    body: bytes = b"" if fs.size(place) == 0 else fs.cat_file(place, end=MOST_BYTES + 1)
+    return body
 
 
 def _known(index: Path) -> Mapping[str, Any]:

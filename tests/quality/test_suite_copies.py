@@ -185,6 +185,20 @@ def test_names_that_lead_elsewhere_are_passed_over(store, monkeypatch):
     assert "x.json" not in every
 
 
+def test_names_that_no_folder_holds_are_read(store, monkeypatch):
+    """A file beside a "folder" of its name, one with a long name, and one with an empty part are suites, too."""
+    store("a.json", b"")
+    places = ("a.json", "a.json/b.json", f"{'x' * 300}.json", "d//e.json", "d/e.json")
+    found = {f"/bucket/suites/{place}": {"size": 9, "created": "now"} for place in places}
+    monkeypatch.setattr(type(store.fs), "find", lambda *_, **__: found)
+    monkeypatch.setattr(type(store.fs), "size", lambda *_: 9)
+    monkeypatch.setattr(
+        type(store.fs), "cat_file", lambda _, place, **__: suite(f"steps.{places.index(place[15:].lstrip('/'))}")
+    )
+    for _ in range(2):
+        assert sorted(names()) == [f"steps.{number}" for number in range(5)]
+
+
 def test_old_copies_go(store):
     """Of many changes the last copies stay."""
     for number in range(12):

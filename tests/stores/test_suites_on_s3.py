@@ -36,3 +36,15 @@ def test_suites_of_a_bucket_are_read_and_renewed(place, tmp_path, monkeypatch):
     assert [one.name for one in read_folder(place.uri, place.storage).suites] == ["steps.next", "python"]
     with pytest.raises(SuitesError):
         read_folder(f"{place.uri}/nothing", place.storage)
+
+
+def test_odd_names_and_empty_files_of_a_bucket(place, tmp_path, monkeypatch):
+    """S3 has no range of an empty object, and no folders that an object's name could clash with."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    fs, root = place.connect()
+    for number, name in enumerate(("a.json", "a.json/b.json", f"{'x' * 300}.json")):
+        fs.pipe_file(f"{root}/{name}", json.dumps({"name": f"steps.{number}", "expectations": []}).encode())
+    fs.pipe_file(f"{root}/empty.json", b"")
+    for _ in range(2):
+        found = {one.name: one.problem for one in read_folder(place.uri, place.storage).suites}
+        assert found == {"steps.0": "", "steps.1": "", "steps.2": "", "empty": "not a suite: it is no JSON"}
