@@ -5,11 +5,9 @@ is: columns that the contract does not know, values that are not of their type, 
 date that retention removed, a segment that a person disowned.
 """
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -18,7 +16,9 @@ import pyarrow.compute as pc
 from ranklake.lake.contracts import edge
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract as packaged
+from ranklake.lake.contracts.row_text import row_values
 from ranklake.lake.delta.read import read, read_some
+from ranklake.lake.delta.row_keys import RECORDED_KEY, keys_sha256
 from ranklake.lake.governance.retired import retired_dates
 from ranklake.lake.plans.action_plan import live_files
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 REJECTS: Final = "rejects"
 _SOURCES: Final = ("check", "ingest")
 """Who took out what may come back; what a person disowned does not."""
-_KEY: Final = ("incarnation", "segment", "slot")
-_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +52,7 @@ class Mended:
     @property
     def keys_sha256(self) -> str:
         """Digest of their keys, in whatever order."""
-        columns = [self.rows[name].to_pylist() for name in _KEY]
-        return hashlib.sha256(json.dumps(sorted(zip(*columns, strict=True))).encode()).hexdigest()
+        return keys_sha256(self.rows)
 
 
 def mended_rows(lake: "Lake", tables: Sequence[str]) -> Iterator[Mended]:
@@ -92,43 +89,12 @@ def _passing(
     verdicts = edge.judge(contract, rows).to_pylist()
     dates = rows["date"].to_pylist()
     good = [at for at, why in enumerate(verdicts) if why is None and dates[at] is not None and dates[at] not in taken]
-    held = read(lake, contract, list(_KEY), partitions=sorted({dates[at] for at in good})) if good else None
-    there = set() if held is None else set(zip(*(held[name].to_pylist() for name in _KEY), strict=True))
-    keys = list(zip(*(rows[name].to_pylist() for name in _KEY), strict=True))
+    held = read(lake, contract, list(RECORDED_KEY), partitions=sorted({dates[at] for at in good})) if good else None
+    there = set() if held is None else set(zip(*(held[name].to_pylist() for name in RECORDED_KEY), strict=True))
+    keys = list(zip(*(rows[name].to_pylist() for name in RECORDED_KEY), strict=True))
     found = []
     for at in good:
         if keys[at] not in there and keys[at] not in seen:
             seen.add(keys[at])
             found.append(at)
     return found
-
-
-def row_values(contract: "Contract", text: str | None) -> dict[str, Any] | None:
-    """Return a row's values under the contract's types; None where it is not one."""
-    schema = arrow_schema(contract)
-    try:
-        told = json.loads(text or "")
-        if not isinstance(told, dict) or not set(told) <= set(schema.names):
-            return None
-        values = {name: _value(value, schema.field(name).type) for name, value in told.items()}
-        if values.get("date") is None and values.get("ts") is not None:
-            values["date"] = values["ts"].date()  # a segment's row has none
-        pa.Table.from_pylist([values], schema=schema)
-    except (ValueError, TypeError, OverflowError, pa.ArrowException):
-        return None
-    return values
-
-
-def _value(value: Any, type_: pa.DataType) -> Any:  # noqa: ANN401 - whatever JSON has
-    if value is None:
-        return None
-    if pa.types.is_timestamp(type_):
-        return _moment(value)
-    if pa.types.is_date(type_):
-        return date.fromisoformat(value)
-    return float(value) if pa.types.is_floating(type_) else value
-
-
-def _moment(text: str) -> datetime:
-    """Return a time that is ISO 8601, or µs since 1970 where its year has not four digits. Raises `OverflowError`."""
-    return _EPOCH + timedelta(microseconds=int(text)) if text.lstrip("-").isdigit() else datetime.fromisoformat(text)

@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
 _MOST: Final = 2**256
-_KEY: Final = ("incarnation", "segment", "slot")
+RECORDED_KEY: Final = ("incarnation", "segment", "slot")
+"""What tells recorded rows of a table apart."""
 _PACKED: Final = struct.Struct("<qii")
 
 
 def key_columns(contract: "Contract", but: Collection[str] = ()) -> list[str]:
     """Return the columns that tell rows of a table apart: the recorder's key, else all, but for some."""
     if contract.envelope:
-        return list(_KEY)
+        return list(RECORDED_KEY)
     return [column.name for column in contract.columns if column.name not in but]
 
 
@@ -30,7 +31,7 @@ def keys_digest(rows: pa.Table, columns: Iterable[str]) -> int:
     """Return the sum of the digests of rows by some columns; that of no rows is 0."""
     names = list(columns)
     values = zip(*(rows[name].to_pylist() for name in names), strict=True)
-    if tuple(names) == _KEY:
+    if tuple(names) == RECORDED_KEY:
         shares = (hashlib.sha256(_PACKED.pack(*key)).digest() for key in values)
     else:
         shares = (hashlib.sha256(json.dumps(key, default=str).encode()).digest() for key in values)
@@ -45,3 +46,9 @@ def digest_text(total: int) -> str:
 def digest_of_files(lake: "Lake", contract: "Contract", some: pa.Table, columns: Collection[str]) -> int:
     """Return the digest of all rows of files: rows of `ranklake.lake.delta.commit.files`."""
     return sum(keys_digest(rows, columns) for _, rows in read_some(lake, contract, some, list(columns))) % _MOST
+
+
+def keys_sha256(rows: pa.Table) -> str:
+    """Return the digest of the keys of recorded rows, in whatever order."""
+    columns = [rows[name].to_pylist() for name in RECORDED_KEY]
+    return hashlib.sha256(json.dumps(sorted(zip(*columns, strict=True))).encode()).hexdigest()

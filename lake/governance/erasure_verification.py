@@ -1,17 +1,25 @@
 """Verifies that a found plan of kind ``erasure`` takes exactly the rows that were approved."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
+import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
+from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.row_keys import digest_of_files, digest_text, key_columns
-from ranklake.lake.governance.erasures import ERASURES, NAMES, RAW, ROWS, TABLE, Erasure
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.governance.erasures import ERASURES, NAMES, RAW, ROWS, TABLE, Erasure, Item
 from ranklake.lake.governance.evidence import require
 from ranklake.lake.plans.action_plan import QUARANTINED
-from ranklake.lake.plans.verification import is_committed_in, refusal, verify_application, verify_files
+from ranklake.lake.plans.verification import (
+    is_committed_in,
+    named_files,
+    refusal,
+    verify_application,
+    verify_files,
+)
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
@@ -23,7 +31,7 @@ NAME_COLUMNS: Final = ("run", "uri_name", "pack")
 
 
 def verify_erasure(lake: "Lake", plan: "Plan") -> None:
-    """Look whether the rows that go are those that somebody approved, by their keys, and all others stay."""
+    """Look whether the rows that go are those that somebody approved, all of them, by their keys; all others stay."""
     verify_files(lake, plan)
     name = plan.body["facts"]["erasure"]
     try:
@@ -47,7 +55,27 @@ def _is_as_approved(lake: "Lake", plan: "Plan", approved: Erasure) -> bool:
             if item is None or not _has_keys(lake, table, gone, new, item.content_sha256, item.rows):
                 return False
     told = {one for days in plan.body["facts"].get(QUARANTINED, {}).values() for some in days.values() for one in some}
-    return told <= {item.about for item in approved.of(RAW)}
+    agreed = {item.about or "" for item in approved.of(RAW)}
+    if not told <= agreed or any(lake.fs.exists(lake.path("quarantine", one)) for one in agreed - told):
+        return False
+    taken = {(table, date.fromisoformat(row["date"])) for table, rows in plan.body["remove"].items() for row in rows}
+    left = [item for item in still_there(lake, approved) if (item.table, item.partition_date) not in taken]
+    return all(is_committed_in(lake, item.table or "", plan.number) for item in left)
+
+
+def still_there(lake: "Lake", approved: Erasure) -> Iterator[Item]:
+    """Yield items that take recorded rows, or names, of which the partition has rows enough to hold them still.
+
+    Whose rows they are only the values tell, which the lake does not keep. So an application is void where such an item
+    has gone by other ways (`ranklake.retention.erasure.apply`), and none needs to be left out of a plan.
+    """
+    for item in approved.of(ROWS, NAMES):
+        if item.content_sha256 is None or item.partition_date is None:  # a derived table's may be computed anew
+            continue
+        handle = delta_table(lake, item.table or "")
+        some = None if handle is None else files(handle, [item.partition_date])
+        if some is not None and (pc.sum(some["num_records"]).as_py() or 0) >= item.rows:
+            yield item
 
 
 def _by_date(plan: "Plan", table: str) -> Mapping[date, tuple[list[Any], list[Any]]]:
@@ -69,21 +97,7 @@ def _has_keys(
     if expected is None:  # a derived table may have been computed anew since
         return known.kind == "derived"
     columns = key_columns(known, NAME_COLUMNS if named else ())
-    before, after = (digest_of_files(lake, known, _files(some), columns) for some in (gone, new))
+    before, after = (digest_of_files(lake, known, named_files(some), columns) for some in (gone, new))
     if named:
         return before == after and taken == 0
     return digest_text(before - after) == expected and taken == rows
-
-
-def _files(some: Sequence[Mapping[str, Any]]) -> pa.Table:
-    rows = [
-        {
-            "path": row["path"],
-            "size_bytes": row["size_bytes"],
-            "num_records": row.get("num_records", row.get("rows")),
-            "date": date.fromisoformat(row.get("date") or row["partition"]),
-        }
-        for row in some
-    ]
-    kinds = {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
-    return pa.Table.from_pylist(rows, schema=pa.schema(kinds))

@@ -1,15 +1,14 @@
 """Rows of the table ``rejects``: refused rows, whole, with the reason."""
 
-import json
-import math
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.row_text import row_texts
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -35,7 +34,7 @@ def reject_rows(
         name: rows[name] for name in ("run", "attempt", "rank", "incarnation", "segment", "slot")
     }
     columns["reason"] = reasons
-    columns["row"] = _as_json(rows)
+    columns["row"] = row_texts(rows)
     columns["sha256"] = digests
     constants = {
         "plan": plan,
@@ -54,30 +53,3 @@ def reject_rows(
         else:
             arrays.append(pa.nulls(rows.num_rows, column.type))
     return pa.table(arrays, schema=schema)
-
-
-def _as_json(rows: pa.Table) -> list[str]:
-    """Return each row as a JSON object.
-
-    Times are ISO 8601, or microseconds since 1970 where the year has not four digits; a number that JSON lacks is
-    "nan", "inf" or "-inf".
-    """
-    for place, column in enumerate(rows.schema):
-        if pa.types.is_timestamp(column.type):
-            moments = rows[column.name].cast(pa.int64()).to_pylist()
-            texts = [None if moment is None else _iso(moment) for moment in moments]
-            rows = rows.set_column(place, column.name, pa.array(texts, pa.string()))
-    return [json.dumps({name: _jsonable(value) for name, value in row.items()}) for row in rows.to_pylist()]
-
-
-def _iso(moment_us: int) -> str:
-    try:
-        return (datetime.fromtimestamp(0, UTC) + timedelta(microseconds=moment_us)).isoformat()
-    except OverflowError:
-        return str(moment_us)
-
-
-def _jsonable(value: object) -> object:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value.isoformat() if isinstance(value, date) else value

@@ -8,7 +8,8 @@ A plan that this process composed itself needs none of it. `ranklake.lake.plans.
 says by itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pyarrow as pa
@@ -95,6 +96,21 @@ def verify_files(lake: "Lake", plan: Plan, *, passes_over: bool = False) -> None
         for row in plan.body["remove"].get(table, []):
             if row["path"] in live or not (passes_over or lake.contract(table).kind == "derived"):
                 _verify_removed(lake, plan, table, row, live)
+
+
+def named_files(some: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return files that a plan adds or removes as rows of `ranklake.lake.delta.commit.files`."""
+    rows = [
+        {
+            "path": row["path"],
+            "size_bytes": row["size_bytes"],
+            "num_records": row.get("num_records", row.get("rows")),
+            "date": date.fromisoformat(row.get("date") or row["partition"]),
+        }
+        for row in some
+    ]
+    kinds = {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
+    return pa.Table.from_pylist(rows, schema=pa.schema(kinds))
 
 
 def is_committed_in(lake: "Lake", table: str, number: int) -> bool:

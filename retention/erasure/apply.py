@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.governance import lifecycle
+from ranklake.lake.governance.erasure_verification import still_there
 from ranklake.lake.governance.erasures import CERTIFIED, ERASURES, NAMES, RAW, ROWS, TABLE, Erasure, Item, head_row
 from ranklake.lake.governance.identities import NOT_SIGNING, Signing
 from ranklake.lake.governance.proposals import VoidProposalError
@@ -113,7 +114,11 @@ def apply(
 def _refuse_other(lake: "Lake", erasure: Erasure, now: Found) -> None:
     """Raise `VoidProposalError` where the subject has other rows, or raw bytes, than were approved."""
     approved = {_place(item): item for item in erasure.of(ROWS, NAMES, RAW)}
-    for item in planned(lake, now):
+    there = {_place(item): item for item in planned(lake, now)}
+    for item in still_there(lake, erasure):
+        if _place(item) not in there:
+            raise _void(erasure, item, f"has no rows of this subject any more, and {item.rows:,} were planned")
+    for item in there.values():
         known = approved.get(_place(item))
         if known is None:
             raise _void(erasure, item, "has rows of this subject that were not there when it was planned")

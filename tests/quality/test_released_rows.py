@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from segments import DAY, step_rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import replace_partitions
-from ranklake.lake.delta.read import read
+from ranklake.lake.delta.commit import append_files, replace_partitions
+from ranklake.lake.delta.read import read, read_some
 from ranklake.lake.governance.proposals import VoidProposalError
 from ranklake.lake.governance.registers import stamped
 from ranklake.lake.governance.releases import RELEASES, TABLE, head_row
@@ -22,6 +22,7 @@ from ranklake.lake.plans.action_plan import compose, live_files
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.ledger import row_files
 from ranklake.lake.plans.plan import Plan, RefusedPlanError, last_finished
+from ranklake.lake.plans.verification import named_files
 from ranklake.lake.plans.workers import InProcess
 from ranklake.quality.check import run_checks
 from ranklake.quality.rejected import mended_rows
@@ -243,3 +244,74 @@ def test_a_release_of_other_rows_than_were_approved_is_refused(strict):
     assert len(site.rows("steps")) + len(site.rows("rejects")) == len(before)
     assert site.rows("rejects")
     site.balances()
+
+
+def begun(site, table, lake):
+    """Begin to release all that passes, and die before a commit; return the release's name and the plan's file."""
+    name = plan_release(lake, "Pia", "the bound was wrong").name
+    approve(lake, name, "Ada")
+    with pytest.MonkeyPatch.context() as patched:
+        die_before(patched, table)
+        with pytest.raises(SystemExit):
+            apply(lake, name, "Otto")
+    return name, Path(site.lake.path(Plan(last_finished(site.lake) + 1, "", 0).name))
+
+
+def other_rows(lake, plan, change):
+    """Return a plan that brings other rows into steps, as many."""
+    known = contract("steps")
+    files = named_files([row for row in plan.body["add"] if row["table"] == "steps"])
+    rows = pa.concat_tables([some for _, some in read_some(lake, known, files)])
+    made = compose(plan.number, "release", add=append_files(lake, known, change(rows), plan.number))
+    others = [row for row in plan.body["add"] if row["table"] != "steps"]
+    return replace(plan, body={**plan.body, "add": [*others, *made.body["add"]]})
+
+
+def with_losses(rows):
+    """Return rows with other values."""
+    return rows.set_column(rows.schema.get_field_index("loss"), "loss", pa.array([9.0] * len(rows)))
+
+
+def with_slots(rows):
+    """Return rows of other keys."""
+    return rows.set_column(
+        rows.schema.get_field_index("slot"), "slot", pa.array(range(500, 500 + len(rows)), pa.int32())
+    )
+
+
+@pytest.mark.parametrize("table", ["steps", "rejects"])
+@pytest.mark.parametrize("change", [with_losses, with_slots])
+def test_as_many_rows_of_other_values_or_keys_are_refused(strict, table, change):
+    """A count that is right is not enough, whichever commit is missing: rows come back as they were taken out."""
+    site, before = strict
+    name, path = begun(site, table, lake_under(site, MENDED))
+    began = path.read_bytes()
+    forged = other_rows(site.lake, Plan.from_json(began, str(path)), change)
+    path.write_bytes(forged.to_json())
+    with pytest.raises(RefusedPlanError, match="other rows than were approved"):
+        drive(lake_under(site, MENDED), lambda _: None, InProcess())
+    path.write_bytes(began)
+    assert apply(lake_under(site, MENDED), name, "Otto")[0].state == "applied"
+    assert sorted(map(str, site.rows("steps"))) == before
+    site.balances()
+
+
+def test_other_rows_of_the_quarantine_are_not_freed(strict):
+    """As many rows of the same table, date and reason, but not those that passed when it was approved."""
+    site, _ = strict
+    some = lake_under(site, STRICT.replace("3.0", "3.1"))
+    name, path = begun(site, "rejects", some)
+    began = path.read_bytes()
+    lake = lake_under(site, MENDED)
+    count = RELEASES.find(lake, name).items[0].rows
+    (every,) = mended_rows(lake, ["steps"])
+    ranked = sorted(range(every.rows.num_rows), key=lambda at: -every.rows["loss"][at].as_py())[:count]
+    other = replace(every, places=tuple(every.places[at] for at in ranked), rows=every.rows.take(pa.array(ranked)))
+    plan = Plan.from_json(began, str(path))
+    forged = _write(lake, RELEASES.find(lake, name), "Otto", [other], plan.number, alone=False)
+    path.write_bytes(forged.to_json())
+    with pytest.raises(RefusedPlanError, match="other rows than were approved"):
+        drive(lake, lambda _: None, InProcess())
+    path.write_bytes(began)
+    assert apply(some, name, "Otto")[0].state == "applied"
+    assert max(row["loss"] for row in site.rows("steps")) <= 3.1

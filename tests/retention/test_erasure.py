@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -23,12 +24,12 @@ from subjects import ADA, EMAIL, GRACE, VALUES, others, plant
 
 from ranklake.cli import run
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.delta.commit import append_files
+from ranklake.lake.delta.commit import append_files, replace_partitions
 from ranklake.lake.governance.erasures import register
 from ranklake.lake.governance.proposals import SameOperatorError, VoidProposalError
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.driver import drive
-from ranklake.lake.plans.plan import RefusedPlanError
+from ranklake.lake.plans.plan import Plan, RefusedPlanError, last_finished
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.replay.errors import ReplayError
 from ranklake.lake.replay.run import replay
@@ -258,6 +259,51 @@ def test_a_found_plan_that_takes_other_rows_is_refused(site, monkeypatch):
     with pytest.raises(RefusedPlanError, match="other rows than were approved"):
         drive(site.lake, lambda _: None, InProcess())
     assert len(bodies(site)) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left_out", [["logs", "scalars", "segments", "raw"], ["logs"], ["scalars"], ["raw"]])
+def test_a_found_plan_that_leaves_something_out_is_refused(site, monkeypatch, left_out):
+    """Whoever writes that it takes nothing, or less, does not make it applied; put back, it is finished."""
+    logs(site, f"hello {EMAIL}", "hello")
+    site.bring(any_rows("scalars", 2, run=RUN, incarnation=51, metric=["loss"] * 2, value=[1.0, 2.0]), "scalars")
+    wrong = put_segment(site.spool, step_rows(5, run=RUN, incarnation=52))
+    wrong.write_bytes(wrong.read_bytes()[:-40])
+    ingest(site.lake, spool_of(site), InProcess())
+    subject, made = agreed(site)
+    with monkeypatch.context() as patch:
+        die_before(patch, "logs")
+        with pytest.raises(SystemExit):
+            erase(site, subject, made)
+    number = last_finished(site.lake) + 1
+    path = Path(site.lake.path(Plan(number, "", 0).name))
+    began = path.read_bytes()
+    plan = Plan.from_json(began, str(path))
+    facts = {**plan.body, "facts": {**plan.body["facts"]}}
+    assert facts["facts"]["quarantined"]
+    for side in ("remove", "account", "kept"):
+        facts[side] = {table: told for table, told in facts[side].items() if table not in left_out}
+    facts["add"] = [row for row in facts["add"] if row["table"] not in left_out]
+    if "raw" in left_out:
+        facts["facts"]["quarantined"] = {}
+    path.write_bytes(replace(plan, body=facts).to_json())
+    with pytest.raises(RefusedPlanError, match="other rows than were approved"):
+        drive(site.lake, lambda _: None, InProcess())
+    assert len(bodies(site)) == 2
+    path.write_bytes(began)
+    assert erase(site, subject, made).certificate.is_clean
+    assert bodies(site) == ["hello"]
+
+
+def test_what_went_by_other_ways_makes_an_erasure_void(site):
+    """Its rows are gone, and others of the date are there: whether they are its own nobody could tell from the plan."""
+    logs(site, f"hello {EMAIL}", "hello")
+    subject, made = agreed(site)
+    known = site.lake.contract("logs")
+    rest = pa.Table.from_pylist([row for row in site.rows("logs") if row["message"] == "hello"], arrow_schema(known))
+    replace_partitions(site.lake, known, rest, rest["date"].unique().to_pylist())
+    with pytest.raises(VoidProposalError, match="has no rows of this subject any more"):
+        erase(site, subject, made)
 
 
 def test_a_certificate_that_was_altered_does_not_hold(site):
