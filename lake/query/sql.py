@@ -25,6 +25,7 @@ from ranklake.lake.query.called import FormerTable, TableNames
 from ranklake.lake.query.engine import BATCH_ROWS, DataFrame, SessionContext, SQLOptions, engine
 from ranklake.lake.query.errors import NotReadOnlyError, QueryError, explained, veiled
 from ranklake.lake.query.former import FormerOf, add_former, without_former
+from ranklake.lake.query.opened import Opened
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.scan import live_files, needed, register
 from ranklake.lake.query.sketch import Sketch, sketch
@@ -118,6 +119,7 @@ def answer(  # noqa: PLR0913 - what may be said of a query
     former: FormerOf | None = None,
     former_tables: Callable[[], Mapping[str, FormerTable]] | None = None,
     rehydrated: bool = False,
+    opened: Opened | None = None,
 ) -> Answer:
     """Answer one SELECT (or EXPLAIN, DESCRIBE, SHOW TABLES), and say what it used.
 
@@ -144,6 +146,8 @@ def answer(  # noqa: PLR0913 - what may be said of a query
         Returns the former names of tables, likewise; asked where tables have others now.
     rehydrated
         Whether tables also have the rows that came back from archives (`ranklake.lake.archives.rehydrated`).
+    opened
+        The lake's tables as they were opened for earlier questions; not together with `as_of`.
 
     Raises
     ------
@@ -160,17 +164,15 @@ def answer(  # noqa: PLR0913 - what may be said of a query
         One is not what was written.
     """
     _refuse_of(role, as_of)
-    every = lake.contracts()
+    every = lake.contracts() if opened is None else opened.contracts
     contracts = every if role is None else {name: one for name, one in every.items() if role.sees(name)}
     names_of = TableNames.of(every.values())
     if names_of.now and former_tables is not None:
         names_of = TableNames.of(every.values(), former_tables())
     behind_views = " ".join((views or {}).values())
     names, behind, words = _named(f"{text} {behind_views}", contracts, every, role, names_of)
-    moment = AsOf.parse(as_of)
-    handles = {name: moment.handle(lake, name, names) for name in names}
-    handles |= {name: AsOf(moment.time).handle(lake, name, behind) for name in behind}
-    live = {name: live_files(handle) for name, handle in handles.items()}
+    handles = _handles(lake, opened, as_of, names, behind)
+    live = {name: live_files(one) if opened is None else opened.live(name) for name, one in handles.items()}
     every = {**every, **{name: _read(handle, every[name], role) for name, handle in handles.items()}}
     live |= _with_back(lake, live, every) if rehydrated else {}
     pseudonyms = pseudonyms_for(role, (every[name] for name in names), lake.config.masking.key)
@@ -208,8 +210,28 @@ def answer(  # noqa: PLR0913 - what may be said of a query
         frame = planned(ctx)
         with _veiling(role, contracts, names):
             found = without_former(plain(frame.to_arrow_table()))
-    versions = {name: None if handle is None else handle.version() for name, handle in handles.items()}
+    versions = {name: _version(handle) for name, handle in handles.items()}
     return Answer(_with_files(found, live, kept) if _EXPLAINS.match(text) else found, drawn, versions)
+
+
+def answer_next(lake: Lake, opened: Opened, text: str, role: Role | None = None) -> Answer:
+    """Answer one SELECT of many, as `answer` does, of tables that are opened, listed and registered once.
+
+    Half of what a small query takes is planning; where its tables are small, it is planned once and not twice.
+    """
+    contracts = opened.contracts
+    names, _, words = _named(text, contracts, contracts, None, TableNames())
+    renamed = any(one.called for one in contracts.values())
+    if role is None and not renamed and words.isdisjoint(_LISTS_TABLES):
+        with _explaining(None, contracts, names):
+            if (ctx := opened.session(text, names)) is not None:
+                rows = plain(ctx.sql_with_options(text, READ_ONLY).to_arrow_table())
+                return Answer(rows, Sketch(), {name: _version(opened.handle(name)) for name in names})
+    return answer(lake, text, role=role, opened=opened)
+
+
+def _version(handle: "DeltaTable | None") -> int | None:
+    return None if handle is None else handle.version()
 
 
 def query(
@@ -278,6 +300,17 @@ def _named(
         return names, [], words
     own = role.words(contracts[name] for name in names)  # they choose files, too
     return names, sorted({*called.within(own, every)} - set(names)), words | own
+
+
+def _handles(
+    lake: Lake, opened: Opened | None, as_of: Moment, names: list[str], behind: list[str]
+) -> dict[str, "DeltaTable | None"]:
+    """Return handles of the tables that a query names, and of those behind them, which no version is meant for."""
+    if opened is not None:
+        return {name: opened.handle(name) for name in (*names, *behind)}
+    moment = AsOf.parse(as_of)
+    named = {name: moment.handle(lake, name, names) for name in names}
+    return named | {name: AsOf(moment.time).handle(lake, name, behind) for name in behind}
 
 
 def _read(handle: "DeltaTable | None", contract: "Contract", role: Role | None) -> "Contract":

@@ -8,7 +8,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.query.errors import QueryError
-from ranklake.lake.query.sql import answer
+from ranklake.lake.query.opened import Opened
+from ranklake.lake.query.sql import answer_next
 
 if TYPE_CHECKING:
     from ranklake.lake.query.roles import Role
@@ -53,12 +54,14 @@ Ask = Callable[[str], Answered]
 def asking(lake: "Lake", role: "Role | None" = None) -> Ask:
     """Return what answers questions about a lake, as a role sees it.
 
-    Tables and columns that the role does not see give no rows, and the reason. Raises for all else.
+    Tables and columns that the role does not see give no rows, and the reason. Raises for all else. Each table is
+    opened when a question first names it, so that what is told of it belongs together.
     """
+    opened = Opened(lake)
 
     def ask(sql: str) -> Answered:
         try:
-            found = answer(lake, sql, role=role)
+            found = answer_next(lake, opened, sql, role)
         except QueryError as error:
             if role is None or not error.what.startswith("unknown "):
                 raise
