@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 _HERE: Final = "ranklake.lake.fleet"
 HOURS: Final = 48
-HEAT_ROWS: Final = 64
-"""Rows of the heat map: a page does not grow with the cluster."""
+HEAT_ROWS: Final = 512
+"""Rows of the heat map, as many as a screen shows: of more nodes a row is several, and a page does not grow."""
 _MOST: Final = 100
 
 

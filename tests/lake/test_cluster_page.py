@@ -4,15 +4,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import altair as alt
-import numpy as np
-import pyarrow as pa
 import pytest
+from cluster_hours import device_hours
 from page_read import Read, compared
 from rollup_inputs import NOON, append
 
 from ranklake.cli import run as command
-from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.load import contract
+from ranklake.lake.fleet import cluster
 from ranklake.lake.fleet.cluster import HEAT_ROWS, HOURS, cluster_state
 from ranklake.lake.storage.store import Lake
 from ranklake.views.html import site as publishing
@@ -22,40 +20,11 @@ from ranklake.views.html.shell import render
 MOST_BYTES = 2_000_000
 
 
-def samples(nodes, hours):
-    """Return rows of ``gpu_hourly``: 8 devices a node; node 0 is held and idle, the others busier by their number."""
-    of = np.arange(nodes * 8 * hours)
-    device, hour = of // hours, of % hours
-    node = device // 8
-    busy = np.where(node == 0, 0.0, 3600 * (0.2 + 0.7 * node / nodes))
-    start = np.datetime64((NOON - timedelta(hours=hours - 1)).replace(tzinfo=None), "us")
-    moments = start + hour * np.timedelta64(1, "h")
-    columns = {
-        "hour": moments,
-        "date": moments.astype("datetime64[D]"),
-        "host": [f"pc-ada-{number}" for number in node],
-        "device_uuid": [f"GPU-{number:06d}" for number in device],
-        "sample_count": np.full(len(of), 3600),
-        "observed_s": np.full(len(of), 3600.0),
-        "busy_observed_s": np.full(len(of), 3600.0),
-        "allocated_s": np.full(len(of), 3600.0),
-        "idle_allocated_s": np.where(node == 0, 3600.0, 0.0),
-        "energy_observed_s": np.zeros(len(of)),
-        "busy_s": busy,
-    }
-    schema = arrow_schema(contract("gpu_hourly"))
-    arrays = [
-        pa.array(columns[field.name]).cast(field.type) if field.name in columns else pa.nulls(len(of), field.type)
-        for field in schema
-    ]
-    return pa.table(arrays, schema=schema)
-
-
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory):
     """Give a lake with three nodes of a few hours and a queue."""
     lake = Lake.create(str(tmp_path_factory.mktemp("cluster") / "lake"))
-    append(lake, "gpu_hourly", samples(3, 5))
+    append(lake, "gpu_hourly", device_hours(3, 5))
     append(lake, "cluster_hourly", [
         {"hour": NOON - timedelta(hours=back), "scope": scope, "cluster": "c", "scope_name": name, "pool": pool,
          "gpu_total_s": 100.0, "gpu_delivered_s": 60.0, "queue_job_s": 7200.0 * (back + 1), "queue_depth_max": 5 + back,
@@ -78,27 +47,45 @@ def test_low_nodes_come_first_and_numbers_are_those_of_their_sql(lake):
     assert compared(lake, text) > 30
     assert "pc-ada" not in text
     assert "<b>p" not in text
-    specs = Read(text).specs
-    assert len(specs) == 4
+    heat, *specs = Read(text).specs
+    assert len(specs) == 3
     for spec in specs:
         alt.Chart.from_dict(spec)
-    heat = specs[0]["data"]["values"]
-    assert {one["row"] for one in heat} == {0, 1, 2}
-    assert {one["used"] for one in heat if one["row"] == 0} == {0.0}
+    assert (heat["rows"], len(heat["columns"])) == (["GPU-000000", "GPU-000008", "GPU-000016"], HOURS)
+    hours = [row["hour"] for row in found.hours.rows]
+    assert heat["columns"][-len(hours) :] == [f"{hour:%b %d, %H:%M}" for hour in hours]
+    of_sql = {(row["first_device"], f"{row['hour']:%b %d, %H:%M}"): row for row in found.heat.rows}
+    cells = [(name, hour) for name in heat["rows"] for hour in heat["columns"]]
+    for cell, value in zip(cells, heat["values"], strict=True):
+        assert value == (round(1000 * of_sql[cell]["utilization_ratio"]) if cell in of_sql else None)
+    assert heat["values"].count(None) == 3 * (HOURS - 5)
     assert "1 node held and hardly used" in section(found).headline
 
 
 @pytest.mark.slow
-def test_a_page_of_4096_gpus_is_small_and_its_rows_are_groups(tmp_path):
-    """512 nodes by two days: 64 rows of eight nodes each, the least utilized on top, in less than 2 MB."""
+def test_a_page_of_4096_gpus_is_small_and_draws_every_node(tmp_path):
+    """512 nodes by two days: a row a node, the least utilized on top, in less than 2 MB."""
     lake = Lake.create(str(tmp_path / "lake"))
-    append(lake, "gpu_hourly", samples(512, HOURS))
+    append(lake, "gpu_hourly", device_hours(512, HOURS))
     found = cluster_state(lake)
-    assert {row["nodes"] for row in found.heat.rows} == {512 // HEAT_ROWS}
+    assert {row["nodes"] for row in found.heat.rows} == {1}
     assert len(found.heat.rows) == HEAT_ROWS * HOURS
     assert found.heat.rows[0]["first_device"] == "GPU-000000"
     (page,) = section(found).pages
     assert len(render(page)) < MOST_BYTES
+
+
+def test_more_nodes_than_rows_of_a_screen_share_rows(tmp_path, monkeypatch):
+    """Of six nodes on two rows each row is three that are utilized alike, and says so."""
+    monkeypatch.setattr(cluster, "HEAT_ROWS", 2)
+    lake = Lake.create(str(tmp_path / "lake"))
+    append(lake, "gpu_hourly", device_hours(6, 3))
+    (page,) = section(cluster_state(lake)).pages
+    text = render(page).decode()
+    (heat, *_) = Read(text).specs
+    assert (heat["rows"], heat["members"]) == (["GPU-000000", "GPU-000024"], [3, 3])
+    assert "A row is several nodes that are utilized alike." in text
+    assert compared(lake, text) > 10
 
 
 def test_an_empty_lake_and_one_without_devices_say_what_is_unknown(tmp_path, monkeypatch, capsys):

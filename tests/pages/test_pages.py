@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from cluster_hours import device_hours
 from governed import Site, under
 from retaining import CONTRACTS, POLICIES, TODAY
 from rollup_inputs import NOON, append
@@ -57,6 +58,13 @@ PAGES = (
     "governance/index.html",
     "compliance/index.html",
 )
+MOST_BYTES, MOST_ELEMENTS = 2_000_000, 3_000
+COLOURS = """
+    () => [0.2, 0.9].map((share) => {
+        const map = document.querySelector(".heat > canvas");
+        return [...map.getContext("2d").getImageData(map.width - 3, map.height * share, 1, 1).data].join();
+    })
+"""
 ROLES = Path(__file__).parents[2] / "retention" / "roles.yaml"
 LIMIT_LOSS = """
 extends: steps
@@ -118,11 +126,25 @@ def browser():
         found.close()
 
 
+def drawn(page):
+    """Wait until the charts and maps of a page are drawn."""
+    for chart in page.query_selector_all("[data-chart], [data-heat]"):
+        page.wait_for_function("chart => chart.dataset.drawn", arg=chart)
+
+
+def faults(page):
+    """Return what axe-core finds wrong, with the first element of each; only that much comes back from the browser."""
+    page.evaluate(files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
+    return page.evaluate("""
+        () => axe.run(document, { resultTypes: ["violations"] })
+            .then((found) => found.violations.map((one) => [one.id, one.nodes[0].html]))
+    """)
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1440, 2560])
 def test_pages_are_sound(report, browser, width, theme):
     """At each width and in each theme: charts are drawn, the console is silent, nothing leaves, axe finds nothing."""
-    axe = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
     page = context.new_page()
     told, left = [], []
@@ -131,11 +153,9 @@ def test_pages_are_sound(report, browser, width, theme):
     page.on("request", lambda request: left.append(request.url))
     for name in PAGES:
         page.goto(f"file://{report}/{name}")
-        for chart in page.query_selector_all("[data-chart]"):
-            page.wait_for_function("chart => chart.dataset.drawn", arg=chart)
+        drawn(page)
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-        found = page.evaluate(f"{axe}; axe.run(document)")
-        assert [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]] == []
+        assert faults(page) == []
     context.close()
     assert told == []
     assert [url for url in left if not url.startswith((f"file://{report}/", "data:"))] == []
@@ -162,4 +182,31 @@ def test_search_theme_sorting_and_definitions_work_by_keyboard(report, browser):
     before = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.locator("#theme").press("Enter")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+    page.close()
+
+
+def test_a_day_of_4096_gpus_is_one_image_and_tells_cells_and_rows_by_keyboard(tmp_path, browser):
+    """512 nodes by the hour: few elements, axe finds nothing, arrows tell a cell, Enter its row; nothing known, too."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    append(lake, "gpu_hourly", device_hours(512, 24))
+    published = publish(Lake.place(str(tmp_path / "out")), cluster_pages.section(cluster_state(lake)))
+    assert published.largest_bytes < MOST_BYTES
+    page = browser.new_page()
+    page.goto(f"file://{tmp_path}/out/cluster/index.html")
+    drawn(page)
+    assert page.evaluate("document.querySelectorAll('*').length") < MOST_ELEMENTS
+    assert faults(page) == []
+    page.locator(".heat > canvas").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("End")
+    row = next(row for row in reversed(cluster_state(lake).heat.rows) if row["first_device"] == "GPU-000008")
+    said = f"GPU-000008, {row['hour']:%b %d, %H:%M}: {100 * row['utilization_ratio']:.1f} %"
+    assert page.locator(".told").inner_text() == said
+    page.keyboard.press("Home")
+    assert page.locator(".told").inner_text().endswith("not sampled")
+    page.keyboard.press("Enter")
+    assert "known in 24 of 48" in page.locator(".heat .row").inner_text()
+    colours = page.evaluate(COLOURS)
+    assert colours[0] != colours[1]
     page.close()

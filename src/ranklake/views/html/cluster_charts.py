@@ -1,4 +1,4 @@
-"""Charts of a cluster: nodes by hour, nodes by utilization, and lines by hour."""
+"""Charts of a cluster: nodes by utilization, and lines by hour."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -6,40 +6,11 @@ from typing import Any, Final
 from ranklake.views.html.charts import SCHEMA, Spec
 
 Values = Sequence[Mapping[str, Any]]
-_ROW_PX: Final = 12
 _HEIGHT: Final = 200
 _COLOURS: Final = (1, 5)
 _HOUR: Final = {"field": "hour", "type": "temporal", "title": "hour (UTC)", "scale": {"type": "utc"},
-                "axis": {"format": "%b %d, %H:%M", "labelOverlap": True}}  # fmt: skip
-
-
-def node_heat_map(values: Values, rows: int) -> Spec:
-    """Return nodes by hour, the busier the stronger; ``row``, ``hour``, ``node``, ``nodes``, ``used``, ``least``."""
-    return {
-        "$schema": SCHEMA,
-        "width": "container",
-        "height": max(60, min(_ROW_PX * rows, 520)),
-        "data": {"values": list(values)},
-        "mark": {"type": "rect", "aria": False},
-        "encoding": {
-            "x": {**_HOUR, "timeUnit": "utcyearmonthdatehours"},
-            "y": {"field": "row", "type": "ordinal", "title": "nodes, the least utilized on top",
-                  "axis": {"labels": False, "ticks": False}},
-            "color": {
-                "field": "used", "type": "quantitative", "title": "utilization", "legend": {"format": ".0%"},
-                "scale": {"domain": [0, 1], "range": ["var(--cold)", "var(--part-1)"], "clamp": True,
-                          "interpolate": "lab"},
-            },
-            "tooltip": [
-                {"field": "node", "type": "nominal", "title": "node of device"},
-                {"field": "nodes", "type": "quantitative", "title": "nodes in the row"},
-                {"field": "hour", "type": "temporal", "title": "hour (UTC)", "format": "%Y-%m-%d %H:%M",
-                 "timeUnit": "utcyearmonthdatehours"},
-                {"field": "used", "type": "quantitative", "title": "utilization", "format": ".1%"},
-                {"field": "least", "type": "quantitative", "title": "of the least of them", "format": ".1%"},
-            ],
-        },
-    }  # fmt: skip
+                "axis": {"format": "%b %d, %H:%M", "labelOverlap": True, "labelSeparation": 8,
+                 "tickCount": {"expr": "max(2, floor(width / 110))"}}}  # fmt: skip
 
 
 def bins(values: Values) -> Spec:

@@ -2,21 +2,24 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
 from ranklake.lake.fleet.cluster import HOURS, ClusterState
 from ranklake.lake.runs.asking import Answered, Row
 from ranklake.views.html.charts import Chart
-from ranklake.views.html.cluster_charts import bins, lines_by_hour, node_heat_map
+from ranklake.views.html.cluster_charts import bins, lines_by_hour
 from ranklake.views.html.figures import Column, FactTable, Figure, sourced
+from ranklake.views.html.heat_map import HeatMap
 from ranklake.views.html.shell import Entry, Page
 from ranklake.views.html.site import Section
-from ranklake.views.html.step_charts import short, values_of
+from ranklake.views.html.step_charts import values_of
 from ranklake.views.words import counted, number_text, percent_text
 
 SECTION: Final = "cluster"
 HOME: Final = f"{SECTION}/index.html"
+_NODES_TITLE: Final = "Nodes, the least utilized first"
 _NO_SAMPLES: Final = "no device was sampled in these hours"
 _NO_SCHEDULER: Final = "no scheduler told of it in these hours"
 
@@ -93,9 +96,10 @@ def _facts(found: ClusterState, headline: str, state: str) -> Mapping[str, Any]:
         "until": found.until,
         "nothing": found.totals.reason,
         "figures": list(_figures(found.totals)) if found.until else [],
+        "heats": list(_heats(found)),
         "charts": list(_charts(found)) if found.until else [],
         "tables": [
-            _table("nodes", "Nodes, the least utilized first", found.nodes, "first_device", _NODES),
+            _table("nodes", _NODES_TITLE, found.nodes, "first_device", _NODES),
             _table("pools", "Pools, the longest queue first", found.pools, "pool", _POOLS),
         ]
         if found.until
@@ -113,17 +117,6 @@ def _figures(totals: Answered) -> Iterator[Figure]:
 
 
 def _charts(found: ClusterState) -> Iterator[Chart]:
-    if found.heat.rows:
-        values = [
-            {"row": row["place"], "hour": time_of(row), "node": row["first_device"], "nodes": row["nodes"],
-             "used": short(row["utilization_ratio"]), "least": short(row["least_ratio"])}
-            for row in found.heat.rows
-        ]  # fmt: skip
-        words = "Busy over observed time. The least utilized nodes are on top; a row is a node, or several alike."
-        rows = max(row["place"] for row in found.heat.rows) + 1
-        yield Chart(
-            "heat", "Nodes by hour", words, node_heat_map(values, rows), sourced("heat", found.heat), is_wide=True
-        )
     if found.spread.rows:
         tenths = [{"tenth": row["tenth"] / 10, "nodes": row["nodes"]} for row in found.spread.rows]
         words = "How many nodes were utilized how much, on average over these hours."
@@ -142,6 +135,39 @@ def _charts(found: ClusterState) -> Iterator[Chart]:
                 for one, row in zip(values_of(found.hours.rows, list(known)), found.hours.rows, strict=True)
             ]
             yield Chart(name, title, words, lines_by_hour(values, known, unit, form), source)
+
+
+def _heats(found: ClusterState) -> Iterator[HeatMap]:
+    if not found.heat.rows or found.until is None:
+        return
+    hours = [found.until - timedelta(hours=back) for back in reversed(range(HOURS))]
+    place_of = {hour: place for place, hour in enumerate(hours)}
+    count = 1 + max(row["place"] for row in found.heat.rows)
+    rows, members = [""] * count, [0] * count
+    values: list[float | None] = [None] * (count * HOURS)
+    for row in found.heat.rows:
+        place = row["place"]
+        rows[place] = min(rows[place] or row["first_device"], row["first_device"])
+        members[place] = max(members[place], row["nodes"])
+        values[place * HOURS + place_of[row["hour"]]] = row["utilization_ratio"]
+    is_grouped = max(members) > 1
+    yield HeatMap(
+        name="heat",
+        title="Nodes by hour",
+        description="Busy over observed time. " + ("A row is several nodes that are utilized alike."
+                                                   if is_grouped else "A row is a node, named by its first device."),
+        source=sourced("heat", found.heat),
+        rows=rows,
+        columns=[f"{hour:%b %d, %H:%M}" for hour in hours],
+        values=values,
+        members=members,
+        row_title="The least utilized nodes are on top",
+        column_title="hour (UTC)",
+        measure="utilization",
+        unknown="not sampled",
+        table="nodes",
+        table_title=_NODES_TITLE,
+    )  # fmt: skip
 
 
 def time_of(row: Row) -> str:

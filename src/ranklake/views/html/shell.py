@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -71,20 +72,20 @@ def shell_digest() -> str:
 
 @cache
 def assets() -> dict[str, bytes]:
-    """Return the shell's own files, by name; the style sheet's and the script's names say what they hold."""
+    """Return the shell's own files, by name; names say what they hold."""
     return {
         f"{stem}-{hashlib.sha256(data).hexdigest()[:12]}.{end}": data
-        for stem, end in (("shell", "css"), ("shell", "js"))
+        for stem, end in (("shell", "css"), ("shell", "js"), ("heat", "js"))
         for data in [files(_PACKAGE).joinpath(FOLDER, f"{stem}.{end}").read_bytes()]
     }
 
 
 def render(page: Page) -> bytes:
     """Return a page as HTML."""
-    names = {name.rpartition(".")[2]: name for name in assets()}
+    names = {re.sub("-[0-9a-f]+", "", name): name for name in assets()}
     text = _environment().get_template(page.template).render(
-        page=page, root=page.root, assets=f"{page.root}{FOLDER}", style=names["css"], script=names["js"],
-        library=library_name(), **page.facts(),
+        page=page, root=page.root, assets=f"{page.root}{FOLDER}", style=names["shell.css"],
+        script=names["shell.js"], heat=names["heat.js"], library=library_name(), **page.facts(),
     )  # fmt: skip
     return text.encode()
 
