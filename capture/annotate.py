@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ranklake.capture.sealing.keys import NO_KEYS, ActiveKeys
+from ranklake.capture.sealing.masked import SealedMasks
 from ranklake.capture.sealing.rows import NO_ROWS, Rows
 from ranklake.capture.sealing.segment_bytes import Origin, segment_bytes
 from ranklake.capture.sending.upload import Uploader, UploadError
@@ -26,7 +27,12 @@ _PATIENCE_S = 30.0
 
 
 def annotate(
-    run: str, said: Sequence[Mapping[str, Any]], spool: str, options: Mapping[str, Any], keys: ActiveKeys = NO_KEYS
+    run: str,
+    said: Sequence[Mapping[str, Any]],
+    spool: str,
+    options: Mapping[str, Any],
+    keys: ActiveKeys = NO_KEYS,
+    masks: SealedMasks | None = None,
 ) -> None:
     """Send rows of ``annotations`` about a run; the next ingest brings them in.
 
@@ -36,12 +42,15 @@ def annotate(
         As `ranklake.capture.provenance.annotations.annotation` makes them; later ones count over earlier ones.
     options
         For fsspec.
+    masks
+        What is masked before it is sent.
 
     Raises `UploadError`; what was sent by then stays, and counts.
     """
     name = StreamName(run, 0, 0, new_incarnation())
     uploader, meta = Uploader(spool, options), Meta()
-    for table, rows in ((_TABLE, _rows(said)), ("events", NO_ROWS)):  # the last says how much there was
+    shown = (masks or SealedMasks()).masked(_TABLE, _rows(said))
+    for table, rows in ((_TABLE, shown), ("events", NO_ROWS)):  # the last says how much there was
         raw, footer = segment_bytes(Origin(name, 0, ""), meta, table, 0, rows, _WALL, final=True, keys=keys)
         meta.add_sealed(table, 0, len(rows), footer.gaps, final=True)
         day = time.strftime("%Y-%m-%d", time.gmtime())

@@ -22,9 +22,9 @@ from ranklake.lake.delta.data_file import plan_of
 from ranklake.lake.delta.read import read_some
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.governance.retention_plans import Item, RetentionPlan
-from ranklake.lake.masking.columns import masked
-from ranklake.lake.masking.masks import Mask
-from ranklake.lake.masking.pseudonyms import Pseudonyms
+from ranklake.masking.columns import masked
+from ranklake.masking.masks import Mask
+from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.retention.due import Due, ages
 from ranklake.retention.parts import Group, Parts, Values, part_digest
 from ranklake.retention.policy import PolicyError

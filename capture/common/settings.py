@@ -21,7 +21,7 @@ SPOOL_KEYS: Final = ("uri", "local")
 """What ``[spool]`` may say."""
 _UNUSABLE: Final = "unusable"
 """Source of a key where one was asked for in a way that is not understood: then nothing may leave without."""
-_KEYS: Final = ("encryption_key", "signing_key")
+_KEYS: Final = ("encryption_key", "signing_key", "masking_policy")
 PREFIX: Final = "RANKLAKE_CAPTURE_"
 """``RANKLAKE_CAPTURE_SEAL_EVERY_S=30`` sets `CaptureSettings.seal_every_s`."""
 
@@ -29,6 +29,8 @@ PLACE_VARIABLES: Final = {
     "RANKLAKE_CLUSTER": "cluster",
     "RANKLAKE_DEPLOYMENT_ENVIRONMENT": "deployment_environment",
     "RANKLAKE_REGION": "region",
+    "RANKLAKE_MASKING_KEY": "masking_key",
+    "RANKLAKE_MASKING_POLICY": "masking_policy",
 }
 """Settings that a variable without the prefix gives as well, as for pool and team."""
 
@@ -90,6 +92,12 @@ class CaptureSettings:
     """Where the key is that encrypts segments before they are sent: ``file:/path``, ``env:NAME`` or
     ``command:/path/to/helper``. Never the key itself. Empty: not encrypted. The commands that read segments look for
     keys there, too."""
+    masking_policy: str = ""
+    """File that says which classified columns are masked before a row is written; default: ``[masking] policy``. See
+    docs/roles.md. If it cannot be read, no classified column is recorded."""
+    masking_key: str = ""
+    """Where the keys of pseudonyms are, in the same form as ``encryption_key``; default: ``[masking] key``. Without
+    them, columns that are to be hashed are NULL."""
     signing_key: str = ""
     """Where the key is that signs segments, in the same form as ``encryption_key``, so that ingest knows who wrote
     them. Empty: not signed."""
@@ -278,12 +286,14 @@ def _sources(given: Mapping[str, Any], environment: Mapping[str, str], tell: Tel
         overlay = content.get("contracts", {}).get("overlay")
         if overlay is not None:
             yield f"[contracts] of {file}", "contracts_overlay", overlay
+        for name, raw in content.get("masking", {}).items():  # an unknown one may be a policy that is misspelt
+            yield f"[masking] of {file}", f"masking_{name}", raw
         for name, raw in content.get("capture", {}).items():
             yield f"[capture] of {file}", name, raw
     except (OSError, ValueError, AttributeError) as error:
         tell("ranklake.toml", f"{file} cannot be read ({error}); its settings are left out")
         for key in _KEYS:
-            if _speaks_of(key, file):
+            if _speaks_of(key.removesuffix("_policy"), file):
                 yield f"[capture] of {file}", key, _UNUSABLE
     for variable, name in _variables(environment):
         yield "the environment", name, environment[variable]

@@ -35,6 +35,7 @@ from ranklake.capture.importers.typed_rows import (
 )
 from ranklake.capture.importers.waiting_rows import WaitingRows
 from ranklake.capture.sealing.keys import NO_KEYS, ActiveKeys
+from ranklake.capture.sealing.masked import SealedMasks
 from ranklake.capture.sealing.rows import NO_ROWS, Columns, Rows
 from ranklake.lake.contracts.overlay import Overlay
 from ranklake.segments.segment import REFUSED
@@ -62,6 +63,8 @@ class ImportedRun:
         Whether each rank has segments of its own, as earlier versions made them.
     overlay
         Operators' contracts.
+    masks
+        What is masked before it is sealed.
     rows, refused
         Counted by table, and by reason.
     left_out
@@ -80,6 +83,7 @@ class ImportedRun:
     says_run: bool = True
     rank_by_rank: bool = False
     overlay: Overlay | None = None
+    masks: SealedMasks | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
@@ -93,7 +97,7 @@ class ImportedRun:
 
     def __post_init__(self) -> None:
         of = (self.identity, self.run, self.attempt)
-        self._streams = ImportedStreams(*of, self.shipped, self.day, self.keys, self.overlay)
+        self._streams = ImportedStreams(*of, self.shipped, self.day, self.keys, self.overlay, self.masks)
 
     def beside(self, run: str, attempt: int) -> "ImportedRun":
         """Return a recording of another run or attempt in the same file; this one counts its rows, and closes it."""
@@ -107,6 +111,7 @@ class ImportedRun:
             rows=self.rows,
             refused=self.refused,
             overlay=self.overlay,
+            masks=self.masks,
         )
         other.rank_by_rank = self.rank_by_rank
         other.first_refused = self.first_refused

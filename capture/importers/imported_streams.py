@@ -8,6 +8,7 @@ from typing import Final
 from ranklake.capture.importers.import_identity import ImportIdentity
 from ranklake.capture.importers.typed_rows import SEVERAL, extent_of
 from ranklake.capture.sealing.keys import ActiveKeys
+from ranklake.capture.sealing.masked import SealedMasks
 from ranklake.capture.sealing.rows import NO_ROWS, Rows
 from ranklake.capture.sealing.segment_bytes import Origin, segment_bytes
 from ranklake.capture.spool.meta import Meta
@@ -33,6 +34,8 @@ class ImportedStreams:
         The day folder that segments go into, and what they are encrypted and signed with.
     overlay
         Operators' contracts.
+    masks
+        What is masked before it is sealed.
     """
 
     def __init__(
@@ -44,9 +47,11 @@ class ImportedStreams:
         day: str,
         keys: ActiveKeys,
         overlay: Overlay | None = None,
+        masks: SealedMasks | None = None,
     ) -> None:
         self._identity, self._run, self._attempt = identity, run, attempt
         self._shipped, self._day, self._keys, self._overlay = shipped, day, keys, overlay
+        self._masks = masks or SealedMasks()
         self._metas: dict[int, Meta] = {}
         self._told: set[int] = set()
 
@@ -55,6 +60,7 @@ class ImportedStreams:
         meta = self._metas.setdefault(stream, Meta(overlay=self._overlay))
         incarnation = self._identity.incarnation(self._run, self._attempt, stream)
         name = StreamName(self._run, self._attempt, max(stream, 0), incarnation)
+        rows = self._masks.masked(table, rows)
         number = meta.highest.get(table, -1) + 1
         origin = Origin(name, world_size, "", ranks=extent_of(rows) if stream == SEVERAL else ())
         raw, footer = segment_bytes(origin, meta, table, number, rows, _WALL, final=final, keys=self._keys)

@@ -18,6 +18,7 @@ from ranklake.capture.importers.naming import known_as, named, of_before
 from ranklake.capture.importers.shipping import TOGETHER, Shipping, refuse_changed
 from ranklake.capture.importers.source import HEAD_BYTES, Source, SourceError, sources
 from ranklake.capture.sealing.keys import NO_KEYS, SealingKeys
+from ranklake.capture.sealing.masked import SealedMasks
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.overlay import Overlay
 from ranklake.redaction.redact import REDACTED
@@ -98,6 +99,7 @@ def import_files(  # noqa: PLR0913 - what an import may be told, by name
     storage: Mapping[str, str] | None = None,
     keys: SealingKeys | None = None,
     contracts: Path | None = None,
+    masks: SealedMasks | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Imported:
     """Import files into a spool.
@@ -115,6 +117,8 @@ def import_files(  # noqa: PLR0913 - what an import may be told, by name
         What segments are encrypted and signed with.
     contracts
         Folder of the operator's own contracts, whose tables and columns a mapping may name.
+    masks
+        What is masked before it is sealed.
     progress
         Called with bytes read, and bytes in all.
 
@@ -165,7 +169,7 @@ def import_files(  # noqa: PLR0913 - what an import may be told, by name
     for source, name, identity, rank_by_rank in todo:
         recording = ImportedRun(
             identity, name, 0, shipping.take, today(), active, says_run=name not in done.runs,
-            rank_by_rank=rank_by_rank, overlay=overlay,
+            rank_by_rank=rank_by_rank, overlay=overlay, masks=masks,
         )  # fmt: skip
         source.told = told
         kind.read(source, recording, columns)

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ranklake.capture.common.gaps import BAD_VALUE, SPOOL_FULL, SPOOL_REFUSED, SPOOL_VANISHED, TOO_LARGE, RefusedError
 from ranklake.capture.spool.frames import FrameFile, FrameTooLargeError
@@ -23,6 +23,15 @@ _REASONS: Final = {
 def refusal(error: OSError) -> RefusedError:
     """Return an error of the local spool as what gaps are counted under."""
     return RefusedError(_REASONS.get(error.errno or 0, SPOOL_REFUSED), str(error))
+
+
+class RowMask(Protocol):
+    """Masks a row before it is written; `columns` are those that it masks."""
+
+    columns: frozenset[str]
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return the row as it may be written. Raises `RefusedError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +54,8 @@ class RecordLane:
         Gives the path of the next file, or raises `RefusedError`.
     refuse
         Called with (table, reason, rows, detail) for a row that found no place.
+    mask
+        Gives the form in which a row is written; raises `RefusedError`. None where rows are written as they are.
 
     Notes
     -----
@@ -52,13 +63,21 @@ class RecordLane:
     """
 
     def __init__(
-        self, table: str, next_path: Callable[[str], Path], refuse: Callable[[str, str, int, str], None]
+        self,
+        table: str,
+        next_path: Callable[[str], Path],
+        refuse: Callable[[str, str, int, str], None],
+        mask: RowMask | None = None,
     ) -> None:
         self.table = table
-        self._next_path, self._refuse = next_path, refuse
+        self._next_path, self._refuse, self._mask = next_path, refuse, mask
         self._lock = threading.RLock()
         self._file: FrameFile | None = None
         self._next_slot = 0
+
+    def masks(self, column: str) -> bool:
+        """Say whether a column is masked before it is written."""
+        return self._mask is not None and column in self._mask.columns
 
     def append(self, mono_ns: int, columns: dict[str, Any]) -> bool:
         """Write one row; False if it was counted as a gap."""
@@ -67,8 +86,9 @@ class RecordLane:
     def append_open(self, mono_ns: int, columns: dict[str, Any]) -> OpenRow | None:
         """Write one row that may be written again; None if it was counted as a gap."""
         try:
+            shown = columns if self._mask is None else self._mask(columns)
             with self._lock:
-                return self._write(mono_ns, columns)
+                return self._write(mono_ns, shown)
         except FrameTooLargeError as error:
             self._refuse(self.table, TOO_LARGE, 1, str(error))
         except (ValueError, TypeError) as error:
@@ -82,11 +102,12 @@ class RecordLane:
     def rewrite(self, row: OpenRow, columns: dict[str, Any]) -> bool:
         """Write a row again: of frames with one slot, the last whole one counts. False if it stays as it was."""
         try:
+            shown = columns if self._mask is None else self._mask(columns)
             with self._lock:
                 if self._file is not row.file:
                     return False
-                row.file.append({"s": row.slot, "m": row.mono_ns, **columns})
-        except (ValueError, TypeError, OSError):
+                row.file.append({"s": row.slot, "m": row.mono_ns, **shown})
+        except (ValueError, TypeError, OSError, RefusedError):
             return False
         return True
 

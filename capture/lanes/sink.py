@@ -69,6 +69,10 @@ class Sink:
         row = {column: value for column, value in columns.items() if value is not None}
         return self._records[table].append(now() if at_ns is None else at_ns, row)
 
+    def masks(self, table: str, column: str) -> bool:
+        """Say whether a column is masked before it is written: nothing may be derived from it then."""
+        return self._records is not None and self._records[table].masks(column)
+
     @contextlib.contextmanager
     def recording(self, table: str) -> Iterator[None]:
         """Count as a gap of the table what is raised within: telemetry never raises into training."""

@@ -164,15 +164,22 @@ class LogLines:
         self._inside.writing = True
         try:
             with self._sink.recording("logs"):
-                self._sink.record("logs", _redacted(columns, fields), moment)
+                shown = _redacted(columns, fields, guesses=not self._sink.masks("logs", "message"))
+                self._sink.record("logs", shown, moment)
         finally:
             self._inside.writing = False
 
 
-def _redacted(columns: dict[str, Any], fields: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the columns as they may be written: bounded, without secrets."""
+def _redacted(columns: dict[str, Any], fields: dict[str, Any] | None, *, guesses: bool) -> dict[str, Any]:
+    """Return the columns as they may be written: bounded, without secrets.
+
+    Parameters
+    ----------
+    guesses
+        Whether a template may be made of the message, where there is none.
+    """
     row = {name: value for name, value in columns.items() if value is not None}
-    if "message" in row and "template" not in row:
+    if guesses and "message" in row and "template" not in row:
         row["template"] = shape_of(text(row["message"], _LONGEST["message"]))
     for name, longest in _LONGEST.items():
         if name in row:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from ranklake.capture.common.gaps import RefusedError
+from ranklake.capture.common.gaps import LOGGER, RefusedError
 from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.lanes.lane import Lane
 from ranklake.capture.node.self_metrics import JOB
@@ -23,6 +23,7 @@ from ranklake.capture.provenance.provenance import run_row
 from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.samplers.sample import Sampler
 from ranklake.capture.samplers.sample_writer import SampleWriter
+from ranklake.capture.series.masks import row_masks
 from ranklake.capture.training.run import Run
 
 ANCHOR_EVERY_S: Final = 10.0
@@ -51,11 +52,13 @@ class AgentRun:
     def __init__(
         self, root: Path, spool: str, settings: CaptureSettings | None = None, *, hand_over_s: float = 300.0
     ) -> None:
-        host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64]
-        began = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
-        launch = Launch(run=f"{JOB}-{host}-{began}", local_world_size=1, node_count=1)
         # One thread writes, and nobody seals here: values that find no room cannot be folded.
         chosen = replace(settings or CaptureSettings(), shards="never", backpressure="drop_newest", sampling="")
+        masks = row_masks(chosen, lambda _, said: LOGGER.warning("ranklake: %s", said))
+        host = masks.shown("runs", "host", socket.gethostname())
+        host = re.sub(r"[^A-Za-z0-9._-]", "-", host)[:64]
+        began = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
+        launch = Launch(run=f"{JOB}-{host}-{began}", local_world_size=1, node_count=1)
         self._recorder = Recorder(root, launch, spool, chosen, _FILE_BYTES)
         for lane in self._recorder.slots.values():
             assert isinstance(lane, Lane)
@@ -97,6 +100,7 @@ class AgentRun:
 
     def _note(self) -> None:
         recorder = self._recorder
+        recorder.masks.look()
         if recorder.stream is not None and recorder.stream.vanished():
             recorder.abandon_stream()
         recorder.gap_notes.flush()

@@ -16,6 +16,7 @@ from ranklake.capture.lanes.written import WrittenLane
 from ranklake.capture.recording.budget import Budget
 from ranklake.capture.recording.folding import Folding
 from ranklake.capture.recording.slot_files import SlotFiles
+from ranklake.capture.series.masks import RowMasks
 from ranklake.capture.series.own_contracts import NO_CONTRACTS, OwnContracts
 from ranklake.capture.series.series import Series
 from ranklake.capture.spool.mounts import is_network
@@ -36,6 +37,8 @@ class Lanes:
         Size of slot files by lane, where it is not to be the layout's.
     own
         What an overlay adds.
+    masks
+        What is masked before it is written.
 
     Attributes
     ----------
@@ -55,6 +58,7 @@ class Lanes:
         sizes: dict[str, int],
         *,
         own: OwnContracts = NO_CONTRACTS,
+        masks: RowMasks | None = None,
     ) -> None:
         self._settings, self._gaps, self._series = settings, gaps, series
         writes = settings.spool_writes
@@ -70,7 +74,10 @@ class Lanes:
             name: Shards(layout, self._new_lane) if sharded else self._new_lane(layout)
             for name, layout in layouts.items()
         }
-        self.records = {table: RecordLane(table, new_path, gaps.count) for table in (*FRAME_LANES, *own.tables)}
+        self.records = {
+            table: RecordLane(table, new_path, gaps.count, None if masks is None else masks.of(table))
+            for table in (*FRAME_LANES, *own.tables)
+        }
 
     def _new_lane(self, layout: Layout) -> Lane:
         files = self._files

@@ -27,6 +27,7 @@ from ranklake.capture.recording.gap_notes import GapNotes
 from ranklake.capture.recording.lanes import Lanes
 from ranklake.capture.recording.unsealed_files import UnsealedFiles
 from ranklake.capture.sealing.keys import SealingKeys
+from ranklake.capture.series.masks import row_masks
 from ranklake.capture.series.own_contracts import own_contracts
 from ranklake.capture.series.policies import Policies, registry_of
 from ranklake.capture.series.series import Series
@@ -69,6 +70,8 @@ class Recorder:
         Writes counted gaps down, and tells of them.
     own
         What an overlay adds to what every process records.
+    masks
+        What is masked before it is written.
     misuses
         What callers may have meant otherwise.
     settle
@@ -91,6 +94,7 @@ class Recorder:
         policy, registry = registry_of(self.settings, self.gaps.warn)
         self.series = Series(self.note, Policies(policy, registry, self.misuses.tell), policy.max_series)
         self.own = own_contracts(self.settings, self.gaps.warn)
+        self.masks = row_masks(self.settings, self.gaps.warn)
         self.closed = False
         self.stream: Stream | None = None
         self.unsealed = UnsealedFiles()
@@ -100,8 +104,8 @@ class Recorder:
         self.is_worker = False
         self._mutex = threading.RLock()
         where = (self._new_path, lambda: self.require().folder)
-        sizes = file_bytes or {}
-        self._lanes = Lanes(root, self.settings, self.gaps, self.series, self.budget, *where, sizes, own=self.own)
+        by = (self.settings, self.gaps, self.series, self.budget)
+        self._lanes = Lanes(root, *by, *where, file_bytes or {}, own=self.own, masks=self.masks)
         self.slots, self.records = self._lanes.slots, self._lanes.records
         self.gap_notes = GapNotes(self.gaps, self.require, self.records["events"].append)
 

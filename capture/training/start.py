@@ -193,6 +193,8 @@ def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
     assert slots is not None
     assert recording is not None
     lifecycle = rows.lifecycle
+    if recorder.masks.masks.hashed:
+        lifecycle.each_second.append(recorder.masks.look)
     lifecycle.each_second.append(Heartbeat(run, recorder.settings, rows.events, rows.progress).look)
     threads = RecorderThreads(
         recorder, storage_options, expects_late_values=recording.expects_late_values, each_second=lifecycle.look

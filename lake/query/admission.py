@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from ranklake.lake.masking.columns import masked, masked_type
-from ranklake.lake.masking.pseudonyms import Pseudonyms
 from ranklake.lake.query.engine import Expr, SessionContext, col, udf
 from ranklake.lake.query.groups import PERSON, grouped
 from ranklake.lake.query.roles import Role, RoleError
+from ranklake.masking.columns import masked, masked_type
+from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.segments.envelope import MissingKeyError
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.masking.masks import Mask
+    from ranklake.masking.masks import Mask
 
 _ALL_ROWS: Final = 2**63 - 1
 _TELL_FILES: Final = ("input_file_name",)

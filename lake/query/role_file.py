@@ -14,7 +14,7 @@
         until: 2027-06-30                    the last day on which it may be used
 
 What a role does not name is not there for it, neither tables nor columns. Masks are written as
-`ranklake.lake.masking.masks` says. Conditions are the operator's: they are evaluated on the tables as they are, with
+`ranklake.masking.masks` says. Conditions are the operator's: they are evaluated on the tables as they are, with
 all columns and rows, and may ask other tables (``run IN (SELECT run FROM runs WHERE ...)``), whatever the query names.
 """
 
@@ -29,9 +29,9 @@ import yaml
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.model import CLASSES
-from ranklake.lake.masking.masks import NULLIFY, Mask, MaskError
 from ranklake.lake.query.groups import MOST_COLUMNS, Groups, telling
 from ranklake.lake.query.roles import WORD, Role, RoleError
+from ranklake.masking.masks import NULLIFY, Mask, MaskError
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Column, Contract

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.masking.masks import NULLIFY, Mask, default_mask
 from ranklake.lake.query.groups import Groups
+from ranklake.masking.masks import NULLIFY, Mask, default_mask
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Column, Contract

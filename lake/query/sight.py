@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.masking.pseudonyms import Pseudonyms
     from ranklake.lake.storage.store import Lake
+    from ranklake.masking.pseudonyms import Pseudonyms
 
 _PIECE: Final = "ranklake_piece"
 _UNSETTLED: Final = frozenset(

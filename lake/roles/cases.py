@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.masking.pseudonyms import Pseudonyms
 from ranklake.lake.query.admission import admit
 from ranklake.lake.query.engine import engine
 from ranklake.lake.query.errors import explained
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.sql import READ_ONLY, plain
 from ranklake.lake.roles.case_file import Case, read_cases
+from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.segments.envelope import KEY_BYTES, Key
 from ranklake.segments.keys import Keyring
 

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from ranklake.lake.delta.commit import files, number_of
 from ranklake.lake.delta.data_file import DataFile, digest_of
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.masking.pseudonyms import Pseudonyms
 from ranklake.lake.plans.units import Unit, carry_out, counted
 from ranklake.lake.query.admission import pseudonyms_for
 from ranklake.lake.query.roles import Role
@@ -31,6 +30,7 @@ from ranklake.lake.shares.place import open_place, refuse_other
 from ranklake.lake.shares.register import Share
 from ranklake.lake.shares.shared_table import SharedTable, erase_table, tables_there
 from ranklake.lake.storage.removal import delete
+from ranklake.masking.pseudonyms import Pseudonyms
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -83,6 +83,8 @@ class MaskingSection:
     key: str = field(default="", metadata={"variable": "RANKLAKE_MASKING_KEY"})
     """Where the keys of pseudonyms are: ``file:/path``, ``env:NAME`` or ``command:/path``, the newest first. Keys that
     were used stay there. Empty: no role can see a column by its hash."""
+    policy: str = field(default="", metadata={"variable": "RANKLAKE_MASKING_POLICY"})
+    """File that says which columns are masked at capture, before a row is written; see docs/roles.md. Empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

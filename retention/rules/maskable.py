@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ranklake.lake.masking.masks import Mask, default_mask
+from ranklake.masking.masks import Mask, default_mask
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract

@@ -141,6 +141,17 @@ class Config:
         """Folder of the operator's own contracts, if there is one."""
         return Path(self.contracts.overlay) if self.contracts.overlay else None
 
+    @property
+    def masking_policy(self) -> Path | None:
+        """File that says what is masked at capture, if there is one."""
+        file = self.masking.policy or self.capture.masking_policy
+        return Path(file) if file else None
+
+    @property
+    def masking_key(self) -> str:
+        """Where the keys of pseudonyms are; empty if nobody says."""
+        return self.masking.key or self.capture.masking_key
+
     def uri_of(self, noun: str) -> str:
         """Return the URI of the ``lake`` or the ``spool``. Raises `ConfigError` if there is none."""
         uri: str = getattr(self, noun).uri

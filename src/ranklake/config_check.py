@@ -22,9 +22,11 @@ from ranklake.config_file import ConfigError, FileRead
 from ranklake.config_places import Where, misplaced
 from ranklake.config_shown import KEYRINGS, shown_settings
 from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.contracts.capture_masks import load_capture_masks
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import load_contracts, load_metrics
 from ranklake.lake.contracts.overlay import Overlay
+from ranklake.masking.masks import MaskError
 from ranklake.segments.keys import read_keyring
 from ranklake.segments.references import FORMS, SecretError, is_reference, read_reference
 
@@ -41,6 +43,7 @@ _FILES: Final = {
     "retention.policies": "policy file or folder",
     "approvals.allowed_signers": "allowed-signers file",
     "sql.roles": "role file",
+    "masking.policy": "masking policy",
     "cost.prices": "price table",
     "dask.tls_ca_file": "PEM file",
     "dask.tls_client_cert": "PEM file",
@@ -68,6 +71,7 @@ def problems(
         _variables(environment),
         _files(config, where),
         _overlay(config, where),
+        _masking(config, where),
         _references(config, where),
     ):
         yield from look
@@ -127,6 +131,23 @@ def _overlay(config: Config, where: Where) -> Iterator[ConfigError]:
             registry.load_own(Overlay.read(overlay))
         except RanklakeError as error:
             yield ConfigError(error.what, where=error.where, mend=error.mend)
+
+
+def _masking(config: Config, where: Where) -> Iterator[ConfigError]:
+    """Yield what is wrong with the masking policy, and whether it needs a key that nobody names."""
+    file = config.masking_policy
+    if file is None or not file.is_file():
+        return
+    try:
+        masks = load_capture_masks(file, load_contracts(config.overlay))
+    except ContractError:  # said of the overlay
+        return
+    except MaskError as error:
+        yield ConfigError(f"masking.policy: {error.what}", where=error.where, mend=error.mend)
+        return
+    if masks.hashed and not config.masking_key:
+        what = f"masking.policy: {masks.hashed} is to be hashed, and there is no key"
+        yield ConfigError(what, where=where("masking.policy"), mend="name a keyring by key under [masking]")
 
 
 def _references(config: Config, where: Where) -> Iterator[ConfigError]:

@@ -10,7 +10,10 @@ from ranklake.redaction.redact import REDACTED, redact
 from ranklake.redaction.secret_names import tells
 from ranklake.segments.references import is_reference, shown
 
-KEYRINGS: Final = ("plans.key", "capture.encryption_key", "capture.signing_key", "capture.fingerprint_key")
+KEYRINGS: Final = (
+    *("plans.key", "capture.encryption_key", "capture.signing_key", "capture.fingerprint_key", "capture.masking_key"),
+    *("masking.key", "shares.key"),
+)
 """Keys that name where a keyring is; so does ``keys`` of each of ``[[spool.prefixes]]``."""
 
 

@@ -19,7 +19,6 @@ from ranklake.lake.ask.ask import ask, used
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.masking.masks import Mask
 from ranklake.lake.migrations import applying, registry
 from ranklake.lake.migrations.former import former_names
 from ranklake.lake.migrations.former import moved as moved_on
@@ -30,6 +29,7 @@ from ranklake.lake.query.roles import Role
 from ranklake.lake.rollups.own import faults
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.storage.store import Lake
+from ranklake.masking.masks import Mask
 
 TODAY = datetime.now(UTC).date()
 OPERATIONAL = frozenset({"operational"})

@@ -14,13 +14,13 @@ from ranklake.commands.sql import sql
 from ranklake.lake.ask.ask import ask
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.life.series import series
-from ranklake.lake.masking.masks import Mask
-from ranklake.lake.masking.pseudonyms import Pseudonyms
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.sql import QueryError, query
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.lake_config import MaskingSection
+from ranklake.masking.masks import Mask
+from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.segments.keys import Keyring
 
 CONTRACTS = load_contracts()

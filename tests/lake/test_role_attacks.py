@@ -16,10 +16,10 @@ from rollup_inputs import NOON, append
 from ranklake.errors import RanklakeError
 from ranklake.lake.ask.ask import ask
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.masking.masks import Mask
 from ranklake.lake.query.roles import Role
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.lake_config import MaskingSection
+from ranklake.masking.masks import Mask
 
 _CHANCE = re.compile(r"did you mean .*|metadata: \{[^}]*\}")
 """What DataFusion chooses or sorts by chance: which function is nearest, the order of a column's facts."""

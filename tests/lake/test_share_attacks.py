@@ -22,13 +22,13 @@ from starlette.testclient import TestClient
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import files, number_of, swap
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.masking.masks import Mask
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
 from ranklake.lake.shares.sharing import share
 from ranklake.lake.shares.withdrawal import withdraw
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.lake_config import MaskingSection
+from ranklake.masking.masks import Mask
 from ranklake.segments.envelope import Key
 from ranklake.segments.keys import Keyring
 from ranklake.sharing.app import sharing_app

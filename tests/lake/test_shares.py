@@ -33,7 +33,6 @@ from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.maintenance.compaction import merge_small
-from ranklake.lake.masking.masks import Mask
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.shares import pieces, refresh, register, shared_table, withdrawal
@@ -42,6 +41,7 @@ from ranklake.lake.shares.register import shares
 from ranklake.lake.shares.sharing import end, keep, share
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.lake_config import MaskingSection
+from ranklake.masking.masks import Mask
 from ranklake.retention.traces.search import search
 
 OPERATIONAL = frozenset({"operational"})

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("capture", "flows", "lake", "quality", "retention")
-SHARED = {"ranklake.redaction", "ranklake.segments"}
+SHARED = {"ranklake.masking", "ranklake.redaction", "ranklake.segments"}
 MAY_IMPORT = {
     "capture": {"ranklake.capture", "ranklake.lake.contracts", *SHARED},
     "lake": {"ranklake.lake", *SHARED},
@@ -57,8 +57,8 @@ CAPTURE = {  # what each folder of capture imports, for types or at need, too; a
         *("sending", "spool", "steps"),
     },
     "node": {
-        *("abandoned_stream", "common", "lanes", "provenance", "recording", "samplers", "sealing", "sending", "spool"),
-        "training",
+        *("abandoned_stream", "common", "lanes", "provenance", "recording", "samplers", "sealing", "sending"),
+        *("series", "spool", "training"),
     },
     "serving": {"common", "training"},
     "frameworks": {"assets", "common", "provenance", "steps", "training"},
@@ -87,11 +87,10 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "governance": {"audit", "contracts", "delta", "plans", "storage", "trust"},
     "archives": {"contracts", "delta", "governance", "plans", "storage"},
     "maintenance": {"audit", "contracts", "delta", "plans", "spool", "storage", "usage"},
-    "masking": set(),
-    "query": {"archives", "contracts", "delta", "masking", "storage"},
-    "roles": {"contracts", "masking", "query"},
+    "query": {"archives", "contracts", "delta", "storage"},
+    "roles": {"contracts", "query"},
     "grants": {"audit", "contracts", "delta", "governance", "storage", "usage"},
-    "shares": {"audit", "contracts", "delta", "governance", "masking", "plans", "query", "storage"},
+    "shares": {"audit", "contracts", "delta", "governance", "plans", "query", "storage"},
     "migrations": {"audit", "contracts", "delta", "governance", "plans", "query", "storage", "usage"},
     "mfu": set(),
     "life": {"audit", "contracts", "delta", "migrations", "query", "storage"},

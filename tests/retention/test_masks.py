@@ -17,7 +17,6 @@ from retaining import CONTRACTS, TODAY, agree, carry_out, days_ago, plan
 from ranklake.lake.governance.proposals import VoidProposalError
 from ranklake.lake.governance.retired import retired_dates, thinned_dates
 from ranklake.lake.maintenance.compaction import merge_small
-from ranklake.lake.masking.pseudonyms import Pseudonyms
 from ranklake.lake.plans.plan import RefusedPlanError
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.replay.errors import ReplayError
@@ -25,6 +24,7 @@ from ranklake.lake.replay.run import replay
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.trust.lake_config import MaskingSection
+from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.retention.cases import run_cases
 from ranklake.retention.explain import Asked, explain
 from ranklake.retention.holds import holds_of, rules_on, set_hold

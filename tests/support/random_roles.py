@@ -9,10 +9,10 @@ from mask_oracle import mask
 from rollup_inputs import NOON, append
 
 from ranklake.lake.contracts.load import contract, load_contracts
-from ranklake.lake.masking.masks import Mask
 from ranklake.lake.query.roles import Role
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.lake_config import MaskingSection
+from ranklake.masking.masks import Mask
 from ranklake.segments.envelope import Key
 
 OLD, NEW = Key(bytes(range(32))), Key(bytes(range(32, 64)))

@@ -5,6 +5,7 @@ import click
 from ranklake.capture.importers.formats import FORMATS
 from ranklake.capture.importers.imports import Imported, import_files
 from ranklake.capture.sealing.keys import SealingKeys
+from ranklake.capture.sealing.masked import SealedMasks
 from ranklake.commands.options import contracts_option, json_option, spool_option, with_config
 from ranklake.config import Config
 from ranklake.views.json_output import json_text
@@ -40,10 +41,12 @@ def import_(
     or nothing of a file was converted.
     """
     keys = SealingKeys(config.capture.encryption_key, config.capture.signing_key)
+    masks = SealedMasks.of(config.masking_policy, config.masking_key, config.overlay)
     with progress_bar("import") as progress:
         done = import_files(
             format_name, paths, config.uri_of("spool"),
-            run=run, mapping=mapping, storage=config.storage, keys=keys, contracts=config.overlay, progress=progress,
+            run=run, mapping=mapping, storage=config.storage, keys=keys, contracts=config.overlay, masks=masks,
+            progress=progress,
         )  # fmt: skip
     click.echo(json_text(done) if as_json else _told(done))
     return 1 if done.cut or done.nothing else 0

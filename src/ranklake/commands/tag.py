@@ -9,6 +9,7 @@ from ranklake.capture.annotate import annotate
 from ranklake.capture.common.values import BadValueError
 from ranklake.capture.provenance.annotations import PERSON, annotation
 from ranklake.capture.sealing.keys import SealingKeys
+from ranklake.capture.sealing.masked import SealedMasks
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, overriding, spool_option
 from ranklake.context import Context
@@ -65,7 +66,8 @@ def tag(
     whose = _known(context, run)
     keys = SealingKeys(context.config.capture.encryption_key, context.config.capture.signing_key)
     options = fsspec_options(context.spool_uri, context.config.storage)
-    annotate(whose, said, context.spool_uri, options, keys.active())
+    masks = SealedMasks.of(context.config.masking_policy, context.config.masking_key, context.overlay)
+    annotate(whose, said, context.spool_uri, options, keys.active(), masks)
     if as_json:
         show_json({"run": whose, "rows": [{key: row[key] for key in row if key != "author"} for row in said]})
     else:

@@ -76,7 +76,7 @@ class Key:
 
     @property
     def masking_secret(self) -> bytes:
-        """What pseudonyms are made with; see `ranklake.lake.masking.pseudonyms`."""
+        """What pseudonyms are made with; see `ranklake.masking.pseudonyms`."""
         return self._derive(b"mask")
 
     def seed(self, clear: bytes, bound_to: bytes) -> bytes:

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.masking.masks import Mask
-from ranklake.lake.masking.pseudonyms import Pseudonyms
-from ranklake.lake.masking.text import domain_kept, ends_kept, redacted
+from ranklake.masking.masks import Mask
+from ranklake.masking.pseudonyms import Pseudonyms
+from ranklake.masking.text import domain_kept, ends_kept, redacted
 
 _DIGITS: Final = 60
 """More than a decimal of 38 digits takes, whatever the width."""

@@ -1,0 +1,51 @@
+"""Masked: rows of importers and of what people say, masked before they are sealed. Pure, but for reading keys."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+import pyarrow as pa
+
+from ranklake.capture.sealing.rows import Rows
+from ranklake.lake.contracts.capture_masks import NO_MASKS, CaptureMasks, load_capture_masks
+from ranklake.lake.contracts.load import load_contracts
+from ranklake.lake.contracts.overlay import Overlay
+from ranklake.masking.columns import NoPseudonymsError, masked
+from ranklake.masking.pseudonyms import Pseudonyms
+from ranklake.segments.segment import REFUSED_ROW
+
+
+class SealedMasks:
+    """Masks of whole columns, for commands: what is wrong is raised, and nothing is written."""
+
+    def __init__(self, masks: CaptureMasks = NO_MASKS, pseudonyms: Pseudonyms | None = None) -> None:
+        self._masks, self._pseudonyms = masks, pseudonyms
+
+    @classmethod
+    def of(cls, policy: Path | None, key: str, overlay: Path | Overlay | None) -> Self:
+        """Return those of a policy. Raises `MaskError`, `NoPseudonymsError`, `MissingKeyError`."""
+        if policy is None:
+            return cls()
+        masks = load_capture_masks(policy, load_contracts(overlay))
+        if masks.hashed and not key:
+            mend = "name a keyring by key under [masking] in ranklake.toml"
+            raise NoPseudonymsError(f"{masks.hashed} is to be hashed at capture, and there is no key", mend=mend)
+        return cls(masks, Pseudonyms.of(key) if masks.hashed else None)
+
+    def masked(self, table: str, rows: Rows) -> Rows:
+        """Return rows of a table as they may be written; of those that did not convert, where they stood."""
+        masks = self._masks.columns.get(table)
+        if not masks or not len(rows):
+            return rows
+        columns = {
+            name: masked(values, masks[name], self._pseudonyms) if name in masks else values
+            for name, values in rows.columns.items()
+        }
+        if REFUSED_ROW in columns:
+            columns[REFUSED_ROW] = pa.array([_place(text) for text in columns[REFUSED_ROW].to_pylist()], pa.string())
+        return replace(rows, columns=columns)
+
+
+def _place(text: str) -> str:
+    return json.dumps({name: value for name, value in json.loads(text).items() if name != "text"}, ensure_ascii=False)
