@@ -1,32 +1,38 @@
-"""Endpoint: serves the agent's metrics over HTTP, on the loopback address only, to a Prometheus on the node."""
+"""Endpoint: answers over HTTP on the loopback address only: the agent's metrics, and a page of the runs on its node."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
-from ranklake.capture.node.agent_metrics import CONTENT_TYPE
 from ranklake.errors import RanklakeError
 
 ADDRESS: Final = "127.0.0.1"
-PATH: Final = "/metrics"
 _SLOWEST_CLIENT_S: Final = 5.0
 
 
 class PortInUseError(RanklakeError):
-    """The port for the figures cannot be had."""
+    """The port to listen on cannot be had."""
+
+
+class Answer(NamedTuple):
+    """What a request gets."""
+
+    content_type: str
+    body: bytes
 
 
 class Endpoint:
-    """Serves a text at http://127.0.0.1:<port>/metrics until it is closed.
+    """Answers at http://127.0.0.1:<port>/ until it is closed.
 
     Parameters
     ----------
     port
         0 takes any that is free; `port` then says which.
-    text
-        Called at each request, in a thread of its own.
+    answer
+        Called with the path and query of each request, in a thread of its own; None is not found.
 
     Raises
     ------
@@ -34,9 +40,9 @@ class Endpoint:
         The port cannot be had.
     """
 
-    def __init__(self, port: int, text: Callable[[], str]) -> None:
+    def __init__(self, port: int, answer: Callable[[str], Answer | None]) -> None:
         class Handler(_Handler):
-            figures = staticmethod(text)
+            answer_to = staticmethod(answer)
 
         try:
             self._server = ThreadingHTTPServer((ADDRESS, port), Handler)
@@ -48,7 +54,7 @@ class Endpoint:
         self._server.block_on_close = False
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="ranklake-metrics", daemon=True
+            target=self._server.serve_forever, args=(0.1,), name="ranklake-http", daemon=True
         )
         self._thread.start()
 
@@ -69,19 +75,23 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _SLOWEST_CLIENT_S
 
     @staticmethod
-    def figures() -> str:
+    def answer_to(path: str, /) -> Answer | None:
         raise NotImplementedError
 
     def do_GET(self) -> None:
-        if self.path.partition("?")[0] != PATH:
+        found = self.answer_to(self.path)
+        if found is None:
             self.send_error(HTTPStatus.NOT_FOUND)
             return
-        body = self.figures().encode()
         self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", CONTENT_TYPE)
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Type", found.content_type)
+        self.send_header("Content-Length", str(len(found.body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
-        self.wfile.write(body)
+        with contextlib.suppress(ConnectionError):  # whoever asked has left
+            self.wfile.write(found.body)
 
     def log_message(self, *_: object) -> None:
         """Say nothing: stdout and stderr are the agent's own."""

@@ -21,7 +21,7 @@ from recorded import check_books, gaps, rows, segments
 
 from ranklake.capture.node.agent import Agent
 from ranklake.capture.node.agent_metrics import COUNTERS, GAUGES, AgentMetrics, GapCount, prometheus
-from ranklake.capture.node.endpoint import Endpoint, PortInUseError
+from ranklake.capture.node.endpoint import Answer, Endpoint, PortInUseError
 from ranklake.capture.recording import uploading
 from ranklake.capture.sending.packing import PACK_BYTES, Waiting, packs_of
 from ranklake.capture.spool import frames
@@ -500,8 +500,9 @@ def test_the_agent_serves_its_figures_on_loopback(node):
 
 def test_a_port_that_is_taken_is_an_error_in_one_line(node):
     """It names the address and what to do."""
-    with Endpoint(0, str) as taken, pytest.raises(PortInUseError, match=f"127.0.0.1:{taken.port}: cannot be listened"):
-        Endpoint(taken.port, str)
+    nothing = dict[str, Answer]().get
+    with Endpoint(0, nothing) as taken, pytest.raises(PortInUseError, match=f"127.0.0.1:{taken.port}: cannot be"):
+        Endpoint(taken.port, nothing)
 
 
 def test_gaps_are_counted_once_as_they_are_written_down(tmp_path):

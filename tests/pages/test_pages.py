@@ -2,18 +2,22 @@
 
 import os
 import shutil
+from contextlib import closing
 from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cluster_hours import device_hours
 from governed import Site, under
+from live_child import Child
 from retaining import CONTRACTS, POLICIES, TODAY
 from rollup_inputs import NOON, append
 from segments import DAY, step_rows
 from told_runs import lake_of_runs
 
+from ranklake.capture.node.endpoint import Endpoint
 from ranklake.lake.catalog.refresh import refresh
 from ranklake.lake.fleet.cluster import cluster_state
 from ranklake.lake.fleet.facts import fleet_state
@@ -25,6 +29,7 @@ from ranklake.lake.runs.plotted import plotted
 from ranklake.lake.runs.repeats import repeats
 from ranklake.lake.runs.report import runs_state
 from ranklake.lake.storage.store import Lake
+from ranklake.live_page import LivePage
 from ranklake.quality.check import run_checks
 from ranklake.quality.report.gather import gather
 from ranklake.retention.holds import set_hold
@@ -210,3 +215,30 @@ def test_a_day_of_4096_gpus_is_one_image_and_tells_cells_and_rows_by_keyboard(tm
     colours = page.evaluate(COLOURS)
     assert colours[0] != colours[1]
     page.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_agents_page_follows_a_run_and_asks_nobody_else(tmp_path, browser, theme):
+    """A step appears by itself, with its curve and its rank; axe finds nothing; all requests go to the agent."""
+    places = SimpleNamespace(spool=tmp_path / "spool", local=tmp_path / "local")
+    child = Child(places)
+    child.record(*range(20))
+    with closing(LivePage(places.local)) as made, Endpoint(0, made.answer) as endpoint:
+        page = browser.new_page(viewport={"width": 390, "height": 900}, color_scheme=theme)
+        told, left = [], []
+        page.on("console", lambda message: told.append(message.text))
+        page.on("request", lambda request: left.append(request.url))
+        url = made.url(endpoint.port)
+        page.goto(url)
+        page.wait_for_function("() => document.getElementById('run').textContent === 'live'", timeout=60_000)
+        assert page.locator("#tiles dd").first.inner_text() == "19"
+        child.record(20)
+        page.wait_for_function("() => document.querySelector('#tiles dd').textContent === '20'", timeout=60_000)
+        assert page.locator("#ranks tr").count() == 1
+        assert page.locator("#losses path.drawn").count() == 1
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        assert faults(page) == []
+        assert told == []
+        assert [one for one in left if not one.startswith((url, "data:"))] == []
+        page.close()
+    child.close()

@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ranklake.capture.node.agent_metrics import prometheus
-from ranklake.capture.node.endpoint import Endpoint
+from ranklake.capture.node.agent_metrics import CONTENT_TYPE, prometheus
+from ranklake.capture.node.endpoint import Answer, Endpoint
 from ranklake.capture.node.pass_result import PassResult
 from ranklake.capture.node.sampling import Sources, sample
 from ranklake.capture.node.spool_monitor import SpoolMonitor
@@ -23,6 +24,7 @@ from ranklake.capture.spool.leader import Leadership, leader
 from ranklake.capture.spool.locations import LocalSpoolError, local_root, spool_uri
 from ranklake.commands.options import json_option, optional_spool, with_config
 from ranklake.config import Config
+from ranklake.live_page import LivePage
 from ranklake.segments.storage_options import fsspec_options
 from ranklake.views.agent import pass_line, standby_line
 from ranklake.views.json_output import json_text, show_json
@@ -34,6 +36,7 @@ STANDBY_LOOK_S = 1.0
 GRACE_S = 2.0
 """How long an upload under way may go on after SIGTERM. Cut off, it is repeated by the next agent."""
 _CLOSE_S = 0.5
+_METRICS = "/metrics"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class Duty:
     interval_s: float
     pack_s: float
     metrics_port: int
+    page_port: int
     as_json: bool
     encryption_key: str
     signing_key: str
@@ -86,6 +90,13 @@ class Duty:
     type=click.IntRange(0, 65535),
     help="Serve metrics for Prometheus at http://127.0.0.1:PORT/metrics, such as 9464; default: off.",
 )
+@click.option(
+    "--page-port",
+    metavar="PORT",
+    default=0,
+    type=click.IntRange(0, 65535),
+    help="Serve 'ranklake watch' as a page on this node, at an address that is told at the start; default: off.",
+)
 @click.option("--sample/--no-sample", default=True, show_default=True, help="Sample the node's GPUs and the host.")
 @click.option(
     "--sample-interval-s",
@@ -119,6 +130,7 @@ def agent(  # noqa: PLR0913 - click passes options by name
     scrape: tuple[str, ...],
     scrape_interval_s: float,
     *,
+    page_port: int,
     sample: bool,
     once: bool,
     as_json: bool,
@@ -144,6 +156,7 @@ def agent(  # noqa: PLR0913 - click passes options by name
         interval_s,
         pack_s,
         metrics_port,
+        page_port,
         as_json,
         *keys,
         sources,
@@ -221,7 +234,12 @@ def _serve(duty: Duty, lead: Leadership) -> bool:
     with contextlib.ExitStack() as open_things:
         open_things.callback(lead.release)
         if duty.metrics_port:
-            open_things.enter_context(Endpoint(duty.metrics_port, lambda: prometheus(watch.figures)))
+            open_things.enter_context(Endpoint(duty.metrics_port, partial(_metrics, watch)))
+        if duty.page_port:
+            page = open_things.enter_context(contextlib.closing(LivePage(duty.root)))
+            url = page.url(open_things.enter_context(Endpoint(duty.page_port, page.answer)).port)
+            click.echo(json_text({"page": url}) if duty.as_json else f"follow the runs on this node: {url}")
+            sys.stdout.flush()
         for thread in threads:
             thread.start()
         while not over.is_set() and not duty.stop.wait(STANDBY_LOOK_S):
@@ -232,6 +250,11 @@ def _serve(duty: Duty, lead: Leadership) -> bool:
         sys.stderr.flush()
         os._exit(1 if last.troubles else 0)
     return bool(last.troubles)
+
+
+def _metrics(watch: SpoolMonitor, path: str) -> Answer | None:
+    is_there = path.partition("?")[0] == _METRICS
+    return Answer(CONTENT_TYPE, prometheus(watch.figures).encode()) if is_there else None
 
 
 def _joined(threads: list[threading.Thread], within_s: float) -> bool:

@@ -193,8 +193,10 @@
       html.dataset.theme = isDark() ? "light" : "dark";
       stored.set(html.dataset.theme);
     });
-    navigation(root, site);
-    search(root, site);
+    if (document.getElementById("search")) {
+      navigation(root, site);
+      search(root, site);
+    }
     document.querySelectorAll("main table").forEach(sorting);
     document.querySelectorAll("[data-filters]").forEach(filtering);
     charts();
