@@ -16,7 +16,7 @@ from ranklake.flows.report_sections import SECTIONS
 from ranklake.lake.catalog.refresh import refresh
 from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.delta.integrity import Damage, DamagedFileError
-from ranklake.lake.governance.identities import name_of
+from ranklake.lake.governance.identities import account, name_of
 from ranklake.lake.governance.lifecycle import propose
 from ranklake.lake.governance.retention_plans import RETENTION_PLANS
 from ranklake.lake.ingest.run import ingest
@@ -31,6 +31,7 @@ from ranklake.quality.check import run_checks
 from ranklake.quality.tables import KINDS
 from ranklake.rehash import rehash
 from ranklake.retention.apply import apply
+from ranklake.retention.grace.purge import expired_names, purge_due
 from ranklake.retention.plan import make_plan
 from ranklake.retention.reviews import record_overdue
 from ranklake.retention.sweep import sweep
@@ -113,10 +114,12 @@ def rollup_once(context: Context, progress: Progress | None = None) -> dict[str,
 
 
 def upkeep_once(context: Context, progress: Progress | None = None, *, with_scrub: bool = False) -> dict[str, Any]:
-    """Maintain the tables' files; return the fields of `ranklake.lake.maintenance.run.Upkept`."""
+    """Maintain the tables' files; return the fields of `ranklake.lake.maintenance.run.Upkept`, and what else went."""
     lake = context.open_lake()
     with context.workers() as workers:
-        return asdict(upkeep(lake, workers, with_scrub=with_scrub, progress=progress))
+        done = asdict(upkeep(lake, workers, with_scrub=with_scrub, progress=progress))
+    over = purge_due(lake, account(lake))
+    return {**done, "retention": {**over.plain(), "expired": expired_names(lake)}}
 
 
 def catalog_once(context: Context) -> dict[str, Any]:

@@ -4,20 +4,25 @@ What both ask, and what the audit trail and the register get, is the same for al
 (`ranklake.lake.governance.lifecycle`). Here stands what is retention's: whether what was planned is still there and
 due, and the numbered plan that drops its files (of part of a partition, puts files without the rows that go in their
 place; of values that are masked, files with as many rows), writes the application into the register, and deletes the
-bytes. Rows that are archived are copied before.
+bytes, or keeps them for the days of grace in which it can be cancelled (`ranklake.retention.grace`). Rows that are
+archived are copied before.
 """
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.archives.register import TABLE as ARCHIVES_TABLE
+from ranklake.lake.audit import clock
 from ranklake.lake.delta.commit import append_files
+from ranklake.lake.delta.table_schema import as_read
+from ranklake.lake.delta.tables import latest
 from ranklake.lake.governance import lifecycle
 from ranklake.lake.governance.identities import NOT_SIGNING, Signing
+from ranklake.lake.governance.kept import as_files, kept
 from ranklake.lake.governance.proposals import VoidProposalError
 from ranklake.lake.governance.retention_plans import (
     DOWNSAMPLED,
@@ -31,6 +36,7 @@ from ranklake.lake.governance.retention_plans import (
 from ranklake.lake.governance.retired import ARCHIVED_ROWS, RAW
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.action_plan import ARCHIVES, ENDED, FOLDED, MASKED, QUARANTINED
+from ranklake.lake.plans.grace import GRACE
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.ledger import row_files
 from ranklake.retention.archive.due import destination_of
@@ -41,7 +47,7 @@ from ranklake.retention.plan import due
 from ranklake.retention.tiers import refuse_low_tier
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.delta.data_file import DataFile
@@ -84,7 +90,8 @@ def apply(
 
     def check(plan: RetentionPlan) -> "WritePlan":
         found = _due(lake, plan, contracts, policies, day)
-        return partial(_write, lake, plan, by, found, [_destination(plan, one.item, policies) for one in found])
+        places = [_destination(plan, one.item, policies) for one in found]
+        return partial(_write, lake, plan, by, found, places, policies.grace_days)
 
     return lifecycle.apply(lake, RETENTION_PLANS, name, by, check, single_operator=single_operator, signing=signing)
 
@@ -128,6 +135,7 @@ def _write(
     by: str,
     found: list[Due],
     places: "list[Destination | None]",
+    grace_days: int,
     number: int,
     *,
     alone: bool,
@@ -138,6 +146,7 @@ def _write(
     new: list[DataFile] = []
     masked: dict[str, list[str]] = {}
     folded: dict[str, list[str]] = {}
+    aside: dict[str, list[DataFile]] = {}
     stowed: list[Stowed] = []
     for one, place in zip(found, places, strict=True):
         table = one.item.table
@@ -150,7 +159,7 @@ def _write(
         if stow is not None and one.goes is None:
             stow.copy(one.files)
         if one.goes is not None:
-            new += _rewritten(lake, plan, one, number, stow)
+            new += _rewritten(lake, plan, one, number, stow, aside.setdefault(table, []) if grace_days else None)
         if one.masked is not None:
             new += action_plan.change_rows(lake, lake.contract(table), number, one.files, one.masked)
             masked.setdefault(table, []).append(one.item.partition_date.isoformat())
@@ -158,7 +167,8 @@ def _write(
             new += append_files(lake, lake.contract(DOWNSAMPLED), one.aggregates(number), number)
             folded.setdefault(table, []).append(one.item.partition_date.isoformat())
         stowed += [] if stow is None else [stow.done()]
-    row = head_row(plan, "application", by, number, single_operator=alone)
+    until = clock.now() + timedelta(days=grace_days) if grace_days else None
+    row = head_row(plan, "application", by, number, single_operator=alone, kept_until=until)
     new += row_files(lake, TABLE, stamped([row], datetime.now(UTC)), number)
     raw = _by_date(plan, {table: some for table, some in beside.items() if table.startswith(RAW)})
     ended = _by_date(plan, {table: some for table, some in beside.items() if table.startswith(ARCHIVED_ROWS)})
@@ -168,14 +178,43 @@ def _write(
     for made in stowed:
         archived.setdefault(made.manifest.table, {})[str(made.manifest.partition_date)] = made.manifest.sha256
     own = {QUARANTINED: raw, MASKED: masked, FOLDED: folded, ARCHIVES: archived, ENDED: ended}
-    facts = {"retention_plan": plan.name, **own}
+    facts = {"retention_plan": plan.name, **own, **({} if until is None else {GRACE: _grace(lake, until, drop, aside)})}
     gone = {table: pa.concat_tables(some, promote_options="default") for table, some in drop.items()}
-    there = {table: pa.concat_tables(some, promote_options="default") for table, some in live.items()}
-    return action_plan.compose(number, RETENTION.name, add=new, remove=gone, live=there, purge=True, facts=facts)
+    others = [file for other in kept(lake) for file in other.files]  # which stay, too
+    there = {
+        table: pa.concat_tables(
+            [*some, as_files(file for file in others if file.table == table)], promote_options="default"
+        )
+        for table, some in live.items()
+    }
+    keeps = until is not None
+    return action_plan.compose(number, RETENTION.name, add=new, remove=gone, live=there, purge=not keeps, facts=facts)
 
 
-def _rewritten(lake: "Lake", plan: RetentionPlan, one: Due, number: int, stow: Stow | None) -> "list[DataFile]":
+def _grace(
+    lake: "Lake", until: datetime, tables: "Iterable[str]", aside: "Mapping[str, list[DataFile]]"
+) -> dict[str, Any]:
+    """Return what a plan says of files that stay until a time; see `ranklake.lake.plans.grace`."""
+    started = clock.uptime()
+    return {
+        "until": until.isoformat(),
+        "uptime": None if started is None else [started[0], float(started[1])],
+        "versions": {table: as_read(latest(lake, table), lake.contract(table)).version for table in tables},
+        "aside": {table: [_as_kept(file) for file in some] for table, some in aside.items()},
+    }
+
+
+def _as_kept(file: "DataFile") -> dict[str, Any]:
+    facts = {"path": file.path, "size_bytes": file.size_bytes, "num_records": file.rows}
+    return {**facts, "date": file.partition.isoformat()}
+
+
+def _rewritten(
+    lake: "Lake", plan: RetentionPlan, one: Due, number: int, stow: Stow | None, aside: "list[DataFile] | None"
+) -> "list[DataFile]":
     """Write the files of a partition without the rows that go, which an archive gets if there is one.
+
+    Where the plan can be cancelled, files of those rows are written, too, and added to `aside`.
 
     Raises `VoidProposalError` if those are not as planned. What was written then is named by no commit.
     """
@@ -188,6 +227,8 @@ def _rewritten(lake: "Lake", plan: RetentionPlan, one: Due, number: int, stow: S
         taken += rows.num_rows
         if stow is not None:
             stow.add(rows)
+        if aside is not None:
+            aside += append_files(lake, target, rows, number)
     if taken != one.item.rows:
         raise _void(plan, one.item, f"holds {taken:,} rows that are due, and {one.item.rows:,} were planned")
     return new

@@ -48,7 +48,7 @@ class Masks:
     rules
         All rules.
     applied
-        Retention plans that were applied.
+        Retention plans that were applied, and not cancelled.
 
     Attributes
     ----------

@@ -14,7 +14,9 @@ import pyarrow.compute as pc
 
 from ranklake.lake.delta.commit import files, files_digest
 from ranklake.lake.delta.tables import latest
+from ranklake.lake.governance.kept import kept_raw
 from ranklake.lake.governance.retention_plans import (
+    MOST_TIMES,
     RETENTION_PLANS,
     Item,
     RetentionPlan,
@@ -64,7 +66,10 @@ def make_plan(
     items = tuple(one.item for one in due(lake, contracts, policies, as_of))
     if not items:
         return None
-    plan = RetentionPlan(plan_name(items), items, policies.sha256)
+    known = register(lake)
+    names = (plan_name(items, times) for times in range(MOST_TIMES))
+    name = next(one for one in names if one not in known or known[one].cancelled is None)
+    plan = RetentionPlan(name, items, policies.sha256)
     refuse_low_tier(lake, plan, policies)
     add_entry(lake, plan, None, "plan")
     return RETENTION_PLANS.find(lake, plan.name)
@@ -84,7 +89,7 @@ def due_but_for(
     """Yield what is due but for some legal holds; see `due`."""
     runs = run_facts(lake, [*policies.rules, *(one.rule for one in holds)])
     masking = any(MASKING in rule.waiting for rule in policies.rules)
-    applied = [one for one in register(lake).values() if one.applied is not None] if masking else []
+    applied = [one for one in register(lake).values() if one.holds] if masking else []
     for contract in contracts.values():
         unheld = Parts(lake, contract, policies.rules, (), runs)
         going: set[date] = set()
@@ -212,8 +217,12 @@ def _due_raw(
 
     Whose rows they hold nobody can read: a hold on any rows of a table holds them.
     """
-    for table, day, some in raw_bytes(lake):
+    waiting = pa.array(sorted(kept_raw(lake)), pa.string())  # which went already, and can be cancelled yet
+    for table, day, every in raw_bytes(lake):
         contract = contracts.get(table)
+        some = every.filter(pc.invert(pc.is_in(every["path"], value_set=waiting)))
+        if not some.num_rows:
+            continue
         if any(contract is None or one.rule.may_match(contract) for one in holds):
             continue
         facts = {"class": frozenset({OF_NOBODY})} if contract is None else table_facts(contract)

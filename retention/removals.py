@@ -13,9 +13,9 @@ from ranklake.lake.delta.read import read
 from ranklake.lake.governance.erasures import CERTIFIED, ERASURES, ROWS, Erasure, applied
 from ranklake.lake.governance.evidence import missing_evidence
 from ranklake.lake.governance.proposals import AnyKind, Proposal
-from ranklake.lake.governance.retention_plans import RETENTION_PLANS, RetentionPlan
+from ranklake.lake.governance.retention_plans import DOWNSAMPLE, DOWNSAMPLED, RETENTION_PLANS, RetentionPlan
 from ranklake.lake.governance.steps import recorded_actions
-from ranklake.lake.plans.kinds import ERASURE, RETENTION, PlanKind, Rows, booked
+from ranklake.lake.plans.kinds import CANCELLATION, ERASURE, RETENTION, PlanKind, Rows, booked
 from ranklake.lake.plans.plan import LEDGER, DamagedPlanError, last_finished, read_plan
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ def _retained(_lake: "Lake", one: RetentionPlan) -> Mapping[str, int | None]:
     rows: Counter[str] = Counter()
     for item in one.items:
         rows[item.table] += item.rows
-    return {table: count for table, count in rows.items() if count}
+    folds = {DOWNSAMPLED: None} if any(item.action == DOWNSAMPLE for item in one.items) else {}
+    return {**{table: count for table, count in rows.items() if count}, **folds}
 
 
 def _erased(_lake: "Lake", one: Erasure) -> Mapping[str, int | None]:
@@ -54,6 +55,8 @@ def _erased(_lake: "Lake", one: Erasure) -> Mapping[str, int | None]:
     return rows
 
 
+_AGGREGATES: Final = {CANCELLATION.name: {DOWNSAMPLED}}
+"""Tables of which a plan may take rows that stand for those which it brings back."""
 _REMOVALS: Final = (Removal(RETENTION, RETENTION_PLANS, _retained), Removal(ERASURE, ERASURES, _erased))
 
 
@@ -93,7 +96,7 @@ def _by_others(ledger: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
     """Yield plans that removed rows though nobody answers for such."""
     known = {one.plan.name for one in _REMOVALS}
     for _, row in sorted(ledger.items()):
-        if row["kind"] in known or not _gone(row):
+        if row["kind"] in known or not _gone(row).keys() - _AGGREGATES.get(row["kind"], set()):
             continue
         if booked(row["kind"]) in {Rows.BROUGHT, Rows.KEPT}:
             yield f"{_head(row)}, and such a plan removes none"
@@ -134,7 +137,7 @@ class _Removed:
             return
         expected = self.way.rows(self.lake, one)
         counted = {table: rows for table, rows in gone.items() if expected.get(table, 0) is not None}
-        rows, again = self.trail.get(one.name, {}), f"run '{self.kind.command} apply {one.name}' again"
+        rows, again = self.trail.get(one.name, {}), f"run '{self.kind.to_apply(one.name)}' again"
         missing = missing_evidence(self.kind, one, self.trail)
         faults = {
             f"the items of {one.name} were altered": not one.intact,

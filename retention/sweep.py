@@ -105,8 +105,8 @@ def _erased_again(lake: "Lake", spool: "Spool") -> set[tuple[str, str]]:
 
 
 def _over(lake: "Lake", spool: "Spool") -> set[tuple[str, str]]:
-    """Return the segments (table, digest) of which approved retention plans took all rows."""
-    taken = retired_dates(lake)
+    """Return the segments (table, digest) of which approved retention plans took all rows, for good."""
+    taken = retired_dates(lake, final=True)
     items = [item for item in spool.listing() if item.name is not None and item.table in taken] if taken else []
     if not items or delta_table(lake, "segments") is None:
         return set()

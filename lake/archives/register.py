@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.lake.archives.place import open_place
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
+from ranklake.lake.governance.cancellations import cancelled_plans
 from ranklake.lake.governance.registers import stamped
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.plans.plan import last_finished
@@ -101,7 +102,7 @@ def archive_places(lake: "Lake") -> list["Lake"]:
 
 def every_archive(lake: "Lake") -> dict[str, Archive]:
     """Return every archive by name, those that were removed among them."""
-    rows = read(lake, contract(TABLE)).to_pylist()
+    rows = valid_rows(lake)
     finished = last_finished(lake) if rows else 0
     found: dict[str, Archive] = {}
     for row in sorted(rows, key=lambda row: (row["row_kind"] != ARCHIVED, row["ts"])):
@@ -117,6 +118,19 @@ def every_archive(lake: "Lake") -> dict[str, Archive]:
         else:
             found[row["archive"]] = replace(found[row["archive"]], removed=row["ts"])
     return found
+
+
+def valid_rows(lake: "Lake") -> list[dict[str, Any]]:
+    """Return the rows of the register but for those of plans that were cancelled."""
+    rows = read(lake, contract(TABLE)).to_pylist()
+    cancelled = cancelled_plans(lake) if rows else set()
+    return [row for row in rows if row["plan"] not in cancelled]
+
+
+def made_by(lake: "Lake", number: int | None) -> set[str]:
+    """Return the names of the archives that a plan of the lake made, whether they are there or not."""
+    rows = read(lake, contract(TABLE), ["archive", "row_kind", "plan"]).to_pylist()
+    return {row["archive"] for row in rows if row["row_kind"] == ARCHIVED and row["plan"] == number}
 
 
 def write_rewritten(lake: "Lake", archive: Archive, now: "Manifest", proposal: str) -> None:

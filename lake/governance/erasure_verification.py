@@ -12,10 +12,13 @@ from ranklake.lake.delta.row_keys import digest_of_files, digest_text, key_colum
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance.erasures import ERASURES, NAMES, RAW, ROWS, TABLE, Erasure, Item
 from ranklake.lake.governance.evidence import require
+from ranklake.lake.governance.kept import kept
 from ranklake.lake.plans.action_plan import QUARANTINED
+from ranklake.lake.plans.grace import REPLACED
 from ranklake.lake.plans.verification import (
     is_committed_in,
     named_files,
+    no_file,
     refusal,
     verify_application,
     verify_files,
@@ -41,7 +44,23 @@ def verify_erasure(lake: "Lake", plan: "Plan") -> None:
         raise refusal(lake, plan, f"the plan would erase rows without approval: {name}: {error.what}") from error
     if approved.approved is None or not _is_as_approved(lake, plan, approved):
         raise refusal(lake, plan, f"the plan would erase other rows than were approved: {name}")
+    _verify_replaced(lake, plan)
     verify_application(lake, plan, TABLE, "erasure", name)
+
+
+def _verify_replaced(lake: "Lake", plan: "Plan") -> None:
+    """Look whether files take the place of kept ones alone, and hold less than those."""
+    told = plan.body["facts"].get(REPLACED, {})
+    known = {(file.table, file.path): file.rows for one in (kept(lake) if told else ()) for file in one.files}
+    for table, some in told.items():
+        for one in some:
+            rows = sum(file["num_records"] for file in one["by"])
+            if rows > known.get((table, one["path"]), -1):
+                raise refusal(lake, plan, f"the plan would put a file in the place of one that is not kept: {table}")
+            for file in one["by"]:
+                path = lake.path("tables", table, file["path"])
+                if not lake.fs.exists(path):
+                    raise no_file(lake, plan, path)
 
 
 def _is_as_approved(lake: "Lake", plan: "Plan", approved: Erasure) -> bool:

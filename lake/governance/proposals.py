@@ -138,6 +138,8 @@ class ProposalKind(Generic[Some]):
         Whether somebody makes it, who may not approve it; else it comes with the release.
     planning
         The command that makes one; empty for the subcommand ``plan``.
+    words
+        What stands behind the command, and around a proposal's name, to approve it, and to apply it.
     """
 
     noun: str
@@ -147,11 +149,20 @@ class ProposalKind(Generic[Some]):
     add_approval: Callable[["Lake", Some, str], bool]
     authored: bool = True
     planning: str = ""
+    words: tuple[str, str] = ("approve {}", "apply {}")
 
     @property
     def made_by(self) -> str:
         """The command that makes one."""
         return self.planning or f"{self.command} plan"
+
+    def to_approve(self, name: str) -> str:
+        """Return the command that approves one."""
+        return f"{self.command} {self.words[0].format(name)}"
+
+    def to_apply(self, name: str) -> str:
+        """Return the command that applies one."""
+        return f"{self.command} {self.words[1].format(name)}"
 
     @property
     def propose(self) -> str:
@@ -225,7 +236,7 @@ class NotApprovedError(ProposalError):
     """A proposal that nobody approved."""
 
     def __init__(self, kind: AnyKind, proposal: str, lacking: str = "") -> None:
-        mend = f"{kind.command} approve {proposal} --by NAME"
+        mend = f"{kind.to_approve(proposal)} --by NAME"
         what = f"this plan is not approved: {lacking}" if lacking else "this plan is not approved"
         super().__init__(proposal, what, mend=mend)
 

@@ -25,6 +25,11 @@ DOWNSAMPLED: Final = "downsampled"
 DOWNSAMPLE: Final = "downsample"
 """Action of an item whose rows become aggregates, and go."""
 
+MOST_TIMES: Final = 32
+"""How often one and the same plan can be cancelled."""
+CANCELLED, PURGED = "cancellation", "purge"
+"""Rows of the register that say what became of a plan that was applied."""
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -88,17 +93,44 @@ class RetentionPlan(Proposal):
         What would go.
     policy_sha256
         Of the policy file it was made under.
+    kept_until
+        Until when it can be cancelled, once it is applied; None where the bytes went at once.
+    cancelled, cancellation
+        When it was cancelled, and the lake's plan that did; None if not.
+    purged
+        When the bytes were deleted that were kept; None if not.
     """
 
     items: tuple[Item, ...]
     policy_sha256: str
+    kept_until: datetime | None = None
+    cancelled: datetime | None = None
+    cancellation: int | None = None
+    purged: datetime | None = None
 
     first_state: ClassVar[str] = "planned"
 
     @property
     def intact(self) -> bool:
         """Whether its items are those that its name stands for."""
-        return self.name == plan_name(self.items)
+        return any(self.name == plan_name(self.items, times) for times in range(MOST_TIMES))
+
+    @property
+    def state(self) -> str:
+        """As for every proposal, or cancelled."""
+        if self.cancelled is not None and self.intact:
+            return "cancelled"
+        return super(RetentionPlan, self).state
+
+    @property
+    def holds(self) -> bool:
+        """Whether what it took is gone: it was applied, and nobody cancelled it."""
+        return self.plan is not None and self.cancelled is None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the bytes of what it took are there, so that it can be cancelled, or has to be purged."""
+        return self.holds and self.kept_until is not None and self.purged is None
 
     @property
     def items_sha256(self) -> str:
@@ -137,7 +169,14 @@ class RetentionPlan(Proposal):
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        moments = {"planned": self.proposed, "approved": self.approved, "applied": self.applied}
+        moments = {
+            "planned": self.proposed,
+            "approved": self.approved,
+            "applied": self.applied,
+            "kept_until": self.kept_until,
+            "cancelled": self.cancelled,
+            "purged": self.purged,
+        }
         times = {name: None if when is None else when.isoformat() for name, when in moments.items()}
         items = [
             {**item.plain(), "partition_date": str(item.partition_date), "cutoff_date": str(item.cutoff_date)}
@@ -172,16 +211,27 @@ def register(lake: "Lake") -> dict[str, RetentionPlan]:
         elif row["row_kind"] == "approval":
             found[name] = replace(found[name], approved=row["ts"], approver=row["actor"])
         elif row["row_kind"] == "application" and row["plan"] is not None and row["plan"] <= finished:
-            alone = bool(row["single_operator"])
-            found[name] = replace(found[name], applied=row["ts"], plan=row["plan"], single_operator=alone)
+            alone, until = bool(row["single_operator"]), row["kept_until"]
+            facts = {"applied": row["ts"], "plan": row["plan"], "kept_until": until, "single_operator": alone}
+            found[name] = replace(found[name], **facts)
+        elif row["row_kind"] == CANCELLED and row["plan"] is not None and row["plan"] <= finished:
+            found[name] = replace(found[name], cancelled=row["ts"], cancellation=row["plan"])
+        elif row["row_kind"] == PURGED and row["plan"] is not None and row["plan"] <= finished:
+            found[name] = replace(found[name], purged=row["ts"])
     ordered = {
         name: sorted(one.items, key=lambda item: (item.table, item.partition_date)) for name, one in found.items()
     }
     return {name: replace(one, items=tuple(ordered[name])) for name, one in found.items()}
 
 
-def plan_name(items: Iterable[Item]) -> str:
-    """Return the name of a plan with these items. The day it was planned for is no part of it."""
+def plan_name(items: Iterable[Item], times: int = 0) -> str:
+    """Return the name of a plan with these items. The day it was planned for is no part of it.
+
+    Parameters
+    ----------
+    times
+        How often such a plan was cancelled before: what was approved then is not approved now.
+    """
     facts = [
         [
             *(item.table, item.partition_date.isoformat(), item.retention_class, item.period_days, item.files_sha256),
@@ -191,7 +241,8 @@ def plan_name(items: Iterable[Item]) -> str:
         ]
         for item in items
     ]
-    return "rp-" + hashlib.sha256(json.dumps(sorted(facts)).encode()).hexdigest()[:16]
+    again = [[times]] if times else []
+    return "rp-" + hashlib.sha256(json.dumps([*sorted(facts), *again]).encode()).hexdigest()[:16]
 
 
 def add_entry(lake: "Lake", plan: RetentionPlan, actor: str | None, kind: str) -> bool:
@@ -208,9 +259,15 @@ def add_entry(lake: "Lake", plan: RetentionPlan, actor: str | None, kind: str) -
 
 
 def head_row(
-    plan: RetentionPlan, kind: str, actor: str | None, number: int | None = None, *, single_operator: bool = False
+    plan: RetentionPlan,
+    kind: str,
+    actor: str | None,
+    number: int | None = None,
+    *,
+    single_operator: bool = False,
+    kept_until: datetime | None = None,
 ) -> dict[str, Any]:
-    """Return the row of a plan, approval or application, without its time."""
+    """Return the row of a plan, or of what was done about it, without its time."""
     return {
         "retention_plan": plan.name,
         "row_kind": kind,
@@ -221,6 +278,7 @@ def head_row(
         "plan": number,
         "policy_sha256": plan.policy_sha256,
         "single_operator": single_operator or None,
+        "kept_until": kept_until,
     }
 
 

@@ -16,15 +16,20 @@ ARCHIVED_ROWS: Final = "archive/"
 """Likewise before items that are archives of its rows, by the date that those were on; `path` is an archive's name."""
 
 
-def retired_dates(lake: "Lake") -> dict[str, dict[date, int]]:
+def retired_dates(lake: "Lake", *, final: bool = False) -> dict[str, dict[date, int]]:
     """Return the dates that retention took, by table or `RAW` and table, each with the last plan that did.
 
     A retention plan whose items were altered took nothing that is known. Dates of which only some rows went are not
     among them, see `thinned_dates`.
+
+    Parameters
+    ----------
+    final
+        Leave out what can be cancelled yet.
     """
     found: dict[str, dict[date, int]] = {}
     for one in register(lake).values():
-        for item in one.items if one.plan is not None and one.intact else ():
+        for item in one.items if one.holds and one.intact and not (final and one.is_kept) else ():
             if item.part_sha256 is not None:
                 continue
             days = found.setdefault(item.table, {})
@@ -40,7 +45,7 @@ def thinned_dates(lake: "Lake", table: str) -> set[date]:
     return {
         item.partition_date
         for one in register(lake).values()
-        for item in (one.items if one.plan is not None else ())
+        for item in (one.items if one.holds else ())
         if item.table == table and item.part_sha256 is not None
     }
 

@@ -4,6 +4,7 @@ A data file goes if all of this is true:
 
 - it was listed before the logs were read, and no log names it: neither as live, nor as removed within the grace period
   (so whoever reads an older version, or asks as of a time in the grace period, finds all its files);
+- no retention plan keeps it to be cancelled (`ranklake.lake.governance.kept`);
 - no plan is unfinished, and its plan (its name says which) is no later than the last finished one: so no worker of a
   plan under way wrote it, and no plan that is about to be written names it;
 - its plan, or commit, is no later than the last that the table's log knows of: a log whose newest commit is not to be
@@ -32,6 +33,7 @@ from ranklake.lake.delta.commit import files, number_of
 from ranklake.lake.delta.data_file import plan_of
 from ranklake.lake.delta.read import read, read_some
 from ranklake.lake.delta.tables import last_table
+from ranklake.lake.governance.kept import kept_paths
 from ranklake.lake.plans.attempts import FOLDER as ATTEMPTS
 from ranklake.lake.plans.kinds import INGEST
 from ranklake.lake.plans.plan import LEDGER, last_finished, read_plan
@@ -101,8 +103,11 @@ def garbage(
     if read_plan(lake, finished + 1) is not None:
         return
     before = (now or datetime.now(UTC)) - grace
+    kept = kept_paths(lake)
     for table in lake.contracts() if tables is None else tables:
-        yield from _data_files(lake, table, finished, grace, before)
+        for some in _data_files(lake, table, finished, grace, before):
+            if some.path.removeprefix(f"{lake.path('tables', table)}/") not in kept.get(table, ()):
+                yield some
     if tables is not None:
         return
     yield from _scratch(lake, before)

@@ -7,7 +7,7 @@ never written are orphans that no commit names.
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import date
 from functools import partial
@@ -77,7 +77,8 @@ def compose(
     remove
         Per table, the files to drop: rows of `ranklake.lake.delta.commit.files`.
     live
-        Per table, all files of the dates of which files are dropped, as they are before the plan; needed to purge.
+        Per table, all files of the dates of which files are dropped, as they are before the plan, and those that other
+        plans keep, which can be cancelled; needed to purge.
     purge
         Whether the bytes of removed files go too, after the commits, and with them what is left of the same dates from
         before; else they stay readable by time travel until upkeep. What stays live is named in the plan, since a slow
@@ -92,7 +93,7 @@ def compose(
     for table, rows in gone.items():
         account[table] = -int(pc.sum(rows["num_records"]).as_py() or 0)
     for file in add:
-        if file.table in gone and file.table != FOLDED:
+        if file.table in gone:
             account[file.table] += file.rows
     if purge and not set(gone) <= set(live or {}):
         raise ValueError("to purge, all live files must be given in live")
@@ -140,7 +141,7 @@ def execute(lake: "Lake", plan: Plan, _workers: object = None, _progress: object
         unit = Unit("commit", table, tuple(dates), detail, writes=data_change)
         carry_out(unit, partial(_commit, lake, plan, table, add, remove, metadata))
     if plan.body["purge"]:
-        carry_out(Unit("purge", detail=f"files that {detail} took out"), partial(_purge, lake, plan))
+        carry_out(Unit("purge", detail=f"files that {detail} took out"), partial(purge, lake, plan))
     finish = partial(_finish, lake, plan, added, removed.get(LEDGER), metadata)
     carry_out(Unit("commit", LEDGER, detail=detail, writes=data_change), finish)
 
@@ -181,19 +182,25 @@ def _are_live(handle: "DeltaTable", some: pa.Table | None) -> bool:
     return some is None or set(some["path"].to_pylist()) <= set(files(handle)["path"].to_pylist())
 
 
-def _purge(lake: "Lake", plan: Plan) -> None:
+def purge(lake: "Lake", plan: Plan, spare: Mapping[str, Iterable[str]] | None = None) -> None:
     """Delete what was removed, and what is left of the same rows from before they were merged or rewritten.
 
     Whatever a later plan writes there has a higher number, or its composer gives it up
     (`ranklake.lake.maintenance.compaction`). What the plan left live, or made so, is no business of whoever comes late,
     when later plans may have replaced it. Derived tables count numbers of their own, so of theirs only the files that
-    the plan names can be told from those that a rollup is about to commit.
+    the plan names can be told from those that a rollup is about to commit. Can be called again.
+
+    Parameters
+    ----------
+    spare
+        Per table, further files that stay.
     """
     added = {(row["table"], row["path"]) for row in plan.body["add"]}
     for table, rows in plan.body["remove"].items():
         paths = {row["path"] for row in rows}
         if KINDS[plan.kind].purges_dates and lake.contract(table).kind != "derived":
             spared = {path for owner, path in added if owner == table} | set(plan.body["kept"].get(table, []))
+            spared |= set((spare or {}).get(table, ()))
             paths |= _left_behind(lake, table, {path.rpartition("/")[0] for path in paths}, plan.number) - spared
         for path in paths:
             delete(lake, lake.path("tables", table, path))  # an earlier try may have come this far

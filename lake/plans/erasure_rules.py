@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from ranklake.lake.plans.grace import replaced_faults
 from ranklake.lake.plans.retention_rules import is_raw
 from ranklake.lake.plans.rules import Body, of_actions
 
@@ -30,6 +31,7 @@ def erasure_faults(body: Body) -> Iterator[str]:
         yield f"an erasure changes the books: {min(touched)}"
     if body["remove"].get(_REGISTER) or [row["rows"] for row in body["add"] if row["table"] == _REGISTER] != [1]:
         yield "an erasure does not write down that it was applied, or takes such a row away"
+    yield from replaced_faults(facts)
     yield from _count_faults(body)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from ranklake.lake.plans import rules
 from ranklake.lake.plans.erasure_rules import erasure_faults
+from ranklake.lake.plans.grace import cancellation_faults, purge_faults
 from ranklake.lake.plans.retention_rules import retention_faults
 
 _SEGMENT: Final = {
@@ -194,10 +195,33 @@ ERASURE: Final = PlanKind(
 )
 
 
+CANCELLATION: Final = PlanKind(
+    "cancellation",
+    rows=Rows.RETIRED,  # the other way round: rows come back that had gone
+    body=FILES,
+    rules=cancellation_faults,
+    is_replayable=True,
+    execute=_COMMITS,
+    verify="ranklake.lake.governance.cancellations:verify_cancellation",
+)
+PURGE: Final = PlanKind(
+    "purge",
+    rows=Rows.KEPT,
+    body=FILES,
+    rules=purge_faults,
+    is_replayable=True,
+    execute="ranklake.lake.governance.purges:execute",
+    verify="ranklake.lake.governance.purges:verify_purge",
+)
+
+
 KINDS: Final[Mapping[str, PlanKind]] = MappingProxyType(
     {
         kind.name: kind
-        for kind in (*(INGEST, COMPACTION, REPLAY, QUARANTINE, RENUMBER, RETENTION, RELEASE, MIGRATION, ERASURE),)
+        for kind in (
+            *(INGEST, COMPACTION, REPLAY, QUARANTINE, RENUMBER, RETENTION, RELEASE, MIGRATION, ERASURE, CANCELLATION),
+            PURGE,
+        )
     }
 )
 

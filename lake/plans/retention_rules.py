@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from ranklake.lake.plans.grace import grace_faults
 from ranklake.lake.plans.rules import Body, of_actions
 
 Places = set[tuple[str, str]]
@@ -44,6 +45,7 @@ def retention_faults(body: Body) -> Iterator[str]:
         yield "a retention downsamples a date that keeps its rows, or has none"
     own = [row["rows"] for row in body["add"] if row["table"] == _REGISTER]
     yield from _archive_faults(body, facts)
+    yield from grace_faults(body, facts)
     spared = masked | {(_DOWNSAMPLED, day) for _, day in folded}
     own_rows = {_REGISTER, _ARCHIVES}
     shrinks = {place: rows for place, rows in left.items() if place[0] not in own_rows and place not in spared}

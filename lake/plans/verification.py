@@ -180,8 +180,12 @@ def verify_application(lake: "Lake", plan: Plan, table: str, key: str, name: str
     name
         Of the proposal that the plan carries out.
     """
+    verify_written(lake, plan, table, {key: name, "row_kind": "application", "plan": plan.number})
+
+
+def verify_written(lake: "Lake", plan: Plan, table: str, own: Mapping[str, Any]) -> None:
+    """Look whether the one row that a plan brings to a register says what it must."""
     (row,) = (one for one in plan.body["add"] if one["table"] == table)
-    own = {key: name, "row_kind": "application", "plan": plan.number}
     path = lake.path("tables", table, row["path"])
     try:
         with lake.open_file(path, row["size_bytes"]) as source:

@@ -33,6 +33,7 @@ WHOLE: Final = ""
 NOTHING: Final = ""
 """Fingerprint of a partition without files."""
 
+_OUTCOMES: Final = ("application", "cancellation")
 ABSENT: Final = -1
 """Version of a table that was never written."""
 
@@ -214,10 +215,11 @@ class Tables:
 
     @cached_property
     def retired(self) -> set[Key]:
-        """Partitions that applied retention plans took away, or files of them."""
+        """Partitions that retention plans took away, or files of them, and that nobody brought back."""
         columns = ["retention_plan", "row_kind", "table", "partition_date", "rows", "part_sha256"]
         rows = read(self.lake, contract("retention_plans"), columns).to_pylist()
-        applied = {row["retention_plan"] for row in rows if row["row_kind"] == "application"}
+        by_kind = {kind: {row["retention_plan"] for row in rows if row["row_kind"] == kind} for kind in _OUTCOMES}
+        applied = by_kind["application"] - by_kind["cancellation"]
         return {
             (row["table"], partition(row["partition_date"]))
             for row in rows

@@ -1,14 +1,17 @@
 """Deletes from the places of archives what no archive holds: those that ended, and strays of applications that died."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.archives.manifest import FOLDER, name_of, read_manifest
 from ranklake.lake.archives.place import refuse_other
-from ranklake.lake.archives.register import REMOVED, TABLE, archive_places
+from ranklake.lake.archives.register import ARCHIVED, REMOVED, TABLE, archive_places, valid_rows
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.data_file import plan_of
 from ranklake.lake.delta.read import read
+from ranklake.lake.governance.cancellations import cancelled_plans
+from ranklake.lake.governance.kept import kept
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.storage.listing import listed
 from ranklake.lake.storage.removal import delete
@@ -46,7 +49,7 @@ def sweep_archives(lake: "Lake") -> SweptArchives:
         finished = last_finished(lake)
         loose = {path for path in there if path.startswith(f"{_TABLES}/") and not _may_be_made(lake, path, finished)}
         known, wanted = _known(lake, place)
-        loose |= known & there.keys()
+        loose |= (known | _cancelled(lake, place, there)) & there.keys()
         for path in sorted(loose - wanted):
             files += delete(place, place.path(path))
             size_bytes += there[path]
@@ -59,15 +62,34 @@ def _may_be_made(lake: "Lake", path: str, finished: int) -> bool:
     return number is None or number > finished or bool(lake.fs.exists(lake.path(path)))
 
 
+def _cancelled(lake: "Lake", place: "Lake", there: Collection[str]) -> set[str]:
+    """Return the files of archives whose plan was cancelled: their originals are in the lake until upkeep."""
+    plans = cancelled_plans(lake)
+    rows = read(lake, contract(TABLE), ["uri", "row_kind", "plan", "manifest_sha256"]).to_pylist() if plans else []
+    found: set[str] = set()
+    for row in rows:
+        mine = row["plan"] in plans and row["row_kind"] == ARCHIVED and row["uri"].rstrip("/") == place.uri
+        if mine and name_of(row["manifest_sha256"]) in there:
+            manifest = read_manifest(place, row["manifest_sha256"])
+            found |= {f"{_TABLES}/{manifest.table}/{one.path}" for one in manifest.files}
+    return found
+
+
 def _known(lake: "Lake", place: "Lake") -> tuple[set[str], set[str]]:
     """Return the manifests that the register knows of a place, and the files of archives that did not end.
 
-    Those of an unfinished plan are among the latter.
+    Those of an unfinished plan are among the latter, and those that ended by a plan that can be cancelled yet.
     """
-    rows = read(lake, contract(TABLE)).to_pylist()
-    ended = {row["archive"] for row in rows if row["row_kind"] == REMOVED and (row["plan"] or 0) <= last_finished(lake)}
+    rows, valid = read(lake, contract(TABLE)).to_pylist(), valid_rows(lake)
+    pending = {one.plan.number for one in kept(lake)}
+    ended = {
+        row["archive"]
+        for row in valid
+        if row["row_kind"] == REMOVED and (row["plan"] or 0) <= last_finished(lake) and row["plan"] not in pending
+    }
+    every = {row["manifest_sha256"] for row in rows if row["uri"].rstrip("/") == place.uri}
     mine = sorted(
-        (row for row in rows if row["uri"].rstrip("/") == place.uri and row["row_kind"] != REMOVED),
+        (row for row in valid if row["uri"].rstrip("/") == place.uri and row["row_kind"] != REMOVED),
         key=lambda row: row["ts"],
     )
     newest = {row["archive"]: row["manifest_sha256"] for row in mine}
@@ -75,4 +97,4 @@ def _known(lake: "Lake", place: "Lake") -> tuple[set[str], set[str]]:
     for sha256 in (sha256 for name, sha256 in newest.items() if name not in ended):
         manifest = read_manifest(place, sha256)
         wanted |= {manifest.name, *(f"{_TABLES}/{manifest.table}/{one.path}" for one in manifest.files)}
-    return {name_of(row["manifest_sha256"]) for row in mine}, wanted
+    return {name_of(one) for one in every}, wanted

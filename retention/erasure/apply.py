@@ -25,10 +25,12 @@ from ranklake.lake.governance.registers import stamped
 from ranklake.lake.governance.retired import RAW as QUARANTINE
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.action_plan import QUARANTINED
+from ranklake.lake.plans.grace import REPLACED
 from ranklake.lake.plans.kinds import ERASURE
 from ranklake.lake.plans.ledger import row_files
 from ranklake.lake.shares.withdrawal import withdraw
 from ranklake.retention.erasure.certificate import Certificate, certify
+from ranklake.retention.erasure.kept import kept_hits, replaced
 from ranklake.retention.erasure.places import Done, erase_files
 from ranklake.retention.erasure.plan import Found, find, member_check, planned, refuse_unfit
 from ranklake.retention.erasure.reach import Reach
@@ -156,5 +158,6 @@ def _write(
         {table: pa.concat_tables(some, promote_options="default") for table, some in side.items()}
         for side in (drop, live)
     )
-    facts = {"erasure": erasure.name, QUARANTINED: raw}
+    kept = replaced(lake, subject, list(kept_hits(lake, now.files)), number)
+    facts = {"erasure": erasure.name, QUARANTINED: raw, **({REPLACED: kept} if kept else {})}
     return action_plan.compose(number, ERASURE.name, add=new, remove=gone, live=there, purge=True, facts=facts)

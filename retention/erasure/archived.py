@@ -25,7 +25,7 @@ from ranklake.lake.migrations.rewriting import stored_rows
 from ranklake.lake.storage.rewriting import overwrite
 from ranklake.retention.archive.rehydrate import current_rows
 from ranklake.retention.archive.sweeping import sweep_archives
-from ranklake.retention.erasure.rows import text_columns
+from ranklake.retention.erasure.rows import marks_in
 from ranklake.retention.parts import Parts, RunFacts
 from ranklake.retention.rules.order import Level
 from ranklake.retention.traces.roots import ARCHIVES
@@ -70,7 +70,7 @@ def held_rows(lake: "Lake", subject: "Subject", one: Hit, hold: "Hold", facts: R
     if not hold.covers(one.archive.partition_date) or not hold.rule.may_match(contract):
         return 0
     rows = current_rows(one.place, one.manifest, one.row, lake)
-    mine = rows.filter(_marks(lake, subject, one, rows))
+    mine = rows.filter(marks_in(lake, subject, one.archive.table, rows))
     parts = Parts(lake, contract, (), (hold.rule,), facts)
     if not parts.columns:
         return int(mine.num_rows) if parts.of_table().level is Level.HOLD else 0
@@ -98,7 +98,7 @@ def erase_archived(lake: "Lake", subject: "Subject", found: "Collection[Searched
 
 def _without(lake: "Lake", subject: "Subject", one: Hit) -> Iterator[ArchivedFile]:
     """Write an archived file without the subject's rows, under the contract that it has; nothing where all go."""
-    marks = _marks(lake, subject, one, current_rows(one.place, one.manifest, one.row, lake))
+    marks = marks_in(lake, subject, one.archive.table, current_rows(one.place, one.manifest, one.row, lake))
     rows = stored_rows(one.place, one.archive.table, one.row).filter(pc.invert(marks))
     if not rows.num_rows:
         return
@@ -115,12 +115,3 @@ def _without(lake: "Lake", subject: "Subject", one: Hit) -> Iterator[ArchivedFil
     overwrite(one.place.fs, target, raw, local=one.place.is_local)
     move_to(one.place, target, one.archive.storage_class, None)
     yield ArchivedFile(path, rows.num_rows, len(raw), digest)
-
-
-def _marks(lake: "Lake", subject: "Subject", one: Hit, rows: pa.Table) -> pa.Array:
-    texts = [name for name in text_columns(lake.contract(one.archive.table)) if name in rows.column_names]
-    plain = rows.select(texts)
-    for at, field in enumerate(plain.schema):
-        if pa.types.is_dictionary(field.type):
-            plain = plain.set_column(at, field.name, plain[field.name].cast(field.type.value_type))
-    return subject.marks(plain)

@@ -9,7 +9,9 @@ import pyarrow.compute as pc
 from ranklake.errors import RanklakeError
 from ranklake.lake.delta.read import read_some
 from ranklake.lake.governance.erasures import NAMES, Item
+from ranklake.lake.governance.kept import KeptFile
 from ranklake.retention.erasure.archived import Hit, held_rows
+from ranklake.retention.erasure.kept import held_in
 from ranklake.retention.erasure.rows import Going, text_columns
 from ranklake.retention.hold import Hold
 from ranklake.retention.holds import holds_of
@@ -31,6 +33,7 @@ def refuse_held(
     rows: Iterable[Going],
     raw: Iterable[Item],
     archived: Iterable[Hit],
+    kept: Iterable[KeptFile],
     today: date,
 ) -> None:
     """Raise `HeldError` where a hold is about rows of the subject, or about any rows of a table whose raw bytes go.
@@ -44,6 +47,7 @@ def refuse_held(
     for hold in holds:
         held = sum(_held(lake, subject, one, hold, facts) for one in rows if one.item.place != NAMES)
         held += sum(held_rows(lake, subject, one, hold, facts) for one in archived)
+        held += sum(held_in(lake, subject, one, hold, facts) for one in kept)
         held += sum(_is_about(lake, hold, item) for item in raw)
         if held:
             what = f"the legal hold {hold.name} is about {held:,} rows or files of this subject until {hold.until}"

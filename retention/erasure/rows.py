@@ -115,3 +115,13 @@ def with_pseudonyms(rows: pa.Table, subject: "Subject") -> pa.Table:
 def text_columns(contract: "Contract") -> list[str]:
     """Return the columns of a table that can hold text."""
     return [field.name for field in arrow_schema(contract) if has_text(field.type)]
+
+
+def marks_in(lake: "Lake", subject: "Subject", table: str, rows: pa.Table) -> pa.Array:
+    """Return which rows of a table are the subject's, whichever of its columns they have, and however."""
+    texts = [name for name in text_columns(lake.contract(table)) if name in rows.column_names]
+    plain = rows.select(texts)
+    for at, field in enumerate(plain.schema):
+        if pa.types.is_dictionary(field.type):
+            plain = plain.set_column(at, field.name, plain[field.name].cast(field.type.value_type))
+    return subject.marks(plain)

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.audit import clock
+from ranklake.lake.governance.cancellations import CANCELLATIONS
 from ranklake.lake.governance.erasures import ERASURES
 from ranklake.lake.governance.proposals import AnyKind, Proposal
 from ranklake.lake.governance.releases import RELEASES
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
 KINDS: Final[tuple[AnyKind, ...]] = (
-    *(RETENTION_PLANS, ERASURES, HOLD_RELEASES, REHYDRATIONS, RELEASES, GRANTS, MIGRATIONS),
+    *(RETENTION_PLANS, CANCELLATIONS, ERASURES, HOLD_RELEASES, REHYDRATIONS, RELEASES, GRANTS, MIGRATIONS),
 )
 """Every kind of proposal; `tests/retention/test_governance_page.py` looks for one that is missing."""
 _APPROVED_IS_DONE: Final = (HOLD_RELEASES, GRANTS, REHYDRATIONS)
 """Kinds that take effect with their approval; nothing has to apply them."""
+_OF_EVERYTHING: Final = (HOLD_RELEASES, CANCELLATIONS)
+"""Kinds of which there is one for everything that it could be about; only those wait that somebody proposed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +65,17 @@ def _of_kind(lake: "Lake", kind: AnyKind) -> Iterator[Waiting]:
     trail = recorded_actions(lake, kind) if every else Actions()
     for one in every:
         proposed = trail.get(one.name, {}).get(kind.propose, [])
-        if _is_over(kind, one, every) or (kind is HOLD_RELEASES and not proposed):
+        if _is_over(kind, one, every) or (kind in _OF_EVERYTHING and not proposed):
             continue
         since = one.proposed or (proposed[0].ts if proposed else None)
         if not one.intact:
             yield Waiting(kind.noun, one.name, since, "its items were altered", f"{kind.made_by}, and look into it")
         elif one.approved is None:
             lacking = stand(lake, kind, one, trail, clock.now()).lacking or "its approval is to be written down"
-            yield Waiting(kind.noun, one.name, since, lacking, f"{_command(kind)} approve {_argument(one)}")
+            yield Waiting(kind.noun, one.name, since, lacking, _command(kind, kind.to_approve(_argument(one))))
         elif kind not in _APPROVED_IS_DONE:
-            yield Waiting(kind.noun, one.name, one.approved, "nobody applied it", f"{_command(kind)} apply {one.name}")
+            command = _command(kind, kind.to_apply(one.name))
+            yield Waiting(kind.noun, one.name, one.approved, "nobody applied it", command)
 
 
 def _is_over(kind: AnyKind, one: Proposal, every: list[Proposal]) -> bool:
@@ -86,8 +90,8 @@ def _is_over(kind: AnyKind, one: Proposal, every: list[Proposal]) -> bool:
     return kind is RETENTION_PLANS and one.approved is None and one is not every[-1]
 
 
-def _command(kind: AnyKind) -> str:
-    return "ranklake grants" if kind is GRANTS else kind.command
+def _command(kind: AnyKind, command: str) -> str:
+    return command.replace(kind.command, "ranklake grants", 1) if kind is GRANTS else command
 
 
 def _argument(one: Proposal) -> str:

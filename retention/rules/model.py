@@ -163,11 +163,14 @@ class Policies:
         Of the file's bytes; of a folder, of the names and bytes of its files.
     place
         The file or folder.
+    grace_days
+        How many days what plans take is kept, so that they can be cancelled; 0 for none.
     """
 
     rules: tuple[Rule, ...]
     sha256: str
     place: Path
+    grace_days: int = 0
 
     def rule(self, name: str) -> Rule:
         """Return a rule by its name."""

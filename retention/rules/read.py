@@ -35,12 +35,15 @@ class Sources:
         The files that are YAML.
     sha256
         Of the bytes of the file; of a folder, of the names and bytes of its files.
+    grace_days
+        The longest grace that a file asks for; 0 where none does.
     """
 
     rules: tuple[Rule, ...]
     findings: tuple[Finding, ...]
     documents: Mapping[Path, Document]
     sha256: str
+    grace_days: int = 0
 
 
 @cache
@@ -68,7 +71,8 @@ def read_policies(place: Path) -> Sources:
         some, wrong = _read(documents[path])
         rules += some
         findings += wrong
-    return Sources(tuple(rules), tuple(findings), documents, _digest(place, paths))
+    grace = max((_grace(one.content) for one in documents.values()), default=0)
+    return Sources(tuple(rules), tuple(findings), documents, _digest(place, paths), grace)
 
 
 def unreadable(path: Path, error: ContractError) -> Finding:
@@ -109,6 +113,12 @@ def _read(document: Document) -> tuple[list[Rule], list[Finding]]:
         for one in found
     ]
     return rules, [*broken, *unsaid]
+
+
+def _grace(content: Any) -> int:  # noqa: ANN401 - what a file holds
+    """Return the grace that a file asks for; what is no number of days is a finding."""
+    said = content.get("grace_days", 0) if isinstance(content, dict) else 0
+    return said if type(said) is int else 0
 
 
 def _remedy(at: KeyPath) -> str:

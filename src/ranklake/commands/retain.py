@@ -9,6 +9,7 @@ from ranklake.commands.approving import approval_command
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option, optional_spool, spool_option
 from ranklake.commands.retain_archives import archives
+from ranklake.commands.retain_cancel import cancel_
 from ranklake.commands.retain_cost import cost
 from ranklake.commands.retain_dates import day_of
 from ranklake.commands.retain_hold import hold, hold_line, holds
@@ -64,7 +65,7 @@ approve = approval_command(
     plain=RetentionPlan.plain,
 )
 
-for _command in (approve, archives, cost, explain, hold, holds, lint, new, rehydrate, release, simulate, test):
+for _command in (approve, archives, cancel_, cost, explain, hold, holds, lint, new, rehydrate, release, simulate, test):
     retain.add_command(_command)
 
 
@@ -125,6 +126,9 @@ def plan(context: Context, as_of: str | None, by: str | None, *, told: Told, as_
 def apply(context: Context, name: str, by: str | None, *, single_operator: bool, told: Told, as_json: bool) -> None:
     """Remove exactly what an approved plan names, including its bytes.
 
+    Where policies have grace_days, the bytes stay for so many days, in which 'ranklake retain cancel' brings the rows
+    back; then 'ranklake upkeep' deletes them.
+
     Refuses a plan without an approval, one that the same person approved, and one whose partitions have changed since.
     Then deletes from the spool the segments, kept for replay, whose rows are all gone. If it is interrupted, run it
     again.
@@ -146,7 +150,7 @@ def apply(context: Context, name: str, by: str | None, *, single_operator: bool,
         show_json({"applied_now": fresh, "swept": swept, "withdrawn": withdrawn, **mode_facts(lake), **found.plain()})
         return
     if fresh:
-        click.echo(f"{name}: removed {_sums(found)} by plan {found.plan}{_alone(found)}")
+        click.echo(f"{name}: removed {_sums(found)} by plan {found.plan}{_alone(found)}{_kept(found)}")
     else:
         click.echo(f"{name}: applied already, by plan {found.plan}{_alone(found)}; nothing done")
     for one in withdrawn:
@@ -188,7 +192,8 @@ def list_(context: Context, *, as_json: bool) -> None:
         click.echo("no retention plans")
     for one in plans:
         when = one.applied or one.approved or one.proposed or datetime.fromtimestamp(0, UTC)
-        click.echo(f"{one.name}  {one.state:<8}  {when:%Y-%m-%d %H:%M}  {_sums(one)}{_alone(one)}")
+        when = one.purged or one.cancelled or when
+        click.echo(f"{one.name}  {one.state:<9}  {when:%Y-%m-%d %H:%M}  {_sums(one)}{_alone(one)}{_kept(one)}")
     tell_mode(lake)
 
 
@@ -225,7 +230,8 @@ def _show(lake: Lake, made: RetentionPlan) -> None:
     then = {
         "planned": f"nobody approved it yet: ranklake retain approve {made.name} {how}",
         "approved": f"approved: ranklake retain apply {made.name}",
-        "applied": f"applied{_alone(made)}",
+        "applied": f"applied{_alone(made)}{_kept(made)}",
+        "cancelled": "cancelled",
         "altered": "its items were altered",
     }
     click.echo(f"plan {made.name}: {_sums(made)}; {then[made.state]}")
@@ -242,6 +248,13 @@ def _part(item: Item) -> str:
 
 def _alone(one: RetentionPlan) -> str:
     return " (single operator: one person approved and applied it)" if one.single_operator else ""
+
+
+def _kept(one: RetentionPlan) -> str:
+    """Say what became of the bytes of an applied plan that kept them."""
+    if one.is_kept:
+        return f"; until {one.kept_until:%Y-%m-%d %H:%M} UTC: ranklake retain cancel {one.name}"
+    return "; purged since" if one.purged is not None else ""
 
 
 def _sums(one: RetentionPlan) -> str:

@@ -8,10 +8,12 @@ import click
 from ranklake.commands.context import with_context
 from ranklake.commands.options import dask_option, json_option, lake_option
 from ranklake.context import Context
+from ranklake.lake.governance.identities import account
 from ranklake.lake.maintenance.run import Upkept
 from ranklake.lake.maintenance.run import upkeep as run_upkeep
 from ranklake.lake.maintenance.vacuum import GRACE
 from ranklake.lake.plans.workers import InProcess
+from ranklake.retention.grace.purge import Purged, expired_names, purge_due
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.tell import tell_damaged
@@ -36,6 +38,7 @@ _GRACE_HOURS = int(GRACE / timedelta(hours=1))
 def upkeep(context: Context, grace_hours: int, *, dry_run: bool, scrub: bool, as_json: bool) -> int:
     """Compact small files, shorten the logs and vacuum unreferenced files.
 
+    Also deletes what retention plans kept until now, and archived rows that were brought back until a day that is over.
     Changes no row. Run it once a day or more often, beside ingest and queries. If it is killed, the next run continues.
     Exits 1 if data files are damaged. It verifies the files that it merges; with --scrub (weekly, for example), all.
     """
@@ -46,22 +49,27 @@ def upkeep(context: Context, grace_hours: int, *, dry_run: bool, scrub: bool, as
     else:
         with context.workers() as workers, progress_bar("upkeep") as progress:
             done = run_upkeep(lake, workers, grace=grace, with_scrub=scrub, progress=progress)
+    over = purge_due(lake, account(lake), dry_run=dry_run)
+    expired = expired_names(lake, dry_run=dry_run)
     if as_json:
-        show_json({**asdict(done), "dry_run": dry_run})
+        show_json({**asdict(done), "dry_run": dry_run, "retention": {**over.plain(), "expired": expired}})
     else:
-        _tell(done, "would be " if dry_run else "")
+        _tell(done, over, expired, "would be " if dry_run else "")
     tell_damaged(done.damaged)
     return 1 if done.damaged else 0
 
 
-def _tell(done: Upkept, would: str) -> None:
+def _tell(done: Upkept, over: Purged, expired: list[str], would: str) -> None:
     purged = ", ".join(f"{count:,} {what}" for what, count in done.purged.items())
     lines = [
         (done.files_before, f"{done.files_before:,} small files {would}merged into {done.files_after:,}"),
         (done.followed, f"contracts {would}followed: {', '.join(done.followed)}"),
         (done.checkpoints, f"logs {would}shortened: {', '.join(done.checkpoints)}"),
         (done.purged, f"files {would}purged: {purged}; {done.purged_bytes:,} bytes"),
+        (over.plans, f"what retention plans kept {would}deleted: {', '.join(over.plans)}"),
+        (expired, f"rehydrated rows {would}deleted, whose day is over: {', '.join(expired)}"),
     ]
+    lines += [(True, f"{name} keeps what it took: {why}") for name, why in over.waiting]
     if done.scrubbed is not None:
         found = done.scrubbed
         without = ", ".join(f"{count:,} of {table}" for table, count in found.no_digest.items())

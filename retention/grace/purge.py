@@ -1,0 +1,134 @@
+"""Purges what applied retention plans kept, when their grace is over: each by a numbered plan of its own.
+
+First clock and uptime must say that it is over, and no legal hold may be about any of it. Then comes a row of the audit
+trail, then the plan: files deleted, the register's row.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow.compute as pc
+
+from ranklake.lake.archives.rehydrated import rehydrated, remove_expired
+from ranklake.lake.audit import clock
+from ranklake.lake.audit import trail as audit
+from ranklake.lake.delta.table_schema import as_read
+from ranklake.lake.delta.tables import latest
+from ranklake.lake.governance.kept import Kept, kept
+from ranklake.lake.governance.retention_plans import PURGED, TABLE, head_row, stamped
+from ranklake.lake.governance.retired import RAW
+from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.action_plan import QUARANTINED
+from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.kinds import PURGE
+from ranklake.lake.plans.ledger import row_files
+from ranklake.lake.plans.workers import InProcess
+from ranklake.retention.archive.sweeping import sweep_archives
+from ranklake.retention.grace.cancel import rows_of
+from ranklake.retention.holds import holds_of
+from ranklake.retention.parts import Parts, RunFacts, Values, run_facts
+from ranklake.retention.rules.order import Level
+
+if TYPE_CHECKING:
+    from ranklake.lake.plans.plan import Plan
+    from ranklake.lake.storage.store import Lake
+    from ranklake.retention.hold import Hold
+
+ACTION: Final = "retention.purge"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purged:
+    """What a call did about kept files.
+
+    Attributes
+    ----------
+    plans
+        Retention plans whose files went.
+    waiting
+        Those whose files stay for now, each with the reason.
+    """
+
+    plans: tuple[str, ...] = ()
+    waiting: tuple[tuple[str, str], ...] = ()
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"plans": list(self.plans), "waiting": [{"plan": name, "why": why} for name, why in self.waiting]}
+
+
+def purge_due(lake: "Lake", by: str, *, dry_run: bool = False) -> Purged:
+    """Delete what was kept, and whose grace is over; killed on the way, the next call goes on.
+
+    Where a legal hold is about any of a plan's rows, all that it took stays as it is, and can be cancelled. Raises what
+    the stores raise.
+    """
+    gone: list[str] = []
+    waiting: list[tuple[str, str]] = []
+    for one in kept(lake):
+        name = one.proposal.name
+        if why := one.why_not_over() or _held(lake, one):
+            waiting.append((name, why))
+            continue
+        if not dry_run:
+            drive(lake, lambda number, name=name: _plan(lake, name, by, number), InProcess())  # type: ignore[misc]
+        gone.append(name)
+    if gone and not dry_run:
+        sweep_archives(lake)
+    return Purged(plans=tuple(gone), waiting=tuple(waiting))
+
+
+def _plan(lake: "Lake", name: str, by: str, number: int) -> "Plan | None":
+    one = next((one for one in kept(lake) if one.proposal.name == name), None)
+    if one is None or one.why_not_over() or _held(lake, one):  # it was cancelled, or purged, or is held by now
+        return None
+    facts = {"rows": one.proposal.rows, "files": len(one.files), "kept_until": one.until.isoformat()}
+    audit.record(lake, by, ACTION, name, None, facts, once=True)
+    row = head_row(one.proposal, PURGED, by, number)
+    add = row_files(lake, TABLE, stamped([row], datetime.now(UTC)), number)
+    return action_plan.compose(number, PURGE.name, add=add, facts={"retention_plan": name, "of": one.plan.number})
+
+
+def _held(lake: "Lake", one: Kept) -> str:
+    """Return which legal hold keeps what a plan took; empty if none does."""
+    holds = holds_of(lake, clock.now().date())
+    facts = run_facts(lake, [hold.rule for hold in holds])
+    for hold in holds:
+        rows = _held_rows(lake, one, hold, facts)
+        if rows:
+            return f"the legal hold {hold.name} is about {rows:,} rows or files of it until {hold.until}"
+    return ""
+
+
+def _held_rows(lake: "Lake", one: Kept, hold: "Hold", facts: RunFacts) -> int:
+    count = 0
+    raw = one.plan.body["facts"].get(QUARANTINED, {})
+    for name, days in raw.items():
+        known = lake.contracts().get(name.removeprefix(RAW))
+        if known is None or hold.rule.may_match(known):
+            count += sum(map(len, days.values()))
+    for file in one.files:
+        known = lake.contracts().get(file.table)
+        if known is None or not hold.covers(file.day) or not hold.rule.may_match(known):
+            continue
+        parts = Parts(lake, known, (), (hold.rule,), facts)
+        if not parts.columns:
+            count += file.rows if parts.of_table().level is Level.HOLD else 0
+            continue
+        rows = rows_of(lake, as_read(latest(lake, file.table), known), file)
+        count += int(pc.sum(parts.mask(rows, partial(_is_held, parts))).as_py() or 0)
+    return count
+
+
+def _is_held(parts: Parts, values: Values) -> bool:
+    return parts.of(values).level is Level.HOLD
+
+
+def expired_names(lake: "Lake", *, dry_run: bool = False) -> list[str]:
+    """Delete rehydrated rows whose day is over, and return the names of what they came back by."""
+    today = clock.now().date()
+    if not dry_run:
+        return remove_expired(lake, today)
+    return [one.name for one in rehydrated(lake) if one.until <= today]
