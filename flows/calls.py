@@ -12,7 +12,7 @@ from ranklake.allowed import allowed
 from ranklake.artifacts import longest_unverified, note
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
-from ranklake.flows.report_sections import SECTIONS
+from ranklake.flows.report_sections import ROLE_SECTIONS, SECTIONS
 from ranklake.lake.catalog.refresh import refresh
 from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.delta.integrity import Damage, DamagedFileError
@@ -22,10 +22,13 @@ from ranklake.lake.governance.retention_plans import RETENTION_PLANS
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.life.changes import changes
 from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.runs.asking import UnseenError
 from ranklake.lake.shares.register import shares
 from ranklake.lake.shares.sharing import Kept, keep
 from ranklake.lake.shares.withdrawal import withdraw
+from ranklake.lake.storage.store import Lake
 from ranklake.printable import printable
 from ranklake.quality.check import run_checks
 from ranklake.quality.tables import KINDS
@@ -35,7 +38,7 @@ from ranklake.retention.grace.purge import expired_names, purge_due
 from ranklake.retention.plan import make_plan
 from ranklake.retention.reviews import record_overdue
 from ranklake.retention.sweep import sweep
-from ranklake.views.html.site import publish
+from ranklake.views.html.site import Section, publish
 
 Progress = Callable[[int, int], None]
 
@@ -144,7 +147,31 @@ def report_of(context: Context, names: Sequence[str], run: str = "") -> dict[str
     """
     lake = context.open_lake()
     made = [SECTIONS[name](context, lake, run) for name in names]
-    done = publish(context.place(context.config.report_out()), *made)
+    return _published(context, made)
+
+
+def report_as(context: Context, lake: Lake, names: Sequence[str], run: str, role: Role) -> dict[str, Any]:
+    """Write some sections as a role sees them; ``left_out`` of what is returned tells why others are not there.
+
+    Raises what `report_of` does, and `ranklake.lake.query.roles.RoleError` where none of them may be shown.
+    """
+    made, left_out = [], {}
+    for name in names:
+        if name not in ROLE_SECTIONS:
+            left_out[name] = "it tells of whole tables, whoever's rows are in them"
+            continue
+        try:
+            made.append(ROLE_SECTIONS[name](lake, role, run))
+        except UnseenError as error:
+            left_out[name] = error.what
+    if not made:
+        told = "; ".join(f"{name}: {why}" for name, why in left_out.items())
+        raise RoleError(f"nothing to show to role {role.name}: {told}", where="--role", mend="ask for its tables")
+    return {**_published(context, made, role.name), "left_out": left_out}
+
+
+def _published(context: Context, made: Sequence[Section], role: str = "") -> dict[str, Any]:
+    done = publish(context.place(context.config.report_out()), *made, role=role)
     told = {one.name: {"title": one.title, "state": one.state, "headline": one.headline} for one in made}
     return {**told, "published": asdict(done)}
 

@@ -9,7 +9,7 @@ from ranklake.context import Context
 from ranklake.lake.fleet.cluster import cluster_state
 from ranklake.lake.fleet.facts import fleet_state
 from ranklake.lake.oncall.facts import on_call
-from ranklake.lake.query.roles import RoleError
+from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.runs.report import runs_state
 from ranklake.lake.storage.store import Lake
 from ranklake.quality.report.gather import gather
@@ -61,6 +61,15 @@ def _compliance(context: Context, lake: Lake) -> Section:
     except (PolicyError, RoleError) as error:
         return unusable("compliance", lake.uri.rstrip("/").rpartition("/")[2], "Policies or roles", error.what)
 
+
+ROLE_SECTIONS: Final[Mapping[str, Callable[[Lake, Role, str], Section]]] = MappingProxyType(
+    {
+        "runs": lambda lake, role, run: run_pages.section(runs_state(lake, run, role)),
+        "cluster": lambda lake, role, _: cluster_pages.section(cluster_state(lake, role)),
+        "executive": lambda lake, role, _: executive_pages.section(fleet_state(lake, role)),
+    }
+)
+"""Sections that tell what a role's own queries tell. The others count whole tables, whoever's rows are in them."""
 
 SECTIONS: Final[Mapping[str, Callable[[Context, Lake, str], Section]]] = MappingProxyType(
     {

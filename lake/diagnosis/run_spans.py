@@ -12,6 +12,7 @@ from ranklake.lake.diagnosis.pipeline_trace import pipeline_trace
 from ranklake.lake.diagnosis.place import place
 from ranklake.lake.diagnosis.simulate import Trace
 from ranklake.lake.diagnosis.spans import COLUMNS, counted, operations_of
+from ranklake.lake.query.roles import Role
 from ranklake.lake.query.sql import query
 from ranklake.lake.storage.store import Lake
 
@@ -27,22 +28,26 @@ _NOUNS = {"dp_rank": "data-parallel ranks", "pp_rank": "stages"}
 _ROWS = f"SELECT {', '.join(COLUMNS)} FROM spans WHERE run = $run AND attempt = $attempt AND step IS NOT NULL AND kind <> 'step'"  # noqa: S608, E501 - of our own names
 
 
-def read_spans(lake: Lake, run: str, attempt: int | None = None) -> tuple[int, pa.Table, tuple[str, ...]]:
+def read_spans(
+    lake: Lake, run: str, attempt: int | None = None, role: Role | None = None
+) -> tuple[int, pa.Table, tuple[str, ...]]:
     """Return attempt, rows of `COLUMNS`, and notes.
 
     Parameters
     ----------
     attempt
         Default: the last one that has spans.
+    role
+        Whose views to read in place of the tables.
 
     Raises
     ------
     WhatIfError
         No such run or attempt, or it has no spans of steps, or fewer ranks than it said it had.
     """
-    found = query(lake, _ATTEMPTS, {"run": run})["attempt"].to_pylist()
+    found = query(lake, _ATTEMPTS, {"run": run}, role=role)["attempt"].to_pylist()
     if not found:
-        known = [name for name in query(lake, _RUNS)["run"].to_pylist() if name is not None]
+        known = [name for name in query(lake, _RUNS, role=role)["run"].to_pylist() if name is not None]
         if run in known:
             mend = "record phases of its steps (run.phase), or import them: ranklake import"
             raise WhatIfError("no spans of any step", where=f"run {run}", mend=mend)
@@ -51,8 +56,8 @@ def read_spans(lake: Lake, run: str, attempt: int | None = None) -> tuple[int, p
         shown = ", ".join(map(str, sorted(found)))
         raise WhatIfError(f"attempt {attempt} has no spans", where=f"run {run}", mend=f"these have: {shown}")
     chosen = max(found) if attempt is None else attempt
-    rows = query(lake, _ROWS, {"run": run, "attempt": chosen})
-    said = query(lake, _SIZES, {"run": run, "attempt": chosen}).to_pylist()[0]
+    rows = query(lake, _ROWS, {"run": run, "attempt": chosen}, role=role)
+    said = query(lake, _SIZES, {"run": run, "attempt": chosen}, role=role).to_pylist()[0]
     rows, clocks = one_clock(rows, said["world_size"], said["local_world_size"])
     rows, notes = place(rows)
     if not _has_operations(rows):

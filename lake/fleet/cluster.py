@@ -8,6 +8,7 @@ from ranklake.lake.query.literal import literal
 from ranklake.lake.runs.asking import Answered, asking, sql_text
 
 if TYPE_CHECKING:
+    from ranklake.lake.query.roles import Role
     from ranklake.lake.storage.store import Lake
 
 _HERE: Final = "ranklake.lake.fleet"
@@ -43,17 +44,20 @@ class ClusterState:
     spread: Answered
 
 
-def cluster_state(lake: "Lake") -> ClusterState:
-    """Return the state of a lake's cluster. Raises what queries raise."""
-    ask = asking(lake)
+def cluster_state(lake: "Lake", role: "Role | None" = None) -> ClusterState:
+    """Return the state of a lake's cluster. Raises what queries raise.
+
+    Raises also `ranklake.lake.runs.asking.UnseenError`, for a role that does not see what it is told from.
+    """
+    ask = asking(lake, role)
     name = lake.uri.rstrip("/").rpartition("/")[2]
-    until: datetime | None = ask(sql_text(_HERE, "cluster_until")).one["until"]
+    until: datetime | None = ask(sql_text(_HERE, "cluster_until")).seen().one["until"]
     if until is None:
         nothing = Answered("", (), "no device was sampled and no scheduler told of anything yet")
         return ClusterState(name, None, nothing, nothing, nothing, nothing, nothing, nothing)
 
     def of(which: str) -> Answered:
-        return ask(sql_text(_HERE, which).format(window=_window(until), hours=HOURS, most=_MOST, rows=HEAT_ROWS))
+        return ask(sql_text(_HERE, which).format(window=_window(until), hours=HOURS, most=_MOST, rows=HEAT_ROWS)).seen()
 
     names = ("cluster_totals", "cluster_hours", "pools", "nodes", "heat", "spread")
     return ClusterState(name, until, *(of(one) for one in names))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from ranklake.lake.runs.asking import Answered, Ask, asking, sql_text
 
 if TYPE_CHECKING:
+    from ranklake.lake.query.roles import Role
     from ranklake.lake.storage.store import Lake
 
 _HERE: Final = "ranklake.lake.fleet"
@@ -55,10 +56,13 @@ class FleetState:
     groups: tuple[Answered, ...]
 
 
-def fleet_state(lake: "Lake") -> FleetState:
-    """Return the state of a lake's fleet. Raises what queries raise."""
-    ask = asking(lake)
-    through = ask(sql_text(_HERE, "through")).one["through"]
+def fleet_state(lake: "Lake", role: "Role | None" = None) -> FleetState:
+    """Return the state of a lake's fleet. Raises what queries raise.
+
+    Raises also `ranklake.lake.runs.asking.UnseenError`, for a role that does not see what it is told from.
+    """
+    ask = asking(lake, role)
+    through = ask(sql_text(_HERE, "through")).seen().one["through"]
     name = lake.uri.rstrip("/").rpartition("/")[2]
     if through is None:
         nothing = Answered("", (), "no run and no scheduler told of anything yet")
@@ -79,7 +83,7 @@ def _weeks(ask: Ask, through: date, weeks: int) -> Answered:
     sql = sql_text(_HERE, "weeks").replace("{through}", through.isoformat()).replace("{weeks}", str(weeks))
     last_days = [through - timedelta(days=_DAYS * week) for week in range(weeks)]
     spine = [f"({n}, DATE '{day - timedelta(days=_DAYS - 1)}', DATE '{day}')" for n, day in enumerate(last_days)]
-    return ask(sql.replace("{spine}", ", ".join(spine)).replace("{dates}", _dates(through, weeks * _DAYS)))
+    return ask(sql.replace("{spine}", ", ".join(spine)).replace("{dates}", _dates(through, weeks * _DAYS))).seen()
 
 
 def _by(group: str, through: date) -> str:

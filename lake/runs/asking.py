@@ -7,6 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
+from ranklake.errors import RanklakeError
 from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.opened import Opened
 from ranklake.lake.query.sql import answer_next
@@ -16,7 +17,15 @@ if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
 Row = Mapping[str, Any]
+_WHOLE_MASKS: Final = frozenset({"hash", "redact"})
+"""Masks under which values stay apart: of what other masks leave, counts and means are wrong."""
+_WORD: Final = re.compile(r"\w+")
+_ALL_COLUMNS: Final = re.compile(r"(?:select|\.)\s*\*", re.IGNORECASE)
 _READS: Final = re.compile(r'\b(?:from|join)\s+"?(\w+)', re.IGNORECASE)
+
+
+class UnseenError(RanklakeError):
+    """What a role does not see, so that nothing can be told of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,12 @@ class Answered:
         """Its only row; an empty one where there is none."""
         return self.rows[0] if self.rows else {}
 
+    def seen(self) -> "Answered":
+        """Return the same. Raises `UnseenError` where a role does not see what was asked for."""
+        if self.reason:
+            raise UnseenError(self.reason, where="--role", mend="ask whoever keeps the roles")
+        return self
+
 
 Ask = Callable[[str], Answered]
 """Answers one SELECT. Raises what `ranklake.lake.query.sql.answer` does."""
@@ -54,21 +69,37 @@ Ask = Callable[[str], Answered]
 def asking(lake: "Lake", role: "Role | None" = None) -> Ask:
     """Return what answers questions about a lake, as a role sees it.
 
-    Tables and columns that the role does not see give no rows, and the reason. Raises for all else. Each table is
+    Tables and columns that the role does not see give no rows, and the reason; so do columns whose mask would make
+    numbers wrong. No versions are told to a role: they count what others did. Raises for all else. Each table is
     opened when a question first names it, so that what is told of it belongs together.
     """
     opened = Opened(lake)
 
     def ask(sql: str) -> Answered:
+        if role is not None and (masked := spoilt(role, sql, opened)):
+            return Answered(sql, (), f"role {role.name} sees {masked}, and numbers of that would be wrong")
         try:
             found = answer_next(lake, opened, sql, role)
         except QueryError as error:
             if role is None or not error.what.startswith("unknown "):
                 raise
             return Answered(sql, (), f"role {role.name} does not see it ({error.what})")
-        return Answered(sql, tuple(found.rows.to_pylist()), versions=read_by(sql, found.versions))
+        versions = read_by(sql, found.versions) if role is None else {}
+        return Answered(sql, tuple(found.rows.to_pylist()), versions=versions)
 
     return ask
+
+
+def spoilt(role: "Role", sql: str, opened: Opened) -> str:
+    """Return a column that a question may name and that the role sees cut short, with its mask; empty for none."""
+    words = set(_WORD.findall(sql))
+    for table in sorted(set(_READS.findall(sql)) & set(opened.contracts)):
+        for one in role.sights(opened.contracts[table]) if role.sees(table) else ():
+            if one.mask is None or one.is_hidden or one.mask.kind in _WHOLE_MASKS:
+                continue
+            if one.column.name in words or _ALL_COLUMNS.search(sql):
+                return f"{table}.{one.column.name} as {one.mask.said}"
+    return ""
 
 
 def read_by(sql: str, versions: Mapping[str, int | None]) -> dict[str, int | None]:

@@ -11,7 +11,7 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.query.literal import literal
 from ranklake.lake.runs import statements
-from ranklake.lake.runs.asking import Answered, Ask
+from ranklake.lake.runs.asking import Answered, Ask, UnseenError
 from ranklake.lake.runs.said import called_so, tagged
 
 SORTS: Final[Mapping[str, str]] = MappingProxyType(
@@ -72,7 +72,7 @@ class Wanted:
 def find(ask: Ask, wanted: Wanted, sort: str = "newest", limit: int | None = None) -> Answered:
     """Return a row a run, in an order of `SORTS`; each row has the columns of ``summary.sql``.
 
-    Raises `RanklakeError` where the role sees neither summaries nor what the conditions are about.
+    Raises `UnseenError` where the role sees neither summaries nor what the conditions are about.
     """
     where, having = _conditions(wanted)
     if wanted.run:
@@ -111,7 +111,7 @@ def named(ask: Ask, text: str) -> str:
 
 def _seen(found: Answered) -> Answered:
     if found.reason:
-        raise RanklakeError(found.reason, where="--role", mend="ask whoever keeps the roles for run_summary")
+        raise UnseenError(found.reason, where="--role", mend="ask whoever keeps the roles for run_summary")
     return found
 
 
@@ -143,7 +143,7 @@ def _told(ask: Ask, wanted: Wanted) -> tuple[str, ...]:
     holds = [f"strpos({column}, {literal(name)}) > 0" for column, name in asked if json.dumps(name) == f'"{name}"']
     found = ask(f"SELECT DISTINCT run, labels, config FROM runs WHERE {' AND '.join(holds) or 'TRUE'}")  # noqa: S608 - quoted
     if found.reason:
-        raise RanklakeError(found.reason, where="--role", mend="ask whoever keeps the roles for runs")
+        raise UnseenError(found.reason, where="--role", mend="ask whoever keeps the roles for runs")
     return tuple(
         sorted(
             {

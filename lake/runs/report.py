@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +16,7 @@ from ranklake.lake.runs.find import Wanted, find, named
 from ranklake.lake.runs.slowed import Cause, slowed
 
 if TYPE_CHECKING:
+    from ranklake.lake.query.roles import Role
     from ranklake.lake.storage.store import Lake
 
 MOST_LISTED: Final = 500
@@ -63,24 +64,29 @@ class RunState:
     curves: Curves
 
 
-def runs_state(lake: "Lake", run: str = "") -> RunsState:
+def runs_state(lake: "Lake", run: str = "", role: "Role | None" = None) -> RunsState:
     """Return the state of a lake's runs; a run that is named, if only by the beginning of its name, has a page, too.
 
-    Raises `ranklake.lake.runs.find.NoSuchRunError`, and what queries raise.
+    To a role metrics stay under the names that its own runs recorded: what took whose place, the whole lake says.
+
+    Raises `ranklake.lake.runs.find.NoSuchRunError`, `ranklake.lake.runs.asking.UnseenError` for a role that does not
+    see summaries of runs, and what queries raise.
     """
-    ask, scalars = asking(lake), continuous(lake)
+    ask = asking(lake, role) if role is None else cache(asking(lake, role))
+    scalars = continuous(lake) if role is None else "scalars"
+    why = partial(slowed, lake, ask, role=role)
     listed = find(ask, Wanted(), "newest", MOST_LISTED)
     latest = [str(row["run"]) for row in listed.rows[:MOST_PAGES]]
     chosen = tuple(dict.fromkeys([*latest, *([named(ask, run)] if run else [])]))
     return RunsState(
         lake=lake.uri.rstrip("/").rpartition("/")[2],
-        totals=ask(statements.totals()),
+        totals=ask(statements.totals()).seen(),
         listed=listed,
-        marks=_marks(ask, chosen, scalars),
+        marks=_marks(ask, chosen, scalars) if role is None else {run: _seen_mark(ask, why, run) for run in chosen},
         units={name: metric.unit for name, metric in lake.metrics().items()},
         scalars=scalars,
         ask=ask,
-        why=partial(slowed, lake),
+        why=why,
     )
 
 
@@ -108,6 +114,11 @@ def _marks(ask: Ask, runs: tuple[str, ...], scalars: str) -> dict[str, str]:
             told[row["run"]].append(repr(sorted(row.items())))
     before = f"{_asked()} {scalars} {ask(statements.rewrites()).rows!r}"
     return {run: hashlib.sha256("\n".join([before, *parts]).encode()).hexdigest() for run, parts in told.items()}
+
+
+def _seen_mark(ask: Ask, why: Callable[[str], Cause], run: str) -> str:
+    """Return a digest of what a page tells a role: one of what it does not see would let it guess that."""
+    return hashlib.sha256(f"{run_state(ask, run)!r} {why(run)!r}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _asked() -> str:

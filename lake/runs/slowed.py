@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Final
 from ranklake.lake.diagnosis.facts import Slowdowns, slowdowns
 from ranklake.lake.diagnosis.graph import WhatIfError
 from ranklake.lake.diagnosis.run_spans import read_spans, trace_of
+from ranklake.lake.diagnosis.spans import COLUMNS
 from ranklake.lake.diagnosis.what_if import what_if
+from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.literal import literal
-from ranklake.lake.query.sql import query
+from ranklake.lake.runs.asking import Ask
 
 if TYPE_CHECKING:
+    from ranklake.lake.query.roles import Role
     from ranklake.lake.storage.store import Lake
 
 MOST_SPANS: Final = 1_000_000
@@ -44,18 +47,29 @@ class Cause:
     next_step: str = ""
 
 
-def slowed(lake: "Lake", run: str) -> Cause:
-    """Return why a run was slowed, by simulating its last attempt that has spans. Raises what queries raise."""
-    count = query(lake, f"SELECT count(*) AS n FROM spans WHERE run = {literal(run)}").to_pylist()[0]["n"]  # noqa: S608 - quoted
+def slowed(lake: "Lake", ask: Ask, run: str, role: "Role | None" = None) -> Cause:
+    """Return why a run was slowed, by simulating its last attempt that has spans, as a role sees them.
+
+    `ask` asks as the same role. Raises what queries raise.
+    """
+    names = ", ".join(COLUMNS)
+    counted = ask(f"SELECT count(*) AS n FROM (SELECT {names} FROM spans WHERE run = {literal(run)}) AS of_run")  # noqa: S608 - quoted
+    if counted.reason:
+        return Cause(None, counted.reason)
+    count = counted.one["n"]
     if not count:
         return Cause(None, "no spans of its steps were recorded")
     if count > MOST_SPANS:
         return Cause(None, f"{count:,} spans are too many to simulate here; run 'ranklake what-if {run}'")
     try:
-        chosen, rows, notes = read_spans(lake, run)
+        chosen, rows, notes = read_spans(lake, run, role=role)
         found = slowdowns(run, chosen, what_if(trace_of(rows, notes)))
     except WhatIfError as error:
         return Cause(None, error.what)
+    except QueryError as error:
+        if role is None:
+            raise
+        return Cause(None, f"role {role.name} does not see it ({error.what})")
     return _cause(found)
 
 

@@ -106,6 +106,8 @@ def test_the_prompt_tags_shows_and_finds(site, capsys, monkeypatch, tmp_path):
     assert command(["runs", "--tag", "odd", "--json", "--lake", lake.uri]) == 0
     (row,) = json.loads(capsys.readouterr().out)["runs"]
     assert row["said"]["tags"] == {"odd": "\x1b[2J"}
+    assert command(["tag", "beta", "--remove", "odt", "--remove", "odd", *places]) == 0
+    assert capsys.readouterr().err == "the lake knows no tag odt of beta; did you mean 'odd'?\n"
     for arguments, said in [
         (["beta"], "nothing to say"),
         (["beta", "--summary", "n"], "a summary value is missing"),

@@ -58,5 +58,12 @@ def test_the_command_prints_json(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert run(["roles", "policy", "reader", "--store", "s3", "--to", "s3://b"]) == 0
     assert json.loads(capsys.readouterr().out)["Version"] == "2012-10-17"
+    (tmp_path / "roles.yaml").write_text("roles: {readers: {classes: [operational], tables: [steps]}}\n")
+    (tmp_path / "ranklake.toml").write_text('[sql]\nroles = "roles.yaml"\n')
+    assert run(["roles", "policy", "reader", "--store", "s3", "--to", "s3://b"]) == 2
+    assert "unknown role 'reader'; did you mean 'readers'?" in capsys.readouterr().err
+    assert run(["roles", "policy", "readers", "--store", "s3", "--to", "s3://b"]) == 0
+    (tmp_path / "ranklake.toml").unlink()
+    capsys.readouterr()
     assert run(["roles", "policy", "reader", "--store", "s3"]) == 2
     assert "nobody says where" in capsys.readouterr().err

@@ -12,6 +12,7 @@ from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.runs import slowed as slowed_module
+from ranklake.lake.runs.asking import asking
 from ranklake.lake.runs.report import runs_state
 from ranklake.lake.runs.slowed import slowed
 from ranklake.lake.spool.spool import Spool
@@ -63,7 +64,7 @@ def lake(tmp_path_factory):
 @pytest.mark.slow
 def test_pages_say_what_slowed_a_run_or_why_that_is_unknown(lake, monkeypatch, tmp_path):
     """With spans of phases a verdict and charts; without spans, and with too many, the reason; each page is whole."""
-    found = slowed(lake, "r1")
+    found = slowed(lake, asking(lake), "r1")
     assert found.found is not None
     assert verdict(found)
     assert [one.name for one in slowdown_charts(found)] == ["slowed-workers", "slowed-parts"]
@@ -71,7 +72,7 @@ def test_pages_say_what_slowed_a_run_or_why_that_is_unknown(lake, monkeypatch, t
     none = text_of(lake_of_runs(tmp_path), "beta")
     assert "What slowed it is unknown: no spans of its steps were recorded." in none
     monkeypatch.setattr(slowed_module, "MOST_SPANS", 3)
-    assert slowed(lake, "r1").reason.endswith("run 'ranklake what-if r1'")
+    assert slowed(lake, asking(lake), "r1").reason.endswith("run 'ranklake what-if r1'")
 
 
 def text_of(lake, run):

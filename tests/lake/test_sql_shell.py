@@ -304,6 +304,9 @@ def test_statements_come_from_files_and_standard_input(place, tmp_path):
     assert "leave one out" in str(run_sql(place, "SELECT 1", "-f", "-").exception)
     both = run_sql(place, "-f", str(tmp_path / "two.sql"), "--json")
     assert "2 statements, and the format json takes one" in str(both.exception)
+    (tmp_path / "third.sql").write_text("SELECT 1;\n\n-- why\nSELECT 2;\n  SELECT los\nFROM steps;\n")
+    assert str(run_sql(place, "-f", str(tmp_path / "third.sql")).exception).startswith("statement 3 of 3, line 5: ")
+    assert "statement" not in str(run_sql(place, "SELECT los FROM steps").exception)
     (tmp_path / "bad.sql").write_bytes(b"SELECT '\xff'")
     assert "not UTF-8" in str(run_sql(place, "-f", str(tmp_path / "bad.sql")).exception)
 

@@ -2,11 +2,11 @@
 
 import click
 
-from ranklake.commands.completing import complete_runs
-from ranklake.commands.context import with_context
+from ranklake.commands.completing import complete_roles, complete_runs
+from ranklake.commands.context import role_of, with_context
 from ranklake.commands.options import json_option, lake_option, optional_lake
 from ranklake.context import Context
-from ranklake.flows.calls import report_of
+from ranklake.flows.calls import report_as, report_of
 from ranklake.flows.report_sections import SECTIONS, compliance_of
 from ranklake.retention.report.record import markdown
 from ranklake.views.json_output import show_json
@@ -14,10 +14,18 @@ from ranklake.views.tell import tell
 from ranklake.views.words import counted
 
 _out_option = click.option(
-    "--out", default="", metavar="URI", help="Folder or URI to write the site to.  [default: [report] out, or report]"
+    "--out",
+    default="",
+    metavar="URI",
+    help="Folder or URI to write the site to.  [default: [report] out, or report; of a role report-ROLE]",
 )
 
 
+_role_option = click.option(
+    "--role",
+    shell_complete=complete_roles,
+    help="Write what this role, of the file that [sql] roles in ranklake.toml names, sees; to a place of its own.",
+)
 _run_option = click.option(
     "--run",
     default="",
@@ -29,18 +37,22 @@ _run_option = click.option(
 @click.group(invoke_without_command=True)
 @_out_option
 @_run_option
+@_role_option
 @optional_lake("URI or folder of the lake.")
 @json_option
 @with_context
 @click.pass_context
-def report(ctx: click.Context, /, context: Context, out: str, run: str, *, as_json: bool) -> int | None:
+def report(
+    ctx: click.Context, /, context: Context, out: str, run: str, role: str | None, *, as_json: bool
+) -> int | None:
     """Write pages about the lake: HTML that opens from a disk or a bucket, without a network.
 
-    Without a command, writes all sections. Only pages that changed are written.
+    Without a command, writes all sections. Only pages that changed are written. With --role, writes those that tell
+    what the role's own queries would tell, and says which are left out.
     """
     if ctx.invoked_subcommand is None:
-        return _write(context, tuple(SECTIONS), out, run, as_json=as_json)
-    if out or run or as_json:
+        return _write(context, tuple(SECTIONS), out, run, role, as_json=as_json)
+    if out or run or role or as_json:
         raise click.UsageError(f"give options behind the section: ranklake report {ctx.invoked_subcommand} --out URI")
     return None
 
@@ -62,15 +74,16 @@ def quality(context: Context, out: str, *, as_json: bool) -> int:
 @report.command()
 @_out_option
 @_run_option
+@_role_option
 @lake_option
 @json_option
 @with_context
-def runs(context: Context, out: str, run: str, *, as_json: bool) -> int:
+def runs(context: Context, out: str, run: str, role: str | None, *, as_json: bool) -> int:
     """Write the pages of runs: a list, and one of each of the latest with curves, ranks, goodput and provenance.
 
     Reads the rollups; run 'ranklake rollup' first. Writes only the pages that changed.
     """
-    return _write(context, ("runs",), out, run, as_json=as_json)
+    return _write(context, ("runs",), out, run, role, as_json=as_json)
 
 
 @report.command()
@@ -89,28 +102,30 @@ def oncall(context: Context, out: str, *, as_json: bool) -> int:
 
 @report.command()
 @_out_option
+@_role_option
 @lake_option
 @json_option
 @with_context
-def cluster(context: Context, out: str, *, as_json: bool) -> int:
+def cluster(context: Context, out: str, role: str | None, *, as_json: bool) -> int:
     """Write the page of the cluster: nodes by hour, which stay low, utilization, queues, over its last 48 hours.
 
     Reads the rollups; run 'ranklake rollup' first. Hours are counted back from the last of which anything is told.
     """
-    return _write(context, ("cluster",), out, as_json=as_json)
+    return _write(context, ("cluster",), out, role=role, as_json=as_json)
 
 
 @report.command()
 @_out_option
+@_role_option
 @lake_option
 @json_option
 @with_context
-def executive(context: Context, out: str, *, as_json: bool) -> int:
+def executive(context: Context, out: str, role: str | None, *, as_json: bool) -> int:
     """Write the page of the fleet: device time, utilization, MFU, goodput, outcomes and cost, week by week.
 
     Reads the rollups; run 'ranklake rollup' first. Weeks are counted back from the last date of which anything is told.
     """
-    return _write(context, ("executive",), out, as_json=as_json)
+    return _write(context, ("executive",), out, role=role, as_json=as_json)
 
 
 @report.command()
@@ -156,14 +171,24 @@ def record(context: Context, *, as_json: bool) -> None:
         click.echo(markdown(found.record, found.lake, found.policies))
 
 
-def _write(context: Context, sections: tuple[str, ...], out: str, run: str = "", *, as_json: bool) -> int:
+def _write(
+    context: Context, sections: tuple[str, ...], out: str, run: str = "", role: str | None = None, *, as_json: bool
+) -> int:
     """Write sections; of several the first is told, and the others are a step away from it."""
-    place = out or context.config.report.out or "report"
-    done = report_of(Context.of(context.config, {"report.out": place}), sections, run)
+    seen_by = role and role_of(context, lake := context.open_lake(), role)
+    if not seen_by:
+        place = out or context.config.report.out or "report"
+        done = report_of(Context.of(context.config, {"report.out": place}), sections, run)
+    else:
+        done = report_as(
+            Context.of(context.config, {"report.out": out or f"report-{role}"}), lake, sections, run, seen_by
+        )
     if as_json:
         show_json(done)
-    else:
-        told, wrote = done[sections[0]]["headline"], done["published"]
-        pages = f"{counted(wrote['pages'], 'page')}, {wrote['written']:,} written"
-        tell(f"{told}; {pages}: {wrote['out']}/{wrote['first']}")
+        return 0
+    told, wrote = next(done[name]["headline"] for name in sections if name in done), done["published"]
+    pages = f"{counted(wrote['pages'], 'page')}, {wrote['written']:,} written"
+    tell(f"{told}; {pages}: {wrote['out']}/{wrote['first']}")
+    for name, why in done.get("left_out", {}).items():
+        tell(f"left out for role {role}: {name}: {why}", err=True)
     return 0

@@ -111,6 +111,8 @@ def diff(context: Context, old: Path, new: Path, *, as_json: bool) -> None:
 @with_context
 def policy(context: Context, role: str, store: str, principal: str) -> None:
     """Print the storage policy that lets somebody read a role's share and nothing else, as JSON."""
+    if context.config.sql.roles:
+        load_role(Path(context.config.sql.roles), role, _contracts(context))
     if not context.config.shares.to:
         mend = "pass --to URI, or write to under [shares] in ranklake.toml"
         raise ShareError("nobody says where shares are", where="--to", mend=mend)

@@ -1,7 +1,8 @@
 """``ranklake sql``."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +21,7 @@ from ranklake.lake.ask.ask import ask, asked, used
 from ranklake.lake.usage.log import note
 from ranklake.lake.usage.record import consumer_named
 from ranklake.shell.interruptible import interruptible
-from ranklake.shell.statements import statements
+from ranklake.shell.statements import placed
 from ranklake.views.result_set import as_csv, as_json, as_markdown, as_parquet, as_table, as_vertical
 from ranklake.views.tell import tell
 
@@ -130,12 +131,26 @@ def sql(  # noqa: PLR0913 - one parameter an option
 
         interact(lake, lake.contracts(), seen_by, answer)
         return
-    for statement in texts:
-        _give(interruptible(partial(answer, statement)), kind, output)
+    for number, (line, statement) in enumerate(texts, 1):
+        with _located(f"statement {number} of {len(texts)}, line {line}" if len(texts) > 1 else ""):
+            _give(interruptible(partial(answer, statement)), kind, output)
 
 
-def _texts(text: str | None, source: TextIO | None, kind: str, output: Path | None) -> list[str] | None:
-    """Return the statements to answer; None where somebody is to be asked. Raises `RanklakeError` for none."""
+@contextmanager
+def _located(place: str) -> Iterator[None]:
+    """Have errors say which statement of several they are of."""
+    try:
+        yield
+    except RanklakeError as error:
+        error.where = ": ".join(filter(None, (place, error.where)))
+        raise
+
+
+def _texts(text: str | None, source: TextIO | None, kind: str, output: Path | None) -> list[tuple[int, str]] | None:
+    """Return the statements to answer, each with its line; None where somebody is to be asked.
+
+    Raises `RanklakeError` for none.
+    """
     if text is not None and source is not None:
         raise RanklakeError("a statement and a file of statements", where="--file", mend="leave one out")
     if text is None and source is None:
@@ -145,7 +160,7 @@ def _texts(text: str | None, source: TextIO | None, kind: str, output: Path | No
             mend = 'write ranklake sql "SELECT …", or -f FILE'
             raise RanklakeError("no statement, and no terminal for a shell", mend=mend)
     try:
-        found = statements(text if text is not None else (source or sys.stdin).read())
+        found = placed(text if text is not None else (source or sys.stdin).read())
     except UnicodeDecodeError as error:
         raise RanklakeError("the statements are not UTF-8", where="--file", mend="save them as UTF-8") from error
     if not found:

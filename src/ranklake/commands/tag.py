@@ -13,9 +13,11 @@ from ranklake.capture.sealing.masked import SealedMasks
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, overriding, spool_option
 from ranklake.context import Context
-from ranklake.errors import RanklakeError
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.runs import statements
 from ranklake.lake.runs.asking import asking
 from ranklake.lake.runs.find import named
+from ranklake.lake.runs.said import said_of
 from ranklake.segments.segment import RUN_NAME
 from ranklake.segments.storage_options import fsspec_options
 from ranklake.views.json_output import show_json
@@ -64,15 +66,33 @@ def tag(
     if not said:
         raise RanklakeError("nothing to say", where="ranklake tag", mend="write a tag, --name, --note or --summary")
     whose = _known(context, run)
+    unknown = _unknown(context, whose, remove)
     keys = SealingKeys(context.config.capture.encryption_key, context.config.capture.signing_key)
     options = fsspec_options(context.spool_uri, context.config.storage)
     masks = SealedMasks.of(context.config.masking_policy, context.config.masking_key, context.overlay)
     annotate(whose, said, context.spool_uri, options, keys.active(), masks)
     if as_json:
-        show_json({"run": whose, "rows": [{key: row[key] for key in row if key != "author"} for row in said]})
+        told = [{key: row[key] for key in row if key != "author"} for row in said]
+        show_json({"run": whose, "rows": told, "unknown_tags": list(unknown)})
     else:
+        tell(*(f"the lake knows no tag {tag} of {whose}; {mend}" for tag, mend in unknown.items()), err=True)
         rows = f"{len(said)} row{'s' * (len(said) != 1)}"
         tell(f"{rows} about {whose} in the spool; 'ranklake ingest' brings {'them' if len(said) > 1 else 'it'} in")
+
+
+def _unknown(context: Context, run: str, tags: tuple[str, ...]) -> dict[str, str]:
+    """Return those of some tags that a run does not have in the lake, each with what may be meant; none without a lake.
+
+    One may still be on its way there, so that it is taken back all the same.
+    """
+    if not context.config.lake.uri or not tags:
+        return {}
+    found = said_of(run, asking(context.open_lake())(statements.annotations(statements.among((run,)))).rows).tags
+    return {
+        tag: did_you_mean(tag, found) or "it has none; one that is on its way there is taken back"
+        for tag in tags
+        if tag not in found
+    }
 
 
 def _pairs(said: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:

@@ -13,18 +13,29 @@ _TOKENS: Final = re.compile(
 
 def statements(text: str) -> list[str]:
     """Return the statements of a text in order, without their semicolons; none where there are but comments."""
-    parts, start, begun = [], 0, 0
+    return [statement for _, statement in placed(text)]
+
+
+def placed(text: str) -> list[tuple[int, str]]:
+    """Return the statements of a text likewise, each with the line that it begins in, from 1."""
+    parts: list[tuple[int, str]] = []
+    start, begun = 0, 0
     said = ""
     for found in _TOKENS.finditer(text):
         said += text[begun : found.start()] + ("" if found["comment"] else found[0] if found["quoted"] else "")
         begun = found.end()
         if found["end"]:
             if said.strip():
-                parts.append(text[start : found.start()].strip())
+                parts.append(_placed(text, start, found.start()))
             start, said = found.end(), ""
     if (said + text[begun:]).strip():
-        parts.append(text[start:].strip())
+        parts.append(_placed(text, start, len(text)))
     return parts
+
+
+def _placed(text: str, start: int, end: int) -> tuple[int, str]:
+    statement = text[start:end].lstrip()
+    return text.count("\n", 0, end - len(statement)) + 1, statement.rstrip()
 
 
 def is_whole(text: str) -> bool:

@@ -33,7 +33,7 @@ _TYPES: Final = {
 
 
 class NotASiteError(RanklakeError):
-    """The place to write to holds something else."""
+    """The place to write to holds something else, or the site of another role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +61,30 @@ class Published:
     largest_bytes: int
 
 
-def publish(place: Lake, *made: Section) -> Published:
+def publish(place: Lake, *made: Section, role: str = "") -> Published:
     """Write sections of the site, and the home page, which names all sections; pages of other sections stay.
 
     Parameters
     ----------
     place
         As `ranklake.lake.storage.store.Lake.place` gives it.
+    role
+        Who may see the site; empty for whoever may see all. A role's site has the sections of the last call alone:
+        what the role no longer sees goes.
 
     Raises
     ------
     NotASiteError
-        The place holds files and no site.
+        The place holds files and no site, or that of another role.
     LakeUnreachableError
         It cannot be read or written; what was written stays.
     NoChartLibraryError
         The chart library is not installed, and the site has none yet.
     """
     there = _listing(place)
-    before = _manifest(place, there)
+    before = _manifest(place, there, role)
+    if role and MANIFEST not in there:  # first, so that the next call knows whose pages a killed one left
+        _put(place, MANIFEST, json.dumps(before).encode())
     for name, data in assets().items():
         if f"{FOLDER}/{name}" not in there:
             _put(place, f"{FOLDER}/{name}", data)
@@ -88,7 +93,8 @@ def publish(place: Lake, *made: Section) -> Published:
     known: dict[str, dict[str, Any]] = before["pages"]
     pages = dict(known)
     written = 0
-    sections = {**before["sections"], **{one.name: _told(one) for one in made}}
+    kept = {} if role else before["sections"]
+    sections = {**kept, **{one.name: _told(one) for one in made}}
     sections = {name: sections[name] for name in sorted(sections, key=SECTIONS.index)}
     mine = {page.path: one.name for one in made for page in one.pages}
     for page in [*(page for one in made for page in one.pages), _home(sections)]:
@@ -98,15 +104,21 @@ def publish(place: Lake, *made: Section) -> Published:
             _put(place, page.path, data)
             pages[page.path] = {"mark": mark, "section": mine.get(page.path, ""), "bytes": len(data)}
             written += 1
-    names = {one.name for one in made}
-    stale = [path for path, one in known.items() if one["section"] in names and path not in mine]
+    stale = _stale(known, mine, {one.name for one in made}, there if role else set())
     for path in stale:
         with suppress(FileNotFoundError):
             place.fs.rm_file(place.path(*path.split("/")))
-        del pages[path]
-    _finish(place, before, {"format": _FORMAT, "pages": pages, "sections": sections}, there)
+        pages.pop(path, None)
+    _finish(place, before, {"format": _FORMAT, "role": role, "pages": pages, "sections": sections}, there)
     largest = max((pages[path]["bytes"] for path in mine), default=0)
     return Published(place.uri, made[0].href, len(mine) + 1, written, len(stale), largest)
+
+
+def _stale(known: dict[str, dict[str, Any]], mine: dict[str, str], sections: set[str], there: set[str]) -> list[str]:
+    """Return pages of some sections that are no more; of a site whose files are given, all but those just made."""
+    if there:
+        return sorted(path for path in there if path.endswith(".html") and path != _HOME and path not in mine)
+    return [path for path, one in known.items() if one["section"] in sections and path not in mine]
 
 
 def _told(section: Section) -> dict[str, Any]:
@@ -140,21 +152,37 @@ def _listing(place: Lake) -> set[str]:
     return {path[len(place.root) :].lstrip("/") for path in found}
 
 
-def _manifest(place: Lake, there: set[str]) -> dict[str, Any]:
-    empty: dict[str, Any] = {"format": _FORMAT, "pages": {}, "sections": {}}
+def _manifest(place: Lake, there: set[str], role: str) -> dict[str, Any]:
+    empty: dict[str, Any] = {"format": _FORMAT, "role": role, "pages": {}, "sections": {}}
     if MANIFEST not in there:
         ours = (f"{FOLDER}/", _HOME, *(f"{name}/" for name in SECTIONS))  # of a call that was killed before its end
         if any(not name.startswith(ours) and not name.endswith(".tmp") for name in there):
             mend = "name an empty place, or one with a report in it"
             raise NotASiteError("not a report, and not empty", where=place.uri, mend=mend)
+        if role and there:  # whose pages they are, nobody knows
+            raise NotASiteError("a report without its manifest", where=place.uri, mend="name an empty place")
         return empty
     try:
         found = json.loads(place.fs.cat_file(place.path(MANIFEST)))
-        if found["format"] == _FORMAT and isinstance(found["pages"], dict) and isinstance(found["sections"], dict):
+        if found["format"] != _FORMAT or not isinstance(found["pages"], dict):
+            return _unread(place, empty)
+        whose = str(found.get("role", ""))
+        if isinstance(found["sections"], dict) and whose == role:
             return dict(found)
     except (ValueError, KeyError, TypeError, RecursionError):
-        pass
-    return empty  # a manifest is a hint: without it, every page is written again
+        return _unread(place, empty)
+    what = f"the report as {f'role {whose}' if whose else 'whoever may see all'} sees it"
+    raise NotASiteError(what, where=place.uri, mend="name another place: a site is for one role")
+
+
+def _unread(place: Lake, empty: dict[str, Any]) -> dict[str, Any]:
+    """Return the manifest of a site whose own cannot be read: a hint, without which every page is written again.
+
+    To a role's site that would leave what was there, whosever it was. Raises `NotASiteError`.
+    """
+    if empty["role"]:
+        raise NotASiteError("a report whose manifest cannot be read", where=place.uri, mend="name an empty place")
+    return empty
 
 
 def _put(place: Lake, name: str, data: bytes) -> None:

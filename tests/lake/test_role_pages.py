@@ -1,0 +1,176 @@
+"""Pages as a role sees them: what it does not see is in no byte of the site, and what is left out is told."""
+
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+import yaml
+from rollup_inputs import NOON, append
+from told_runs import lake_of_runs
+
+from ranklake.cli import run
+from ranklake.flows.report_sections import ROLE_SECTIONS
+from ranklake.lake.contracts.load import load_contracts
+from ranklake.lake.fleet.cluster import cluster_state
+from ranklake.lake.query.opened import Opened
+from ranklake.lake.query.roles import Role
+from ranklake.lake.runs.asking import UnseenError, spoilt
+from ranklake.lake.runs.report import runs_state
+from ranklake.lake.storage.store import Lake
+from ranklake.masking.masks import Mask
+from ranklake.views.html import site as publishing
+from ranklake.views.html.shell import Page, render
+from ranklake.views.html.site import NotASiteError, Section, publish
+
+PLANTED = ("beta", "canary", "pc-ada", "/home/ada", "node-of-ada", "evil")
+"""Parts of what the role must not see: a run, its settings, series, artifacts and labels; names of people and hosts."""
+TABLES = sorted(load_contracts())
+READER = {"classes": ["operational"], "tables": TABLES, "runs": "run LIKE 'alpha%'"}
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    """Give a lake of four runs, of which one is hidden and left something in every table that pages read."""
+    made = lake_of_runs(tmp_path_factory.mktemp("seen"))
+    hidden = {"run": "beta", "incarnation": 13, "ts": NOON + timedelta(hours=3)}
+    append(made, "scalars", [
+        {**hidden, "metric": "canary/metric", "value": 1.0, "step": 0},
+        *({"run": "alpha-1", "incarnation": 10, "ts": NOON, "metric": "own/metric", "value": 2.0, "step": step}
+          for step in range(3)),
+    ])  # fmt: skip
+    append(made, "artifacts", [{**hidden, "name": "canary-artifact", "kind": "checkpoint", "action": "saved"}])
+    append(made, "datasets", [{**hidden, "name": "canary-set"}])
+    append(made, "annotations", [{**hidden, "kind": "tag", "key": "canary-tag", "value": "canary"}])
+    append(made, "logs", [
+        {**hidden, "severity_text": "CANARY", "severity_number": 9, "message": "canary line"},
+        {"run": "alpha-1", "incarnation": 10, "ts": NOON, "severity_text": "INFO", "message": "mail node-of-ada"},
+    ])  # fmt: skip
+    append(made, "gpu_hourly", [
+        {"hour": NOON, "host": "node-of-ada", "device_uuid": "GPU-1", "sample_count": 1, "observed_s": 1.0,
+         "busy_observed_s": 1.0, "busy_s": 0.5, "energy_observed_s": 0.0, "date": NOON.date(), "holder_run": "beta"},
+    ])  # fmt: skip
+    return made
+
+
+@pytest.fixture
+def at(tmp_path, lake, monkeypatch):
+    """Return what writes a site under a role of some text, and returns its folder."""
+    monkeypatch.setattr(publishing, "library", lambda: b"")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RANKLAKE_LAKE", lake.uri)
+
+    def written(*options, **roles):
+        (tmp_path / "roles.yaml").write_text(yaml.safe_dump({"roles": roles}))
+        (tmp_path / "ranklake.toml").write_text('[sql]\nroles = "roles.yaml"\n')
+        return run(["report", *options])
+
+    return written
+
+
+def held(folder):
+    """Return all that a site holds: names of files and their bytes, in small letters."""
+    files = [one for one in folder.rglob("*") if one.is_file() and one.parent.name != "assets"]
+    files.append(folder / "assets" / "site.js")
+    return "\n".join(f"{one.relative_to(folder)}\n{one.read_text()}" for one in files).lower()
+
+
+@pytest.mark.slow
+def test_what_a_role_does_not_see_is_in_no_byte_of_its_site(tmp_path, at, capsys):
+    """Neither in pages nor names of files nor what the search knows; the runs that it sees are there, with curves."""
+    assert at("--role", "reader", reader=READER) == 0
+    told = capsys.readouterr()
+    assert "left out for role reader: quality: it tells of whole tables" in told.err
+    text = held(tmp_path / "report-reader")
+    assert [one for one in PLANTED if one in text] == []
+    assert [one for one in ("alpha-1", "own/metric", "executive", "cluster") if one not in text] == []
+    assert "at version" not in text  # versions count what others did
+
+
+@pytest.mark.slow
+def test_the_same_is_in_the_whole_site(tmp_path, at):
+    """What was planted is on pages of those who may see all, but for names of people and hosts."""
+    assert at("runs", "--out", "whole") == 0
+    assert [one for one in PLANTED[:2] if one not in held(tmp_path / "whole")] == []
+
+
+def site_of(place, role, *texts):
+    """Write a site of a section a text, whose page says it."""
+    made = []
+    for name, text in zip(("runs", "cluster"), texts, strict=False):
+        told = {"lake": "l", "headline": text, "state": "passed", "hint": "", "needs": [], "more": 0, "figures": [],
+                "charts": [], "tables": []}  # fmt: skip
+        page = Page(f"{name}/{text}.html", text, "overview.html", lambda told=told: told, text)
+        made.append(Section(name, name, "passed", text, page.path, (page,), ()))
+    return publish(Lake.place(str(place)), *made, role=role)
+
+
+@pytest.mark.parametrize(("before", "after"), [("", "reader"), ("reader", ""), ("reader", "other")])
+def test_a_site_is_for_one_role(tmp_path, monkeypatch, before, after):
+    """Neither is a role's site written over the whole one, nor the other way, nor over another role's."""
+    monkeypatch.setattr(publishing, "library", lambda: b"")
+    site_of(tmp_path / "site", before, "one")
+    text = held(tmp_path / "site")
+    with pytest.raises(NotASiteError, match=r"the report as (role reader|whoever may see all) sees it"):
+        site_of(tmp_path / "site", after, "one")
+    assert held(tmp_path / "site") == text
+
+
+def test_what_a_role_no_longer_sees_goes(tmp_path, monkeypatch):
+    """Sections and pages that the last call did not make, those that a killed call left among them."""
+    monkeypatch.setattr(publishing, "library", lambda: b"")
+    site_of(tmp_path, "reader", "one", "two")
+    (tmp_path / "runs" / "left.html").write_text("of a call that was killed")
+    assert site_of(tmp_path, "reader", "one").written == 1  # the home page
+    assert sorted(one.name for one in tmp_path.rglob("*.html")) == ["index.html", "one.html"]
+    assert "two" not in held(tmp_path)
+    assert site_of(tmp_path, "reader", "one").written == 0
+    (tmp_path / "ranklake-site.json").write_text("{")
+    with pytest.raises(NotASiteError, match="cannot be read"):
+        site_of(tmp_path, "reader", "one")
+
+
+def test_masks_that_would_make_numbers_wrong_leave_them_out(lake):
+    """A bucket of step times gives no mean; of hidden hosts no nodes are counted; a hash keeps runs apart."""
+    masks = {("run_summary", "wall_ns"): "bucket:1000", ("gpu_hourly", "host"): "nullify", ("runs", "team"): "hash"}
+    columns = {
+        (table, load_contracts()[table].column(name).id): Mask.parse(said, "") for (table, name), said in masks.items()
+    }
+    role = Role("reader", frozenset({"operational"}), frozenset(TABLES), column_masks=columns)
+    with pytest.raises(UnseenError, match=r"sees run_summary\.wall_ns as bucket:1000, and numbers"):
+        runs_state(lake, "", role)
+    with pytest.raises(UnseenError, match=r"sees gpu_hourly\.host as nullify"):
+        cluster_state(lake, role)
+    assert spoilt(role, "SELECT count(DISTINCT team) FROM runs", Opened(lake)) == ""
+    assert spoilt(role, "SELECT * FROM run_summary", Opened(lake)) == "run_summary.wall_ns as bucket:1000"
+    assert spoilt(role, "SELECT count(*) FROM run_summary", Opened(lake)) == ""
+
+
+def test_a_role_that_sees_none_of_it_is_told_so(at, capsys):
+    """One line, and no site; as for a role that nobody defined."""
+    assert at("runs", "--role", "none", none={"classes": ["operational"], "tables": ["logs"]}) == 2
+    assert "nothing to show to role none: runs: role none does not see it" in capsys.readouterr().err
+    assert at("runs", "--role", "nonne", none={"classes": ["operational"], "tables": ["logs"]}) == 2
+    assert "did you mean 'none'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("section", "lacking"),
+    [
+        *(("runs", one) for one in ("step_rollup", "runs", "spans")),
+        ("cluster", "cluster_hourly"),
+        *(("executive", one) for one in ("mfu", "attempt_facts")),
+    ],
+)
+def test_a_role_may_lack_any_table(lake, section, lacking):
+    """Without one of those that pages read: a page without what it tells, or none, and no traceback."""
+    role = Role("some", frozenset({"operational"}), frozenset(TABLES) - {lacking})
+    with suppress(UnseenError):
+        assert all(render(page) for page in ROLE_SECTIONS[section](lake, role, "").pages[:2])
+
+
+@pytest.mark.parametrize("section", sorted(ROLE_SECTIONS))
+def test_a_role_without_columns_sees_no_section(lake, section):
+    """No page of unknowns alone."""
+    with pytest.raises(UnseenError):
+        ROLE_SECTIONS[section](lake, Role("none", frozenset(), frozenset(TABLES)), "")
