@@ -6,9 +6,12 @@ from types import MappingProxyType
 from typing import Final
 
 from ranklake.context import Context
+from ranklake.doctor.examination import OVERDUE_S
 from ranklake.lake.fleet.cluster import cluster_state
 from ranklake.lake.fleet.facts import fleet_state
 from ranklake.lake.oncall.facts import on_call
+from ranklake.lake.overview.catalog import catalog_state
+from ranklake.lake.overview.pipeline import pipeline_state
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.runs.report import runs_state
 from ranklake.lake.storage.store import Lake
@@ -18,11 +21,13 @@ from ranklake.retention.policy import PolicyError
 from ranklake.retention.report.compliance import Compliance, compliance
 from ranklake.retention.report.facts import governance
 from ranklake.views.html import (
+    catalog_pages,
     cluster_pages,
     compliance_pages,
     executive_pages,
     governance_pages,
     oncall_pages,
+    pipeline_pages,
     quality_pages,
     run_pages,
 )
@@ -78,6 +83,8 @@ SECTIONS: Final[Mapping[str, Callable[[Context, Lake, str], Section]]] = Mapping
         "runs": lambda _, lake, run: run_pages.section(runs_state(lake, run)),
         "cluster": lambda _, lake, __: cluster_pages.section(cluster_state(lake)),
         "executive": lambda _, lake, __: executive_pages.section(fleet_state(lake)),
+        "pipeline": lambda _, lake, __: pipeline_pages.section(pipeline_state(lake, OVERDUE_S)),
+        "catalog": lambda _, lake, __: catalog_pages.section(catalog_state(lake)),
         "governance": lambda context, lake, _: _governance(context, lake),
         "compliance": lambda context, lake, _: _compliance(context, lake),
     }

@@ -110,6 +110,7 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "runs": {"contracts", "diagnosis", "life", "query", "storage"},
     "fleet": {"query", "runs", "storage"},
     "oncall": {"query", "runs", "status", "storage"},
+    "overview": {"query", "rollups", "runs", "storage"},
 }
 IMPORTS_BY_NAME = {
     "lake/__init__.py",  # what users may call, when they first do

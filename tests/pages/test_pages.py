@@ -22,6 +22,8 @@ from ranklake.lake.catalog.refresh import refresh
 from ranklake.lake.fleet.cluster import cluster_state
 from ranklake.lake.fleet.facts import fleet_state
 from ranklake.lake.oncall.facts import on_call
+from ranklake.lake.overview.catalog import catalog_state
+from ranklake.lake.overview.pipeline import pipeline_state
 from ranklake.lake.query.role_file import load_roles
 from ranklake.lake.runs.asking import asking
 from ranklake.lake.runs.compare import compare
@@ -36,12 +38,14 @@ from ranklake.retention.holds import set_hold
 from ranklake.retention.report.compliance import compliance
 from ranklake.retention.report.facts import governance
 from ranklake.views.html import (
+    catalog_pages,
     cluster_pages,
     compare_pages,
     compliance_pages,
     executive_pages,
     governance_pages,
     oncall_pages,
+    pipeline_pages,
     run_pages,
 )
 from ranklake.views.html.quality_pages import section
@@ -62,6 +66,10 @@ PAGES = (
     "cluster/index.html",
     "governance/index.html",
     "compliance/index.html",
+    "pipeline/index.html",
+    "catalog/index.html",
+    "catalog/metrics.html",
+    catalog_pages.href("runs"),
 )
 MOST_BYTES, MOST_ELEMENTS = 2_000_000, 3_000
 COLOURS = """
@@ -114,6 +122,14 @@ def report(tmp_path_factory):
     made = *made, governance_pages.section(governance(site.lake, POLICIES, TODAY))
     roles = load_roles(ROLES, CONTRACTS)
     made = *made, compliance_pages.section(compliance(site.lake, POLICIES, roles, "", {"[masking] key": "env:KEY"}))
+    made = *made, pipeline_pages.section(pipeline_state(lake, 3600.0))
+    append(lake, "lineage", [
+        {"output_table": target, "output_partition": "date=2026-03-01", "output_version": 1, "input_table": source,
+         "input_partition": "", "transform": target, "ts": NOON, "date": NOON.date()}
+        for source, target in (("steps", "step_rollup"), ("step_rollup", "run_summary"), ("events", "run_summary"))
+    ])  # fmt: skip
+    refresh(lake)
+    made = *made, catalog_pages.section(catalog_state(lake))
     made = *made, oncall_pages.section(on_call(lake)), cluster_pages.section(cluster_state(lake))
     publish(Lake.place(str(site.folder / "out")), section(gather(under(site.lake, overlay))), *made)
     return site.folder / "out"

@@ -133,6 +133,32 @@ def executive(context: Context, out: str, role: str | None, *, as_json: bool) ->
 @lake_option
 @json_option
 @with_context
+def pipeline(context: Context, out: str, *, as_json: bool) -> int:
+    """Write the page of the pipeline: its stages, what waits for them, the last plans, checks that fail.
+
+    All is told as of the last thing that a stage did; 'ranklake doctor' tells of now.
+    """
+    return _write(context, ("pipeline",), out, as_json=as_json)
+
+
+@report.command()
+@_out_option
+@lake_option
+@json_option
+@with_context
+def catalog(context: Context, out: str, *, as_json: bool) -> int:
+    """Write the pages of the catalog: tables, columns with their classes, freshness, metrics, lineage as a drawing.
+
+    Reads the catalog's tables; run 'ranklake catalog refresh' first, or the pipeline.
+    """
+    return _write(context, ("catalog",), out, as_json=as_json)
+
+
+@report.command()
+@_out_option
+@lake_option
+@json_option
+@with_context
 def governance(context: Context, out: str, *, as_json: bool) -> int:
     """Write the page of governance: policies against what is stored, what is due, waits, is held, was erased and went.
 

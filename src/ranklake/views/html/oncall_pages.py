@@ -55,7 +55,7 @@ _DEVICES: Final = (
     Column("hottest", "In the last day.", "temperature_max_celsius", "Cel", is_number=True),
     Column("last seen", "Hour, UTC.", "last_hour", text=time_text),
 )
-_CHECKS: Final = (
+CHECKS: Final = (
     Column("table", "Whose rows.", "table"),
     Column("check", "Its name in the contract.", "check_id"),
     Column("severity", "As the contract says.", "severity"),
@@ -131,7 +131,7 @@ def _tables(found: OnCall) -> Iterator[FactTable]:
     title = "Devices that throttled, ran hot or told of errors in the last day"
     yield _table("devices", title, found.devices, ["device_uuid"], _DEVICES, "None, of those that were sampled.")
     key = ["table", "check_id", "severity", "status"]
-    yield _table("checks", "Checks that fail", found.checks, key, _CHECKS, "None, of those that were checked.")
+    yield _table("checks", "Checks that fail", found.checks, key, CHECKS, "None, of those that were checked.")
 
 
 def _table(

@@ -20,7 +20,10 @@ from ranklake.views.html.shell import FOLDER, Entry, Page, assets, data_block, r
 
 MANIFEST: Final = "ranklake-site.json"
 DATA: Final = f"{FOLDER}/site.js"
-SECTIONS: Final = ("oncall", "quality", "runs", "compare", "cluster", "executive", "governance", "compliance")
+SECTIONS: Final = (
+    *("oncall", "quality", "runs", "compare", "cluster", "executive", "pipeline", "catalog", "governance"),
+    "compliance",
+)
 """Folders of the site: a section each."""
 _FORMAT: Final = 1
 _HOME: Final = "index.html"

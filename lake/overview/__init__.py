@@ -1,0 +1,1 @@
+"""The lake as a whole: what is in its catalog, and how its pipeline keeps up."""
