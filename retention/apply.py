@@ -199,7 +199,7 @@ def _grace(
     return {
         "until": until.isoformat(),
         "uptime": None if started is None else [started[0], float(started[1])],
-        "versions": {table: as_read(latest(lake, table), lake.contract(table)).version for table in tables},
+        "versions": {table: as_read(latest(lake, table), lake.contract(table)).stamp for table in tables},
         "aside": {table: [_as_kept(file) for file in some] for table, some in aside.items()},
     }
 

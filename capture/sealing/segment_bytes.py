@@ -117,6 +117,7 @@ def segment_bytes(
         signer=signer.id if signer else "",
         mac=BLANK if signer else "",
         ranks=list(origin.ranks),
+        added_version=of.added_version,
     )
     bond = name_of(name, segment, len(rows)).bond(table)
     raw = parquet_bytes(arrow_table(rows, of, name, segment, straight), footer, times_repeat=rows.times_repeat)

@@ -50,6 +50,8 @@ class Manifest:
         By which plan the rows left the lake.
     files
         By path.
+    added_version
+        Version of the columns that an overlay adds to a table of ours; not in the JSON where it is the first.
     """
 
     lake: str
@@ -59,6 +61,7 @@ class Manifest:
     columns: tuple[dict[str, Any], ...]
     retention_plan: str
     files: tuple[ArchivedFile, ...]
+    added_version: int = 1
 
     @property
     def rows(self) -> int:
@@ -83,6 +86,8 @@ class Manifest:
     def to_json(self) -> bytes:
         """Return its bytes: equal manifests have equal ones."""
         body = {**asdict(self), "format": FORMAT, "partition_date": self.partition_date.isoformat()}
+        if self.added_version == 1:
+            del body["added_version"]
         return json.dumps(body, sort_keys=True, indent=1).encode()
 
     @property

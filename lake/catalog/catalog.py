@@ -89,8 +89,8 @@ def _table(one: Contract) -> str:
     checks = [(f"`{check.id}`", promise(check), check.severity, check.on_fail, check.doc) for check in one.all_checks()]
     if checks:
         lines += ["## Checks", "", *_grid(("check", "what fails", "severity", "on failure", "why"), checks), ""]
-    if changes := told(one.table, one.overlay):
-        history = [(str(c.version), _code(c.columns), c.what, f"`{c.migration}`") for c in changes]
+    if changes := told(one.table, one.operators):
+        history = [(c.version, _code(c.columns), c.what, f"`{c.migration}`") for c in changes]
         lines += ["## History", "", *_grid(("since version", "columns", "what changed", "migration"), history), ""]
     if one.retired:
         gone = [(f"`{t.name}`", str(t.id), t.type, str(t.retired_in), t.reason) for t in one.retired]

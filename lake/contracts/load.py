@@ -127,7 +127,7 @@ def _one(name: str, overlay: Overlay | None) -> Contract:
         return _table(Document(packaged), name)
     document = _document(name, overlay)
     if name in _packaged():
-        return _extended(_one(name, None), document)
+        return _extended(_one(name, None), document, overlay)
     return _table(document, name, overlay)
 
 
@@ -158,7 +158,7 @@ def _envelope() -> tuple[Column, ...]:
     return build.columns(document, ("columns",), document.content["columns"])
 
 
-def _extended(base: Contract, document: Document) -> Contract:
+def _extended(base: Contract, document: Document, overlay: Overlay) -> Contract:
     """Return a packaged contract with an overlay's columns and checks; what its columns mean is not up for change."""
     file = document.path.name
     if isinstance(document.content, dict) and "table" in document.content:
@@ -190,6 +190,8 @@ def _extended(base: Contract, document: Document) -> Contract:
         checks=_by_id(base.checks, checks),
         retired=base.retired + build.tombstones(facts),
         path=str(document.path),
+        extended=overlay if added or "retired" in facts else None,
+        added_version=facts.get("version", 1),
     )
     build.agree(document, extended, first=len(changed))
     own.agree_columns(document, added)

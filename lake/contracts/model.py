@@ -1,8 +1,8 @@
 """Contracts as frozen dataclasses. Nothing here reads a file."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.errors import UnknownColumnError
@@ -17,6 +17,7 @@ SEVERITIES: Final = ("critical", "error", "warning", "info")
 ALARMS: Final = SEVERITIES[:2]
 """Severities that fail the command, and the flow."""
 OVERLAY_IDS: Final = 10_000  # columns that an overlay adds have ids from here on; packaged ones stay below
+_STAMP: Final = 1_000_000
 
 Scalar = str | int | float | bool
 
@@ -203,6 +204,8 @@ class Contract:
     called
         What queries call it, if not by `table`: that is its folder, and stays what segments, plans and the audit trail
         know it by.
+    extended, added_version
+        The overlay that adds columns to it, of a packaged table that has some; and the version of these alone.
     """
 
     table: str
@@ -226,6 +229,8 @@ class Contract:
     rollup: RollupFacts | None = None
     called: str = ""
     overlay: Overlay | None = field(default=None, repr=False, compare=False)
+    extended: Overlay | None = field(default=None, repr=False, compare=False)
+    added_version: int = 1
     _by_name: Mapping[str, Column] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -251,6 +256,32 @@ class Contract:
         return tuple(column for column in self.columns if column.id >= OVERLAY_IDS)
 
     @property
+    def stamp(self) -> int:
+        """Both versions in one number: `version`, as long as added columns have their first (`versions_of_stamp`)."""
+        return self.version + (self.added_version - 1) * _STAMP
+
+    @property
+    def operators(self) -> Overlay | None:
+        """The overlay that has migrations of it, or of columns that it adds to it."""
+        return self.overlay or self.extended
+
+    @property
+    def added(self) -> "Contract":
+        """What an overlay adds to a packaged table, as a contract of its own: these columns, under their version."""
+        retired = tuple(gone for gone in self.retired if gone.id >= OVERLAY_IDS)
+        bare: dict[str, Any] = dict.fromkeys(("grain", "sort", "checks", "series"), ())
+        return replace(
+            self,
+            version=self.added_version,
+            added_version=1,
+            columns=self.own_columns,
+            retired=retired,
+            called="",
+            envelope=False,
+            **bare,
+        )
+
+    @property
     def segment_columns(self) -> tuple[Column, ...]:
         """The columns that a segment holds: all but ``date``, which ingest derives."""
         return tuple(column for column in self.columns if column.name != "date")
@@ -270,6 +301,12 @@ class Contract:
         for column in self.columns:
             yield from column.checks
         yield from self.checks
+
+
+def versions_of_stamp(stamp: int) -> tuple[int, int]:
+    """Return the version of a table, and that of columns that an overlay adds to it, of one number for both."""
+    added, version = divmod(stamp, _STAMP)
+    return version, added + 1
 
 
 @dataclass(frozen=True, slots=True)

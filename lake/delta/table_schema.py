@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 CONTRACT_VERSION: Final = "ranklake.contractVersion"
 """Property of a table: version of the contract that it was made from, last followed, or was migrated to."""
 
+ADDED_VERSION: Final = "ranklake.addedVersion"
+"""Property of a table of ours: likewise of columns that an overlay adds to it; not there while it is the first."""
+
 Fields = list[dict[str, Any]]
 """Fields of a Delta schema, as the log's JSON has them."""
 
@@ -51,8 +54,8 @@ class Difference:
 
     Attributes
     ----------
-    version
-        The contract's version, as the log says it; 0 where it says none.
+    version, added_version
+        The contract's version, as the log says it; 0 where it says none. That of columns that an overlay adds.
     lacking
         Columns that the log lacks.
     relaxed
@@ -62,6 +65,7 @@ class Difference:
     """
 
     version: int
+    added_version: int
     lacking: tuple[str, ...]
     relaxed: tuple[str, ...]
     migration: str
@@ -70,6 +74,17 @@ class Difference:
 def version_of(handle: DeltaTable) -> int:
     """Return the contract version that the log says; 0 where it says none."""
     return int(handle.metadata().configuration.get(CONTRACT_VERSION) or 0)
+
+
+def added_version_of(handle: DeltaTable) -> int:
+    """Return the version that the log says of columns that an overlay adds; the first where it says none."""
+    return int(handle.metadata().configuration.get(ADDED_VERSION) or 1)
+
+
+def versions_of(contract: "Contract") -> dict[str, str]:
+    """Return the properties that say a contract's versions."""
+    added = {ADDED_VERSION: str(contract.added_version)} if contract.added_version > 1 else {}
+    return {CONTRACT_VERSION: str(contract.version), **added}
 
 
 def fields_of(schema: Schema) -> Fields:
@@ -83,26 +98,27 @@ def difference(handle: DeltaTable, contract: "Contract") -> Difference | None:
 
     What the log has beyond a contract of its own version is another's (an overlay's) and stays.
     """
-    version = version_of(handle)
+    version, added = version_of(handle), added_version_of(handle)
     schema = handle.schema()
     there = {field.name: field for field in schema.fields}
     lacking = tuple(name for name in contract.names if name not in there)
-    if not lacking and version >= contract.version:
+    is_behind = version < contract.version or added < contract.added_version
+    if not lacking and not is_behind:
         return None
     relaxed = tuple(
         one.name for one in contract.columns if one.name in there and not (one.required or there[one.name].nullable)
     )
-    migration = _not_by_itself(fields_of(schema), contract) if contract.version > version else ""
+    migration = _not_by_itself(fields_of(schema), contract) if is_behind else ""
     if not migration and (lacking_and_required := [name for name in lacking if contract.column(name).required]):
         migration = f"{lacking_and_required[0]} is required, and stored rows lack it"
-    return Difference(version, lacking, relaxed, migration)
+    return Difference(version, added, lacking, relaxed, migration)
 
 
 def refuse_unmigrated(handle: DeltaTable, contract: "Contract") -> Difference | None:
     """Return what `difference` does. Raises `UnmigratedTableError` where only a migration helps."""
     found = difference(handle, contract)
     if found is not None and found.migration:
-        raise UnmigratedTableError(contract.table, found.version, contract.version, found.migration, handle.table_uri)
+        raise _unmigrated(handle, contract, found.migration)
     return found
 
 
@@ -111,9 +127,20 @@ def refuse_misread(handle: DeltaTable, contract: "Contract") -> None:
 
     Whoever read the files by the contract would find NULL, or numbers that mean something else.
     """
-    version = version_of(handle)
-    if version != contract.version and (what := _not_by_itself(fields_of(handle.schema()), contract)):
-        raise UnmigratedTableError(contract.table, version, contract.version, what, handle.table_uri)
+    if not _is_at(handle, contract) and (what := _not_by_itself(fields_of(handle.schema()), contract)):
+        raise _unmigrated(handle, contract, what)
+
+
+def _is_at(handle: DeltaTable, contract: "Contract") -> bool:
+    return (version_of(handle), added_version_of(handle)) == (contract.version, contract.added_version)
+
+
+def _unmigrated(handle: DeltaTable, contract: "Contract", what: str) -> UnmigratedTableError:
+    added = added_version_of(handle)
+    if added < contract.added_version:
+        where, uri = f"{contract.table} with columns of yours", handle.table_uri
+        return UnmigratedTableError(where, added, contract.added_version, what, uri)
+    return UnmigratedTableError(contract.table, version_of(handle), contract.version, what, handle.table_uri)
 
 
 def follow(lake: "Lake", handle: DeltaTable, contract: "Contract") -> bool:
@@ -131,9 +158,10 @@ def follow(lake: "Lake", handle: DeltaTable, contract: "Contract") -> bool:
     fields += [meant[name] for name in found.lacking]
     told = handle.metadata().configuration.get(STATISTICS_PROPERTY, "").split(",")
     statistics = [*statistics_columns(contract), *(name for name in told if name and name not in contract)]
+    version, added = max(found.version, contract.version), max(found.added_version, contract.added_version)
     properties = {
         STATISTICS_PROPERTY: ",".join(statistics),
-        CONTRACT_VERSION: str(max(found.version, contract.version)),
+        **versions_of(replace(contract, version=version, added_version=added)),
     }
     said = {"operation": "FOLLOW CONTRACT", "ranklake.contractVersion": properties[CONTRACT_VERSION]}
     commit(lake, handle, contract.table, [metadata_action(handle, fields, properties)], said)
@@ -147,10 +175,10 @@ def as_read(handle: DeltaTable | None, contract: "Contract") -> "Contract":
     """
     if handle is None:
         return contract
-    version = version_of(handle)
-    if version == contract.version or not _not_by_itself(fields_of(handle.schema()), contract):
+    if _is_at(handle, contract) or not _not_by_itself(fields_of(handle.schema()), contract):
         return contract
-    return as_logged(fields_of(handle.schema()), replace(contract, version=version))
+    then = replace(contract, version=version_of(handle), added_version=added_version_of(handle))
+    return as_logged(fields_of(handle.schema()), then)
 
 
 def as_logged(fields: Fields, like: "Contract", names: Collection[str] | None = None) -> "Contract":

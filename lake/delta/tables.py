@@ -10,7 +10,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.delta import table_configuration
-from ranklake.lake.delta.table_schema import CONTRACT_VERSION, follow, refuse_unmigrated, version_of
+from ranklake.lake.delta.table_schema import added_version_of, follow, refuse_unmigrated, version_of, versions_of
 from ranklake.lake.storage.reachability import LakeError, LakeUnreachableError, unreachable
 
 if TYPE_CHECKING:
@@ -63,6 +63,9 @@ def refuse_unfit(handle: DeltaTable, contract: "Contract") -> DeltaTable:
     found = version_of(handle)
     if found > contract.version:
         raise NewerTableError(contract.table, found, contract.version, handle.table_uri)
+    if (added := added_version_of(handle)) > contract.added_version:
+        which = f"{contract.table} with columns of yours"
+        raise NewerTableError(which, added, contract.added_version, handle.table_uri)
     refuse_unmigrated(handle, contract)
     return handle
 
@@ -159,7 +162,7 @@ def ensure_table(lake: "Lake", contract: "Contract") -> DeltaTable:
             partition_by=list(contract.partition),
             name=contract.table,
             description=contract.summary,
-            configuration={**table_configuration(contract), CONTRACT_VERSION: str(contract.version)},
+            configuration={**table_configuration(contract), **versions_of(contract)},
             raise_if_key_not_exists=False,  # the last property is our own
             storage_options=lake.delta_storage,
         )

@@ -37,7 +37,7 @@ class KeptFile:
     table, path, size_bytes, rows, day
         Which; the path is relative to the table's folder.
     version
-        Contract version of its table that it is written under; None where it is not known.
+        Contract version of its table that it is written under, a stamp; None where it is not known.
     """
 
     table: str

@@ -136,7 +136,7 @@ class Loader:
         except Exception:  # noqa: BLE001 - whatever foreign bytes raise
             return False  # the careful way finds the same, and says what it is
         # of several ranks: an import's, of which there are few; of an older contract: its rows are changed first
-        if rows is None or footer.ranks or is_changed(footer.contract_version, target):
+        if rows is None or footer.ranks or is_changed(target, footer.contract_version, footer.added_version):
             return False
         batch.plan.append(row)
         batch.segments.append(IncomingSegment(path, row["sha256"], row["bytes"], name, footer, signed_by=signed_by))

@@ -38,6 +38,7 @@ _OPTIONAL: Final[dict[str, Any]] = {
     "writer": str,
     "key_id": str,
     "ranks": (_INT32, _INT32),
+    "added_version": range(1, 2**31),
     "format": int,
 }
 

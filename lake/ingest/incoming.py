@@ -88,7 +88,7 @@ class IncomingSegment:
             file, self._file = self._file, None
             for batch in file.iter_batches(self._part_rows, use_threads=False):
                 assert self.footer is not None, "rows of a segment that was not read"
-                yield conformed(pa.table(batch), target, self.footer.contract_version)
+                yield conformed(pa.table(batch), target, self.footer)
 
     def outcome(self, table: str) -> dict[str, Any]:
         """Return its row of the table ``segments``, without plan and date."""

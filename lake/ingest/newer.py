@@ -33,7 +33,8 @@ def known_here(table: str, contracts: "Mapping[str, Contract]") -> str:
 
 
 def _known(found: "Contract") -> str:
-    return f"{NEWER}{found.table} version {found.version} ({contract_digest(found)[:12]})"
+    added = f", your columns version {found.added_version}" if found.added_version > 1 else ""
+    return f"{NEWER}{found.table} version {found.version}{added} ({contract_digest(found)[:12]})"
 
 
 def unknown_table(table: str) -> str:
@@ -47,6 +48,7 @@ def refuse_newer(footer: "SegmentFooter", columns: Iterable[str], target: "Contr
     Unknown columns of an older contract are no news, and left to whoever judges them.
     """
     known = {*target.names, REFUSED, REFUSED_ROW}
-    unknown = footer.contract_version == target.version and not known.issuperset(columns)
-    if footer.contract_version > target.version or unknown:
+    theirs, ours = ((footer.contract_version, footer.added_version), (target.version, target.added_version))
+    unknown = theirs == ours and not known.issuperset(columns)
+    if theirs[0] > ours[0] or theirs[1] > ours[1] or unknown:
         raise NewerSegmentError(_known(target))

@@ -91,7 +91,7 @@ def checked(stored: pa.Table, name: SegmentName, footer: SegmentFooter, target: 
     for column in stored.columns:
         if not pa.types.is_primitive(column.type):
             column.validate(full=True)
-    rows = conformed(stored, target, footer.contract_version)
+    rows = conformed(stored, target, footer)
     same = _is_text(rows["run"], name.run)
     for column_name in ("attempt", "incarnation", "segment"):
         same &= _is_number(rows[column_name], getattr(name, column_name))
@@ -101,9 +101,9 @@ def checked(stored: pa.Table, name: SegmentName, footer: SegmentFooter, target: 
     return rows
 
 
-def conformed(stored: pa.Table, target: Contract, version: int) -> pa.Table:
-    """Return rows of a contract's version under the contract here, without the columns that have no value."""
-    stored = upgraded(stored, version, target)
+def conformed(stored: pa.Table, target: Contract, footer: SegmentFooter) -> pa.Table:
+    """Return rows of a segment under the contract here, without the columns that have no value."""
+    stored = upgraded(stored, target, footer.contract_version, footer.added_version)
     as_meant = fits(stored.schema, target)
     rows = stored.replace_schema_metadata(None) if as_meant else conform(stored, target, segment=True)
     return with_values(rows, target)

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ranklake.lake.life.register import transitions
+from ranklake.lake.migrations.migration import is_of_added
 from ranklake.lake.migrations.register import history
 from ranklake.lake.migrations.registry import load_migrations
 
@@ -47,7 +48,8 @@ def _migrations(lake: "Lake") -> Iterator[CatalogChange]:
     for row in history(lake):
         if row["status"] != "approved":
             back = " undone" if row["status"] == "reverted" else ""
-            ends = f"version {row['from_version']} to {row['to_version']}"
+            whose = "added columns, " if is_of_added(row["number"], row["table"]) else ""
+            ends = f"{whose}version {row['from_version']} to {row['to_version']}"
             what = f"{row['number']:04d}_{row['name']}{back}, {ends}: {steps.get(row['number'], 'not known here')}"
             yield CatalogChange(row["ts"], "table", row["table"], what)
 

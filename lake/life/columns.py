@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.delta.table_schema import as_read
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.life.state import MetricLifeError
-from ranklake.lake.migrations.registry import chain
+from ranklake.lake.migrations.registry import chain_of_all
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Column, Contract
@@ -76,8 +75,7 @@ def _column(lake: "Lake", metric: str, table: str, column: str) -> Place:
 def _converted(contract: "Contract", logged: "Contract", found: "Column") -> tuple[float, float]:
     """Return factor and offset of the conversions that a column of the log still has before it."""
     factor, offset, name = 1.0, 0.0, found.name
-    last = contract.version if contract.overlay is not None else load_contracts()[contract.table].version
-    for one in chain(contract.table, max(logged.version, 1), last, overlay=contract.overlay):
+    for one in chain_of_all(contract, max(logged.version, 1), logged.added_version, overlay=contract.operators):
         for step in one.steps:
             lead = step.lead(name)
             assert lead is not None, "a column that is there now was dropped on the way"

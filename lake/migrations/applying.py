@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.audit import trail as audit
-from ranklake.lake.delta.table_schema import version_of
+from ranklake.lake.delta.table_schema import added_version_of, version_of
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance import lifecycle
 from ranklake.lake.governance.identities import NOT_SIGNING, Signing
@@ -13,13 +13,14 @@ from ranklake.lake.migrations.composing import Work
 from ranklake.lake.migrations.computing import in_order
 from ranklake.lake.migrations.due import due
 from ranklake.lake.migrations.register import MIGRATIONS, REVERTED, history, last_applied, register
-from ranklake.lake.migrations.registry import load_migrations
+from ranklake.lake.migrations.registry import ends_of, load_migrations
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import LEDGER, read_plan
 
 if TYPE_CHECKING:
     from ranklake.lake.migrations.computing import Computing
+    from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.plans.plan import Plan, Progress
     from ranklake.lake.plans.workers import Workers
     from ranklake.lake.storage.store import Lake
@@ -40,6 +41,8 @@ class Done:
         Number of the plan.
     rows
         Rows that were written anew.
+    is_of_added
+        Whether it was of columns that an overlay adds to a table of ours, and the version is of these alone.
     """
 
     label: str
@@ -47,6 +50,7 @@ class Done:
     version: int
     plan: int
     rows: int
+    is_of_added: bool = False
 
 
 def apply(
@@ -93,7 +97,9 @@ def apply(
                 audit.record(lake, by, MIGRATIONS.applied, one.label, None, {**details, "plan": plan.number})
         work.forget()
         if plan is not None:
-            done.append(Done(one.label, one.table, one.to_version, plan.number, plan.body["facts"]["rows"]))
+            done.append(
+                Done(one.label, one.table, one.to_version, plan.number, plan.body["facts"]["rows"], one.is_of_added)
+            )
     return done
 
 
@@ -137,13 +143,14 @@ def undo(lake: "Lake", workers: "Workers", by: str, table: str, *, progress: "Pr
     row = last_applied(lake, table)
     handle = delta_table(lake, table)
     if row is None and handle is not None:  # whoever undid it may have died before its last step
-        _put_back(lake, table, max(version_of(handle), 1))
+        _put_back(lake, table)
     known = {one.number: one for one in load_migrations(overlay=lake.overlay)}
     if row is None or handle is None or row["number"] not in known:
         raise MigrationError(f"no migration of {table} is there to undo", where=table, mend="see the table migrations")
     one = known[row["number"]]
-    if version_of(handle) != one.to_version:
+    if one.version_in(handle) != one.to_version:
         raise MigrationError(f"{table} is not at version {one.to_version} any more", where=table, mend="look again")
+    _refuse_taken(one, lake)
     work = Work(lake, workers, one, backwards=True, progress=progress)
     details = {"migration": one.label, "table": table, "sha256": one.sha256}
     audit.record(lake, by, "migration.undo", one.label, None, details)
@@ -151,13 +158,28 @@ def undo(lake: "Lake", workers: "Workers", by: str, table: str, *, progress: "Pr
     work.forget()
     if plan is None:
         raise MigrationError(f"{one.label} was undone by another", where=table, mend="look again")
-    _put_back(lake, table, one.from_version)
+    _put_back(lake, table)
     audit.record(lake, by, "migration.undone", one.label, None, {**details, "plan": plan.number})
-    return Done(one.label, table, one.from_version, plan.number, plan.body["facts"]["rows"])
+    return _done(one, plan, one.from_version)
 
 
-def _put_back(lake: "Lake", table: str, version: int) -> None:
-    """Have the lake know an operator's own table by an earlier version, once a migration of it was undone."""
-    is_undone = any(row["table"] == table and row["status"] == REVERTED for row in history(lake))
-    if is_undone and lake.contract(table).overlay is not None:
+def _done(one: "Migration", plan: "Plan", version: int) -> Done:
+    return Done(one.label, one.table, version, plan.number, plan.body["facts"]["rows"], one.is_of_added)
+
+
+def _refuse_taken(one: "Migration", lake: "Lake") -> None:
+    """Raise `MigrationError` where a column that an undo would bring back has the name that one of ours has now."""
+    old, new = ends_of(one, lake.overlay)
+    ours = set(lake.contract(one.table).names) - set(new.names) if one.is_of_added else set()
+    if taken := sorted(ours.intersection(old.names)):
+        what = f"{taken[0]!r} is a column of ours by now, and cannot be yours again"
+        raise MigrationError(what, where=one.label, mend="go on as it is; rename yours by another migration")
+
+
+def _put_back(lake: "Lake", table: str) -> None:
+    """Have the lake know an operator's own table, or columns, by the version that the log has, after an undo."""
+    undone = any(row["table"] == table and row["status"] == REVERTED for row in history(lake))
+    found, handle = lake.contract(table), delta_table(lake, table)
+    if undone and found.operators is not None and handle is not None:
+        version = added_version_of(handle) if found.overlay is None else max(version_of(handle), 1)
         lake.put_back_overlay(table, version)

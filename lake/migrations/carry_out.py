@@ -11,17 +11,19 @@ from ranklake.lake.contracts.delta import STATISTICS_PROPERTY, statistics_column
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.delta.commit import APP_ID, PLAN_ID, LostRaceError, files, number_of, said
 from ranklake.lake.delta.table_schema import (
+    ADDED_VERSION,
     CONTRACT_VERSION,
     as_logged,
     commit,
     contract_fields,
     fields_of,
     metadata_action,
+    version_of,
 )
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance.evidence import require
 from ranklake.lake.migrations.register import MIGRATIONS, note, proposal_name
-from ranklake.lake.migrations.registry import contract_at, load_migrations
+from ranklake.lake.migrations.registry import contract_at, ends_of, load_migrations
 from ranklake.lake.plans.ledger import commit_rows, ledger_row
 from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.plans.units import Unit, carry_out
@@ -40,12 +42,14 @@ def target_of(lake: "Lake", migration: "Migration", handle: "DeltaTable", *, bac
 
     Those are columns of the log that neither contract knows: an overlay's, which stay as they are.
     """
-    ends = (migration.from_version, migration.to_version)
-    ways = reversed(ends) if backwards else ends
-    here, there = (contract_at(migration.table, version, lake.overlay) for version in ways)
+    ends = ends_of(migration, lake.overlay)
+    here, there = reversed(ends) if backwards else ends
     fields = fields_of(handle.schema())
     own = {*here.names, *there.names}
     foreign = {field["name"] for field in fields} - own
+    if migration.is_of_added:  # what is ours stays as the log has it
+        ours = as_logged(fields, contract_at(migration.table, max(version_of(handle), 1)), foreign)
+        return replace(ours, columns=(*ours.columns, *there.columns))
     if not foreign:
         return there
     return replace(there, columns=(*there.columns, *as_logged(fields, there, foreign).columns))
@@ -83,7 +87,9 @@ def _commit(lake: "Lake", plan: "Plan", migration: "Migration") -> bool:
     target = target_of(lake, migration, handle, backwards=backwards)
     properties = {
         STATISTICS_PROPERTY: ",".join(statistics_columns(target)),
-        CONTRACT_VERSION: str(migration.from_version if backwards else migration.to_version),
+        ADDED_VERSION if migration.is_of_added else CONTRACT_VERSION: str(
+            migration.from_version if backwards else migration.to_version
+        ),
     }
     now = int(time.time() * 1000)
     numbers = {APP_ID: max(plan.number, number_of(handle) + 1), PLAN_ID: plan.number}

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ranklake.lake.delta.commit import files
-from ranklake.lake.delta.table_schema import version_of
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.migrations.carry_out import target_of
 from ranklake.lake.migrations.due import ROW_CPU_S
@@ -73,8 +72,8 @@ class Work:
         """
         one, backwards = self.migration, self.backwards
         handle = delta_table(self.lake, one.table)
-        begin, end = (one.to_version, one.from_version) if backwards else (one.from_version, one.to_version)
-        if handle is None or version_of(handle) == end or max(version_of(handle), 1) != begin:
+        begin = one.to_version if backwards else one.from_version
+        if handle is None or one.version_in(handle) != begin:
             return None
         target = target_of(self.lake, one, handle, backwards=backwards)
         live = files(handle).select(["path", "size_bytes", "num_records", "date"])
@@ -123,7 +122,7 @@ class Work:
         """Whether the table has the version that this leads to."""
         handle, one = delta_table(self.lake, self.migration.table), self.migration
         end = one.from_version if self.backwards else one.to_version
-        return handle is not None and max(version_of(handle), 1) == end
+        return handle is not None and one.version_in(handle) == end
 
     def forget(self) -> None:
         """Delete the notes; whoever dies before leaves them, and they say nothing any more."""

@@ -12,6 +12,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Column, Contract
 from ranklake.lake.contracts.overlay import MIGRATIONS, SNAPSHOTS
 from ranklake.lake.migrations import registry
+from ranklake.lake.migrations.migration import FIRST_OWN
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.storage import overlays
 
@@ -62,7 +63,7 @@ def draft(table: str, name: str, folder: Path | None = None) -> Path:
         "table": table,
         "from": begin,
         "to": begin + 1,
-        "digests": {"from": registry.digest_at(table, begin), "to": registry.digest_at(table, begin + 1)},
+        "digests": {"from": freeze.contract_digest(old), "to": freeze.contract_digest(new)},
         "steps": list(_steps(old, new)),
     }
     path = folder / f"{facts['number']:04d}_{name}.yaml"
@@ -73,7 +74,8 @@ def draft(table: str, name: str, folder: Path | None = None) -> Path:
 def draft_own(lake: "Lake", table: str, name: str) -> Path:
     """Write the migration of an operator's own table into the configured folder, and what it was; return its file.
 
-    It leads from the version that the lake was written under to the next, which the folder has. Raises
+    Of a table of ours: of the columns that the folder adds to it, which have a version of their own. It leads from the
+    version that the lake was written under to the next, which the folder has. Raises
     `MigrationError` where there is nothing to draft, and `ranklake.lake.contracts.errors.ContractError`.
     """
     own, known = overlays.configured(lake), overlays.kept(lake, overlays.newest(lake))
@@ -82,11 +84,13 @@ def draft_own(lake: "Lake", table: str, name: str) -> Path:
     if known is None or table not in known.tables:
         raise MigrationError(f"the lake has no {table} yet", where=table, mend="nothing has to follow its contract")
     old, new = contract(table, known), contract(table, own.over(known))
+    if old.overlay is None:
+        old, new = old.added, new.added
     if new.version != old.version + 1:
         mend = f"write version: {old.version + 1} into {table}.yaml"
         raise MigrationError(f"{table} has version {new.version}, the lake {old.version}", where=table, mend=mend)
     folder = Path(own.origin)
-    number = max((one.number for one in registry.load_own(known)), default=registry.FIRST_OWN - 1) + 1
+    number = max((one.number for one in registry.load_own(known)), default=FIRST_OWN - 1) + 1
     facts = {
         "number": number,
         "name": name,

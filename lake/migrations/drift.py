@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 from deltalake import DeltaTable
 
 from ranklake.lake.contracts.delta import STATISTICS_PROPERTY, table_configuration
-from ranklake.lake.contracts.load import load_contracts
-from ranklake.lake.delta.table_schema import CONTRACT_VERSION, contract_fields, fields_of, version_of
+from ranklake.lake.delta.table_schema import (
+    ADDED_VERSION,
+    CONTRACT_VERSION,
+    added_version_of,
+    contract_fields,
+    fields_of,
+    version_of,
+)
 from ranklake.lake.delta.tables import asking, latest
 from ranklake.lake.migrations.log_heads import OWN_CHOICE, foreign_commits
-from ranklake.lake.migrations.registry import contract_at
+from ranklake.lake.migrations.registry import added_at, contract_at
+from ranklake.lake.migrations.steps.step import MigrationError
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -65,7 +72,7 @@ def drift(lake: "Lake", tables: Collection[str] | None = None, commits: int = 50
             mend = "name the overlay that has it, or take the folder out of the lake"
             found.append(Drift(name, "warning", "no contract knows the table", mend))
         elif (handle := latest(lake, name)) is not None:
-            one = _as_of(contracts[name], version_of(handle))
+            one = _as_of(contracts[name], handle)
             sides = (_columns(handle, one), _properties(handle, one), _commits(lake, name, handle, commits))
             found += [Drift(name, *told) for told in (line for side in sides for line in side)]
     return found
@@ -83,14 +90,20 @@ def _folders(lake: "Lake") -> set[str]:
     return {name for name in names if lake.fs.exists(lake.path("tables", name, "_delta_log"))}
 
 
-def _as_of(contract: "Contract", version: int) -> "Contract":
-    """Return the contract that a table of a version is by, with what an overlay adds to that of today."""
-    packaged = contract if contract.overlay is not None else load_contracts().get(contract.table)
-    if packaged is None or not 0 < version < packaged.version:
+def _as_of(contract: "Contract", handle: DeltaTable) -> "Contract":
+    """Return the contract that a table is by, and what an overlay adds to it, as of the versions that the log says."""
+    version, added = version_of(handle), added_version_of(handle)
+    is_current = not 0 < version < contract.version
+    if is_current and added >= contract.added_version:
         return contract
-    own = {column.id for column in contract.columns} - {column.id for column in packaged.columns}
-    before = contract_at(contract.table, version, contract.overlay)
-    return replace(before, columns=(*before.columns, *(column for column in contract.columns if column.id in own)))
+    try:
+        before = contract_at(contract.table, contract.version if is_current else version, contract.overlay)
+        if contract.extended is None:
+            return before
+        own = added_at(contract.table, min(added, contract.added_version), contract.extended)
+    except MigrationError:  # of columns that only came nobody keeps what was before
+        return contract
+    return replace(before, columns=(*before.columns, *own.columns), retired=(*before.retired, *own.retired))
 
 
 def _columns(handle: DeltaTable, contract: "Contract") -> Iterator[Told]:
@@ -137,7 +150,7 @@ def _properties(handle: DeltaTable, contract: "Contract") -> Iterator[Told]:
     with asking(handle):
         told, protocol = handle.metadata().configuration, handle.protocol()
     meant = table_configuration(contract)
-    for key in sorted(told.keys() - meant.keys() - {CONTRACT_VERSION}):
+    for key in sorted(told.keys() - meant.keys() - {CONTRACT_VERSION, ADDED_VERSION}):
         yield (
             "warning",
             f"property {key} is {told[key]}, and ranklake sets none",

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow.compute as pc
 
 from ranklake.lake.delta.commit import files
-from ranklake.lake.delta.table_schema import version_of
-from ranklake.lake.delta.tables import NewerTableError, latest
+from ranklake.lake.delta.table_schema import added_version_of, version_of
+from ranklake.lake.delta.tables import latest, refuse_unfit
 from ranklake.lake.migrations.register import history, register
-from ranklake.lake.migrations.registry import chain, digest_at
+from ranklake.lake.migrations.registry import chain_of_all, digests_of
 from ranklake.lake.migrations.steps.step import MigrationError
 
 if TYPE_CHECKING:
@@ -85,12 +85,13 @@ def due(lake: "Lake", table: str | None = None) -> Iterator[Due]:
         handle = latest(lake, name)
         if handle is None:
             continue
-        version, wanted = version_of(handle), contracts[name].version
-        if version > wanted:
-            raise NewerTableError(name, version, wanted, handle.table_uri)
-        if version < wanted:
-            found += [(one, handle) for one in chain(name, max(version, 1), wanted, overlay=lake.overlay)]
-    for one, handle in sorted(found, key=lambda pair: pair[0].number):
+        wanted = contracts[name]
+        version, added = max(version_of(handle), 1), added_version_of(handle)
+        if version > wanted.version or added > wanted.added_version:
+            refuse_unfit(handle, wanted)
+        every = chain_of_all(wanted, version, added, overlay=lake.overlay)
+        found += [(one, handle) for one in every]
+    for one, handle in sorted(found, key=lambda pair: (not pair[0].is_of_added, pair[0].number)):
         _hold_digests(one, lake)
         every = files(handle)
         live = every if not one.is_metadata_only else every.slice(0, 0)
@@ -103,7 +104,8 @@ def due(lake: "Lake", table: str | None = None) -> Iterator[Due]:
 
 
 def _hold_digests(one: "Migration", lake: "Lake") -> None:
-    for version, meant in ((one.from_version, one.from_digest), (one.to_version, one.to_digest)):
-        if digest_at(one.table, version, lake.overlay) != meant:
+    versions, meant = (one.from_version, one.to_version), (one.from_digest, one.to_digest)
+    for version, said, found in zip(versions, meant, digests_of(one, lake.overlay), strict=True):
+        if found != said:
             what = f"version {version} of {one.table} is not the contract that the migration was written for"
             raise MigrationError(what, where=one.path, mend="restore the contract, or draft the migration again")

@@ -25,7 +25,7 @@ def former_names(contract: "Contract") -> Mapping[str, Former]:
     A name that a column has now is no former one, whatever it meant. Of two columns that had a name, it stands for the
     later one. Raises `ranklake.lake.migrations.steps.step.MigrationError` where migrations cannot be read.
     """
-    found = _up_to(contract.table, contract.version, registry.FOLDER, contract.overlay)
+    found = _up_to(contract, registry.FOLDER, contract.operators)
     return {name: one for name, one in found.items() if name not in contract}
 
 
@@ -53,10 +53,10 @@ def taken(one: "Migration") -> Mapping[str, Former]:
 
 
 @lru_cache(maxsize=256)
-def _up_to(table: str, version: int, folder: Path, overlay: "Overlay | None") -> Mapping[str, Former]:
+def _up_to(contract: "Contract", folder: Path, overlay: "Overlay | None") -> Mapping[str, Former]:
     found: dict[str, Former] = {}
     for one in registry.load_migrations(folder, overlay):
-        if one.table == table and one.to_version <= version:
+        if one.table == contract.table and one.to_version <= one.version_of(contract):
             found = _after(found, one)
     return MappingProxyType(found)
 

@@ -5,17 +5,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import yaml
 
+from ranklake.lake.contracts.load import table_names
 from ranklake.lake.contracts.model import Contract
+from ranklake.lake.delta.table_schema import added_version_of, version_of
 from ranklake.lake.migrations.steps.kinds import step_of
 from ranklake.lake.migrations.steps.rename_table import RenameTable
 from ranklake.lake.migrations.steps.repartition import by_date
 from ranklake.lake.migrations.steps.step import MigrationError, Names, Shapes, Step, shape_of, without
 
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+FIRST_OWN: Final = 10001
+"""Number of the first migration of an overlay."""
 _KEYS: Final = {"number": int, "name": str, "table": str, "from": int, "to": int, "digests": dict, "steps": list}
 
 
@@ -28,7 +35,8 @@ class Migration:
     number, name
         As in its file's name, ``0003_examples.yaml``.
     table, from_version, to_version
-        Which table's contract, and from which version to which; the second is the next.
+        Which table's contract, and from which version to which; the second is the next. Of columns that an overlay adds
+        to a table of ours: versions of these alone.
     from_digest, to_digest
         What `ranklake.lake.contracts.freeze.contract_digest` says of both contracts.
     steps
@@ -49,6 +57,19 @@ class Migration:
     steps: tuple[Step, ...]
     sha256: str
     path: str
+
+    @property
+    def is_of_added(self) -> bool:
+        """Whether it is of columns that an overlay adds to a table of ours."""
+        return is_of_added(self.number, self.table)
+
+    def version_in(self, handle: "DeltaTable") -> int:
+        """Return at which of its versions a table is; the first where the log says none."""
+        return added_version_of(handle) if self.is_of_added else max(version_of(handle), 1)
+
+    def version_of(self, contract: Contract) -> int:
+        """Return at which of its versions a contract is."""
+        return contract.added_version if self.is_of_added else contract.version
 
     @property
     def is_metadata_only(self) -> bool:
@@ -111,6 +132,11 @@ class Migration:
             unknown = step.unknown_before(unknown)
             rows = without(step.undone(rows), *unknown)
         return rows
+
+
+def is_of_added(number: int, table: str) -> bool:
+    """Say whether a migration of a number is of columns that an overlay adds to a table of ours."""
+    return number >= FIRST_OWN and table in table_names()
 
 
 def read_migration(path: Path) -> Migration:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.order import sort_names, sort_order
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.migrations.register import last_applied
-from ranklake.lake.migrations.registry import contract_at, load_migrations
+from ranklake.lake.migrations.registry import contract_at, ends_of, load_migrations
 from ranklake.lake.migrations.rewriting import plain, stored_rows, together
 from ranklake.lake.migrations.steps.convert import Convert
 from ranklake.lake.migrations.steps.step import MigrationError
@@ -78,7 +79,7 @@ def verify(lake: "Lake", table: str, computing: "Computing | None" = None) -> Pr
     came: dict[str, list[str]] = defaultdict(list)
     for old, new in plan.body["facts"]["pairs"]:
         came[old].append(new)
-    target = contract_at(table, one.to_version, lake.overlay)
+    target = _target(one, lake)
     for old, news in came.items():
         if not all(lake.fs.exists(lake.path("tables", table, path)) for path in (old, *news)):
             proof.gone += 1
@@ -93,6 +94,11 @@ def verify(lake: "Lake", table: str, computing: "Computing | None" = None) -> Pr
         _compare(proof, one, stored_rows(lake, table, before[old]), together(parts))
     _compute(proof, lake, target, plan.body["facts"].get("computed", []), computing)
     return proof
+
+
+def _target(one: "Migration", lake: "Lake") -> "Contract":
+    """Return the contract that rows were written under; the order of rows is ours, whoever's columns were migrated."""
+    return contract_at(one.table, contract(one.table).version) if one.is_of_added else ends_of(one, lake.overlay)[1]
 
 
 def _compute(

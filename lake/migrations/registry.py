@@ -3,22 +3,20 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
 
+from ranklake.errors import did_you_mean
 from ranklake.lake.contracts import freeze
 from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.contracts.overlay import SNAPSHOTS, Overlay
-from ranklake.lake.migrations.migration import Migration, hold, parse_migration, read_migration
+from ranklake.lake.migrations.migration import FIRST_OWN, Migration, hold, parse_migration, read_migration, shapes_after
 from ranklake.lake.migrations.steps.resort import Resort
 from ranklake.lake.migrations.steps.step import MigrationError
 
 FOLDER: Final = Path(__file__).parent
-FIRST_OWN: Final = 10001
-"""Number of the first migration of an overlay."""
-
 RELEASED: Final = "released.txt"
 """One line a migration, label and SHA-256: what stands there has run somewhere and never changes."""
 
@@ -39,11 +37,38 @@ def load_own(overlay: Overlay) -> tuple[Migration, ...]:
     read = (parse_migration(overlay.files[name].encode(), Path(overlay.origin, name)) for name in overlay.migrations)
     found = _in_order(read, FIRST_OWN)
     for one in found:
-        if one.table not in overlay.tables or one.table in table_names():
-            what = f"{one.table!r} is no whole table of the overlay"
-            raise MigrationError(what, where=one.path, mend="only those have versions of their own")
-        hold(one, *(contract_at(one.table, version, overlay) for version in (one.from_version, one.to_version)))
+        if one.table not in overlay.tables:
+            mend = did_you_mean(one.table, overlay.tables) or f"write {one.table}.yaml, its contract"
+            raise MigrationError(f"{one.table!r} is no table of the overlay", where=one.path, mend=mend)
+        old, new = ends_of(one, overlay)
+        hold(one, old, new)
+        if one.is_of_added:
+            _hold_added(one, old, new)
     return found
+
+
+def _hold_added(one: Migration, old: Contract, new: Contract) -> None:
+    """Raise `MigrationError` for steps of what an overlay adds that are about the whole table, or take our names.
+
+    So such migrations and ours touch different columns, and come to the same in either order.
+    """
+    for step in one.steps:
+        if isinstance(step, Resort):
+            what = f"{step.text}: the order of rows of {one.table} is not an overlay's"
+            raise MigrationError(what, where=one.path, mend="take the step out")
+    ours = _names_ever(one.table)
+    for place, step in enumerate(one.steps, 1):
+        if taken := sorted(ours.intersection(shapes_after(one.steps[:place], old, new))):
+            what = f"{step.text}: {taken[0]!r} is, or was, a column of ours"
+            raise MigrationError(what, where=one.path, mend="take another name")
+
+
+@cache
+def _names_ever(table: str) -> frozenset[str]:
+    """Return the names that columns of a packaged table have or had."""
+    today = contract(table)
+    every = [contract_at(table, version) for version in range(1, today.version + 1)]
+    return frozenset({name for one in every for name in one.names} | {gone.name for gone in today.retired})
 
 
 def _in_order(read: Iterable[Migration], first: int) -> tuple[Migration, ...]:
@@ -64,14 +89,22 @@ def _in_order(read: Iterable[Migration], first: int) -> tuple[Migration, ...]:
 
 
 def chain(
-    table: str, found: int, wanted: int, folder: Path | None = None, overlay: Overlay | None = None
+    table: str,
+    found: int,
+    wanted: int,
+    folder: Path | None = None,
+    overlay: Overlay | None = None,
+    *,
+    is_of_added: bool = False,
 ) -> tuple[Migration, ...]:
     """Return the migrations that lead a table from one version to another. Raises `MigrationError` where one lacks.
 
-    An operator's own table that has none follows by itself, so there is nothing to lead it.
+    An operator's own table that has none follows by itself, so there is nothing to lead it; nor are columns that an
+    overlay adds to a table of ours, with `is_of_added`, by versions of their own.
     """
-    steps = {one.from_version: one for one in load_migrations(folder, overlay) if one.table == table}
-    if not steps and table not in table_names():
+    every = (one for one in load_migrations(folder, overlay) if one.table == table)
+    steps = {one.from_version: one for one in every if one.is_of_added == is_of_added}
+    if not steps and (is_of_added or table not in table_names()):
         return ()
     for version in range(found, wanted):
         if version not in steps:
@@ -80,13 +113,39 @@ def chain(
     return tuple(steps[version] for version in range(found, wanted))
 
 
+def chain_of_all(
+    target: Contract, version: int, added_version: int, folder: Path | None = None, overlay: Overlay | None = None
+) -> tuple[Migration, ...]:
+    """Return the migrations that lead rows to a contract: first those of columns that an overlay adds to it.
+
+    So a name that it gave up is free when a later version of ours takes it. Raises `MigrationError` where one lacks.
+    """
+    own = chain(target.table, added_version, target.added_version, folder, overlay, is_of_added=True)
+    return (*own, *chain(target.table, version, target.version, folder, overlay))
+
+
+def ends_of(one: Migration, overlay: Overlay | None = None) -> tuple[Contract, Contract]:
+    """Return the contracts that a migration leads from and to. Raises `MigrationError`."""
+    at = added_at if one.is_of_added else contract_at
+    return at(one.table, one.from_version, overlay), at(one.table, one.to_version, overlay)
+
+
 def contract_at(table: str, version: int, overlay: Overlay | None = None) -> Contract:
     """Return the contract of a version: that of today, or what its snapshot keeps of an earlier one.
 
     Of a packaged table without what an overlay adds to it.
     """
     overlay = None if table in table_names() else overlay
-    today = contract(table, overlay)
+    return _at(contract(table, overlay), version, overlay)
+
+
+def added_at(table: str, version: int, overlay: Overlay | None = None) -> Contract:
+    """Return what an overlay adds to a packaged table under a version of it: these columns alone."""
+    return _at(contract(table, overlay).added, version, overlay)
+
+
+def _at(today: Contract, version: int, overlay: Overlay | None) -> Contract:
+    table = today.table
     if version == today.version:
         return today
     path, text = _snapshot(table, version, overlay)
@@ -97,7 +156,8 @@ def contract_at(table: str, version: int, overlay: Overlay | None = None) -> Con
         found = freeze.thaw(text)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise MigrationError("no snapshot of a contract", where=str(path), mend="restore the file") from None
-    return replace(found, sort=_sort_at(today, found), retention=today.retention, overlay=today.overlay)
+    whose = replace(found, overlay=today.overlay, extended=today.extended)
+    return replace(whose, sort=_sort_at(today, found), retention=today.retention)
 
 
 def _snapshot(table: str, version: int, overlay: Overlay | None) -> tuple[Path, str | None]:
@@ -113,7 +173,7 @@ def _snapshot(table: str, version: int, overlay: Overlay | None) -> tuple[Path, 
 def _sort_at(today: Contract, found: Contract) -> tuple[str, ...]:
     """Return what files of an earlier version are sorted by: no snapshot keeps it, so the steps since are followed."""
     names = today.sort
-    if today.overlay is None:
+    if names and today.overlay is None:
         with suppress(MigrationError):  # contracts of a working copy, or a migration that is only being drafted
             for one in reversed(chain(today.table, found.version, today.version)):
                 for step in reversed(one.steps):
@@ -121,9 +181,10 @@ def _sort_at(today: Contract, found: Contract) -> tuple[str, ...]:
     return tuple(name for name in names if name in found)
 
 
-def digest_at(table: str, version: int, overlay: Overlay | None = None) -> str:
-    """Return the digest of the contract of a version. Raises `MigrationError`."""
-    return freeze.contract_digest(contract_at(table, version, overlay))
+def digests_of(one: Migration, overlay: Overlay | None = None) -> tuple[str, str]:
+    """Return the digests of the contracts that a migration leads from and to. Raises `MigrationError`."""
+    old, new = ends_of(one, overlay)
+    return freeze.contract_digest(old), freeze.contract_digest(new)
 
 
 def problems(contracts: Mapping[str, Contract], folder: Path | None = None) -> Iterator[str]:

@@ -9,6 +9,7 @@ from ranklake.lake.migrations.steps.step import ColumnStep
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.overlay import Overlay
+    from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.migrations.steps.step import Step
 
 
@@ -19,7 +20,7 @@ class Change:
     Attributes
     ----------
     version
-        The first that has it.
+        The first that has it, in a word or two.
     columns
         Those that it is about, as they are called before and after it; none where it is about the table.
     what
@@ -28,7 +29,7 @@ class Change:
         Its label.
     """
 
-    version: int
+    version: str
     columns: tuple[str, ...]
     what: str
     migration: str
@@ -37,11 +38,15 @@ class Change:
 def told(table: str, overlay: "Overlay | None" = None) -> tuple[Change, ...]:
     """Return the changes of a table, oldest first. Raises `MigrationError` where migrations cannot be read."""
     return tuple(
-        Change(one.to_version, _columns(step), step.text, one.label)
+        Change(_version(one), _columns(step), step.text, one.label)
         for one in load_migrations(overlay=overlay)
         if one.table == table
         for step in one.steps
     )
+
+
+def _version(one: "Migration") -> str:
+    return f"{one.to_version} of added columns" if one.is_of_added else str(one.to_version)
 
 
 def _columns(step: "Step") -> tuple[str, ...]:

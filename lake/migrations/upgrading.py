@@ -15,24 +15,34 @@ if TYPE_CHECKING:
     from ranklake.lake.migrations.migration import Migration
 
 
-def is_changed(version: int, target: "Contract") -> bool:
+def is_changed(target: "Contract", version: int, added_version: int) -> bool:
     """Say whether rows of a segment of an older contract are not yet rows of this one."""
-    return version < target.version and bool(_between(target, version, registry.FOLDER, target.overlay))
+    return _is_older(target, version, added_version) and bool(_steps(target, version, added_version))
 
 
-def upgraded(rows: pa.Table, version: int, target: "Contract") -> pa.Table:
+def upgraded(rows: pa.Table, target: "Contract", version: int, added_version: int) -> pa.Table:
     """Return rows of a segment under the names, types and units of a contract. Raises an Arrow error."""
-    if version < target.version:
-        for migration in _between(target, version, registry.FOLDER, target.overlay):
+    if _is_older(target, version, added_version):
+        for migration in _steps(target, version, added_version):
             rows = migration.forward(rows)
     return rows
 
 
+def _is_older(target: "Contract", version: int, added_version: int) -> bool:
+    return version < target.version or added_version < target.added_version
+
+
+def _steps(target: "Contract", version: int, added_version: int) -> "tuple[Migration, ...]":
+    return _between(target, version, added_version, registry.FOLDER, target.operators)
+
+
 @lru_cache(maxsize=256)
-def _between(target: "Contract", version: int, folder: Path, overlay: "Overlay | None") -> "tuple[Migration, ...]":
+def _between(
+    target: "Contract", version: int, added_version: int, folder: Path, overlay: "Overlay | None"
+) -> "tuple[Migration, ...]":
     """Return the migrations that change rows; what none leads to (contracts of a working copy) is taken as it is."""
     try:
-        every = registry.chain(target.table, version, target.version, folder, overlay)
+        every = registry.chain_of_all(target, version, added_version, folder, overlay)
     except MigrationError:
         return ()
     return tuple(one for one in every if not one.is_metadata_only)

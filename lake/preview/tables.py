@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.migrations.registry import contract_at
+from ranklake.lake.migrations.registry import ends_of
 
 if TYPE_CHECKING:
     from ranklake.lake.migrations.migration import Migration
@@ -24,7 +24,7 @@ class TableDifference:
     migrations
         Labels of those that were tried on it.
     version_before, version_after
-        Of its contract.
+        Of its contract; where only columns of an overlay are migrated, of these.
     rows_before, rows_after, files_before, files_after, bytes_before, bytes_after
         As its log says.
     columns
@@ -47,7 +47,8 @@ class TableDifference:
 def table_difference(lake: "Lake", copy: "Lake", name: str, wanted: "Sequence[Migration]") -> TableDifference:
     """Return what migrations made of a table of a lake, in a copy of it."""
     mine = [one for one in wanted if one.table == name]
-    first, last = mine[0].from_version, mine[-1].to_version
+    lines = [some for is_added in (False, True) if (some := [one for one in mine if one.is_of_added == is_added])]
+    first, last = lines[0][0].from_version, lines[0][-1].to_version
     sizes = [_size(delta_table(one, name)) for one in (lake, copy)]
     (files_before, rows_before, bytes_before), (files_after, rows_after, bytes_after) = sizes
     return TableDifference(
@@ -61,7 +62,7 @@ def table_difference(lake: "Lake", copy: "Lake", name: str, wanted: "Sequence[Mi
         files_after,
         bytes_before,
         bytes_after,
-        tuple(_columns(lake, name, first, last)),
+        tuple(said for some in lines for said in _columns(lake, some[0], some[-1])),
     )
 
 
@@ -73,8 +74,9 @@ def _size(handle: Any) -> tuple[int, int, int]:  # noqa: ANN401 - a table's hand
     return live.num_rows, rows, size
 
 
-def _columns(lake: "Lake", table: str, first: int, last: int) -> Iterable[str]:
-    old, new = ({one.id: one for one in contract_at(table, version, lake.overlay).columns} for version in (first, last))
+def _columns(lake: "Lake", first: "Migration", last: "Migration") -> Iterable[str]:
+    ends = ends_of(first, lake.overlay)[0], ends_of(last, lake.overlay)[1]
+    old, new = ({one.id: one for one in end.columns} for end in ends)
     for id_ in sorted(old.keys() | new.keys()):
         before, after = old.get(id_), new.get(id_)
         if after is None and before is not None:

@@ -321,7 +321,7 @@ def _read(handle: "DeltaTable | None", contract: "Contract", role: Role | None) 
 
 def _with_back(lake: Lake, live: Mapping[str, pa.Table], every: Mapping[str, "Contract"]) -> dict[str, pa.Table]:
     """Return the files of tables of which rows came back from archives, with these. Raises `StaleRowsError`."""
-    back = files_back(lake, datetime.now(UTC).date(), {name: every[name].version for name in live})
+    back = files_back(lake, datetime.now(UTC).date(), {name: every[name].stamp for name in live})
     return {name: pa.concat_tables([live[name], *some], promote_options="default") for name, some in back.items()}
 
 

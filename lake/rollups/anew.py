@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from ranklake.lake.delta.commit import append_files
 from ranklake.lake.delta.integrity import DamagedFileError
 from ranklake.lake.delta.read import read_some
-from ranklake.lake.delta.table_schema import as_read, version_of
+from ranklake.lake.delta.table_schema import added_version_of, as_read, version_of
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.migrations.computing import Anew
 from ranklake.lake.plans.workers import InProcess
@@ -90,7 +90,10 @@ class _Asked:
     def is_fit(self, name: str) -> bool:
         """Say whether an input has the contract that the query is written for."""
         handle, wanted = latest(self.lake, name), self.lake.contract(name)
-        return handle is None or wanted.overlay is not None or max(version_of(handle), 1) == wanted.version
+        if handle is None or wanted.overlay is not None:
+            return True
+        versions = max(version_of(handle), 1), added_version_of(handle)
+        return versions == (wanted.version, wanted.added_version)
 
     def computed(self, days: Collection[date], workers: "Workers") -> dict[date, Anew]:
         """Return the dates that can be computed, written."""

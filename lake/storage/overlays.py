@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from ranklake.lake.contracts.diff import diff
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.freeze import structure
-from ranklake.lake.contracts.load import contract, load_contracts, load_metrics
+from ranklake.lake.contracts.load import contract, load_contracts, load_metrics, table_names
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.contracts.overlay import Overlay
 from ranklake.lake.storage.reachability import unreachable
@@ -109,7 +109,8 @@ def keep(lake: Place) -> int:
 def put_back(lake: Place, table: str, version: int) -> bool:
     """Have a lake know a table by an earlier version of its file again, and not what led from there; say if it could.
 
-    For who undid a migration of it. The folder of the operator stays: what it says counts where it is configured.
+    Of a table of ours: the columns that are added to it. For who undid a migration of it. The folder of the operator
+    stays: what it says counts where it is configured.
     """
     while True:
         number = newest(lake)
@@ -127,7 +128,10 @@ def put_back(lake: Place, table: str, version: int) -> bool:
 
 
 def _is_at(one: Overlay, table: str, version: int) -> bool:
-    return table in one.tables and contract(table, one).version == version
+    try:
+        return table in one.tables and _version(contract(table, one)) == version
+    except ContractError:  # of a column that has the name of one of ours by now
+        return False
 
 
 def packed(overlay: Overlay) -> bytes:
@@ -171,10 +175,11 @@ def _fault(name: str, known: Overlay, own: Overlay) -> ContractError | None:
         return None
     old, new = (structure(contract(name, one)) for one in (known, own.over(known)))
     where = f"{own.origin}/{name}.yaml"
-    if new.version < old.version:
-        what = f"version {new.version} of {name!r}, and the lake was written under version {old.version}"
+    before, after = _version(old), _version(new)
+    if after < before:
+        what = f"version {after} of {name!r}, and the lake was written under version {before}"
         return ContractError(what, where=where, mend="bring the newer file here")
-    is_migrated = _is_whole(new) and new.version > old.version and own.over(known).leads(name, old.version, new.version)
+    is_migrated = after > before and own.over(known).leads(name, before, after)
     for change in () if is_migrated else diff(old, new):
         if change.verdict != "safe" and change.what != _RETIRED:
             mend = (
@@ -182,11 +187,13 @@ def _fault(name: str, known: Overlay, own: Overlay) -> ContractError | None:
             )
             what = f"{change.item} {change.what}, and the lake was written under the other"
             return ContractError(what, where=where, mend=mend)
-    if _is_whole(new) and new.version == old.version and diff(old, new):
-        what = f"version {old.version} of {name!r} is not the one that the lake was written under"
-        return ContractError(what, where=where, mend=f"raise version to {old.version + 1}")
+    has_versions = name not in table_names() or after > 1
+    if has_versions and after == before and diff(old, new):
+        what = f"version {before} of {name!r} is not the one that the lake was written under"
+        return ContractError(what, where=where, mend=f"raise version to {before + 1}")
     return None
 
 
-def _is_whole(one: Contract) -> bool:
-    return not one.own_columns
+def _version(one: Contract) -> int:
+    """Return the version that an overlay's file says: of its table, or of what it adds to one of ours."""
+    return one.added_version if one.table in table_names() else one.version

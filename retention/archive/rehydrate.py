@@ -80,7 +80,7 @@ def rehydrate(
             raise NotApprovedError(REHYDRATIONS, name)
         require(lake, REHYDRATIONS, found)
     known = next((one for one in rehydrated(lake) if one.name == name), None)
-    versions = {one.table: as_read(latest(lake, one.table), lake.contract(one.table)).version for one in some}
+    versions = {one.table: as_read(latest(lake, one.table), lake.contract(one.table)).stamp for one in some}
     if known is not None and known.versions == versions:
         return known
     opened = [(one, *_opened(lake, one)) for one in some]
@@ -160,4 +160,5 @@ def _brought_back(lake: "Lake", name: str, one: Archive, place: "Lake", manifest
 def current_rows(place: "Lake", manifest: Manifest, file: dict[str, object], lake: "Lake") -> pa.Table:
     """Return the rows of an archived file under the names, types and units that its table has now."""
     target = as_read(latest(lake, manifest.table), lake.contract(manifest.table))
-    return upgraded(stored_rows(place, manifest.table, file), manifest.contract_version, target)
+    rows = stored_rows(place, manifest.table, file)
+    return upgraded(rows, target, manifest.contract_version, manifest.added_version)

@@ -87,6 +87,7 @@ class Stow:
             columns_of(self.contract),
             self.proposal,
             sorted_files(self._files),
+            self.contract.added_version,
         )
         self.place.put_if_absent(manifest.name, manifest.to_json())
         read_manifest(self.place, manifest.sha256)

@@ -62,7 +62,7 @@ def replaced(
             if pa.types.is_dictionary(field.type):  # its words stay where rows go
                 rest = rest.set_column(at, field.name, rest[field.name].cast(field.type.value_type))
         new = [
-            {"path": one.path, "size_bytes": one.size_bytes, "num_records": one.rows, "version": target.version}
+            {"path": one.path, "size_bytes": one.size_bytes, "num_records": one.rows, "version": target.stamp}
             | {"date": one.partition.isoformat()}
             for one in (append_files(lake, target, rest, number) if rest.num_rows else ())
         ]

@@ -19,6 +19,7 @@ from ranklake.lake.archives.register import made_by
 from ranklake.lake.archives.rehydrated import rehydrated, remove
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.model import versions_of_stamp
 from ranklake.lake.delta.commit import append_files
 from ranklake.lake.delta.read import read, read_some
 from ranklake.lake.delta.row_keys import key_columns
@@ -142,7 +143,7 @@ def _check(lake: "Lake", by: str, found: Cancellation) -> "WritePlan":
     for table in {file.table for file in one.files}:
         if table not in lake.contracts():
             raise CancelError(f"there is no table {table} any more", where=found.name, mend="configure its contract")
-        now = as_read(latest(lake, table), lake.contract(table)).version
+        now = as_read(latest(lake, table), lake.contract(table)).stamp
         newest = max((file.version or 0 for file in one.files if file.table == table), default=0)
         if newest > now:
             what = f"its rows of {table} are under contract version {newest}, and the table is under {now}"
@@ -194,7 +195,8 @@ def rows_of(lake: "Lake", target: "Contract", file: KeptFile) -> pa.Table:
 
     Raises `ranklake.lake.delta.integrity.DamagedFileError`.
     """
-    rows = upgraded(stored_rows(lake, file.table, file.row), file.version or target.version, target)
+    versions = versions_of_stamp(file.version or target.stamp)
+    rows = upgraded(stored_rows(lake, file.table, file.row), target, *versions)
     return rows if "date" in rows.column_names else rows.append_column("date", _days(file.day, rows.num_rows))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Final
 
 from sqlglot.dialects.postgres import Postgres
@@ -131,14 +132,14 @@ def table_at(name: str, versions: Mapping[int, Mapping[str, str]], steps: Mappin
     versions
         Types of columns, by name, by version.
     steps
-        What leads from a version to the next.
+        What leads from a version to the one after it.
     """
-    newest = max(versions)
+    every = sorted(versions)
     meanings = {}
-    for begin in sorted(versions):
+    for place, begin in enumerate(every):
         found: dict[str, Meaning] = {one: Meaning((Name(one),)) for one in versions[begin]}
-        for version in range(begin, newest):
-            types = {**versions[version + 1], **versions[version]}
+        for version, after in pairwise(every[place:]):
+            types = {**versions[after], **versions[version]}
             for step in steps.get(version, ()):
                 found = {one: _after(meaning, step, types) for one, meaning in found.items()}
         meanings[begin] = {one: meaning for one, meaning in found.items() if meaning != Meaning((Name(one),))}

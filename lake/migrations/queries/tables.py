@@ -6,9 +6,11 @@ from pathlib import Path
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.load import load_contracts
+from ranklake.lake.contracts.model import Contract
 from ranklake.lake.contracts.overlay import Overlay
+from ranklake.lake.migrations.migration import FIRST_OWN
 from ranklake.lake.migrations.queries.meanings import Renamed, Table, table_at
-from ranklake.lake.migrations.registry import contract_at, load_migrations
+from ranklake.lake.migrations.registry import added_at, contract_at, load_migrations
 from ranklake.lake.migrations.steps.step import MigrationError
 
 
@@ -52,23 +54,29 @@ def tables(
             raise MigrationError(f"no table has a version {version}", where=option, mend=f"the newest is {newest}")
     found = {}
     for name, contract in known.items():
-        mine = {one.from_version: one for one in every if one.table == name}
-        if chosen is not None:
-            mine = {version: one for version, one in mine.items() if one.label == chosen}
+        ours = [one for one in every if one.table == name and chosen in (None, one.label)]
+        mine = {one.from_version: one for one in ours if not one.is_of_added}
         last = max((one.to_version for one in mine.values()), default=contract.version)
         last = last if end is None else max(min(last, end), min(mine, default=last))
         first = min(min(mine, default=last), last) if begin is None else min(begin, last)
         first = max(first, min(mine, default=last))
-        versions = {
-            version: {column.name: column.type for column in contract_at(name, version, overlay).columns}
-            for version in range(first, last + 1)
-        }
+        added = [one for one in ours if one.is_of_added]
+        before = _types(added_at(name, added[0].from_version, overlay) if added else contract.added)
+        versions = {version: _types(contract_at(name, version, overlay)) | before for version in range(first, last + 1)}
         steps = {version: mine[version].steps for version in range(first, last) if version in mine}
+        for one in added:  # of what an overlay adds to a table of ours: after all versions of ours
+            steps[max(versions)] = one.steps
+            own = _types(added_at(name, one.to_version, overlay))
+            versions[FIRST_OWN + one.from_version] = _types(contract_at(name, last, overlay)) | own
         called = contract_at(name, last, overlay).name
-        for spoken in {name, called, *(contract_at(name, version, overlay).name for version in versions)}:
+        for spoken in {name, called, *(contract_at(name, version, overlay).name for version in range(first, last + 1))}:
             table = table_at(spoken, versions, steps)
             found[spoken] = replace(table, metrics=metrics or {}, called=called)
     return found
+
+
+def _types(contract: Contract) -> dict[str, str]:
+    return {column.name: column.type for column in contract.columns}
 
 
 def _found(label: str, labels: Sequence[str]) -> str:

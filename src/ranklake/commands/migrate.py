@@ -13,7 +13,6 @@ from ranklake.commands.migrate_queries import queries
 from ranklake.commands.options import contracts_option, dask_option, json_option, lake_option, overriding
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
-from ranklake.lake.contracts.load import table_names
 from ranklake.lake.governance import lifecycle
 from ranklake.lake.governance.identities import APPROVE
 from ranklake.lake.migrations import applying
@@ -64,7 +63,8 @@ def plan(context: Context, table: str | None, *, as_json: bool) -> int:
     for one, others in found:
         what = one.migration
         size = "metadata only" if not one.files else f"{one.rows:,} rows in {one.files:,} files, {one.bytes:,} bytes"
-        versions = f"{what.from_version} -> {what.to_version}"
+        added = "added columns " if what.is_of_added else ""
+        versions = f"{added}{what.from_version} -> {what.to_version}"
         click.echo(f"{what.label}: {what.table} {versions}, {size}, {one.cpu_s:.1f} CPU-s")
         for step in what.steps:
             click.echo(f"  {step.text}")
@@ -207,7 +207,8 @@ def _show(done: list[applying.Done], *, as_json: bool, verb: str) -> None:
         return
     for one in done:
         rows = f"{one.rows:,} rows written, plan {one.plan}"
-        click.echo(f"{one.label} {verb}: {one.table} has version {one.version}, {rows}")
+        version = f"has version {one.version}" + (" of added columns" if one.is_of_added else "")
+        click.echo(f"{one.label} {verb}: {one.table} {version}, {rows}")
     if not done:
         click.echo("nothing is due: every table has the contract of this release")
 
@@ -241,6 +242,11 @@ def verify(context: Context, table: str, *, as_json: bool) -> int:
     return 1 if found.faults else 0
 
 
+def _is_own(context: Context, table: str) -> bool:
+    """Say whether a table, or columns that are added to it, are an operator's: those have migrations of their own."""
+    return (found := context.contracts().get(table)) is not None and found.operators is not None
+
+
 @migrate.command()
 @click.argument("table")
 @click.argument("name")
@@ -251,9 +257,10 @@ def verify(context: Context, table: str, *, as_json: bool) -> int:
 def new(context: Context, table: str, name: str, folder: Path | None) -> None:
     """Draft the migration to the newest contract version of TABLE, from what the two contracts differ in.
 
-    Of a table of your own it goes into your folder of contracts, and leads from the version that the lake has.
+    Of a table of your own, or columns that you add to one of ours, it goes into your folder of contracts, and leads
+    from the version that the lake has.
     """
-    if table not in table_names() and table in context.contracts():
+    if folder is None and _is_own(context, table):
         path = drafting.draft_own(context.open_lake(), table, name)
         click.echo(f"wrote {path}; read it, correct it, then: ranklake migrate plan {table}")
         return

@@ -142,6 +142,8 @@ class SegmentFooter:
         The contract the rows were written under.
     run, attempt, rank, world_size, incarnation, segment
         Whose rows these are; as in the name.
+    added_version
+        Version of the columns that an overlay adds to a table of ours; not in the JSON where it is the first.
     ranks
         The least and the greatest rank of the rows, where an import put rows of several ranks together: the rank of
         the name is then 0, and `incarnation` is the file's. Empty, and not in the JSON, where all rows are `rank`'s.
@@ -192,6 +194,7 @@ class SegmentFooter:
     signer: str = ""
     mac: str = ""
     ranks: list[int] = field(default_factory=list)
+    added_version: int = 1
     format: int = FORMAT
 
     def clock_readings(self) -> list[ClockReading]:
@@ -205,6 +208,8 @@ class SegmentFooter:
             del facts["signer"], facts["mac"]
         if not self.ranks:
             del facts["ranks"]
+        if self.added_version == 1:
+            del facts["added_version"]
         return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
