@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 APP_ID: Final = "lake"
 PLAN_ID: Final = "plan"
+FENCE_ID: Final = "fence"
 MOST: Final = 2**40
 """Rows, and bytes, of one data file: what a log may say at most, so that sums over all files hold."""
 
@@ -43,6 +44,7 @@ _MERGED: Final = re.compile(rf"~(?P<sum>[0-9a-f]{{{_SUM_DIGITS}}})\.parquet$")
 
 _MOST_COMMITS: Final = 2**62
 """More than any lake will count, and room for the next number in 64 bits."""
+AGAIN: Final = "run it again"
 
 
 class LostRaceError(RanklakeError):
@@ -163,6 +165,21 @@ def swap_plan(
     return swap(table, number, add=add, remove=remove, metadata=metadata, data_change=data_change, also={PLAN_ID: plan})
 
 
+def fence(table: DeltaTable, plan: int) -> None:
+    """Have every commit fail that was computed from what was there before a plan; no row comes or goes.
+
+    Whoever computes a table from others notes the lake's last finished plan first, and gives it to `replace_files`.
+    Again for the same plan, or an earlier one, changes nothing. Raises `LakeUnreachableError`.
+    """
+    while (said(table, FENCE_ID) or 0) < plan:
+        try:
+            swap(table, number_of(table) + 1, also={FENCE_ID: plan}, metadata={"ranklake.plan": str(plan)})
+        except LostRaceError:  # a commit that came before it
+            continue
+        with asking(table):
+            table.update_incremental()
+
+
 def files(table: DeltaTable, partitions: Sequence[date] | None = None) -> pa.Table:
     """Return the table's live files: path, size_bytes, num_records, date (``date32``), and flat statistics.
 
@@ -242,15 +259,18 @@ def replace_files(
     *,
     metadata: Mapping[str, str] | None = None,
     expected_version: int | None = None,
+    since_plan: int | None = None,
 ) -> int:
     """Replace whole date partitions of a derived table by new files, in one commit.
 
     Files must all be of `partitions`; a partition without files becomes empty. Raises `LostRaceError` if the table
-    moved on since `expected_version`, or while committing; nothing is changed then, and the files stay behind, named by
-    no commit. Returns the new Delta version.
+    moved on since `expected_version`, or while committing, or if a plan after `since_plan` put up a `fence`; nothing is
+    changed then, and the files stay behind, named by no commit. Returns the new Delta version.
     """
     table = ensure_table(lake, contract)
     _refuse_other(lake, table, contract, expected_version)
+    if since_plan is not None and (said(table, FENCE_ID) or 0) > since_plan:
+        raise LostRaceError(f"rows that {contract.table} was computed from were erased", where=lake.uri, mend=AGAIN)
     outside = {file.partition for file in new} - set(partitions)
     if outside:
         raise ValueError(f"rows outside the partitions to replace: {sorted(outside)}")
@@ -262,7 +282,7 @@ def replace_files(
 
 def _refuse_other(lake: "Lake", table: DeltaTable, contract: "Contract", expected_version: int | None) -> None:
     if expected_version is not None and table.version() != expected_version:
-        raise LostRaceError(f"{contract.table} moved on", where=lake.uri, mend="run it again")
+        raise LostRaceError(f"{contract.table} moved on", where=lake.uri, mend=AGAIN)
 
 
 def append_files(lake: "Lake", contract: "Contract", rows: pa.Table, number: int) -> list[DataFile]:

@@ -36,7 +36,7 @@ class Item:
     table, partition_date
         Where; None if it is of none.
     about
-        Which bytes, slot file, or kind of files.
+        Which bytes, slot file, or kind of files; files with a table are keys of the subject, and its columns.
     rows, files
         How many.
     content_sha256
@@ -92,8 +92,8 @@ class Erasure(Proposal):
 
     @property
     def risk(self) -> Risk:
-        """What it puts at stake: rows of classes, for good."""
-        tables = {item.table for item in self.of(ROWS) if item.table}
+        """What it puts at stake: rows of classes, for good, and what keys sealed."""
+        tables = {item.table for item in self.of(ROWS, FILES) if item.table}
         return Risk(classes=frozenset(known for table in tables if (known := _class_of(table))))
 
     def of(self, *places: str) -> tuple[Item, ...]:

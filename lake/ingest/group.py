@@ -6,10 +6,12 @@ from datetime import datetime
 from typing import Any, Final
 
 from ranklake.lake.delta.data_file import DataFile
+from ranklake.lake.trust.lake_config import SubjectsSection
 from ranklake.lake.trust.limits import DEFAULT, Limits
 from ranklake.lake.trust.planned_segment import PlannedSegment
 from ranklake.lake.trust.writers import NOT_ASKED, Authenticator
 
+NO_SUBJECTS: Final = SubjectsSection()
 PIECE_BYTES: Final = 256 * 2**20
 """Decoded rows that a task holds. With a sorted row group, the writer's pages and the libraries, a worker then stays
 below 1 GiB."""
@@ -39,6 +41,8 @@ class Group:
         What one segment may ask.
     contracts
         Number of the overlay, among those that the lake keeps, by which rows are read; 0 for none.
+    subjects
+        Which columns are stored under keys of whom they tell, and where the keys are: references, no key.
     """
 
     lake_uri: str
@@ -54,6 +58,7 @@ class Group:
     piece_bytes: int = PIECE_BYTES
     limits: Limits = DEFAULT
     contracts: int = 0
+    subjects: SubjectsSection = NO_SUBJECTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -283,6 +283,7 @@ def _groups(lake: "Lake", plan: Plan, room: Room = ONE, authenticator: Authentic
                 piece_bytes=min(PIECE_BYTES, room.bytes_each // PIECE_SHARE),
                 limits=Limits.said(plan.body),
                 contracts=plan.body.get("contracts", 0),
+                subjects=lake.config.subjects,
             )
 
 

@@ -19,6 +19,7 @@ from ranklake.lake.ingest.group import Group
 from ranklake.lake.ingest.incoming import IncomingSegment
 from ranklake.lake.ingest.rejects import REJECTED_ROWS, reject_rows
 from ranklake.lake.storage.store import Lake
+from ranklake.lake.subjects.columns import sealer
 from ranklake.segments.segment import REFUSED, REFUSED_ROW
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Piece:
         self.files: list[DataFile] = []
         self.rejects: list[DataFile] = []
         self._lake, self._group, self._target = lake, group, target
+        self._sealed = sealer(lake, target)
         self._parts: list[Rows] = []
         self._bytes = self._rows = self._most_rows = 0
         self._seen: dict[SlotFile, Slots] = {}
@@ -85,6 +87,7 @@ class Piece:
         if group.store_rows and (good is None or good.any()):
             rows = rows if good is None else _chosen(rows, good)
             rows = rows.drop_columns([REFUSED, REFUSED_ROW]) if REFUSED in rows.column_names else rows
+            rows = rows if self._sealed is None else self._sealed(rows)
             self.files += write_days(self._lake, self._target, rows, group.plan)
 
     def _reject(
@@ -97,9 +100,8 @@ class Piece:
         for at in range(0, len(places), REJECTED_ROWS):
             some = pa.array(places[at : at + REJECTED_ROWS])
             digests = [owners[index].sha256 for index in whose[at : at + REJECTED_ROWS]]
-            table = reject_rows(
-                rows.take(some), verdict.take(some), digests, "ingest", self._target, group.plan, group.created
-            )
+            taken = rows.take(some) if self._sealed is None else self._sealed(rows.take(some))
+            table = reject_rows(taken, verdict.take(some), digests, "ingest", self._target, group.plan, group.created)
             self.rejects += append_files(self._lake, contract("rejects"), table, group.plan)
 
     def _first(self, owners: list[IncomingSegment], rows: pa.Table, starts: Slots) -> Mask | None:

@@ -42,7 +42,8 @@ def compact(group: Group) -> Compacted:
 
 
 def _compact(group: Group) -> Compacted:
-    lake = Lake.open(group.lake_uri, group.storage).configured(ingest=group.limits).under(group.contracts)
+    lake = Lake.open(group.lake_uri, group.storage).configured(ingest=group.limits, subjects=group.subjects)
+    lake = lake.under(group.contracts)
     spool = Spool(group.spool_uri, group.storage, lake.config)
     target = recorded_table(lake, group.table)
     paths = (path for row in group.segments for path in (row["path"], *row["others"]))

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 import ranklake
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import append_files, files, number_of, swap, swap_plan
+from ranklake.lake.delta.commit import append_files, fence, files, number_of, swap, swap_plan
 from ranklake.lake.delta.data_file import DataFile, plan_of
 from ranklake.lake.delta.read import read_some
 from ranklake.lake.delta.tables import delta_table, ensure_table, last_table, refuse_unfit
@@ -93,7 +93,7 @@ def compose(
     for table, rows in gone.items():
         account[table] = -int(pc.sum(rows["num_records"]).as_py() or 0)
     for file in add:
-        if file.table in gone:
+        if file.table in gone and not (file.table == FOLDED and (facts or {}).get(FOLDED)):
             account[file.table] += file.rows
     if purge and not set(gone) <= set(live or {}):
         raise ValueError("to purge, all live files must be given in live")
@@ -142,6 +142,8 @@ def execute(lake: "Lake", plan: Plan, _workers: object = None, _progress: object
         carry_out(unit, partial(_commit, lake, plan, table, add, remove, metadata))
     if plan.body["purge"]:
         carry_out(Unit("purge", detail=f"files that {detail} took out"), partial(purge, lake, plan))
+    if KINDS[plan.kind].fences:
+        carry_out(Unit("commit", detail=f"fences of {detail}"), partial(_fence, lake, plan))
     finish = partial(_finish, lake, plan, added, removed.get(LEDGER), metadata)
     carry_out(Unit("commit", LEDGER, detail=detail, writes=data_change), finish)
 
@@ -149,10 +151,20 @@ def execute(lake: "Lake", plan: Plan, _workers: object = None, _progress: object
 def _commit(
     lake: "Lake", plan: Plan, table: str, add: list[DataFile], remove: pa.Table | None, metadata: Mapping[str, str]
 ) -> None:
-    handle = ensure_table(lake, lake.contract(table))
+    known = lake.contract(table)
+    handle = ensure_table(lake, known)
+    if known.kind == "derived" and add and not _are_live(handle, remove):
+        add, remove = [], None  # a rollup replaced them meanwhile; beside its rows they would stand twice
     data_change = _changes_data(plan)
     if data_change or _are_live(handle, remove):
         swap_plan(handle, plan.number, add=add, remove=remove, metadata=metadata, data_change=data_change)
+
+
+def _fence(lake: "Lake", plan: Plan) -> None:
+    """Have rollups begin anew that read what was there before the plan, those that never wrote among them."""
+    for known in lake.contracts().values():
+        if known.kind == "derived":
+            fence(delta_table(lake, known.table) or ensure_table(lake, known), plan.number)
 
 
 def _changes_data(plan: Plan) -> bool:

@@ -87,6 +87,8 @@ class PlanKind:
         ``module:function`` that checks a plan that was found against the lake (`ranklake.lake.plans.verification`).
     purges_dates
         Whether a plan that deletes files deletes all that its dates hold from before, too; else those that it names.
+    fences
+        Whether nothing that was computed before it may be committed after it (`ranklake.lake.delta.commit.fence`).
     """
 
     name: str
@@ -97,6 +99,7 @@ class PlanKind:
     execute: str
     verify: str
     purges_dates: bool = True
+    fences: bool = False
 
     @property
     def removes_rows(self) -> bool:
@@ -192,6 +195,7 @@ ERASURE: Final = PlanKind(
     execute=_COMMITS,
     verify="ranklake.lake.governance.erasure_verification:verify_erasure",
     purges_dates=False,
+    fences=True,
 )
 
 

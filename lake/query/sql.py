@@ -22,6 +22,7 @@ from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.query.admission import admit, as_classified_now, pseudonyms_for
 from ranklake.lake.query.as_of import AsOf
 from ranklake.lake.query.called import FormerTable, TableNames
+from ranklake.lake.query.clear import Clear
 from ranklake.lake.query.engine import BATCH_ROWS, DataFrame, SessionContext, SQLOptions, engine
 from ranklake.lake.query.errors import NotReadOnlyError, QueryError, explained, veiled
 from ranklake.lake.query.former import FormerOf, add_former, without_former
@@ -177,7 +178,10 @@ def answer(  # noqa: PLR0913 - what may be said of a query
     live |= _with_back(lake, live, every) if rehydrated else {}
     pseudonyms = pseudonyms_for(role, (every[name] for name in names), lake.config.masking.key)
 
+    clear = Clear(lake, text, role)
+
     def asked(ctx: SessionContext) -> DataFrame:
+        clear.put(ctx)
         for name, meant in (views or {}).items():
             ctx.register_view(name, ctx.sql_with_options(meant, READ_ONLY))
         frame = ctx.sql_with_options(text, READ_ONLY, param_values=dict(params or {}))

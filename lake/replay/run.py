@@ -212,6 +212,7 @@ class _Composer:
                         authenticator=Authenticator(self.lake.config.encryption_key),
                         limits=self.lake.config.ingest,
                         contracts=self.lake.keep_overlay(),
+                        subjects=self.lake.config.subjects,
                     ),
                     days,
                 )

@@ -187,7 +187,8 @@ class _Written(Work):
 
     def __init__(self, asked: _Asked, crew: "Workers", *, anyway: bool = True) -> None:
         lineage = Lineage(asked.lake)
-        super().__init__(asked.lake, asked.rollup, asked.inputs, asked.output, lineage, crew, anyway=anyway)
+        read = asked.rollup, asked.inputs, asked.output
+        super().__init__(asked.lake, *read, lineage, crew, since_plan=asked.tables.since_plan, anyway=anyway)
         self.files: dict[date, list[DataFile]] = {}
         self.days: set[date] = set()
 

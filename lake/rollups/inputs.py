@@ -24,6 +24,7 @@ from ranklake.lake.delta.commit import files, files_digest, number_of
 from ranklake.lake.delta.read import read, read_some
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.governance.holds import holds
+from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.query.scan import NO_FILES, live_files
 
 if TYPE_CHECKING:
@@ -192,10 +193,15 @@ class Tables:
 
     On an object store each look at a table takes requests, and a run asks for the same tables again and again. A rollup
     that wrote its table says so by `changed`.
+
+    Attributes
+    ----------
+    since_plan
+        The lake's last finished plan before any table was looked at.
     """
 
     def __init__(self, lake: "Lake") -> None:
-        self.lake = lake
+        self.lake, self.since_plan = lake, last_finished(lake)
         self._snapshots: dict[str, Snapshot] = {}
 
     def snapshot(self, name: str) -> Snapshot:

@@ -149,7 +149,8 @@ class _Round:
             tables.changed(rollup.name)
         output = tables.snapshot(rollup.name)
         state = {} if self._full else self._lineage.recorded(rollup, output)
-        work = Work(tables.lake, rollup, inputs, output, self._lineage, self._crew, urgency=urgency)
+        since = tables.since_plan
+        work = Work(tables.lake, rollup, inputs, output, self._lineage, self._crew, since_plan=since, urgency=urgency)
         if rollup.scope == "partition":
             work.begin_days(due_days(rollup, inputs, output, state, tables.retired), tables.kept_back)
         elif changed_inputs(rollup, inputs, output, state, tables.retired) is not None:
@@ -216,7 +217,7 @@ def _recompute(
         due = due_days(rollup, inputs, output, {}, gone)
         due = {day: found for day, found in due.items() if day in days and day not in frozen}
         if not dry_run:
-            work = Work(lake, rollup, inputs, output, lineage, InProcess(), anyway=True)
+            work = Work(lake, rollup, inputs, output, lineage, InProcess(), since_plan=tables.since_plan, anyway=True)
             work.begin_days(due)
             work.finish()
             if work.damaged:
@@ -233,7 +234,7 @@ def _recompute(
     starts = {run: day for run, day in runs.starts.items() if run in mine}
     old_days = frozenset(row["date"] for row in rows if row["run"] in mine)
     if mine and not dry_run:
-        work = Work(lake, rollup, inputs, output, lineage, InProcess(), anyway=True)
+        work = Work(lake, rollup, inputs, output, lineage, InProcess(), since_plan=tables.since_plan, anyway=True)
         work.begin_runs({}, gone, Due(starts, frozenset(mine), old_days, {}))
         work.finish()
     return sorted({*starts.values(), *old_days}), sorted(kept)

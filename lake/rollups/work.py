@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.commit import replace_files
+from ranklake.lake.delta.commit import LostRaceError, replace_files
 from ranklake.lake.plans.units import Unit, carry_out
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.declaration import Rollup
@@ -17,6 +17,7 @@ from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, day_of
 from ranklake.lake.rollups.kept_back import without
 from ranklake.lake.rollups.lineage import Lineage, State, commit_metadata
 from ranklake.lake.rollups.tasks import ROW_CPU_S, TASK_CPU_S, Computed, DaysTask, Output, RunsTask, compute, files_for
+from ranklake.lake.storage.removal import delete
 
 if TYPE_CHECKING:
     from ranklake.lake.delta.integrity import Damage
@@ -37,13 +38,15 @@ class Work:
     ----------
     crew
         Who computes, where there is enough to do.
+    since_plan
+        The lake's last finished plan before any input was looked at; an erasure after it makes all this void.
     urgency
         How many rollups wait for this one, one after the other.
     anyway
         Whether dates that come out as they were are replaced, too.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that it takes to bring a rollup up to date
         self,
         lake: "Lake",
         rollup: Rollup,
@@ -52,12 +55,13 @@ class Work:
         lineage: Lineage,
         crew: "Workers",
         *,
+        since_plan: int,
         urgency: int = 0,
         anyway: bool = False,
     ) -> None:
         self.lake, self.rollup, self.inputs = lake, rollup, inputs
         self.contract = rollup.contract
-        self.lineage, self.urgency = lineage, urgency
+        self.lineage, self.since_plan, self.urgency = lineage, since_plan, urgency
         self.version = output.version
         self.replaced: list[date] = []
         self.computed = self.rows = 0
@@ -187,9 +191,15 @@ class Work:
                 days,
                 metadata=commit_metadata(self.rollup, state),
                 expected_version=None if self.version == ABSENT else self.version,
+                since_plan=self.since_plan,
             )
             unit = Unit("commit", self.rollup.name, tuple(days), reads=self.rollup.tables, writes=True)
-            self.version = carry_out(unit, swap)
+            try:
+                self.version = carry_out(unit, swap)
+            except LostRaceError:
+                for file in files:  # no commit names them, and they may hold what was erased meanwhile
+                    delete(self.lake, self.lake.path("tables", file.table, file.path))
+                raise
             self.replaced += days
             self.rows += sum(file.rows for file in files)
         if state:

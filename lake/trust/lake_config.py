@@ -88,6 +88,22 @@ class MaskingSection:
 
 
 @dataclass(frozen=True, slots=True)
+class SubjectsSection:
+    """Columns that are stored under keys of the people whom they tell of; see docs/subjects.md."""
+
+    keys: str = field(default="", metadata={"variable": "RANKLAKE_SUBJECT_KEYS"})
+    """Folder or URI of the keys, outside of the lake and of what copies it. Empty: no column is stored so."""
+    copies: tuple[str, ...] = ()
+    """Further places that have each key, too. Name every copy that you keep: a key is forgotten in all of them."""
+    wrap: str = field(default="", metadata={"variable": "RANKLAKE_SUBJECT_WRAP"})
+    """Where the keys are that wrap them: ``file:/path``, ``env:NAME`` or ``command:/path``, the newest first. Keys that
+    were used stay there."""
+    columns: tuple[str, ...] = ()
+    """Columns, such as ``runs.user`` (the person whom it names) or ``runs.command_line by user`` (of whom another
+    column of the row names)."""
+
+
+@dataclass(frozen=True, slots=True)
 class PlansSection:
     """Whether plans are sealed with a key that writers of the bucket need not have."""
 
@@ -150,7 +166,7 @@ class LakeConfig:
 
     Attributes
     ----------
-    spool, contracts, cost, audit, approvals, plans, query, masking, ingest, quality
+    spool, contracts, cost, audit, approvals, plans, query, masking, subjects, ingest, quality
         The sections.
     encryption_key
         Where the keys of encrypted segments are, ``[capture] encryption_key``; see `ranklake.segments.keys`.
@@ -166,6 +182,7 @@ class LakeConfig:
     plans: PlansSection = field(default_factory=PlansSection)
     query: QuerySection = field(default_factory=QuerySection)
     masking: MaskingSection = field(default_factory=MaskingSection)
+    subjects: SubjectsSection = field(default_factory=SubjectsSection)
     ingest: Limits = field(default_factory=Limits)
     quality: QualitySection = field(default_factory=QualitySection)
     encryption_key: str = ""

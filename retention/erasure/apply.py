@@ -1,8 +1,9 @@
 """Applies an erasure: rows go by one numbered plan, then every other trace; then everything is searched anew.
 
     approved? same subject? same rows? ─▶ audit row (begun) ─▶ one numbered plan: rows out of tables, names out of
-        ``segments``, raw bytes, the register's row ─▶ shares, logs, plans, old versions, hints, spool, folders
-        ─▶ a search of every file ─▶ a certificate, named by its digest ─▶ audit row
+        ``segments``, raw bytes, the register's row, fences ─▶ what rollups brought meanwhile ─▶ shares, keys, logs,
+        plans, old versions, hints, spool, folders ─▶ a search of every file
+        ─▶ a certificate, named by its digest ─▶ audit row
 
 Whoever dies on the way leaves what the next call for the same erasure finishes: the plan is finished by whoever finds
 it, what comes after is done again until the search finds nothing.
@@ -31,10 +32,12 @@ from ranklake.lake.plans.ledger import row_files
 from ranklake.lake.shares.withdrawal import withdraw
 from ranklake.retention.erasure.certificate import Certificate, certify
 from ranklake.retention.erasure.kept import kept_hits, replaced
-from ranklake.retention.erasure.places import Done, erase_files
+from ranklake.retention.erasure.keys import PLACE, forget_keys
+from ranklake.retention.erasure.places import FORGOTTEN, Done, erase_files
 from ranklake.retention.erasure.plan import Found, find, member_check, planned, refuse_unfit
 from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.rows import rewritten
+from ranklake.retention.erasure.settling import settle
 from ranklake.retention.erasure.subject import OtherSubjectError
 
 if TYPE_CHECKING:
@@ -104,9 +107,12 @@ def apply(
         return partial(_write, lake, erasure, subject, by, now)
 
     erasure, fresh = lifecycle.apply(lake, ERASURES, name, by, check, single_operator=single_operator, signing=signing)
+    settle(lake, subject)
     withdraw(lake)
     holds = member_check(lake, subject)
-    done = erase_files(reach, subject, reach.each(subject), holds, erasure.name)
+    keys = forget_keys(lake, subject)
+    done = [Done(PLACE, FORGOTTEN, keys)] if keys else []
+    done += erase_files(reach, subject, reach.each(subject), holds, erasure.name)
     certificate = certify(reach, subject, erasure, done, progress=progress)
     details = {"certificate": certificate.name, "is_clean": certificate.is_clean}
     audit.record(lake, by, CERTIFIED, name, None, details, once=True, once_for=certificate.name)

@@ -22,6 +22,8 @@ from ranklake.lake.governance.statements import lake_identity
 from ranklake.lake.governance.steps import Step, recorded_actions
 from ranklake.lake.plans.action_plan import QUARANTINED
 from ranklake.lake.plans.plan import read_plan
+from ranklake.lake.subjects.store import known_columns
+from ranklake.retention.erasure.keys import PLACE, key_store, keys_left
 from ranklake.retention.erasure.reach import Reach, why_it_stays
 from ranklake.retention.traces.search import told_of
 
@@ -107,6 +109,7 @@ def certify(
     left = [one for one in every if not (one.counts and _may_stay(lake, subject, one))]
     stays = [one for one in every if one.counts and _may_stay(lake, subject, one)]
     found, kept = told_of(left, subject.sought), told_of(stays, subject.sought)
+    keys = [{"place": PLACE, "where": uri, "files": 1, "count": 1} for uri in keys_left(lake, subject)]
     facts = {
         "format": FORMAT,
         "lake": lake_identity(lake),
@@ -119,11 +122,12 @@ def certify(
         "steps": [_step(step) for step in _steps(lake, erasure)],
         "files": _files(lake, erasure),
         "places": [one.plain() for one in done],
+        "keys": _keys(lake),
         "search": {
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "files": len([one for one in every if not one.source.is_folder]),
-            "is_clean": not found.found,
-            "found": [_shown(one) for one in found.found],
+            "is_clean": not found.found and not keys,
+            "found": [*map(_shown, found.found), *keys],
             "unsearched": [_shown(one) for one in found.unsearched],
             "stays": [_shown(one) for one in kept.found],
         },
@@ -153,6 +157,13 @@ def _may_stay(lake: "Lake", subject: "Subject", one: "Searched") -> bool:
         return True
     columns = {where for where in one.counts if where.startswith("column ")}
     return subject.run is not None and columns == set(one.counts) and "column run" not in columns
+
+
+def _keys(lake: "Lake") -> dict[str, Any]:
+    """Return which columns are under keys of subjects, and the places in which keys were looked for."""
+    store = key_store(lake)
+    places = [] if store is None else [one.uri for one in store.places]
+    return {"columns": sorted(known_columns(lake)), "places": places}
 
 
 def _steps(lake: "Lake", erasure: Erasure) -> Iterable[Step]:

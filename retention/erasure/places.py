@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from ranklake.retention.traces.search import Searched
 
 DELETED, REDACTED, RENEWED, REWRITTEN = "deleted", "values taken out", "made anew", "written without the rows"
+FORGOTTEN: Final = "forgotten"
 _HINTS: Final = frozenset({"known", "rounds", "migrating", "attempts", "queries"})
 _CHECKPOINT: Final = ".checkpoint"
 _WAL: Final = "-wal"

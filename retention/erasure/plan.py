@@ -20,6 +20,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.retention.erasure.archived import hits
 from ranklake.retention.erasure.held import refuse_held
 from ranklake.retention.erasure.kept import kept_hits
+from ranklake.retention.erasure.keys import key_items, refuse_held_keys
 from ranklake.retention.erasure.reach import Reach, why_it_stays
 from ranklake.retention.erasure.rows import Going, going
 from ranklake.retention.erasure.spooled import as_items, refuse_waiting, slot_files
@@ -105,6 +106,7 @@ def make_plan(
         *planned(lake, found),
         *as_items(recorded),
         *_counted(lake, subject, found.files),
+        *key_items(lake, subject),
     ]
     if len(items) == 1:
         raise NothingToEraseError
@@ -133,7 +135,9 @@ def propose(lake: "Lake", erasure: Erasure, by: str, signing: Signing = NOT_SIGN
 def refuse_unfit(reach: Reach, subject: "Subject", found: Found, today: date | None) -> None:
     """Raise `HeldError` or `NotIngestedError` where nothing may be erased (yet)."""
     archived, kept = list(hits(reach.lake, found.files)), list(kept_hits(reach.lake, found.files))
-    refuse_held(reach.lake, subject, found.rows, found.raw, archived, kept, today or datetime.now(UTC).date())
+    today = today or datetime.now(UTC).date()
+    refuse_held(reach.lake, subject, found.rows, found.raw, archived, kept, today)
+    refuse_held_keys(reach, subject, today)
     refuse_waiting(reach.lake, reach.spool, reach.spooled(found.files))
 
 

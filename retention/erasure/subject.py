@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from unicodedata import normalize
 
@@ -39,11 +39,14 @@ class Subject:
         How the values are looked for: as words.
     run
         The run, where it is one; else None.
+    names
+        The values of a person, in small letters.
     """
 
     sha256: str
     sought: Needles
     run: str | None = None
+    names: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def pseudonym(self) -> str:
@@ -77,4 +80,4 @@ def subject_under(identity: str, values: Iterable[str], run: str | None = None) 
     said = sorted({normalize("NFC", value.strip()).casefold() for value in given if value.strip()})
     text = "\n".join(["person" if run is None else "run", *said])
     digest = hashlib.scrypt(text.encode(), salt=identity.encode(), n=_COST, r=8, p=1, dklen=32)
-    return Subject(digest.hex(), sought, run)
+    return Subject(digest.hex(), sought, run, () if run is not None else tuple(said))

@@ -28,6 +28,7 @@ from ranklake.lake.trust.lake_config import (
     QualitySection,
     QuerySection,
     SpoolSection,
+    SubjectsSection,
 )
 from ranklake.lake.trust.limits import Limits
 from ranklake.lake.trust.writers import Prefix
@@ -114,6 +115,7 @@ class Config:
     query: QuerySection = field(default_factory=QuerySection)
     shares: SharesSection = field(default_factory=SharesSection)
     masking: MaskingSection = field(default_factory=MaskingSection)
+    subjects: SubjectsSection = field(default_factory=SubjectsSection)
     cost: CostSection = field(default_factory=CostSection)
     audit: AuditSection = field(default_factory=AuditSection)
     approvals: ApprovalsSection = field(default_factory=ApprovalsSection)

@@ -87,7 +87,8 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "governance": {"audit", "contracts", "delta", "plans", "storage", "trust"},
     "archives": {"contracts", "delta", "governance", "plans", "storage"},
     "maintenance": {"audit", "contracts", "delta", "governance", "plans", "spool", "storage", "usage"},
-    "query": {"archives", "contracts", "delta", "storage"},
+    "subjects": {"contracts", "delta", "governance", "storage"},
+    "query": {"archives", "contracts", "delta", "storage", "subjects"},
     "roles": {"contracts", "query"},
     "grants": {"audit", "contracts", "delta", "governance", "storage", "usage"},
     "shares": {"audit", "contracts", "delta", "governance", "plans", "query", "storage"},
@@ -100,7 +101,9 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "pseudonyms": {"rollups"},
     "preview": {"contracts", "delta", "migrations", "plans", "rollups", "storage"},
     "ask": {"life", "migrations", "query", "storage", "usage"},
-    "ingest": {"audit", "contracts", "delta", "maintenance", "migrations", "plans", "spool", "storage", "trust"},
+    "ingest": {
+        *("audit", "contracts", "delta", "maintenance", "migrations", "plans", "spool", "storage", "subjects", "trust")
+    },
     "replay": {
         *("contracts", "delta", "governance", "ingest", "plans", "query", "rollups", "spool", "storage", "trust")
     },

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -11,6 +12,8 @@ from ranklake.commands.erase_certificate import certificate
 from ranklake.commands.erase_steps import apply, approve, list_, plan
 from ranklake.commands.options import json_option, lake_option, spool_option
 from ranklake.context import Context
+from ranklake.lake.subjects.state import key_state
+from ranklake.retention.erasure.keys import key_traces
 from ranklake.retention.traces.search import Trace, search
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
@@ -51,13 +54,14 @@ def find(context: Context, values: tuple[str, ...], folders: tuple[Path, ...], *
 
     Reads them from standard input, one a line, where VALUE is -, so that no list of processes and no history of the
     shell has them. Looks into tables, old versions, logs, statistics, plans, quarantine, segments and packs, in letters
-    of either case, and in JSON, HTML, URLs, base64 and hex. Hashes and pseudonyms of a value are not found. No value is
-    shown. Exits 1 if anything is found, or could not be looked into.
+    of either case, and in JSON, HTML, URLs, base64 and hex. Hashes and pseudonyms of a value are not found; keys of
+    subjects are. No value is shown. Exits 1 if anything is found, or could not be looked into.
     """
     given = sys.stdin.read().splitlines() if values == ("-",) else values
     lake, spool = context.open_lake(), context.spool() if context.has_spool else None
     with progress_bar("search") as progress:
         done = search(lake, spool, given, (*context.own_folders, *folders), progress=progress)
+    done = replace(done, found=(*done.found, *key_traces(lake, given)))
     if as_json:
         show_json(done.plain())
         return 0 if done.is_clean else 1
@@ -68,6 +72,27 @@ def find(context: Context, values: tuple[str, ...], folders: tuple[Path, ...], *
     places = counted(len({one.place for one in done.found}), "kind") + " of places"
     click.echo(f"{counted(done.files, 'file')} searched: {f'found in {places}' if done.found else 'nothing found'}")
     return 0 if done.is_clean else 1
+
+
+@erase.command()
+@lake_option
+@json_option
+@with_context
+def keys(context: Context, *, as_json: bool) -> int:
+    """Say what became of the keys that columns are stored under: how many are there, forgotten, damaged, lost.
+
+    Exits 1 if one is damaged or lost: restore its file from a backup, or erase whom it was of.
+    """
+    state = key_state(context.open_lake())
+    if as_json:
+        show_json(state.plain())
+        return 0 if state.is_sound else 1
+    for where, wrong in state.faults:
+        click.echo(f"{where}: {wrong}")
+    for column, rows in state.lost:
+        click.echo(f"{column}: {counted(rows, 'row')} under keys that are lost; restore them from a backup")
+    click.echo(f"{counted(state.keys, 'key')} of subjects, {state.forgotten:,} forgotten")
+    return 0 if state.is_sound else 1
 
 
 def _table(some: Iterable[Trace]) -> None:

@@ -79,6 +79,11 @@ class Key:
         """What pseudonyms are made with; see `ranklake.masking.pseudonyms`."""
         return self._derive(b"mask")
 
+    @property
+    def subject_secret(self) -> bytes:
+        """What subjects are looked up by; see `ranklake.lake.subjects.store`."""
+        return self._derive(b"subject")
+
     def seed(self, clear: bytes, bound_to: bytes) -> bytes:
         """Return the keyed hash of a message and of what it is bound to."""
         said = len(bound_to).to_bytes(8) + bound_to + hashlib.sha256(clear).digest()

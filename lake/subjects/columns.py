@@ -1,0 +1,153 @@
+"""Columns under keys of subjects: which, whose each value is, and rows with them sealed or in clear again."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from ranklake.errors import did_you_mean
+from ranklake.lake.storage.reachability import LakeError
+from ranklake.lake.subjects.keys import NotSealedError, sealed_by
+from ranklake.lake.subjects.store import KeyStore, know, known_columns
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.storage.store import Lake
+
+_SAID: Final = re.compile(r"([a-z_][a-z0-9_]*)\.([a-z_][a-z0-9_]*)(?: by ([a-z_][a-z0-9_]*))?")
+_CLASSES: Final = frozenset({"pseudonymous", "personal"})
+
+
+class SubjectColumnError(LakeError):
+    """A column under ``[subjects]`` that cannot be stored under keys of subjects."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealedColumn:
+    """A column that is sealed, and the column that names whose its values are: itself, or another of the row."""
+
+    table: str
+    name: str
+    by: str
+
+
+def run_subject(run: str) -> str:
+    """Return the subject of values of which no person is named: their run."""
+    return f"run {run}"
+
+
+def sealed_columns(contracts: Mapping[str, "Contract"], said: Sequence[str]) -> tuple[SealedColumn, ...]:
+    """Return the columns that a configuration names. Raises `SubjectColumnError` for the first that cannot be."""
+    return tuple(_column(contracts, one) for one in said)
+
+
+def _column(contracts: Mapping[str, "Contract"], said: str) -> SealedColumn:
+    where, mend = "[subjects] columns", "write table.column, or table.column by another-column"
+    found = _SAID.fullmatch(" ".join(said.split()))
+    if found is None:
+        raise SubjectColumnError(f"{said!r} is no column", where=where, mend=mend)
+    table, name, by = found[1], found[2], found[3] or found[2]
+    contract = contracts.get(table)
+    if contract is None:
+        raise SubjectColumnError(f"no table {table!r}", where=where, mend=did_you_mean(table, contracts))
+    columns = {one.name: one for one in contract.columns}
+    for one in (name, by):
+        if one not in columns:
+            raise SubjectColumnError(f"{table} has no column {one!r}", where=where, mend=did_you_mean(one, columns))
+    column = columns[name]
+    faults = {
+        f"{table} is not recorded by ranks": not contract.envelope,
+        f"{table}.{name} is {column.class_}, and tells of nobody": column.class_ not in _CLASSES,
+        f"{table}.{name} is no text": column.type != "string",
+        f"{table}.{by} is no text": columns[by].type != "string",
+        f"{table}.{name} is {column.format}, and would not be any more": column.format is not None,
+        f"{table}.{name} has checks, which sealed values would not pass": bool(column.checks),
+        f"{table}.{name} tells rows apart": name in contract.grain,
+    }
+    for what, wrong in faults.items():
+        if wrong:
+            raise SubjectColumnError(
+                what, where=where, mend="leave it out; 'ranklake erase' takes its rows as they are"
+            )
+    return SealedColumn(table, name, by)
+
+
+def sealer(lake: "Lake", contract: "Contract") -> Callable[[pa.Table], pa.Table] | None:
+    """Return what seals rows of a table before they are stored; None where it has no such columns.
+
+    Raises `SubjectKeysError` where columns of the table were stored under keys, and this process has none: it would
+    store in clear what others seal. Raises `SubjectColumnError`, `ranklake.segments.envelope.MissingKeyError`.
+    """
+    said = lake.config.subjects.columns
+    every = sealed_columns(lake.contracts(), said) if said else ()
+    mine = [one for one in every if one.table == contract.table]
+    if not mine:
+        if not lake.config.subjects.keys and any(name.startswith(f"{contract.table}.") for name in known_columns(lake)):
+            KeyStore(lake)  # which says what is missing
+        return None
+    store = KeyStore(lake)
+    know(lake, {f"{one.table}.{one.name}": one.by for one in every})
+    return lambda rows: sealed_rows(rows, mine, store)
+
+
+def sealed_rows(rows: pa.Table, columns: Sequence[SealedColumn], store: KeyStore) -> pa.Table:
+    """Return rows with columns sealed, each value under the key of its subject; of nobody's, under that of the run.
+
+    NULL stays NULL, and so does what is sealed already.
+    """
+    named = {one.by: _texts(rows, one.by) for one in columns}
+    runs = _texts(rows, "run")
+    for one in columns:
+        at = rows.schema.get_field_index(one.name)
+        if at < 0 or pa.types.is_null(rows.schema.field(at).type):
+            continue
+        texts = _texts(rows, one.name)
+        made: dict[tuple[str, str], str] = {}
+        sealed: list[str | None] = []
+        for text, whose, run in zip(texts, named[one.by], runs, strict=True):
+            if text is None:
+                sealed.append(None)
+                continue
+            subject = whose if whose and whose.strip() else run_subject(run or "")
+            if (subject, text) not in made:
+                made[subject, text] = text if _is_sealed(text, store) else store.of(subject).seal(text)
+            sealed.append(made[subject, text])
+        rows = rows.set_column(at, one.name, pa.array(sealed, pa.string()))
+    return rows
+
+
+def _texts(rows: pa.Table, name: str) -> list[Any]:
+    """Return a column's texts; NULLs where it is not there."""
+    return rows[name].to_pylist() if name in rows.column_names else [None] * rows.num_rows
+
+
+def _is_sealed(text: str, store: KeyStore) -> bool:
+    key_id = sealed_by(text)
+    return key_id is not None and (key_id in store.forgotten or key_id in store.ids)
+
+
+def unsealer(lake: "Lake") -> Callable[[pa.Array], pa.Array]:
+    """Return what gives sealed texts in clear: NULL where the key is forgotten or lost, other texts as they are.
+
+    Raises as `KeyStore`.
+    """
+    store = KeyStore(lake)
+    keys = store.by_id()
+
+    def clear(text: str | None) -> str | None:
+        key_id = None if text is None else sealed_by(text)
+        if text is None or key_id is None:
+            return text
+        try:
+            return keys[key_id].unseal(text) if key_id in keys else None
+        except NotSealedError:
+            return None
+
+    def unsealed(values: pa.Array) -> pa.Array:
+        found = values.cast(pa.string()).dictionary_encode()
+        shown = pa.array([clear(text) for text in found.dictionary.to_pylist()], pa.string())
+        return shown.take(found.indices)
+
+    return unsealed

@@ -1,0 +1,97 @@
+"""Keys of a subject: what they sealed stays where it is, and says nothing any more once they are forgotten.
+
+    values ─▶ has the key store keys of them? ─▶ is a legal hold on what they sealed?
+        ─▶ mark in the lake, gone from all places
+
+Neither the register nor a certificate says which keys went, or how many rows they sealed: whoever guesses the person
+could tell by that which rows were theirs.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import date
+from typing import TYPE_CHECKING, Final
+
+from ranklake.lake.governance.erasures import FILES, Item
+from ranklake.lake.subjects.columns import run_subject
+from ranklake.lake.subjects.store import KeyStore, known_columns
+from ranklake.retention.erasure.archived import hits
+from ranklake.retention.erasure.held import refuse_held
+from ranklake.retention.erasure.kept import kept_hits
+from ranklake.retention.erasure.rows import going
+from ranklake.retention.holds import holds_of
+from ranklake.retention.traces.needles import needles
+from ranklake.retention.traces.search import Trace
+from ranklake.retention.traces.words import WORDS
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+    from ranklake.retention.erasure.reach import Reach
+    from ranklake.retention.erasure.subject import Subject
+
+PLACE: Final = "keys of subjects"
+
+
+def key_store(lake: "Lake") -> KeyStore | None:
+    """Return the keys of a lake's subjects; None where no column was ever stored under keys.
+
+    Raises `ranklake.lake.subjects.store.SubjectKeysError` where some were, and the keys are not at hand.
+    """
+    return KeyStore(lake) if known_columns(lake) else None
+
+
+def key_items(lake: "Lake", subject: "Subject") -> list[Item]:
+    """Return what of keys goes, as items: one for each table with columns under keys; none where there is no key."""
+    store = key_store(lake)
+    if store is None or not store.left(names_of(subject)):
+        return []
+    columns: dict[str, list[str]] = {}
+    for name in sorted(known_columns(lake)):
+        table, _, column = name.partition(".")
+        columns.setdefault(table, []).append(column)
+    return [
+        Item(FILES, table, about=f"{PLACE}: {', '.join(some)}", files=len(store.places))
+        for table, some in columns.items()
+    ]
+
+
+def names_of(subject: "Subject") -> tuple[str, ...]:
+    """Return what a subject's keys are kept under."""
+    return subject.names if subject.run is None else (run_subject(subject.run),)
+
+
+def refuse_held_keys(reach: "Reach", subject: "Subject", today: date) -> None:
+    """Raise `ranklake.retention.erasure.held.HeldError` where a hold is about rows that a subject's keys sealed."""
+    lake, store = reach.lake, key_store(reach.lake)
+    if store is None or not holds_of(lake, today):
+        return
+    ids = [key.id for one in names_of(subject) if (key := store.find(one)) is not None]
+    if not ids:
+        return
+    sealed = replace(subject, sought=needles([f"s-{one}" for one in ids], within=WORDS), run=None)
+    rows = [one for contract in lake.contracts().values() for one in going(lake, sealed, contract)]
+    found = [one for one in reach.each(sealed) if one.counts]
+    refuse_held(lake, sealed, rows, (), list(hits(lake, found)), list(kept_hits(lake, found)), today)
+
+
+def forget_keys(lake: "Lake", subject: "Subject") -> int:
+    """Forget the keys of a subject in every place; return how many places had some. Again changes nothing."""
+    store = key_store(lake)
+    if store is None:
+        return 0
+    places = len(store.left(names_of(subject)))
+    store.forget(names_of(subject))
+    return places
+
+
+def key_traces(lake: "Lake", values: Iterable[str]) -> list[Trace]:
+    """Return where keys of some people are, as a search tells where values are."""
+    store = key_store(lake)
+    places = [] if store is None else store.left(list(values))
+    return [Trace(PLACE, "what their keys sealed can be read", 1, 1, (uri,)) for uri in places]
+
+
+def keys_left(lake: "Lake", subject: "Subject") -> list[str]:
+    """Return the places that have keys of a subject."""
+    store = key_store(lake)
+    return [] if store is None else store.left(names_of(subject))

@@ -1,0 +1,123 @@
+"""An erasure beside others that are at work: a rollup that read before it does not bring the person back after it."""
+
+import json
+
+import pytest
+from governed import Site, any_rows
+from subjects import ADA, EMAIL, VALUES
+
+from ranklake.lake.delta.commit import LostRaceError
+from ranklake.lake.rollups import work
+from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.spool.spool import Spool
+from ranklake.retention.erasure import apply as erasure_apply
+from ranklake.retention.erasure.apply import apply, approve
+from ranklake.retention.erasure.plan import make_plan, propose
+from ranklake.retention.erasure.reach import Reach
+from ranklake.retention.erasure.subject import subject_of
+from ranklake.retention.traces.search import search
+
+NAMES = ("attempt_facts", "run_summary")
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Return a lake with two users' runs, of which nothing was computed yet."""
+    site = Site(tmp_path)
+    for seed, who in ((100, ADA), (200, "grace.hopper")):
+        site.bring(any_rows("runs", 1, run=f"exp-{seed}", incarnation=seed, user=[who]), "runs")
+        moments = any_rows("events", 2, run=f"exp-{seed}", incarnation=seed + 1, event=["run.start", "run.end"])
+        site.bring(moments, "events")
+    return site
+
+
+def agreed(site, *, computed_before):
+    """Have one of the two erased by two people, with or without rollups before; return what applies that."""
+    if computed_before:
+        run_rollups(site.lake, NAMES)
+
+    def reach():
+        return Reach(site.lake, Spool(str(site.spool)))
+
+    subject = subject_of(site.lake, VALUES)
+    made = make_plan(reach(), subject)
+    propose(site.lake, made, "Petra")
+    approve(site.lake, made.name, "Anna")
+    if computed_before:  # something is due
+        site.bring(any_rows("runs", 1, run="exp-300", incarnation=300, user=["hedy.lamarr"]), "runs")
+    return lambda: apply(reach(), made.name, subject, "Otto")
+
+
+def derived(site):
+    """Return all rows of derived tables as text."""
+    names = [one.table for one in site.lake.contracts().values() if one.kind == "derived"]
+    return json.dumps([site.rows(name) for name in names], default=str)
+
+
+def before_commits(monkeypatch, act):
+    """Do something once between what rollups computed and their first commit."""
+    genuine, done = work.replace_files, []
+
+    def late(*args, **kwargs):
+        if not done:
+            done.append(True)
+            act()
+        return genuine(*args, **kwargs)
+
+    monkeypatch.setattr(work, "replace_files", late)
+
+
+def nothing_is_left(site):
+    """Say whether the person is in no row of derived tables, and no file at all."""
+    assert EMAIL not in derived(site)
+    assert f'"{ADA}"' not in derived(site)
+    return not search(site.lake, Spool(str(site.spool)), VALUES).found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("computed_before", [False, True], ids=["first round", "later round"])
+def test_a_rollup_that_read_before_an_erasure_does_not_commit_after_it(site, monkeypatch, computed_before):
+    """Whether its table was there before or not, it begins anew; what it wrote for nothing is gone."""
+    erase = agreed(site, computed_before=computed_before)
+    certificates = []
+    with monkeypatch.context() as patch:
+        before_commits(patch, lambda: certificates.append(erase().certificate))
+        with pytest.raises(LostRaceError):
+            run_rollups(site.lake, NAMES)
+    assert certificates[0].is_clean
+    assert nothing_is_left(site)
+    run_rollups(site.lake, NAMES)
+    assert "grace.hopper" in derived(site)
+    assert nothing_is_left(site)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("computed_before", [False, True], ids=["first round", "later round"])
+def test_what_a_rollup_commits_while_an_erasure_is_composed_goes_with_it(site, monkeypatch, computed_before):
+    """It was looked where the person is, then a rollup brings rows, or replaces files that the plan takes: all go."""
+    erase = agreed(site, computed_before=computed_before)
+    genuine = erasure_apply.head_row
+
+    def late(*args, **kwargs):
+        run_rollups(site.lake, NAMES)
+        return genuine(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(erasure_apply, "head_row", late)
+        done = erase()
+    assert done.certificate.is_clean
+    assert nothing_is_left(site)
+    run_rollups(site.lake, NAMES)
+    assert nothing_is_left(site)
+    for one in site.lake.contracts().values():
+        if one.kind == "derived" and one.grain:
+            keys = [tuple(row[name] for name in one.grain) for row in site.rows(one.table)]
+            assert len(set(keys)) == len(keys), one.table
+
+
+@pytest.mark.slow
+def test_a_rollup_between_begins_of_an_erasure_is_not_lost(site):
+    """Rollups before and after run as ever; the fence holds up nobody who reads behind it."""
+    agreed(site, computed_before=True)()
+    assert run_rollups(site.lake, NAMES)
+    assert not any(one.partitions for one in run_rollups(site.lake, NAMES))

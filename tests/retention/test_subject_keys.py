@@ -1,0 +1,442 @@
+"""Columns under keys of subjects: who forgets a key erases what it sealed, in every copy, and nobody else's."""
+
+import json
+import os
+import random
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, date, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow.parquet as pq
+import pytest
+from archiving import archived, policies_in
+from governed import Site, any_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from segments import put_segment
+from subjects import ADA, EMAIL, GRACE, VALUES
+
+from ranklake.cli import run
+from ranklake.lake.governance.erasures import register
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.query.roles import Role
+from ranklake.lake.query.sql import QueryError, query
+from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.shares.sharing import share
+from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake
+from ranklake.lake.subjects.columns import SubjectColumnError, sealed_columns
+from ranklake.lake.subjects.keys import NotSealedError
+from ranklake.lake.subjects.state import key_state
+from ranklake.lake.subjects.store import KeyStore, SubjectKeysError
+from ranklake.lake.trust.lake_config import SubjectsSection
+from ranklake.retention.erasure.apply import apply, approve
+from ranklake.retention.erasure.held import HeldError
+from ranklake.retention.erasure.plan import make_plan, propose
+from ranklake.retention.erasure.proof import verify_alone
+from ranklake.retention.erasure.reach import Reach
+from ranklake.retention.erasure.subject import subject_of
+from ranklake.retention.holds import set_hold
+from ranklake.segments.keys import read_keyring
+
+COLUMNS = ("runs.user", "runs.command_line by user")
+CLEAR = 'SELECT run, unsealed("user") AS who, unsealed(command_line) AS line FROM runs ORDER BY run'
+
+
+def section(folder, *, copies=0, columns=COLUMNS):
+    """Return a configuration with keys in a folder, made where there are none."""
+    wrap = folder / "wrap.keys"
+    if not wrap.exists():
+        wrap.write_text(os.urandom(32).hex())
+    places = tuple(str(folder / f"copy{at}") for at in range(copies))
+    return SubjectsSection(str(folder / "keys"), places, f"file:{wrap}", columns)
+
+
+def users(site, *who, first=1):
+    """Ingest a run of each of some people; return the segments."""
+    paths = []
+    for number, name in enumerate(who, first):
+        rows = any_rows(
+            "runs", 1, run=f"exp-{number}", incarnation=number, user=[name], command_line=[f"train --for {name}"]
+        )
+        paths.append(put_segment(site.spool, rows, "runs"))
+    ingest(site.lake, Spool(str(site.spool)), InProcess())
+    return paths
+
+
+def erased(site, *values, run_name=None):
+    """Have a person erased by two people; return what was done."""
+    reach = Reach(site.lake, Spool(str(site.spool)))
+    subject = subject_of(site.lake, values, run_name)
+    made = make_plan(reach, subject)
+    propose(site.lake, made, "Petra")
+    approve(site.lake, made.name, "Anna")
+    return apply(reach, made.name, subject, "Otto")
+
+
+def sealed_of(site, who):
+    """Return what the lake stores in the place of a person's name."""
+    return KeyStore(site.lake).find(who).seal(who)
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Return a lake whose users are stored under keys."""
+    found = Site(tmp_path)
+    found.lake = found.lake.configured(subjects=section(tmp_path))
+    return found
+
+
+@pytest.mark.slow
+def test_who_is_forgotten_is_in_no_copy(site, tmp_path):
+    """Tables, rollups, shares, archives, a backup of the lake: hers say nothing any more, all others what they said."""
+    users(site, ADA, GRACE, ADA)
+    run_rollups(site.lake, ["attempt_facts"])
+    site.balances()
+    before = query(site.lake, CLEAR).to_pylist()
+    assert [row["who"] for row in before] == [ADA, GRACE, ADA]
+    hers, other = sealed_of(site, ADA), sealed_of(site, GRACE)
+    assert [row["user"] for row in site.rows("runs")].count(hers) == 2
+    seen = Role("reader", frozenset({"operational", "pseudonymous", "personal"}), frozenset({"runs"}))
+    share(site.lake, seen, str(tmp_path / "shares"), "Sam", InProcess())
+    backup = shutil.copytree(tmp_path / "lake", tmp_path / "backup")
+    cold = "cold: {where: {table: runs}, archive: {after_days: 1, to: TO}, reason: rarely read}"
+    archived(site, policies_in(tmp_path, cold))
+    users(site, ADA, GRACE, first=11)
+    done = erased(site, *VALUES)
+    assert done.certificate.is_clean
+    assert done.certificate.facts["keys"]["columns"] == ["runs.command_line", "runs.user"]
+    assert verify_alone(done.certificate, done.certificate.name) == []
+    assert "keys of subjects" in {one.place for one in done.done}
+    tables = [pq.ParquetFile(one).read() for one in tmp_path.rglob("*.parquet") if "/runs/" in str(one)]
+    stored = [one for rows in tables if "user" in rows.column_names for one in rows["user"].to_pylist()]
+    assert stored.count(hers) >= 4
+    assert stored.count(other) >= 2
+    keys = KeyStore(site.lake).by_id().values()
+    assert {unsealed_by(keys, one) for one in stored} == {None, GRACE}
+    for path in (*tmp_path.rglob("*"), backup):
+        assert not path.is_file() or ADA.encode() not in path.read_bytes(), path
+    assert [row["who"] for row in query(site.lake, CLEAR).to_pylist()] == [None, GRACE]
+    site.balances()
+    assert key_state(site.lake).is_sound
+    assert key_state(site.lake).forgotten == 1
+
+
+def unsealed_by(keys, text):
+    """Return what any of some keys makes of a text; None where none does."""
+    for key in keys:
+        try:
+            return key.unseal(text)
+        except NotSealedError:
+            continue
+    return None
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from("abcde"), st.text(max_size=40)), min_size=1), st.sets(st.sampled_from("abcde"))
+)
+def test_no_remaining_key_opens_what_a_forgotten_one_sealed(values, gone):
+    """Nor can one who guesses the very text tell by any remaining key that it stands there; others open as before."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        lake = Lake.create(str(folder / "lake")).configured(subjects=section(folder, copies=1))
+        store = KeyStore(lake)
+        sealed = [(whose, text, store.of(whose).seal(text)) for whose, text in values]
+        assert all(store.of(whose.upper()).seal(text) == found for whose, text, found in sealed)
+        secrets = {whose: store.of(whose).secret for whose, _ in values}
+        store.forget(gone)
+        assert store.left(gone) == []
+        there = KeyStore(lake).by_id()
+        remaining = [*there.values(), *read_keyring(lake.config.subjects.wrap).keys]
+        raw = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+        for whose, text, found in sealed:
+            if whose in gone:
+                assert unsealed_by(there.values(), found) is None
+                assert all(key.seal(text) != found for key in there.values())
+                assert not any(secrets[whose] == key.secret for key in remaining)
+                assert secrets[whose] not in raw
+            else:
+                assert unsealed_by(there.values(), found) == text
+        assert store.of("a").id not in KeyStore(lake).forgotten
+
+
+def test_joins_groups_and_roles_go_on(site):
+    """Of one person, one text: groups hold, a role's hash is another text, and no role may ask for the clear one."""
+    users(site, ADA, GRACE, f" {ADA.upper()}", ADA)
+    counted = query(site.lake, 'SELECT "user", count(*) AS n FROM runs GROUP BY "user" ORDER BY n').to_pylist()
+    assert [row["n"] for row in counted] == [1, 1, 2]
+    joined = query(site.lake, 'SELECT count(*) AS n FROM runs a JOIN runs b ON a."user" = b."user"')
+    assert joined["n"].to_pylist() == [6]
+    assert query(site.lake, CLEAR)["who"].to_pylist() == [ADA, GRACE, f" {ADA.upper()}", ADA]
+    reader = Role("reader", frozenset({"operational", "pseudonymous"}), frozenset({"runs"}))
+    assert query(site.lake, 'SELECT "user" FROM runs', role=reader)["user"].to_pylist().count(sealed_of(site, ADA)) == 2
+    with pytest.raises(QueryError, match="unsealed"):
+        query(site.lake, 'SELECT unsealed("user") FROM runs', role=reader)
+
+
+def test_values_of_nobody_are_the_runs(site):
+    """A command line without a user is under the run's key, which goes with the run."""
+    rows = any_rows("runs", 2, run="exp-1", incarnation=5, user=[None, ADA], command_line=["a secret plan", "b"])
+    site.bring(rows, "runs")
+    assert "a secret plan" in query(site.lake, CLEAR)["line"].to_pylist()
+    erased(site, run_name="exp-1")
+    assert site.rows("runs") == []
+    assert KeyStore(site.lake).find("run exp-1") is None
+    assert KeyStore(site.lake).find(ADA) is not None
+
+
+def test_rejected_rows_are_sealed_too(site):
+    """A row that ingest refuses holds no clear value either."""
+    bad = any_rows("runs", 1, run="exp-1", incarnation=5, user=[ADA], start=datetime(2999, 1, 1, tzinfo=UTC))
+    site.bring(bad, "runs")
+    (row,) = site.rows("rejects")
+    assert ADA not in row["row"]
+    assert json.loads(row["row"])["user"] == sealed_of(site, ADA)
+
+
+def test_a_legal_hold_wins(site):
+    """Rows of the person that only her keys show are hers: no key is forgotten while a hold is about one."""
+    users(site, ADA, GRACE)
+    hold = set_hold(site.lake, site.lake.contracts(), ["run=exp-1"], "a claim", date(2999, 1, 1), "Lee Legal")
+    for path in site.spool.rglob("*.parquet"):
+        path.unlink()
+    with pytest.raises(HeldError, match=hold.name):
+        erased(site, *VALUES)
+    assert query(site.lake, CLEAR)["who"].to_pylist() == [ADA, GRACE]
+    assert erased(site, GRACE).certificate.is_clean
+
+
+def test_what_was_sent_before_brings_nothing_back(site):
+    """The same segment again stores nothing, and makes no key."""
+    (path,) = users(site, ADA)
+    raw = path.read_bytes()
+    assert erased(site, *VALUES).certificate.is_clean
+    assert not path.exists()
+    path.write_bytes(raw)
+    ingest(site.lake, Spool(str(site.spool)), InProcess())
+    assert KeyStore(site.lake).find(ADA) is None
+    assert query(site.lake, CLEAR)["who"].to_pylist() == [None]
+
+
+def test_a_backup_of_keys_brings_no_key_back(site, tmp_path):
+    """A key that was forgotten is none when its file comes back, and the file goes; a copy that was named has none."""
+    site.lake = site.lake.configured(subjects=section(tmp_path, copies=1))
+    users(site, ADA, GRACE)
+    assert len(list(tmp_path.glob("copy0/*.key"))) == 2
+    kept = shutil.copytree(tmp_path / "keys", tmp_path / "elsewhere")
+    erased(site, *VALUES)
+    assert len(list(tmp_path.glob("copy0/*.key"))) == 1
+    shutil.copytree(kept, tmp_path / "keys", dirs_exist_ok=True)
+    assert query(site.lake, CLEAR)["who"].to_pylist() == [None, GRACE]
+    assert KeyStore(site.lake).find(ADA) is None
+    assert len(list(tmp_path.glob("keys/*.key"))) == 1
+    users(site, ADA, first=21)
+    assert query(site.lake, CLEAR)["who"].to_pylist() == [None, GRACE, ADA]
+
+
+def test_a_lost_key_is_told_from_a_forgotten_one(site, tmp_path, monkeypatch, capsys):
+    """Its rows are counted, what it sealed is NULL, others read on, and a copy that was named puts it back."""
+    users(site, ADA, ADA, GRACE)
+    place = site.folder / "keys" / f"{KeyStore(site.lake).lookup(ADA)}.key"
+    raw = place.read_bytes()
+    place.unlink()
+    assert query(site.lake, CLEAR)["who"].to_pylist() == [None, None, GRACE]
+    state = key_state(site.lake)
+    assert state.lost == (("runs.command_line", 2), ("runs.user", 2))
+    assert not state.is_sound
+    config = tmp_path / "ranklake.toml"
+    said = site.lake.config.subjects
+    columns = json.dumps(said.columns)
+    config.write_text(f'[subjects]\nkeys = "{said.keys}"\nwrap = "{said.wrap}"\ncolumns = {columns}\n')
+    monkeypatch.setenv("RANKLAKE_CONFIG", str(config))
+    assert run(["erase", "keys", "--lake", site.lake.uri]) == 1
+    assert "runs.user: 2 rows under keys that are lost; restore them" in capsys.readouterr().out
+    (tmp_path / "copy0").mkdir()
+    (tmp_path / "copy0" / place.name).write_bytes(raw)
+    site.lake = site.lake.configured(subjects=section(tmp_path, copies=1))
+    assert KeyStore(site.lake).find(ADA) is not None
+    assert key_state(site.lake).is_sound
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda place: place.write_bytes(place.read_bytes()[:-9]),
+        lambda place: place.write_bytes(b""),
+        lambda place: place.write_bytes(bytes([place.read_bytes()[0] ^ 1]) + place.read_bytes()[1:]),
+        lambda place: place.write_bytes(place.read_bytes()[:60] + b"\0" + place.read_bytes()[61:]),
+    ],
+    ids=["cut", "empty", "another head", "another byte"],
+)
+def test_a_damaged_key_stores_nothing_and_is_named(site, harm):
+    """Rather than make the person another key, which nobody would notice; erasing the person goes on."""
+    users(site, ADA, GRACE)
+    place = site.folder / "keys" / f"{KeyStore(site.lake).lookup(ADA)}.key"
+    harm(place)
+    with pytest.raises(SubjectKeysError, match="is damaged"):
+        users(site, ADA, first=11)
+    assert len(site.rows("runs")) == 2
+    assert key_state(site.lake).faults == ((str(place), "is damaged"),)
+    KeyStore(site.lake).forget([ADA])
+    users(site)
+    assert query(site.lake, CLEAR)["who"].to_pylist() == [None, ADA, GRACE]
+
+
+def test_places_that_cannot_hold_keys_are_refused(site, tmp_path):
+    """Gone, another lake's, in the lake, or none where the lake needs them: one line each, and nothing is stored."""
+    users(site, ADA)
+    own = site.lake.config.subjects
+    other = Lake.create(str(tmp_path / "other"))
+    with pytest.raises(SubjectKeysError, match="no keys of this lake"):
+        KeyStore(other.configured(subjects=own))
+    for keys, what in ((str(tmp_path / "lake/keys"), "lie in the lake"), (str(tmp_path / "nowhere"), "are not there")):
+        moved = SubjectsSection(keys, (), own.wrap, own.columns)
+        with pytest.raises(SubjectKeysError, match=what):
+            KeyStore(site.lake.configured(subjects=moved))
+    site.lake = site.lake.configured(subjects=SubjectsSection())
+    with pytest.raises(SubjectKeysError, match="no keys are configured"):
+        users(site, ADA, first=11)
+    subject, reach = subject_of(site.lake, VALUES), Reach(site.lake, Spool(str(site.spool)))
+    with pytest.raises(SubjectKeysError, match="no keys are configured"):
+        make_plan(reach, subject)
+    site.lake = site.lake.configured(subjects=SubjectsSection(columns=("runs.user",)))
+    with pytest.raises(SubjectKeysError, match="no keys are configured"):
+        users(site, ADA, first=11)
+
+
+def test_the_wrapping_key_is_rotated(site, tmp_path):
+    """The newest wraps, all unwrap, and whose a key is does not change; without the one that wrapped it, it is told."""
+    users(site, ADA)
+    wrap = tmp_path / "wrap.keys"
+    old = wrap.read_text()
+    wrap.write_text(f"{os.urandom(32).hex()}\n{old}")
+    users(site, ADA, GRACE, first=11)
+    assert query(site.lake, CLEAR)["who"].to_pylist() == [ADA, ADA, GRACE]
+    assert len(list(tmp_path.glob("keys/*.key"))) == 2
+    wrap.write_text(f"{wrap.read_text().splitlines()[0]}")
+    assert {what.split(" ", 2)[1] for _, what in key_state(site.lake).faults} == {"wrapped"}
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("runs", "is no column"),
+        ("run.user", "no table 'run'"),
+        ("runs.usr", "no column 'usr'"),
+        ("runs.user by usr", "no column 'usr'"),
+        ("runs.run", "tells of nobody"),
+        ("logs.fields", "is json"),
+        ("audit.actor", "not recorded by ranks"),
+    ],
+)
+def test_columns_that_cannot_be_sealed_are_refused(site, said, why):
+    """Misspelt ones, those that tell of nobody, those that would not be any more what their contract says."""
+    with pytest.raises(SubjectColumnError, match=re.escape(why)):
+        sealed_columns(site.lake.contracts(), [said])
+
+
+AT_ONCE = """
+import json, sys, time
+from pathlib import Path
+from ranklake.lake.storage.store import Lake
+from ranklake.lake.subjects.store import KeyStore
+from ranklake.lake.trust.lake_config import SubjectsSection
+uri, keys, copy, wrap, gate = sys.argv[1:]
+lake = Lake.open(uri).configured(subjects=SubjectsSection(keys, (copy,), wrap, ("runs.user",)))
+print("ready", flush=True)
+while not Path(gate).exists():
+    time.sleep(0.001)
+store = KeyStore(lake)
+print(json.dumps([store.of(f"person {at}").id for at in range(20)]), flush=True)
+"""
+
+
+def start(code, site, own, *more):
+    """Start a process on the keys of a lake, and wait until it is ready."""
+    words = [sys.executable, "-c", code, site.lake.uri, own.keys, own.copies[0], own.wrap, *more]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"ready\n"
+    return child
+
+
+@pytest.mark.slow
+def test_processes_that_make_keys_at_once_make_the_same(site):
+    """Whoever is faster: of one person there is one key."""
+    own, gate = section(site.folder, copies=1), site.folder / "gate"
+    crew = [start(AT_ONCE, site, own, str(gate)) for _ in range(3)]
+    gate.touch()
+    found = [json.loads(one.communicate(timeout=120)[0]) for one in crew]
+    assert all(one == found[0] for one in found)
+    assert len(set(found[0])) == 20
+
+
+CHILD = """
+import json, sys
+from ranklake.lake.storage.store import Lake
+from ranklake.lake.subjects.store import KeyStore
+from ranklake.lake.trust.lake_config import SubjectsSection
+uri, keys, copy, wrap = sys.argv[1:]
+lake = Lake.open(uri).configured(subjects=SubjectsSection(keys, (copy,), wrap, ("runs.user",)))
+print("ready", flush=True)
+while True:
+    store = KeyStore(lake)
+    for at in range(5):
+        store.of(f"going {at}")
+    store.forget([f"going {at}" for at in range(5)])
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_it_converges(site):
+    """SIGKILL while keys are made and forgotten: the next call forgets all of it, and whose key stays reads on."""
+    own = section(site.folder, copies=1)
+    site.lake = site.lake.configured(subjects=own)
+    sealed = KeyStore(site.lake).of("staying").seal("as it was")
+    going = [f"going {at}" for at in range(5)]
+    random.seed(19)
+    for _ in range(int(os.environ.get("RANKLAKE_KILLS", "5"))):
+        child = start(CHILD, site, own)
+        time.sleep(random.uniform(0, 0.3))
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        store = KeyStore(site.lake)
+        store.forget(going)
+        assert store.left(going) == []
+        assert KeyStore(site.lake).find("staying").unseal(sealed) == "as it was"
+    for name in ("keys", "copy0"):
+        kept = [path for path in (site.folder / name).iterdir() if not path.name.startswith("ranklake")]
+        assert len(kept) == 1
+
+
+@pytest.mark.slow
+def test_the_guide_is_true(tmp_path, monkeypatch, capsys):
+    """Each command of the guide does what it says, in its order."""
+    page = (Path(__file__).parents[2] / "docs/subjects.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    toml = re.search(r"```toml\n(.*?)```", page, re.DOTALL)[1].replace("/srv", str(tmp_path))
+    (tmp_path / "ranklake.toml").write_text(toml.replace("/etc/ranklake", str(tmp_path)))
+    site = Site(tmp_path)
+    monkeypatch.setenv("RANKLAKE_LAKE", site.lake.uri)
+    monkeypatch.setenv("RANKLAKE_SPOOL", str(site.spool))
+    for number, name in enumerate((ADA, GRACE), 1):
+        put_segment(site.spool, any_rows("runs", 1, run=f"exp-{number}", incarnation=number, user=[name]), "runs")
+    for line in re.findall(r"^    (\S.*)$", page, re.MULTILINE):
+        if line.startswith("ranklake "):
+            words = shlex.split(line.replace("er-…", next(iter(register(site.lake)), "")))[1:]
+            assert run(words) == 0, line
+        else:
+            subprocess.run(["bash", "-c", line.replace("/etc/ranklake", str(tmp_path))], check=True)
+    said = "".join(capsys.readouterr())
+    assert "nothing is left" in said
+    assert GRACE in said
+    assert EMAIL not in said
