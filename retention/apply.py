@@ -25,7 +25,6 @@ from ranklake.lake.governance.identities import NOT_SIGNING, Signing
 from ranklake.lake.governance.kept import as_files, kept
 from ranklake.lake.governance.proposals import VoidProposalError
 from ranklake.lake.governance.retention_plans import (
-    DOWNSAMPLED,
     RETENTION_PLANS,
     TABLE,
     Item,
@@ -42,6 +41,7 @@ from ranklake.lake.plans.ledger import row_files
 from ranklake.retention.archive.due import destination_of
 from ranklake.retention.archive.entries import ended_rows, made_rows
 from ranklake.retention.archive.stow import Stow, Stowed, copy_anew
+from ranklake.retention.downsample.side_by_side import write_aggregates
 from ranklake.retention.due import Due
 from ranklake.retention.plan import due
 from ranklake.retention.tiers import refuse_low_tier
@@ -148,6 +148,7 @@ def _write(
     folded: dict[str, list[str]] = {}
     aside: dict[str, list[DataFile]] = {}
     stowed: list[Stowed] = []
+    aggregates = iter(write_aggregates(lake, [one for one in found if one.aggregates is not None], number))
     for one, place in zip(found, places, strict=True):
         table = one.item.table
         if table.startswith((RAW, ARCHIVED_ROWS)):
@@ -164,7 +165,7 @@ def _write(
             new += action_plan.change_rows(lake, lake.contract(table), number, one.files, one.masked)
             masked.setdefault(table, []).append(one.item.partition_date.isoformat())
         if one.aggregates is not None:
-            new += append_files(lake, lake.contract(DOWNSAMPLED), one.aggregates(number), number)
+            new += next(aggregates)
             folded.setdefault(table, []).append(one.item.partition_date.isoformat())
         stowed += [] if stow is None else [stow.done()]
     until = clock.now() + timedelta(days=grace_days) if grace_days else None

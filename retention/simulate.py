@@ -1,7 +1,8 @@
 """What tables will hold in months to come, under some policies: rows, bytes and, with a price, money.
 
 What is there now is told by the Delta log, with rows told apart as plans do it. What comes is assumed to be the mean of
-the last days; a table younger than that tells by its own days. Nothing is written.
+the last days; a table younger than that tells by its own days. Rows that become aggregates leave their table, and the
+table of aggregates gains as much a row as it did so far; before the first it gains nothing. Nothing is written.
 """
 
 from collections import defaultdict
@@ -12,8 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
+from ranklake.lake.contracts.load import contract as packaged
 from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import latest
+from ranklake.lake.governance.retention_plans import DOWNSAMPLED
+from ranklake.retention.downsample.dates import downsampling_rule
 from ranklake.retention.parts import Parts, RunFacts, run_facts
 
 if TYPE_CHECKING:
@@ -28,6 +33,8 @@ GB: Final = 1e9
 
 Amount = tuple[float, float]
 """Rows and bytes."""
+Cells = dict[tuple[date, int | None], Amount]
+"""Amounts by date and period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,41 +104,100 @@ def simulate(
     price_per_gb_month
         Of 10^9 bytes stored for 30 days.
     """
+    price = price_per_gb_month
     runs = run_facts(lake, policies.rules)
-    return [
-        found
-        for contract in contracts.values()
-        if (found := _forecast(lake, contract, policies, runs, today, months, price_per_gb_month)) is not None
-    ]
+    tables = [one for name in contracts if (one := _table(lake, contracts[name], policies, runs, today)) is not None]
+    gains = kept_of_a_row(lake) if any(one.folds is not None for one in tables) else {}
+    found = []
+    for one in tables:
+        told = []
+        for at in range(1, months + 1):
+            end = today + timedelta(days=at * MONTH_DAYS)
+            amounts = [_held(one.cells, one.rate or {}, today, end)]
+            if one.contract.table == DOWNSAMPLED:
+                amounts += [_gained(other, gains.get(other.folds or ("", 0)), one, today, end) for other in tables]
+            rows, size = _sum(amounts)
+            told.append(Month(end, round(rows), round(size), None if price is None else size / GB * price))
+        per_day = None if one.rate is None else sum(rows for rows, _ in one.rate.values())
+        found.append(Forecast(one.contract.table, one.rows, one.bytes, per_day, tuple(told)))
+    return found
 
 
-def _forecast(
-    lake: "Lake",
-    contract: "Contract",
-    policies: "Policies",
-    runs: RunFacts,
-    today: date,
-    months: int,
-    price: float | None,
-) -> Forecast | None:
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """What a table holds, by date and by days after which it goes, and what comes a day, by these days.
+
+    Attributes
+    ----------
+    folds, kept
+        Table and interval (ns) of the rule that downsamples it, and the days after which its rows become aggregates;
+        None where none does.
+    """
+
+    contract: "Contract"
+    rows: int
+    bytes: int
+    cells: Cells
+    rate: dict[int | None, Amount] | None
+    folds: tuple[str, int] | None
+    kept: int
+
+
+def _table(lake: "Lake", contract: "Contract", policies: "Policies", runs: RunFacts, today: date) -> _Table | None:
     handle = latest(lake, contract.table)
     if handle is None:
         return None
     live = files(handle)
     parts = Parts(lake, contract, policies.rules, (), runs)
-    cells: dict[tuple[date, int | None], Amount] = defaultdict(lambda: (0.0, 0.0))
+    rule, days = downsampling_rule(contract, policies.rules)
+    cells: Cells = defaultdict(lambda: (0.0, 0.0))
     for values, day, some, some_bytes in parts.shares(live):
-        rows, size = cells[day, parts.of(values).period_days]
-        cells[day, parts.of(values).period_days] = (rows + some, size + some_bytes)
-    rate = _rate(cells, today)
-    told = []
-    for at in range(1, months + 1):
-        end = today + timedelta(days=at * MONTH_DAYS)
-        rows, size = _held(cells, rate or {}, today, end)
-        told.append(Month(end, round(rows), round(size), None if price is None else size / GB * price))
-    per_day = None if rate is None else sum(rows for rows, _ in rate.values())
-    total = [int(pc.sum(live[name]).as_py() or 0) for name in ("num_records", "size_bytes")]
-    return Forecast(contract.table, total[0], total[1], per_day, tuple(told))
+        period = parts.of(values).period_days
+        period = days if rule is not None and (period is None or days < period) else period
+        rows, size = cells[day, period]
+        cells[day, period] = (rows + some, size + some_bytes)
+    held, size_bytes = (int(pc.sum(live[name]).as_py() or 0) for name in ("num_records", "size_bytes"))
+    folds = None if rule is None else (contract.table, (rule.interval_s or 0) * 1_000_000_000)
+    return _Table(contract, held, size_bytes, cells, _rate(cells, today), folds, days)
+
+
+def kept_of_a_row(lake: "Lake") -> dict[tuple[str, int], Amount]:
+    """Return rows and bytes of aggregates that a row left so far, by table and interval (ns)."""
+    handle = latest(lake, DOWNSAMPLED)
+    if handle is None:
+        return {}
+    live = files(handle)
+    rows = read(lake, packaged(DOWNSAMPLED), ["table", "interval_ns", "rows"])
+    size = float(pc.sum(live["size_bytes"]).as_py() or 0) / max(rows.num_rows, 1)
+    told = rows.group_by(["table", "interval_ns"]).aggregate([("rows", "sum"), ([], "count_all")]).to_pylist()
+    return {
+        (one["table"], one["interval_ns"]): (
+            one["count_all"] / one["rows_sum"],
+            size * one["count_all"] / one["rows_sum"],
+        )
+        for one in told
+        if one["rows_sum"]
+    }
+
+
+def _gained(one: _Table, gain: Amount | None, into: _Table, today: date, end: date) -> Amount:
+    """Return what a table's rows left in the table of aggregates by the end of a day, and is kept there."""
+    if gain is None:
+        return 0.0, 0.0
+    longest = max((period for _, period in into.cells if period is not None), default=None)
+    most = (end - date.min).days if longest is None else longest
+    there = sum(
+        rows
+        for (day, period), (rows, _) in one.cells.items()
+        if period == one.kept and one.kept < (end - day).days <= most
+    )
+    days = max(0, min((end - today).days - 1, most) - one.kept)
+    coming = sum(rows for period, (rows, _) in (one.rate or {}).items() if period == one.kept) * days
+    return (there + coming) * gain[0], (there + coming) * gain[1]
+
+
+def _sum(amounts: Sequence[Amount]) -> Amount:
+    return sum(rows for rows, _ in amounts), sum(size for _, size in amounts)
 
 
 def _rate(cells: Mapping[tuple[date, int | None], Amount], today: date) -> dict[int | None, Amount] | None:
@@ -160,8 +226,7 @@ def _held(
         for period, (rows, size) in rate.items()
         for span in (coming if period is None else min(coming, period + 1),)
     ]
-    every: Sequence[Amount] = [*stays, *grown]
-    return sum(rows for rows, _ in every), sum(size for _, size in every)
+    return _sum([*stays, *grown])
 
 
 def over_budget(lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies") -> list[str]:

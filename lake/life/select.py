@@ -6,7 +6,7 @@
 It asks the tables, so that a role sees of a series what it sees of them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ranklake.errors import did_you_mean
@@ -18,24 +18,32 @@ from ranklake.lake.query.literal import literal
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
+Read = Callable[[Member, Place], str]
+"""What makes the SELECT of one place."""
 KEY: Final = ("run", "attempt", "rank", "step")
 COLUMNS: Final = (*KEY, "ts", "value", "source", "reason")
 
 _TYPES: Final = {"run": "VARCHAR", "attempt": "BIGINT", "rank": "BIGINT", "step": "BIGINT"}
 AT: Final = "CASE WHEN step IS NULL THEN ts END AS at"
 """What rows that have no step are matched by."""
+_FOLDED: Final = "downsampled"
 _LAST: Final = 2**31
 """Where a sum that lacks a part stands: a value of any age is better than none."""
 
 
-def select(lake: "Lake", every: Mapping[str, Life], metric: str) -> str:
+def select(lake: "Lake", every: Mapping[str, Life], metric: str, *, intervals: bool = False) -> str:
     """Return the SELECT of a metric's series, with the columns `COLUMNS`.
+
+    Parameters
+    ----------
+    intervals
+        Whether means of intervals stand for rows that were downsampled; the query then asks that table, too.
 
     Raises `MetricLifeError` for what is no metric, and where its column waits for a migration.
     """
     if metric not in every:
         raise MetricLifeError("there is no such metric", where=metric, mend=did_you_mean(metric, every) or "look again")
-    return _resolved(lake, every, metric, frozenset())
+    return _resolved(lake, every, metric, frozenset(), (_rows, _means) if intervals else (_rows,))
 
 
 def selected(columns: Sequence[str], source: str, rest: str = "") -> str:
@@ -49,15 +57,17 @@ def together(parts: Sequence[str]) -> str:
     return "\nUNION ALL\n".join(parts)
 
 
-def _resolved(lake: "Lake", every: Mapping[str, Life], metric: str, above: frozenset[str]) -> str:
+def _resolved(
+    lake: "Lake", every: Mapping[str, Life], metric: str, above: frozenset[str], read: tuple[Read, ...]
+) -> str:
     """Return the SELECT of a metric, without what is already part of those above it."""
     mine = [one for one in members(every, metric) if one.life.metric not in above]
     seen = above | {one.life.metric for one in mine}
     parts = []
     for one in mine:
-        parts += [_rows(one, place) for place in place_of(lake, one.life.metric)]
+        parts += [rows(one, place) for place in place_of(lake, one.life.metric) for rows in read]
         if len(one.life.links) > 1:
-            parts.append(_sum(lake, every, one, seen))
+            parts.append(_sum(lake, every, one, seen, read))
     best = f"min(prio) OVER (PARTITION BY {', '.join(KEY)}, at) AS best"
     return selected(COLUMNS, selected(["*", best], together(parts)), "WHERE prio = best")
 
@@ -76,14 +86,35 @@ def _rows(one: Member, place: Place) -> str:
     return selected([*keys, "ts", at, *said], place.table, f"WHERE {where}")
 
 
-def _sum(lake: "Lake", every: Mapping[str, Life], one: Member, seen: frozenset[str]) -> str:
+def _means(one: Member, place: Place) -> str:
+    """Return the SELECT of means of what was recorded in one place, and downsampled since: by interval, without a step.
+
+    What a column was called before a migration does not count: aggregates keep the name that it had.
+    """
+    keys = [*KEY[:-1], "CAST(NULL AS BIGINT) AS step"]
+    value, reason = _or_default(
+        one,
+        scaled("CASE WHEN count > 0 THEN sum / count END", place.factor, place.offset),
+        "CASE WHEN count = 0 THEN 'no finite value in the interval' END",
+    )
+    where = f'"table" = {literal(place.table)} AND "column" = {literal(place.column)}'
+    where += f" AND metric = {literal(place.metric)}" if place.is_long else ""
+    same = [*KEY[:-1], "series", "ts", "interval_ns"]
+    figures = [*same, 'sum("sum") AS sum', 'sum("count") AS count']
+    added = selected(figures, _FOLDED, f"WHERE {where} GROUP BY {', '.join(same)}")
+    source = f"{literal(f'{place.metric}, means of ')} || CAST(interval_ns / 1000000000 AS VARCHAR) || ' s'"
+    said = [f"{value} AS value", f"{source} AS source", f"{reason} AS reason", f"{2 * one.age} AS prio"]
+    return selected([*keys, "ts", "ts AS at", *said], added)
+
+
+def _sum(lake: "Lake", every: Mapping[str, Life], one: Member, seen: frozenset[str], read: tuple[Read, ...]) -> str:
     """Return the SELECT of what a metric was split into, added up: NULL, and why, where a step lacks a part."""
     count = len(one.life.links)
     parts = []
     for number, link in enumerate(one.life.links):
         value = scaled("value", 1 / link.factor, -link.offset / link.factor)
         said = [*KEY, "ts", AT, f"{value} AS value", f"{number} AS part"]
-        parts.append(selected(said, _resolved(lake, every, link.name, seen - {link.name})))
+        parts.append(selected(said, _resolved(lake, every, link.name, seen - {link.name}, read)))
     whole = f"count(value) = {count} AND count(*) = {count} AND count(DISTINCT part) = {count}"
     names = literal(" + ".join(link.name for link in one.life.links))
     value, reason = _or_default(

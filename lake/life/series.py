@@ -58,6 +58,8 @@ def series(
     of_distributions
         Whether its histograms are asked for: how many values each has, their sum, mean, least and greatest.
 
+    Where rows were downsampled, means of intervals stand for them, without a step; roles are not shown these.
+
     Raises `MetricLifeError`, and what `ranklake.lake.query.sql.query` does.
     """
     every = lives(lake)
@@ -65,7 +67,9 @@ def series(
     where = " AND ".join(_CONDITIONS[name] for name in told)
     rest = f"{f'WHERE {where} ' if where else ''}ORDER BY run, attempt, rank, ts, step"
     params = {name: pa.scalar(value) for name, value in told.items()}
-    text = select_distributions(every, metric) if of_distributions else select(lake, every, metric)
+    text = (
+        select_distributions(every, metric) if of_distributions else select(lake, every, metric, intervals=role is None)
+    )
     rows = query(lake, selected(["*"], text, rest), params, role=role)
     return Series(every[metric], rows)
 

@@ -11,24 +11,31 @@ from collections import defaultdict
 from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from governed import any_rows, die_before
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from retaining import CONTRACTS, TODAY, agree, carry_out, days_ago, plan
+from retaining import CONTRACTS, TODAY, agree, carry_out, days_ago, plan, with_period
 
-from ranklake.lake.plans.plan import RefusedPlanError, read_plan
+from ranklake.lake.delta.integrity import DamagedFileError
+from ranklake.lake.life.series import series
+from ranklake.lake.plans.plan import RefusedPlanError, last_finished, read_plan
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.query.roles import Role
 from ranklake.lake.query.sql import query
 from ranklake.lake.replay.run import replay
 from ranklake.lake.spool.spool import Spool
 from ranklake.retention.downsample.exact_sums import parts, rounded
 from ranklake.retention.downsample.fold import Fold
 from ranklake.retention.downsample.histograms import MOST, SCALE, buckets
+from ranklake.retention.downsample.side_by_side import write_aggregates
 from ranklake.retention.holds import set_hold
+from ranklake.retention.plan import due
 from ranklake.retention.policy import lint_policies, load_policies
 from ranklake.retention.removals import unaccounted
 from ranklake.retention.rules.read import PACKAGED
@@ -91,6 +98,59 @@ def told(site, column="value"):
         if row["column"] == column:
             found[row["ts"]].append(row)
     return found
+
+
+def test_a_series_goes_on_where_rows_were_downsampled(site, policies):
+    """In the place of its rows come the means of intervals, from all plans together; a role is not shown them."""
+    (moments, values), _ = bring_scalars(site, 180, age=40), bring_scalars(site, 60, age=10, segment=1, every_s=60)
+    downsample(site, policies(SCALARS))
+    bring_scalars(site, 60, age=40, segment=2, rows_before=240)
+    downsample(site, policies(SCALARS))
+    rows = series(site.lake, "train/loss").rows.to_pylist()
+    assert len(rows) == 3 + 60
+    late = np.random.default_rng(2).standard_normal(60)
+    means = [np.mean([*values[:60], *late]), values[60:120].mean(), values[120:].mean()]
+    assert [row["value"] for row in rows[:3]] == pytest.approx(means)
+    assert [row["ts"] for row in rows[:3]] == [moments[at] for at in (0, 60, 120)]
+    assert {(row["source"], row["step"]) for row in rows[:3]} == {("train/loss, means of 60 s", None)}
+    reader = Role("reader", frozenset({"operational"}), frozenset({"scalars", "steps"}))
+    assert series(site.lake, "train/loss", role=reader).rows.num_rows == 60
+
+
+def test_aggregates_go_by_their_own_period_while_others_come(site, policies):
+    """One plan takes old ones and brings new ones, and whoever finds it may carry it out."""
+    bring_scalars(site, 60, age=50)
+    downsample(site, policies(SCALARS))
+    bring_scalars(site, 60, age=40, segment=1)
+    found = with_period("derived", 45, policies(SCALARS))
+    assert {item.table for item in downsample(site, found)} == {"scalars", "downsampled"}
+    assert {row["date"] for row in site.rows("downsampled")} == {days_ago(40).date()}
+    assert read_plan(site.lake, last_finished(site.lake)).kind == "retention"
+    assert unaccounted(site.lake) == []
+    site.balances()
+
+
+def test_dates_side_by_side_become_what_they_become_alone(site, policies):
+    """However many at a time: the same rows of the same dates; one that is damaged is told, and nothing goes."""
+    for number in range(6):
+        bring_scalars(site, 500, age=40 + number, segment=number, every_s=7)
+    found = [one for one in due(site.lake, CONTRACTS, policies(SCALARS), TODAY) if one.aggregates is not None]
+    assert len(found) == 6
+    alone, beside = (write_aggregates(site.lake, found, 1, at_once=number) for number in (1, 4))
+    for one, other in zip(alone, beside, strict=True):
+        assert [file.partition for file in one] == [file.partition for file in other]
+        paths = [[site.lake.path("tables/downsampled", file.path) for file in some] for some in (one, other)]
+        assert [pq.read_table(path) for path in paths[0]] == [pq.read_table(path) for path in paths[1]]
+    (row,) = found[3].files.to_pylist()
+    place = Path(site.lake.path("tables/scalars", row["path"]))
+    place.write_bytes(place.read_bytes()[:-20])
+    with pytest.raises(DamagedFileError):
+        write_aggregates(site.lake, found, 1)
+    made = plan(site, TODAY, policies(SCALARS))
+    agree(site, made.name)
+    with pytest.raises(DamagedFileError):
+        carry_out(site, made.name, TODAY, policies(SCALARS))
+    assert len(site.rows("downsampled")) == 0
 
 
 @given(st.lists(st.lists(NUMBERS.filter(math.isfinite), min_size=1, max_size=30), min_size=1, max_size=8), st.randoms())

@@ -2,10 +2,11 @@
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from archiving import archived, policies_in
 from governed import any_rows
 from retaining import CONTRACTS, POLICIES, TODAY, agree, bring_days, carry_out, days_ago, plan, with_period
 
@@ -16,6 +17,26 @@ from ranklake.retention.simulate import over_budget, simulate
 
 def of(found, table="steps"):
     return next(one for one in found if one.table == table)
+
+
+def test_rows_that_become_aggregates_leave_their_table_and_add_to_that_of_aggregates(site, tmp_path):
+    """Before the first were downsampled nobody knows how much is left of a row; then as much as so far."""
+    curves = "curves: {where: {table: scalars}, downsample: {after_days: 30, interval: 1m}, reason: curves stay}"
+    found = policies_in(tmp_path, curves)
+    for segment, age in enumerate((50, 10)):
+        values = {"metric": ["loss"] * 60, "value": [1.0] * 60, "kind": ["gauge"] * 60}
+        moments = [days_ago(age) + timedelta(seconds=at) for at in range(60)]
+        rows = any_rows("scalars", 60, segment=segment, **{"ts": moments, **values})
+        site.bring(rows, "scalars", rows_before=60 * segment)
+    before = of(simulate(site.lake, CONTRACTS, found, TODAY, 2), "scalars")
+    rate = before.rows_per_day
+    assert before.rows == 120
+    assert before.months[0].rows == round(rate * 30)
+    archived(site, found)
+    told = {one.table: one for one in simulate(site.lake, CONTRACTS, found, TODAY, 2)}
+    assert told["downsampled"].rows == 2
+    folded = [60 + 60 + told["scalars"].rows_per_day * days for days in (0, 29)]
+    assert [one.rows for one in told["downsampled"].months] == [round(one * 2 / 60) for one in folded]
 
 
 def test_growth_and_retention(site):

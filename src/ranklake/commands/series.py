@@ -44,13 +44,15 @@ def series(
     """Show the values of METRIC in its unit, from one step to the next, under whatever names they were recorded.
 
     Of what two names have of one step, the newer counts. Column source says where a value is from. A step that lacks a
-    part of what was split has no value, and reason says so.
+    part of what was split has no value, and reason says so. Of rows that were downsampled come the means of intervals.
     """
     moments = [None if one is None else one.replace(tzinfo=UTC) for one in (begin, end)]
     lake = context.open_lake()
     if as_sql:
         every = lives(lake)
-        click.echo(select_distributions(every, metric) if distributions else select(lake, every, metric))
+        click.echo(
+            select_distributions(every, metric) if distributions else select(lake, every, metric, intervals=True)
+        )
         return
     found = series_of(lake, metric, moments[0], moments[1], run, of_distributions=distributions)
     click.echo(_FORMATS[chosen](found.rows), color=True)
