@@ -97,6 +97,10 @@ class Masks:
                 continue
             yield Due(found.item(day, partition), partition, partition, masked=found.masked)
 
+    def applied_to(self, rows: pa.Table, parts: Parts, age: date, as_of: date) -> pa.Table:
+        """Return rows of one age with the values masked that are due. Raises `PolicyError` as `due` does."""
+        return _Partition(self, parts, age, as_of, self._pseudonyms()).masked(rows)
+
     def shown(self, parts: Parts, values: Values, age: date, as_of: date) -> Shown:
         """Return the masks that rows with these values of `Parts.columns` have come to."""
         facts = parts.facts(values)

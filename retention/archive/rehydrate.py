@@ -1,7 +1,7 @@
 """Brings archived rows back: files verified, rows taken through the migrations since, until a day.
 
-    approved? ─▶ every file at hand, and what was written ─▶ migrations since ─▶ files beside tables ─▶ record: from
-        then on they can be asked for ─▶ audit row
+    approved? ─▶ every file at hand, and what was written ─▶ migrations since ─▶ masks that came due since
+        ─▶ files beside tables ─▶ record: from then on they can be asked for ─▶ audit row
 
 Nothing of it is a row of a table: books, checks and rollups stay as they are. Killed on the way, the next call begins
 anew; what no record names nobody sees.
@@ -30,9 +30,11 @@ from ranklake.lake.governance.evidence import require
 from ranklake.lake.governance.proposals import NotApprovedError
 from ranklake.lake.migrations.rewriting import stored_rows
 from ranklake.lake.migrations.upgrading import upgraded
+from ranklake.retention.archive.masking import masking_on
 from ranklake.retention.archive.rehydration import REHYDRATIONS, Rehydration, RehydrationError
 
 if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
     from ranklake.lake.storage.store import Lake
     from ranklake.retention.rules.model import Policies
 
@@ -92,7 +94,8 @@ def rehydrate(
     if waiting:
         return Waiting(waiting)
     remove(lake, name)
-    made = [file for one, place, manifest in opened for file in _brought_back(lake, name, one, place, manifest)]
+    masked = masking_on(lake, policies, day)
+    made = [file for one, place, manifest in opened for file in _brought_back(lake, name, one, place, manifest, masked)]
     done = write_down(lake, name, found.until, versions, made)
     facts = {**found.facts, "rows": done.rows, "versions": versions}
     audit.record(lake, by, DONE, name, None, facts, once=True, once_for=str(sorted(versions.items())))
@@ -147,12 +150,19 @@ def _asked(opened: "list[tuple[Archive, Lake, Manifest]]") -> int:
     return waiting
 
 
-def _brought_back(lake: "Lake", name: str, one: Archive, place: "Lake", manifest: Manifest) -> Iterator[DataFile]:
-    """Write an archive's rows beside the tables, as the table's contract has them now."""
+def _brought_back(
+    lake: "Lake",
+    name: str,
+    one: Archive,
+    place: "Lake",
+    manifest: Manifest,
+    masked: "Callable[[Contract, date, pa.Table], pa.Table]",
+) -> Iterator[DataFile]:
+    """Write an archive's rows beside the tables, as the table's contract has them now, and masked as is due now."""
     refuse_unsound(place, manifest)
     target = as_read(latest(lake, one.table), lake.contract(one.table))
     for file in manifest.table_files.to_pylist():
-        rows = current_rows(place, manifest, file, lake)
+        rows = masked(target, one.partition_date, current_rows(place, manifest, file, lake))
         if rows.num_rows:
             yield write_partition(place_of(lake, name), target, rows, one.partition_date, 0)
 

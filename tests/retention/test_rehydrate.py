@@ -1,6 +1,6 @@
 """Archived rows that come back: by approval, under today's names, as roles may see them, until a day."""
 
-from datetime import timedelta
+from datetime import date, timedelta
 
 import pytest
 from archiving import STEPS, archived, data_files
@@ -30,6 +30,7 @@ from ranklake.retention.holds import set_hold
 from ranklake.retention.removals import unaccounted
 from ranklake.retention.traces.search import search
 
+EMAIL = "ada@analytical.example"
 UNTIL = TODAY + timedelta(days=7)
 COUNT = "SELECT count(*) AS n FROM steps"
 
@@ -83,6 +84,32 @@ def test_without_approval_nothing_comes_back(site, cold):
     assert rehydrated(site.lake) == []
     assert not list((site.folder / "lake").rglob("rehydrated/**/*.parquet"))
     assert rows_of(site) == [{"n": 10}]
+
+
+@pytest.mark.parametrize(
+    ("later_days", "run", "shown"),
+    [(0, "kept", f"by {EMAIL}"), (15, "kept", "by [redacted]"), (15, "held", f"by {EMAIL}")],
+    ids=["not due yet", "due since", "due since, and held"],
+)
+def test_masks_that_came_due_while_rows_were_archived_hold(site, archiving, later_days, run, shown):
+    """Rows come back masked as their table would show them by that day; what a legal hold keeps is not."""
+    found = archiving(
+        "cold: {where: {table: logs}, archive: {after_days: 5, to: TO}, reason: rarely read}",
+        "shy: {where: {table: logs, column: message}, mask_after_days: 20, reason: names are not needed}",
+    )
+    site.bring(any_rows("logs", 1, run=run, start=days_ago(10), message=[f"by {EMAIL}"]), "logs")
+    archived(site, found)
+    if run == "held":
+        set_hold(site.lake, CONTRACTS, ["run=held"], "a claim", date(2999, 1, 1), "Lee Legal")
+    day = TODAY + timedelta(days=later_days)
+    some = chosen(site.lake, "logs", days_ago(90).date(), TODAY)
+    made = write_down(site.lake, some, day + timedelta(days=7), "Ann Author", "an incident")
+    propose(site.lake, made, "Ann Author")
+    approve(site.lake, made.name, "Ada Approver")
+    rehydrate(site.lake, made.name, "Otto", found, today=day)
+    assert rows_of(site, text="SELECT message FROM logs") == [{"message": shown}]
+    raw = b"".join(path.read_bytes() for path in (site.folder / "lake/rehydrated").rglob("*.parquet"))
+    assert (EMAIL.encode() in raw) == (EMAIL in shown)
 
 
 def test_what_the_policy_lets_go_freely_needs_no_approval(site, archiving):
