@@ -13,9 +13,9 @@ from ranklake.retention.holds import holds_of
 from ranklake.retention.parts import Parts
 from ranklake.retention.plan import due, held_rows
 from ranklake.retention.policy import PolicyError
+from ranklake.retention.report.costs import costs
 from ranklake.retention.report.waiting import Waiting, waiting
 from ranklake.retention.rules.read import PACKAGED
-from ranklake.retention.simulate import over_budget
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -44,8 +44,11 @@ class Governance:
     undecided
         Why nothing can be said of what is due; else empty.
     holds, rows_held, erasures, removals
-        By the audit trail and the registers; rows that would be due but for holds. What archives and costs say joins
-        them here.
+        By the audit trail and the registers; rows that would be due but for holds.
+    archives, downsampled
+        Rows that left their tables for other places, or became aggregates.
+    costs
+        What tables hold, add a day, and will hold in a year.
     """
 
     lake: str
@@ -64,6 +67,9 @@ class Governance:
     rows_held: int
     erasures: Answered
     removals: Answered
+    archives: Answered
+    downsampled: Answered
+    costs: tuple[Row, ...]
 
     @property
     def rows_due(self) -> int | None:
@@ -87,8 +93,8 @@ def governance(lake: "Lake", policies: "Policies", today: date) -> Governance:
     taken, undecided = _due(lake, contracts, policies, today)
     waits = tuple(waiting(lake))
     erasures = _of(ask, "erasures", most=str(_MOST))
-    budgets = over_budget(lake, contracts, policies)
-    needs = [*_needs_of_rules(rules, undecided, budgets), *_needs_of_erasures(erasures.rows)]
+    growing, alerted = costs(lake, contracts, policies, today)
+    needs = [*_needs_of_rules(rules, undecided), *alerted, *_needs_of_erasures(erasures.rows)]
     needs += [*_needs_of_waiting(waits), *_needs_of_due(taken, waits)]
     needs.sort(key=lambda one: ORDER.index(one.state))
     return Governance(
@@ -108,6 +114,9 @@ def governance(lake: "Lake", policies: "Policies", today: date) -> Governance:
         rows_held=0 if undecided else sum(held_rows(lake, contracts, policies, today).values()),
         erasures=erasures,
         removals=_of(ask, "removals", most=str(_MOST)),
+        archives=_of(ask, "archives", most=str(_MOST)),
+        downsampled=_of(ask, "downsampled", most=str(_MOST)),
+        costs=growing,
     )
 
 
@@ -180,15 +189,13 @@ def _due(
     ), ""
 
 
-def _needs_of_rules(rules: tuple[Row, ...], undecided: str, budgets: list[str]) -> Iterator[Need]:
+def _needs_of_rules(rules: tuple[Row, ...], undecided: str) -> Iterator[Need]:
     if undecided:
         yield Need("failing", "Nothing is planned under these policies", undecided, "ranklake retain lint")
     for row in rules:
         if row["review_state"] == "overdue":
             said = f"was due on {row['review']}; {row['owner']} answers for it"
             yield Need("warning", f"The review of rule {row['rule']} is overdue", said, f"look at {row['at']}")
-    for line in budgets:
-        yield Need("warning", "A budget is passed", line.partition(": ")[2], "ranklake retain simulate")
 
 
 def _needs_of_erasures(rows: tuple[Row, ...]) -> Iterator[Need]:

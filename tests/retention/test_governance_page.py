@@ -6,9 +6,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from governed import Site
+from archiving import STEPS, archived, policies_in
+from governed import Site, any_rows
 from page_read import compared
-from retaining import CONTRACTS, POLICIES, TODAY, agree, bring_days, carry_out, days_ago, plan
+from retaining import CONTRACTS, POLICIES, TODAY, agree, bring_days, carry_out, days_ago, plan, with_period
 from segments import step_rows
 from subjects import ADA, EMAIL, VALUES, person_rows
 
@@ -74,6 +75,31 @@ def test_what_is_due_waits_went_and_is_held(site):
     assert compared(site.lake, text) > 60
     assert "run r1; until " in text
     assert not [name for name in ("Ada", "Lena", "Otto") if name in text]
+
+
+@pytest.mark.slow
+def test_what_left_its_table_and_what_it_costs_is_told(site, tmp_path):
+    """Archived ranges, downsampled ones, growth, and a budget with what would mend it, as their commands tell them."""
+    curves = "curves: {where: {table: scalars}, downsample: {after_days: 30, interval: 1m}, reason: curves stay}"
+    small = "small: {where: {table: steps}, budget_bytes: 1, reason: disks are small}"
+    found = with_period("raw", 900, policies_in(tmp_path, STEPS, curves, small))
+    bring_days(site, [100, 95, 20, 10])
+    values = {"metric": ["loss"] * 4, "value": [1.0] * 4, "kind": ["gauge"] * 4}
+    site.bring(any_rows("scalars", 4, start=days_ago(50), **values), "scalars")
+    archived(site, found)
+    refresh(site.lake)
+    told = governance(site.lake, found, TODAY)
+    ((table, ranges, rows),) = [(row["table"], row["archives"], row["rows"]) for row in told.archives.rows]
+    assert (table, ranges, rows) == ("steps", 2, 20)
+    ((table, rows, kept),) = [(row["table"], row["rows"], row["kept_rows"]) for row in told.downsampled.rows]
+    assert (table, rows, kept) == ("scalars", 4, 2)
+    steps = {row["table"]: row for row in told.costs}["steps"]
+    assert steps["rows"] == 20
+    assert steps["bytes_per_day"] > 0
+    assert [one.what for one in told.needs] == ["The budget of rule small is passed"]
+    text = render(section(told).pages[0]).decode()
+    assert compared(site.lake, text) > 60
+    assert "ranklake retain cost --price NUMBER" in text
 
 
 def test_every_kind_of_proposal_may_wait():

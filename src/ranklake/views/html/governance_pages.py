@@ -118,6 +118,38 @@ _REMOVALS: Final = (
     Column("lake plan", "Number in ingest_plans.", "plan", is_number=True),
 )
 
+_ARCHIVES: Final = (
+    Column("table", "That the rows were in.", "table"),
+    Column("place", "Where they are.", "uri"),
+    Column("storage class", "Of the objects; none: the store's own.", "storage_class"),
+    Column("ranges", "Archives, each of one date.", "archives", "{archive}", is_number=True),
+    Column("from", "First date.", "first_date", text=time_text),
+    Column("to", "Last date.", "last_date", text=time_text),
+    Column("rows", "That it holds.", "rows", "{row}", is_number=True),
+    Column("stored", "Size of its data files.", "bytes", "By", is_number=True, text=size_text),
+    Column("approved", "Whether rows come back by an approved proposal alone.", "needs_approval"),
+    Column("archived", "When, last.", "archived", text=time_text),
+)
+_DOWNSAMPLED: Final = (
+    Column("table", "That the rows were in.", "table"),
+    Column("interval", "Length of the intervals.", "interval_ns", "s", is_number=True,
+           text=lambda value: f"{value / 1e9:,g} s"),
+    Column("dates", "Of which rows became aggregates.", "dates", "{partition}", is_number=True),
+    Column("from", "First date.", "first_date", text=time_text),
+    Column("to", "Last date.", "last_date", text=time_text),
+    Column("rows", "That went.", "rows", "{row}", is_number=True),
+    Column("kept", "Rows of 'downsampled' in their place.", "kept_rows", "{row}", is_number=True),
+)  # fmt: skip
+_COSTS: Final = (
+    Column("table", "Of those that have rows.", "table"),
+    Column("rows", "In live files.", "rows", "{row}", is_number=True),
+    Column("stored", "Size of the live files.", "bytes", "By", is_number=True, text=size_text),
+    Column("a day adds", "Mean of the last 30 whole days; none: too young to tell.", "bytes_per_day", "By",
+           is_number=True, text=size_text),
+    Column("in a year", "What it will hold after twelve months of 30 days under these policies.", "forecast_bytes",
+           "By", is_number=True, text=size_text),
+)  # fmt: skip
+
 
 def section(found: Governance) -> Section:
     """Return the governance page as a section of its own."""
@@ -191,6 +223,12 @@ def _fact_tables(found: Governance) -> Iterator[FactTable]:
                     "erasures", found.erasures.rows, empty="Nobody asked for one.")  # fmt: skip
     yield FactTable("What retention removed", sourced("removals", found.removals), _REMOVALS, ["retention_plan"],
                     "removals", found.removals.rows, empty="Nothing yet.")  # fmt: skip
+    yield FactTable("Archives", sourced("archives", found.archives), _ARCHIVES, ["table", "uri", "storage_class"],
+                    "archives", found.archives.rows, empty="Nothing is archived.")  # fmt: skip
+    yield FactTable("Downsampled", sourced("downsampled", found.downsampled), _DOWNSAMPLED, ["table", "interval_ns"],
+                    "downsampled", found.downsampled.rows, empty="Nothing is downsampled.")  # fmt: skip
+    told = Source("costs", "", "'ranklake retain cost --price NUMBER' has the same figures, and what they cost.")
+    yield FactTable("Growth, and what it will be", told, _COSTS, ["table"], "costs", found.costs, empty="No rows yet.")
     yield FactTable("Storage by who answers for it", sourced("owners", found.owners), _OWNERS, ["owner"], "owners",
                     found.owners.rows, empty=NO_CATALOG)  # fmt: skip
     yield FactTable("What teams sent", sourced("teams", found.teams), _TEAMS, ["team"], "teams", found.teams.rows,
