@@ -14,6 +14,7 @@ from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from governed import any_rows, die_before
 from hypothesis import given, settings
@@ -48,6 +49,7 @@ from ranklake.retention.removals import unaccounted
 from ranklake.retention.sweep import sweep
 from ranklake.retention.traces.marks import rows_holding
 from ranklake.retention.traces.needles import NeedleError, needles
+from ranklake.retention.traces.roots import ARCHIVES, BACK
 from ranklake.retention.traces.search import search
 from ranklake.retention.traces.words import WORDS
 
@@ -92,6 +94,7 @@ def bodies(site):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_person_is_erased_from_every_kind_of_place(site, request):
     """Found in more than fourteen kinds of places before, in no byte afterwards; other rows are as they were."""
     beside = plant(site)
@@ -99,7 +102,8 @@ def test_a_person_is_erased_from_every_kind_of_place(site, request):
     folders = [beside["pages"], beside["prefect"]]
     before = search(site.lake, spool_of(site), VALUES, folders)
     assert len({one.place.split("/")[-1] for one in before.found}) >= 20
-    assert "copies for role reader" in {one.place for one in before.found}
+    places = {one.place for one in before.found}
+    assert {"copies for role reader", ARCHIVES, BACK, "rows of downsampled"} <= places
     rows = others(site)
     site.balances()
     subject, made = agreed(site, folders=folders)
@@ -112,6 +116,9 @@ def test_a_person_is_erased_from_every_kind_of_place(site, request):
     assert others(site) == rows
     assert beside["database"].execute("SELECT count(*) FROM log WHERE message LIKE '%grace%'").fetchone() == (50,)
     assert GRACE in (beside["pages"] / "run.html").read_text()
+    cold = [pq.ParquetFile(path).read() for path in (site.folder / "archive").rglob("*.parquet")]
+    assert {run for one in cold for run in one["run"].to_pylist()} == {f"{GRACE}-exp1"}
+    assert {row["run"] for row in site.rows("downsampled")} == {f"{GRACE}-exp1"}
     site.balances()
     assert unaccounted(site.lake) == []
     assert verify_alone(Certificate.parse(done.certificate.raw, "x"), done.certificate.name) == []

@@ -3,16 +3,19 @@
 import contextlib
 import shutil
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from archiving import STEPS, archived, policies_in
 from governed import Site, any_rows
 from packing import pack_up
-from retaining import agree, carry_out, days_ago, plan
+from retaining import POLICIES, TODAY, agree, carry_out, days_ago, plan, with_period
 from segments import put_segment, step_rows
 
 from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.governance.proposals import NotApprovedError
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.maintenance.compaction import merge_small
 from ranklake.lake.maintenance.run import upkeep
@@ -23,6 +26,9 @@ from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
 from ranklake.quality.release import NothingToReleaseError, plan_release
+from ranklake.retention.archive.rehydrate import rehydrate
+from ranklake.retention.archive.rehydration import RehydrationError, chosen, write_down
+from ranklake.retention.archive.rehydration import propose as propose_return
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan, propose
 from ranklake.retention.erasure.reach import Reach
@@ -33,6 +39,7 @@ from ranklake.retention.traces.search import search
 
 EMAIL = "ada@analytical.example"
 DAY = days_ago(200)
+CURVES = "curves: {where: {table: scalars}, downsample: {after_days: 30, interval: 1m}, reason: curves stay}"
 
 
 @dataclass
@@ -88,6 +95,32 @@ def by_retention(tmp_path):
     return taken
 
 
+def kept_raw(tmp_path, rule):
+    """Return policies under which rows are old, and leave their table by a rule that does not delete them."""
+    return with_period("raw", 900, policies_in(tmp_path, rule))
+
+
+def by_archive(tmp_path):
+    """Let a date go to an archive."""
+    taken = recorded(tmp_path, "steps", step_rows(20, start=DAY))
+    found = kept_raw(tmp_path, STEPS)
+    assert archived(taken.site, found)
+    taken.before = {"policies": found}
+    sweep(taken.site.lake, taken.spool, "Otto")
+    return taken
+
+
+def by_downsampling(tmp_path):
+    """Let rows of a date become aggregates."""
+    values = {"metric": ["loss"] * 20, "value": [float(at) for at in range(20)], "kind": ["gauge"] * 20}
+    taken = recorded(tmp_path, "scalars", any_rows("scalars", 20, run="exp-7", incarnation=7, start=DAY, **values))
+    found = kept_raw(tmp_path, CURVES)
+    assert archived(taken.site, found)
+    taken.before = {"policies": found}
+    sweep(taken.site.lake, taken.spool, "Otto")
+    return taken
+
+
 def erased(taken, *values):
     """Erase a person."""
     lake = taken.site.lake
@@ -123,6 +156,27 @@ def released(taken):
     """Release what lies in quarantine."""
     with pytest.raises(NothingToReleaseError):
         plan_release(taken.site.lake, "Petra", "mended")
+
+
+def unapproved(lake, table, policies):
+    """Bring back what is archived of a table, and ask nobody."""
+    made = write_down(lake, chosen(lake, table, DAY.date(), DAY.date()), TODAY + timedelta(days=7), "Petra")
+    propose_return(lake, made, "Petra")
+    rehydrate(lake, made.name, "Otto", policies)
+
+
+def rehydrated(taken):
+    """Bring it back from archives without an approval, or from none."""
+    with pytest.raises((RehydrationError, NotApprovedError)):
+        unapproved(taken.site.lake, taken.table, taken.before.get("policies", POLICIES))
+    assert not list((taken.site.folder / "lake").rglob("rehydrated/**/*.parquet"))
+
+
+def downsampled_again(taken):
+    """Send the file, and downsample what is due once more."""
+    taken.restore()
+    taken.again()
+    assert plan(taken.site, TODAY, kept_raw(taken.site.folder, CURVES)) is None
 
 
 def broken(taken):
@@ -199,8 +253,16 @@ WAYS = {
     "with a checkpoint": with_checkpoint,
     "replayed from what was sent again": lambda taken: (taken.restore(), replayed(taken)),
     "released from quarantine": released,
+    "rehydrated without approval": rehydrated,
+    "downsampled once more": downsampled_again,
 }
-TAKEN = {"retention": by_retention, "a run": a_run, "some rows": some_rows}
+TAKEN = {
+    "retention": by_retention,
+    "a run": a_run,
+    "some rows": some_rows,
+    "an archive": by_archive,
+    "downsampling": by_downsampling,
+}
 
 
 def test_there_are_fifty_ways():
@@ -214,12 +276,14 @@ def test_there_are_fifty_ways():
 def test_nothing_comes_back(tmp_path, how, way):
     """Whatever was taken, and however it is brought again: no row, no name in a table; a sweep clears the spool."""
     taken = TAKEN[how](tmp_path)
+    folded = taken.site.rows("downsampled")
     assert taken.site.rows(taken.table) == [row for row in taken.site.rows(taken.table) if row["run"] == "other"]
     WAYS[way](taken)
     taken.again()
     run_rollups(taken.site.lake)
     assert {row["run"] for row in taken.site.rows(taken.table)} <= {"other"}
     assert taken.site.rows("rejects") == []
+    assert taken.site.rows("downsampled") == folded
     taken.site.balances()
     assert unaccounted(taken.site.lake) == []
     sweep(taken.site.lake, taken.spool, "Otto")

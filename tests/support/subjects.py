@@ -4,9 +4,10 @@ import base64
 import gzip
 import json
 import sqlite3
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 
 import pyarrow as pa
+from archiving import archived, policies_in
 from governed import Site, any_rows
 from packing import pack_up
 from segments import put_segment, step_rows
@@ -23,11 +24,19 @@ from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.shares.sharing import share
 from ranklake.lake.usage.log import note
 from ranklake.lake.usage.record import Asked
+from ranklake.retention.archive.rehydrate import rehydrate
+from ranklake.retention.archive.rehydration import approve, chosen, propose, write_down
 
 ADA, EMAIL = "ada.lovelace", "ada@analytical.example"
 GRACE = "grace.hopper"
 START = datetime(2026, 3, 1, tzinfo=UTC)
 VALUES = (ADA, EMAIL)
+AGED = date(2026, 3, 25)
+"""A day on which rows of `START` are old enough to be downsampled and archived, and not to be deleted."""
+_RETIRING = (
+    "curves: {where: {table: scalars}, downsample: {after_days: 20, interval: 1m}, reason: curves stay}",
+    "cold: {where: {table: events}, archive: {after_days: 20, to: TO}, reason: rarely read}",
+)
 
 
 def person_rows(site: Site, who: str, mail: str, seed: int) -> None:
@@ -39,6 +48,9 @@ def person_rows(site: Site, who: str, mail: str, seed: int) -> None:
     for segment in range(2):
         rows = step_rows(20, run=run, incarnation=seed + 2, segment=segment, seed=seed)
         site.bring(rows, rows_before=20 * segment)
+    values = {"metric": ["loss"] * 3, "value": [1.0, 2.0, 3.0], "kind": ["gauge"] * 3}
+    site.bring(any_rows("scalars", 3, run=run, incarnation=seed + 5, **values), "scalars")
+    site.bring(any_rows("events", 2, run=run, incarnation=seed + 6, event=["run.start", "run.end"]), "events")
     bad = step_rows(6, run=run, incarnation=seed + 3, seed=seed)
     at = bad.schema.get_field_index("step_time_s")
     bad = bad.set_column(at, bad.schema.field(at), pa.array([-1.0] * 3 + [1.0] * 3, pa.float32()))
@@ -53,6 +65,7 @@ def plant(site: Site) -> dict:
         person_rows(site, who, mail, seed)
     site.bring(step_rows(3, run="other", incarnation=11))
     run_rollups(site.lake)
+    retire(site)
     merge_small(site.lake, InProcess(), ["steps"], thorough=True)
     pack_up(site.spool, sorted(site.spool.glob("segments/*/logs/*.parquet")))
     for who, mail in ((ADA, EMAIL), (GRACE, "grace@navy.example")):
@@ -70,6 +83,17 @@ def plant(site: Site) -> dict:
     for table in ("steps", "runs", "segments"):
         delta_table(site.lake, table).create_checkpoint()
     return _beside(site)
+
+
+def retire(site: Site) -> None:
+    """Have curves downsampled, and moments archived and brought back: rows that are no rows of their tables."""
+    policies = policies_in(site.folder, *_RETIRING)
+    assert {item.table for item in archived(site, policies, AGED)} == {"scalars", "events"}
+    some = chosen(site.lake, "events", START.date(), AGED)
+    made = write_down(site.lake, some, AGED + timedelta(days=360), "Petra", "an incident", AGED)
+    propose(site.lake, made, "Petra")
+    approve(site.lake, made.name, "Anna")
+    rehydrate(site.lake, made.name, "Otto", policies, today=AGED)
 
 
 def _streams() -> pa.Table:
