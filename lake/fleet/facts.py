@@ -27,6 +27,7 @@ _BY_DEVICE: Final = {
     "table": "gpu_hourly", "delivered": "allocated_s", "busy": "busy_s", "observed": "busy_observed_s", "scope": "",
 }  # fmt: skip
 _MOST: Final = 50
+_MOST_CHANGES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,10 @@ class FleetState:
         A row a date of these weeks.
     groups
         By team, pool and device (`GROUPS`): the last seven dates, and how they differ from the seven before.
+    changes
+        By the same: what changed from the seven dates before, in parts that add up.
+    forecast
+        The next seven dates, a row a measure, or why they are unknown.
     """
 
     lake: str
@@ -54,6 +59,8 @@ class FleetState:
     weeks: Answered
     days: Answered
     groups: tuple[Answered, ...]
+    changes: tuple[Answered, ...]
+    forecast: Answered
 
 
 def fleet_state(lake: "Lake", role: "Role | None" = None) -> FleetState:
@@ -66,7 +73,8 @@ def fleet_state(lake: "Lake", role: "Role | None" = None) -> FleetState:
     name = lake.uri.rstrip("/").rpartition("/")[2]
     if through is None:
         nothing = Answered("", (), "no run and no scheduler told of anything yet")
-        return FleetState(name, None, nothing, nothing, nothing, tuple(nothing for _ in GROUPS))
+        none = tuple(nothing for _ in GROUPS)
+        return FleetState(name, None, nothing, nothing, nothing, none, none, nothing)
     return FleetState(
         lake=name,
         through=through,
@@ -76,14 +84,30 @@ def fleet_state(lake: "Lake", role: "Role | None" = None) -> FleetState:
             sql_text(_HERE, "days").replace("{weeks}", str(WEEKS)).replace("{dates}", _dates(through, WEEKS * _DAYS))
         ),
         groups=tuple(ask(_by(group, through)) for group in GROUPS),
+        changes=tuple(ask(_changes(group, through)) for group in GROUPS),
+        forecast=ask(
+            sql_text(_HERE, "forecast")
+            .replace("{weeks}", str(WEEKS))
+            .replace("{of_weeks}", _of_weeks(through, WEEKS).strip().replace("\n", "\n  "))
+        ),
     )
 
 
 def _weeks(ask: Ask, through: date, weeks: int) -> Answered:
+    return ask(_of_weeks(through, weeks)).seen()
+
+
+def _of_weeks(through: date, weeks: int) -> str:
     sql = sql_text(_HERE, "weeks").replace("{through}", through.isoformat()).replace("{weeks}", str(weeks))
     last_days = [through - timedelta(days=_DAYS * week) for week in range(weeks)]
     spine = [f"({n}, DATE '{day - timedelta(days=_DAYS - 1)}', DATE '{day}')" for n, day in enumerate(last_days)]
-    return ask(sql.replace("{spine}", ", ".join(spine)).replace("{dates}", _dates(through, weeks * _DAYS))).seen()
+    return sql.replace("{spine}", ", ".join(spine)).replace("{dates}", _dates(through, weeks * _DAYS))
+
+
+def _changes(group: str, through: date) -> str:
+    now, before = _dates(through, _DAYS), _dates(through - timedelta(days=_DAYS), _DAYS)
+    dates = _dates(through, 2 * _DAYS)
+    return sql_text(_HERE, "changes").format(group=group, now=now, before=before, dates=dates, most=_MOST_CHANGES)
 
 
 def _by(group: str, through: date) -> str:

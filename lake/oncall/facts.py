@@ -21,6 +21,8 @@ HOT_CELSIUS: Final = 90
 """Data-centre GPUs slow themselves down from 83 to 92 degrees on, by model."""
 THROTTLED_RATIO: Final = 0.05
 """A device that is throttled for less of its time costs a run less than other noise does."""
+PCIE_REPLAYS: Final = 100
+"""A day: links in use repeat a transfer now and then."""
 UNSAVED_S: Final = 2 * 3600.0
 """What a failure costs a run that has not saved for so long."""
 LATE_S: Final = 3600.0
@@ -53,7 +55,7 @@ class OnCall:
         Worst first.
     paged
         Runs that have a page in the report: the latest.
-    pipeline, running, failed, stragglers, devices, checks
+    pipeline, running, failed, stragglers, devices, links, checks
         The evidence.
     """
 
@@ -66,6 +68,7 @@ class OnCall:
     failed: Answered
     stragglers: Answered
     devices: Answered
+    links: Answered
     checks: Answered
 
 
@@ -77,19 +80,19 @@ def on_call(lake: "Lake") -> OnCall:
     until: datetime | None = pipeline.one.get("until")
     if until is None:
         nothing = Answered("", (), "nothing was ingested yet")
-        return OnCall(name, None, (), (), nothing, nothing, nothing, nothing, nothing, nothing)
+        return OnCall(name, None, (), (), nothing, nothing, nothing, nothing, nothing, nothing, nothing)
 
     def of(which: str) -> Answered:
         return ask(_filled(which, until))
 
     running, failed, stragglers, devices = of("running"), of("failed"), of("stragglers"), of("devices")
-    checks = of("checks")
+    links, checks = of("links"), of("checks")
     needs = [*_of_ranks(liveness(lake, (), until)), *_of_failed(failed.rows), *_of_checks(checks.rows)]
-    needs += [*_of_devices(devices.rows), *_of_stragglers(stragglers.rows), *_of_running(running.rows)]
-    needs += _of_pipeline(pipeline.one)
+    needs += [*_of_devices(devices.rows), *_of_links(links.rows), *_of_stragglers(stragglers.rows)]
+    needs += [*_of_running(running.rows), *_of_pipeline(pipeline.one)]
     needs.sort(key=lambda one: ORDER.index(one.state))
     paged = tuple(str(row["run"]) for row in find(ask, Wanted(), "newest", MOST_PAGES).rows)
-    return OnCall(name, until, tuple(needs), paged, pipeline, running, failed, stragglers, devices, checks)
+    return OnCall(name, until, tuple(needs), paged, pipeline, running, failed, stragglers, devices, links, checks)
 
 
 def _of_ranks(states: Iterable[RankState]) -> Iterator[Need]:
@@ -135,6 +138,22 @@ def _of_devices(rows: Iterable[Row]) -> Iterator[Need]:
         )
         held = f"; held by {row['holder']}" if row["holder"] else ""
         yield Need(state, f"device {row['device_uuid']}", f"{', '.join(told)}{held}", step, row["holder"] or "")
+
+
+def _of_links(rows: Iterable[Row]) -> Iterator[Need]:
+    kinds = {"nvlink_recovery_count": "NVLink recovery", "nvlink_crc_count": "NVLink CRC error",
+             "nvlink_replay_count": "NVLink replay", "pcie_replay_count": "PCIe replay"}  # fmt: skip
+    plurals = {"NVLink recovery": "NVLink recoveries"}
+    for row in rows:
+        told = [
+            f"{row[name]:,} {plurals.get(said, f'{said}s') if row[name] > 1 else said}"
+            for name, said in kinds.items()
+            if row[name]
+        ]
+        state = "failing" if row["nvlink_recovery_count"] else "warning"
+        held = f"; held by {row['holder']}" if row["holder"] else ""
+        step = "nvidia-smi nvlink -e there; if it goes on, take it out of its pool and have the link reseated"
+        yield Need(state, f"links of {row['device_uuid']}", f"{', '.join(told)}{held}", step, row["holder"] or "")
 
 
 def _of_stragglers(rows: Iterable[Row]) -> Iterator[Need]:
@@ -186,5 +205,6 @@ def _filled(name: str, until: datetime) -> str:
         "month_ago": f"DATE '{(until - _MONTH).date()}'",
         "hot_celsius": str(HOT_CELSIUS),
         "throttled_ratio": str(THROTTLED_RATIO),
+        "pcie_replays": str(PCIE_REPLAYS),
     }
     return sql_text(_HERE, name).format(**fills)

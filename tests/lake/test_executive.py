@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import statistics
 from datetime import timedelta
 
 import altair as alt
@@ -131,6 +132,62 @@ def test_weeks_and_groups_are_plain_sums(lake):
     (pool,) = found.groups[1].rows[:1]
     assert (pool["name"], pool["delivered_h"], pool["utilization_ratio"]) == ("p", 70, 0.5)
     assert pool["delivered_h_change"] == 70 - 30
+
+
+def test_what_changed_adds_up_by_each_group(lake):
+    """Parts by team, pool and device sum to the change of the weeks; a team's own part is share times change."""
+    found = fleet_state(lake)
+    now, before = found.weeks.rows[:2]
+    for answered in found.changes:
+        *parts, whole = answered.rows
+        assert whole["name"] == "all together"
+        for name, of in (("device_h", "device_h"), ("wasted_h", "wasted_h"), ("goodput", "goodput_ratio")):
+            assert whole[f"{name}_change"] == pytest.approx(now[of] - before[of])
+            assert sum(row[f"{name}_change"] for row in parts) == pytest.approx(whole[f"{name}_change"])
+        assert whole["cost_change"] is None  # the week before has two currencies
+    teams = {row["name"]: row for row in found.changes[0].rows}
+    mine = [one for one in ACCOUNTS if one["team"] == "vision"]
+    (_, _, ratio), (_, _, ratio_before) = (
+        sums([one for one in mine if low <= (DAY - one["date"]).days < low + 7]) for low in (0, 7)
+    )
+    assert teams["vision"]["goodput_own"] == pytest.approx(8 / 48 * (ratio - ratio_before))
+    assert teams["vision"]["goodput_mix"] == pytest.approx(0)
+
+
+def test_teams_that_come_and_go_add_up_and_many_are_told_as_others(tmp_path):
+    """A new team and one that left are mix; beyond ten the rest is one row; one week alone tells nothing."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    rows = [spent(0, "new", 8, productive=2), spent(7, "gone", 16, productive=8, stall=1), spent(9, "some", 8, stall=1)]
+    rows += [spent(day, f"t{n}", 8, productive=n / 2) for day in (0, 7) for n in range(12)]
+    told(lake, "goodput_daily", rows)
+    found = fleet_state(lake)
+    *parts, whole = found.changes[0].rows
+    assert (len(parts), parts[-1]["name"]) == (11, "all others")
+    now, before = found.weeks.rows[:2]
+    assert whole["goodput_change"] == pytest.approx(now["goodput_ratio"] - before["goodput_ratio"])
+    assert sum(row["goodput_change"] for row in parts) == pytest.approx(whole["goodput_change"])
+    assert {row["name"]: row["goodput_own"] for row in parts if row["name"] in {"new", "gone"}} == {"new": 0, "gone": 0}
+    alone = Lake.create(str(tmp_path / "alone"))
+    told(alone, "goodput_daily", rows[:1])
+    assert [one.rows for one in fleet_state(alone).changes] == [(), (), ()]
+
+
+def test_a_forecast_is_the_mean_of_whole_weeks_with_its_interval(tmp_path):
+    """Of six known weeks the oldest is left out; with fewer than five there is none, and the reason."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    hours = [10, 12, 8, 11, 9, 500]
+    told(lake, "goodput_daily", [{**spent(7 * week, "a", 1), "wall_ns": h * HOUR} for week, h in enumerate(hours)])
+    forecast = {row["measure"]: row for row in fleet_state(lake).forecast.rows}
+    runs = forecast["device time of runs"]
+    used = hours[:5]
+    half = 1.533 * statistics.stdev(used) * (1 + 1 / 5) ** 0.5
+    assert (runs["weeks_used"], runs["reason"]) == (5, "")
+    assert (runs["forecast"], runs["low"], runs["high"]) == pytest.approx((10, 10 - half, 10 + half))
+    assert (forecast["cost"]["forecast"], forecast["cost"]["reason"]) == (None, "four whole weeks are needed")
+    short = Lake.create(str(tmp_path / "short"))
+    told(short, "goodput_daily", [spent(7 * week, "a", 1) for week in range(4)])
+    row = fleet_state(short).forecast.rows[0]
+    assert (row["weeks_used"], row["forecast"], row["reason"]) == (3, None, "four whole weeks are needed")
 
 
 def test_every_number_is_what_its_sql_gives(lake):

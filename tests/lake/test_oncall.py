@@ -50,6 +50,15 @@ def lake(tmp_path_factory):
          "temperature_max_celsius": 95.0 if number == 3 else 60.0, "date": UNTIL.date()}
         for number in (1, 2, 3, 4)
     ])  # fmt: skip
+    counters = ("nvlink_crc_data_error_count", "nvlink_recovery_error_count", "pcie_replay_count")
+    append(lake, "gpu_samples", [
+        {"ts": UNTIL - timedelta(minutes=ago), "device_uuid": f"GPU-{number}", "holder_run": "beta", "source": "nvml",
+         "incarnation": 7 + begun, **dict(zip(counters, read, strict=True))}
+        for number, ago, begun, read in (
+            (5, 9, 0, (3, 1, 0)), (5, 8, 0, (5, 2, 0)), (5, 7, 1, (0, 0, 0)), (5, 6, 1, (1, 0, 0)),
+            (6, 9, 0, (0, 0, 100)), (6, 8, 0, (0, 0, 201)), (7, 9, 0, (8, 8, 7)), (7, 8, 0, (8, 8, 9)),
+        )
+    ])  # fmt: skip
     append(lake, "quality_results", [
         {"check_run": f"c{number}", "table": "steps", "partition_date": NOON.date(), "suite": "steps",
          "expectation": "e", "check_id": "loss_small", "severity": "critical", "status": status, "rows_failed": 7,
@@ -73,6 +82,9 @@ def test_each_thing_is_told_once_with_its_evidence(lake):
     assert told["warning", "device GPU-2"].detail == "throttled 30 % of the time"
     assert told["warning", "device GPU-3"].detail == "95 °C"
     assert ("warning", "device GPU-4") not in told
+    assert told["failing", "links of GPU-5"].detail == "1 NVLink recovery, 3 NVLink CRC errors; held by beta"
+    assert told["warning", "links of GPU-6"].detail == "101 PCIe replays; held by beta"
+    assert not any("GPU-7" in what for _, what in told)
     assert (
         told["warning", "run beta has not saved"].detail == "never saved a checkpoint; 3.0 hours of work would be lost"
     )

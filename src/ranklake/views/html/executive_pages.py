@@ -35,7 +35,7 @@ def _marked(ratio: float) -> str:
 
 
 def _points(change: float) -> str:
-    return f"{100 * change:+.1f} pp"
+    return f"{100 * change:+.1f}\u00a0pp"
 
 
 def _change(change: float) -> str:
@@ -106,6 +106,32 @@ _GROUPS: Final = (
            text=number_text),
     Column("change of cost", "From the seven days before.", "cost_change", "{currency}", is_number=True, text=_change),
 )  # fmt: skip
+_CHANGES: Final = (
+    Column("name", "As runs and jobs recorded it; all rows but the last add up to it.", "name"),
+    Column("device time", "Device-hours of runs, from the seven days before.", "device_h_change", "h", is_number=True,
+           text=_change),
+    Column("wasted", "Device-hours done again, in restarts and stalls.", "wasted_h_change", "h", is_number=True,
+           text=_change),
+    Column("cost", "In one currency, where both weeks have a cost.", "cost_change", "{currency}", is_number=True,
+           text=_change),
+    Column("goodput: its own", "By its own goodput: mean share of wall time, times how much its goodput changed.",
+           "goodput_own", "ratio", is_number=True, text=_points),
+    Column("goodput: its share", "By its share: how much that changed, times its goodput over that of all.",
+           "goodput_mix", "ratio", is_number=True, text=_points),
+    Column("goodput", "Both; all of them together are the change of the fleet's goodput.", "goodput_change", "ratio",
+           is_number=True, text=_points),
+)  # fmt: skip
+_FORECAST: Final = (
+    Column("next seven days", "What is forecast.", "measure"),
+    Column("forecast", "The mean of the last whole weeks of which it is known, four to seven.", "forecast",
+           is_number=True, text=number_text),
+    Column("from", "Four of five next weeks would be in the interval, were weeks independent and normal.", "low",
+           is_number=True, text=number_text),
+    Column("to", "Its other end.", "high", is_number=True, text=number_text),
+    Column("unit", "Of it.", "unit"),
+    Column("weeks", "That it is a mean of.", "weeks_used", "{week}", is_number=True),
+    Column("unknown because", "Why there is no forecast.", "reason"),
+)  # fmt: skip
 
 
 def section(found: FleetState) -> Section:
@@ -148,6 +174,13 @@ def _facts(found: FleetState, headline: str, state: str) -> Mapping[str, Any]:
         _table(f"group-{place}", f"{title}, most device time first", one, ["name"], _GROUPS)
         for place, (title, one) in enumerate(zip(_GROUP_TITLES, found.groups, strict=True))
     ]
+    changes = [
+        _table(f"change-{place}", f"What changed since the week before, {title.lower()}", one, ["name"], _CHANGES,
+               "Nothing is told of one of the two weeks.")
+        for place, (title, one) in enumerate(zip(_GROUP_TITLES, found.changes, strict=True))
+    ]  # fmt: skip
+    forecast = _table("forecast", "Forecast, if the next week is like those before", found.forecast, ["measure"],
+                      _FORECAST)  # fmt: skip
     weeks = _table("weeks", "Week by week, latest first", found.weeks, ["last_day"], _WEEKS)
     return {
         "lake": found.lake,
@@ -156,7 +189,7 @@ def _facts(found: FleetState, headline: str, state: str) -> Mapping[str, Any]:
         "nothing": found.week.reason,
         "figures": list(_figures(found)) if found.week.rows else [],
         "charts": list(_charts(found.days)),
-        "tables": [weeks, *groups] if found.week.rows else [],
+        "tables": [*changes, forecast, weeks, *groups] if found.week.rows else [],
     }
 
 
@@ -200,5 +233,12 @@ def _charts(days: Answered) -> Iterator[Chart]:
             yield Chart(name, title, words, lines_by_date(values, known, unit, form), source)
 
 
-def _table(name: str, caption: str, found: Answered, key: list[str], columns: tuple[Column, ...]) -> FactTable:
-    return FactTable(caption, sourced(name, found), columns, key, name, found.rows, empty="Nothing in these days.")
+def _table(
+    name: str,
+    caption: str,
+    found: Answered,
+    key: list[str],
+    columns: tuple[Column, ...],
+    empty: str = "Nothing in these days.",
+) -> FactTable:
+    return FactTable(caption, sourced(name, found), columns, key, name, found.rows, empty=empty)

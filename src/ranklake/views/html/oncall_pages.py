@@ -55,6 +55,17 @@ _DEVICES: Final = (
     Column("hottest", "In the last day.", "temperature_max_celsius", "Cel", is_number=True),
     Column("last seen", "Hour, UTC.", "last_hour", text=time_text),
 )
+_LINKS: Final = (
+    Column("device", "Its UUID.", "device_uuid"),
+    Column("model", "As its driver names it.", "device_name"),
+    Column("held by", "Run that held it last.", "holder"),
+    Column("NVLink recoveries", "Links that were brought up again.", "nvlink_recovery_count", "{error}",
+           is_number=True),
+    Column("CRC errors", "Of NVLink's data and flow control.", "nvlink_crc_count", "{error}", is_number=True),
+    Column("NVLink replays", "Transmissions repeated.", "nvlink_replay_count", "{error}", is_number=True),
+    Column("PCIe replays", "Likewise, on its bus.", "pcie_replay_count", "{error}", is_number=True),
+    Column("last seen", "Its last sample.", "last_ts", text=time_text),
+)  # fmt: skip
 CHECKS: Final = (
     Column("table", "Whose rows.", "table"),
     Column("check", "Its name in the contract.", "check_id"),
@@ -130,6 +141,8 @@ def _tables(found: OnCall) -> Iterator[FactTable]:
     )
     title = "Devices that throttled, ran hot or told of errors in the last day"
     yield _table("devices", title, found.devices, ["device_uuid"], _DEVICES, "None, of those that were sampled.")
+    title = "Devices whose links told of errors in the last day"
+    yield _table("links", title, found.links, ["device_uuid"], _LINKS, "None, of those that were sampled.")
     key = ["table", "check_id", "severity", "status"]
     yield _table("checks", "Checks that fail", found.checks, key, CHECKS, "None, of those that were checked.")
 
