@@ -33,6 +33,7 @@ CHUNK_BYTES: Final = 2**20
 _AT_ONCE: Final = 4
 """Files that are read side by side."""
 _BATCH_ROWS: Final = 65_536
+_OTHER_BYTES: Final = "its bytes differ from the digest in its name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,26 @@ def refuse_damaged(lake: "Lake", table: str, some: pa.Table | Iterable[Mapping[s
         raise DamagedFileError(found)
 
 
+def sound_bytes(lake: "Lake", table: str, row: Mapping[str, Any]) -> pa.Buffer | None:
+    """Return all bytes of a file, held against the digest in its name; None where it has none, and nothing was read.
+
+    So what is found sound and what is used are the same bytes. Raises `DamagedFileError`, and what `damaged` does.
+    """
+    digest = digest_of(row["path"])
+    if digest is None:
+        return None
+    try:
+        with lake.open_file(lake.path("tables", table, row["path"]), row["size_bytes"]) as source, reading(table, row):
+            whole = source.read_buffer()
+    except FileNotFoundError:
+        raise DamagedFileError([_damage(table, row, "it is not there")]) from None
+    if whole.size != row["size_bytes"]:
+        raise DamagedFileError([_damage(table, row, _other_size(whole.size, row))])
+    if hashlib.sha256(whole).hexdigest() != digest:
+        raise DamagedFileError([_damage(table, row, _OTHER_BYTES)])
+    return whole
+
+
 class ForeignRowsError(ValueError):
     """Rows of a data file are none that its table can have; the text says why, without a value."""
 
@@ -146,7 +167,7 @@ def _examined(lake: "Lake", table: str, row: Mapping[str, Any]) -> Damage | None
         if lake.sound.get(full) == state:
             return None
         if size != row["size_bytes"]:
-            return _damage(table, row, f"{size:,} bytes where the log says {row['size_bytes']:,}")
+            return _damage(table, row, _other_size(size, row))
         with reading(table, row):
             _examine(lake, table, full, row)
     except DamagedFileError as error:
@@ -163,7 +184,7 @@ def _examine(lake: "Lake", table: str, full: str, row: Mapping[str, Any]) -> Non
     with lake.open_file(full, row["size_bytes"]) as source:
         if digest is not None:
             if sha256(source) != digest:
-                raise DamagedFileError([_damage(table, row, "its bytes differ from the digest in its name")])
+                raise DamagedFileError([_damage(table, row, _OTHER_BYTES)])
             return
         file = pq.ParquetFile(source, page_checksum_verification=True)
         rows = sum(batch.num_rows for batch in file.iter_batches(_BATCH_ROWS, use_threads=False))
@@ -177,6 +198,10 @@ def sha256(source: "NativeFile") -> str:
     while some := source.read_buffer(CHUNK_BYTES):
         told.update(some)
     return told.hexdigest()
+
+
+def _other_size(size: int, row: Mapping[str, Any]) -> str:
+    return f"{size:,} bytes where the log says {row['size_bytes']:,}"
 
 
 def _state(lake: "Lake", full: str, row: Mapping[str, Any]) -> tuple[int, object]:

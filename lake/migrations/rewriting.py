@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ranklake.lake.contracts.model import Contract
+from ranklake.lake.delta.carrying import carried, write_carried
 from ranklake.lake.delta.data_file import DataFile
-from ranklake.lake.delta.integrity import reading, refuse_damaged
+from ranklake.lake.delta.integrity import reading, refuse_damaged, sound_bytes
 from ranklake.lake.delta.parquet import write_partition
 from ranklake.lake.migrations.steps.retype import narrowed
 from ranklake.lake.migrations.steps.step import MigrationError
@@ -59,32 +60,84 @@ class Rewrite:
     file: Mapping[str, Any]
     sources: tuple[Mapping[str, Any], ...] = ()
 
+    @property
+    def first(self) -> Mapping[str, Any]:
+        """The first of the files whose rows are written."""
+        return self.sources[0] if self.sources else self.file
+
+    @property
+    def day(self) -> date:
+        """The date that these lie on."""
+        day = self.first["date"]
+        return day if isinstance(day, date) else date.fromisoformat(day)
+
+    def moved(self, rows: pa.Table) -> pa.Table:
+        """Return rows of those files as they are to be, of some of their columns or all. Raises an Arrow error."""
+        if self.sources:
+            return rows
+        one = self.migration
+        return narrowed(one.back(rows), self.target) if self.backwards else one.forward(rows)
+
+    def stays(self, stored: Sequence[str]) -> dict[str, str]:
+        """Return the columns whose values stay: what they are called then, and what they are called in the file."""
+        if self.sources:
+            return {name: name for name in stored}
+        if self.backwards:
+            leads = {name: self.migration.kept(name) for name in self.target.names}
+            return {old: new for old, new in leads.items() if new is not None}
+        leads = {name: self.migration.kept(name) for name in stored}
+        return {new: old for old, new in leads.items() if new is not None}
+
 
 def rewrite(task: Rewrite) -> tuple[DataFile, ...]:
     """Write a file anew and note what came of it, a file a date. Raises `DamagedFileError` and `MigrationError`.
 
-    Repeatable: files of an earlier try are orphans that no commit names.
+    Columns that no step touches are carried over as they are encoded, where that can be. Repeatable: files of an
+    earlier try are orphans that no commit names.
     """
     lake = Lake.open(task.lake_uri, task.storage)
-    one, files = task.migration, task.sources or (task.file,)
-    file, every = files[0], [stored_rows(lake, task.target.table, some) for some in files]
-    rows = every[0] if len(every) == 1 else together(every)
-    day = file["date"] if isinstance(file["date"], date) else date.fromisoformat(file["date"])
+    one = task.migration
     try:
-        parts = {day: rows}
-        if not task.sources:
-            moved = narrowed(one.back(rows), task.target) if task.backwards else one.forward(rows)
-            parts = one.by_day(moved, day, backwards=task.backwards)
-        made = tuple(write_partition(lake, task.target, some, on, task.number) for on, some in parts.items())
+        made = _carried(lake, task) or _encoded(lake, task)
     except pa.ArrowException as error:
         what = (
             f"{one.label} cannot bring its rows {'back' if task.backwards else 'along'}: {str(error).splitlines()[0]}"
         )
         mend = _MEND_BACK if task.backwards else _MEND
-        raise MigrationError(what, where=lake.path("tables", one.table, file["path"]), mend=mend) from None
+        raise MigrationError(what, where=lake.path("tables", one.table, task.first["path"]), mend=mend) from None
     facts = [{**asdict(found), "partition": found.partition.isoformat()} for found in made]
     lake.put_if_absent(note_of(one, task.file["path"], backwards=task.backwards), json.dumps(facts).encode())
     return made
+
+
+def _carried(lake: Lake, task: Rewrite) -> tuple[DataFile, ...]:
+    """Write a file anew with the columns of before that stay; nothing where all have to be encoded."""
+    one, table, file = task.migration, task.target.table, task.first
+    if one.moves_rows or len(task.sources) > 1:
+        return ()
+    whole = sound_bytes(lake, table, file)
+    if whole is None:
+        return ()
+    with reading(table, file):
+        footer = pq.read_metadata(pa.BufferReader(whole))
+    stored = list(footer.schema.to_arrow_schema().names)
+    taken = carried(task.target, whole, task.stays(stored))
+    if taken is None:
+        return ()
+    gone = {taken.names[name] for name in taken.names.keys() - taken.looked_at}
+    names = [name for name in stored if name not in gone] or stored[:1]
+    with reading(table, file):
+        rows = _decoded(pa.BufferReader(whole), footer, names)
+    made = write_carried(lake, task.target, taken, task.moved(rows), task.day, task.number)
+    return () if made is None else (made,)
+
+
+def _encoded(lake: Lake, task: Rewrite) -> tuple[DataFile, ...]:
+    """Write all columns of a file anew."""
+    every = [stored_rows(lake, task.target.table, some) for some in task.sources or (task.file,)]
+    rows = task.moved(every[0] if len(every) == 1 else together(every))
+    parts = {task.day: rows} if task.sources else task.migration.by_day(rows, task.day, backwards=task.backwards)
+    return tuple(write_partition(lake, task.target, some, on, task.number) for on, some in parts.items())
 
 
 def stored_rows(lake: Lake, table: str, file: Mapping[str, Any]) -> pa.Table:
@@ -93,8 +146,7 @@ def stored_rows(lake: Lake, table: str, file: Mapping[str, Any]) -> pa.Table:
     path = lake.path("tables", table, file["path"])
     with lake.open_file(path, file["size_bytes"]) as source, reading(table, file):
         footer = pq.read_metadata(source)
-        texts = _dictionaries(footer)
-        return pq.ParquetFile(source, metadata=footer, read_dictionary=texts).read(use_threads=False)
+        return _decoded(source, footer)
 
 
 def together(parts: Sequence[pa.Table]) -> pa.Table:
@@ -128,6 +180,11 @@ def note_of(migration: "Migration", path: str, *, backwards: bool) -> str:
 def folder_of(migration: "Migration", *, backwards: bool) -> str:
     """Return the folder of a migration's notes."""
     return f"{NOTES}/{migration.label}~{migration.sha256[:12]}~{'back' if backwards else 'forth'}"
+
+
+def _decoded(source: pa.NativeFile, footer: pq.FileMetaData, names: Sequence[str] | None = None) -> pa.Table:
+    file = pq.ParquetFile(source, metadata=footer, read_dictionary=_dictionaries(footer))
+    return file.read(names, use_threads=False)
 
 
 def _dictionaries(footer: pq.FileMetaData) -> list[str]:

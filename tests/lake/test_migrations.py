@@ -6,6 +6,7 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 from bringing import adds_up, books, bring
+from changed_contracts import column, convert, rename, retype
 from deltalake import DeltaTable
 from killing import Killer
 from segments import DAY, put_segment, segment_bytes, step_rows
@@ -33,29 +34,6 @@ from ranklake.lake.replay.run import replay
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.reachability import LakeUnreachableError
 from ranklake.lake.storage.store import Lake
-
-
-def column(facts, name):
-    """Return a column of a table's document."""
-    return next(one for one in facts["columns"] if one["name"] == name)
-
-
-def rename(facts, old="tokens", new="tokens_seen"):
-    """Give a column another name, wherever the document has it."""
-    column(facts, old).update(name=new)
-    for check in facts.get("checks", []):
-        check["columns"] = [new if name == old else name for name in check.get("columns", [])]
-
-
-def convert(facts):
-    """Have the step's time in milliseconds."""
-    rename(facts, "step_time_s", "step_time_ms")
-    column(facts, "step_time_ms").update(unit="ms")
-
-
-def retype(facts):
-    """Widen the loss."""
-    column(facts, "loss").update(type="float64")
 
 
 def drop(facts, name="loss"):

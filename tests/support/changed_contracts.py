@@ -97,3 +97,27 @@ def changed(tmp_path, monkeypatch):
     contracts = ChangedContracts(tmp_path / "contracts", monkeypatch)
     yield contracts
     contracts.earlier()
+
+
+def column(facts: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a column of a table's document."""
+    found: dict[str, Any] = next(one for one in facts["columns"] if one["name"] == name)
+    return found
+
+
+def rename(facts: dict[str, Any], old: str = "tokens", new: str = "tokens_seen") -> None:
+    """Give a column of ``steps`` another name, wherever the document has it."""
+    column(facts, old).update(name=new)
+    for check in facts.get("checks", []):
+        check["columns"] = [new if name == old else name for name in check.get("columns", [])]
+
+
+def convert(facts: dict[str, Any]) -> None:
+    """Have the step's time in milliseconds."""
+    rename(facts, "step_time_s", "step_time_ms")
+    column(facts, "step_time_ms").update(unit="ms")
+
+
+def retype(facts: dict[str, Any]) -> None:
+    """Widen the loss."""
+    column(facts, "loss").update(type="float64")
