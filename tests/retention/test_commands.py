@@ -1,7 +1,10 @@
 """``ranklake retain`` and ``ranklake audit`` as a user meets them."""
 
 import json
+import re
+import shlex
 from datetime import timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +17,7 @@ from segments import step_rows
 from ranklake.cli import run
 from ranklake.lake.audit.trail import record
 from ranklake.lake.governance.modes import UNSIGNED_NOTE
+from ranklake.lake.governance.retention_plans import register
 
 OWN = "version: 1\nclasses:\n"
 
@@ -30,6 +34,24 @@ def command(site, monkeypatch, capfd):
         return code, *capfd.readouterr()
 
     return call
+
+
+def test_the_guide_goes_from_a_plan_to_its_proof(site, command):
+    """Each command of the guide behind the plan does what it says, in its order."""
+    bring_days(site, [0, 200])
+    assert command("retain", "plan")[0] == 0
+    (name,) = register(site.lake)
+    page = (Path(__file__).parents[2] / "docs/governance.md").read_text(encoding="utf-8")
+    part = page.partition("## 9. ")[2].partition("\n### ")[0]
+    commands = re.findall(r"^    ranklake (.*)$", part, re.MULTILINE)
+    assert len(commands) == 4
+    said = ""
+    for one in commands:
+        code, out, _ = command(*shlex.split(one.replace("rp-…", name)))
+        assert code == 0, one
+        said += out
+    assert "removed 1 partition, 10 rows" in said
+    assert "the audit trail is whole" in said
 
 
 def test_from_plan_to_application(site, command):

@@ -259,4 +259,6 @@ def _kept(one: RetentionPlan) -> str:
 
 def _sums(one: RetentionPlan) -> str:
     counts = (counted(len(one.items), "partition"), counted(one.rows, "row"), size_text(one.bytes))
-    return f"{', '.join(counts)} in {counted(one.files, 'file')}"
+    archived = sum(item.rows for item in one.items if item.archive_to is not None)
+    away = f"; {counted(archived, 'row')} of them to archives" if archived else ""
+    return f"{', '.join(counts)} in {counted(one.files, 'file')}{away}"
