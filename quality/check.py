@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
 BATCH_PARTITIONS: Final = 256
-"""Partitions that workers scan before results are written down."""
+"""Partitions that workers scan before results are written down, in one commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,10 @@ def _check(
     work: list[_Work] = []
     unchanged: list[Standing] = []
     for contract in contracts.values():
-        suite = compile_suite(contract, metrics, asking.suites.of(contract))
         found = _partitions(lake, contract)
+        if not found:
+            continue
+        suite = compile_suite(contract, metrics, asking.suites.of(contract))
         new = [part for part in found if not _done(known.get((contract.table, part.day)), suite, part)]
         unchanged += [known[contract.table, part.day] for part in found if part not in new]
         if new:
@@ -161,14 +163,21 @@ class _Run:
         self._neighbours = Neighbours(lake, when)
 
     def check(self, some: Sequence[_Work]) -> list[CheckResult]:
-        """Scan the partitions of tables, and commit what came of each; return the results."""
+        """Scan the partitions of tables, and commit what came of them; return the results."""
         tables = [one.contract.table for one in some]
         days = tuple(part.day for one in some for part in one.parts)
         alone = len(tables) == 1
         detail = "" if alone else f"{counted(len(tables), 'table')}, {counted(len(days), 'partition')}"
         unit = Unit("check", tables[0] if alone else "", days, detail, reads=tuple(tables))
         found = iter(carry_out(unit, partial(self._scanned, some)))
-        return [result for one in some for result in self._concluded(one, [(part, next(found)) for part in one.parts])]
+        moved, quiet = list[CheckResult](), list[CheckResult]()
+        for one in some:
+            taken, stayed = self._judged(one, [(part, next(found)) for part in one.parts])
+            moved += taken
+            quiet += stayed
+        self._write_down(tables, quiet)
+        place = {table: number for number, table in enumerate(tables)}
+        return sorted([*moved, *quiet], key=lambda result: (place[result.table], result.partition_date))
 
     def _scanned(self, some: Sequence[_Work]) -> list[list[Tally]]:
         """Return the tallies of each partition, in order."""
@@ -197,9 +206,13 @@ class _Run:
             self._done = before  # for another try
             raise
 
-    def _concluded(self, work: _Work, found: list[tuple[Partition, list[Tally]]]) -> list[CheckResult]:
-        """Judge partitions as wholes, take failing rows out of the table and commit the results; return them."""
-        table = work.contract.table
+    def _judged(
+        self, work: _Work, found: list[tuple[Partition, list[Tally]]]
+    ) -> tuple[list[CheckResult], list[CheckResult]]:
+        """Judge partitions as wholes, and take failing rows out of the table.
+
+        Returns the results that were committed with that, and those of the other partitions, which were not yet.
+        """
         for part, tallies in sorted(found, key=lambda one: one[0].day):
             judge_watched(work.contract, work.suite, part, tallies, self._neighbours)
             self._asking.judge(work.contract, work.suite, part, tallies)
@@ -212,11 +225,15 @@ class _Run:
             if part.day not in told
             for result in self._results(work.suite, part, tallies, None)
         ]
-        rows = [result.row() for result in quiet]
-        unit = Unit("commit", RESULTS, detail=f"of {table}", reads=(table,), writes=True)
+        return moved, quiet
+
+    def _write_down(self, tables: Sequence[str], results: Sequence[CheckResult]) -> None:
+        """Commit results of some tables, together: each commit takes as long as all of these rows."""
+        rows = [result.row() for result in results]
+        detail = f"of {tables[0] if len(tables) == 1 else counted(len(tables), 'table')}"
+        unit = Unit("commit", RESULTS, detail=detail, reads=tuple(tables), writes=True)
         if rows:
             carry_out(unit, partial(append_own, self.lake, RESULTS, lambda _: rows))
-        return sorted([*moved, *quiet], key=lambda result: result.partition_date)
 
     def _take_out(self, work: _Work, dirty: list[tuple[Partition, list[Tally]]]) -> list[CheckResult]:
         """Move failing rows to ``rejects`` and commit the results of those partitions with it; return the results.

@@ -4,13 +4,13 @@ Only descriptions of work and of its results pass through the scheduler; rows ne
 """
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Generic
 
 from ranklake.lake.plans.worker_versions import ask, compare
-from ranklake.lake.plans.workers import ONE, Result, Room, Task, Workers, WorkersError
+from ranklake.lake.plans.workers import ONE, Pending, Result, Room, Task, Workers, WorkersError
 
 _LOST: Final = ("cancelled", "lost")
 """What futures are called whose scheduler does not know them: it died, or was started again."""
@@ -58,6 +58,13 @@ class OnDask:
         self._compare()
         return Begun(self.client, work, list(tasks), urgency)
 
+    def wait(self, pending: Sequence[Pending[Any]]) -> None:
+        """Wait until one of those that were begun here has ended, in whatever way."""
+        begun = [one for one in pending if isinstance(one, Begun)]
+        for _ in _ended(self.client, [future for one in begun for future in one.futures]):
+            if any(one.is_done for one in begun):
+                return
+
     def run(
         self,
         work: Callable[[Task], Result],
@@ -75,9 +82,11 @@ class OnDask:
 class Begun(Generic[Task, Result]):
     """Tasks that were submitted to a cluster."""
 
+    is_put_off: Final = False
+
     def __init__(self, client: Any, work: Callable[[Task], Result], tasks: list[Task], urgency: int) -> None:  # noqa: ANN401 - distributed ships no types
         self._client, self._work, self._tasks, self._urgency = client, work, tasks, urgency
-        self._futures = self._submitted()
+        self.futures = self._submitted()
 
     def _submitted(self) -> list[Any]:
         # Each column of a table would be a message of its own, which costs the scheduler more than the task itself.
@@ -90,20 +99,20 @@ class Begun(Generic[Task, Result]):
     @property
     def is_done(self) -> bool:
         """Whether all have ended, in whatever way."""
-        return bool(self._futures) and all(future.done() for future in self._futures)
+        return bool(self.futures) and all(future.done() for future in self.futures)
 
     def cancel(self) -> None:
         """Have no more of them begun, and forget their results."""
         with suppress(Exception):  # whatever a client says that lost its scheduler: then nothing of them is begun
-            self._client.cancel(self._futures)
-        self._futures = []
+            self._client.cancel(self.futures)
+        self.futures = []
 
     def results(
         self, done: Callable[[], None] | None = None, lost: Callable[[Task], Result] | None = None
     ) -> list[Result]:
         """Return results in the order of the tasks; parameters and errors as for `OnDask.run`."""
-        if not self._futures:  # another try
-            self._futures = self._submitted()
+        if not self.futures:  # another try
+            self.futures = self._submitted()
         try:
             return self._gathered(done, lost)
         except BaseException:
@@ -111,12 +120,10 @@ class Begun(Generic[Task, Result]):
             raise
 
     def _gathered(self, done: Callable[[], None] | None, lost: Callable[[Task], Result] | None) -> list[Result]:
-        from distributed import KilledWorker, as_completed
+        from distributed import KilledWorker
 
-        futures, dead = self._futures, set()
-        with self._client.as_current():  # which `as_completed` asks
-            finished = as_completed(futures)
-        for future in finished:
+        futures, dead = self.futures, set()
+        for future in _ended(self._client, futures):
             if future.status in _LOST:
                 raise _lost()
             if future.status == "error":
@@ -133,6 +140,18 @@ class Begun(Generic[Task, Result]):
         found = iter(self._client.gather([future for future in futures if future.key not in dead]))
         pairs = zip(futures, self._tasks, strict=True)
         return [lost(task) if lost is not None and future.key in dead else next(found) for future, task in pairs]
+
+
+def _ended(client: Any, futures: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401 - distributed ships no types
+    """Yield futures as they end, in whatever way."""
+    from distributed import as_completed
+
+    if all(future.done() for future in futures):  # to be told would take longer than to look
+        yield from futures
+        return
+    with client.as_current():  # which `as_completed` asks
+        found = as_completed(futures)
+    yield from found
 
 
 def _lost() -> ClusterLostError:

@@ -50,6 +50,10 @@ class OnDemand:
         """Submit tasks to the cluster."""
         return self._start().begin(work, tasks, urgency)
 
+    def wait(self, pending: Sequence[Pending[Any]]) -> None:
+        """Wait for the cluster, which begins nothing that is not worth it."""
+        self._start().wait(pending)
+
     def run(
         self,
         work: Callable[[Task], Result],

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ranklake.errors import RanklakeError
 
@@ -54,6 +54,10 @@ class Pending(Protocol[Result_co]):
     def is_done(self) -> bool:
         """Whether `results` has nothing to wait for."""
 
+    @property
+    def is_put_off(self) -> bool:
+        """Whether they begin, in this process, only when `results` is asked for."""
+
     def results(self) -> Sequence[Result_co]:
         """Return results in the order of the tasks, or raise the first error; asked again, it begins them anew then."""
 
@@ -72,6 +76,9 @@ class Workers(Protocol):
 
     def begin(self, work: Callable[[Task], Result], tasks: Sequence[Task], urgency: int = 0) -> Pending[Result]:
         """Begin tasks and go on; of those that wait for a worker the more urgent come first."""
+
+    def wait(self, pending: Sequence[Pending[Any]]) -> None:
+        """Wait until one of those that it began has ended; at once where none is under way."""
 
     def run(
         self,
@@ -92,6 +99,7 @@ class Later(Generic[Result]):
 
     results: Callable[[], Sequence[Result]]
     is_done: bool = False
+    is_put_off: bool = True
 
     def cancel(self) -> None:
         """Do nothing: none was begun."""
@@ -113,6 +121,10 @@ class OneByOne(ABC):
         """Put the tasks off until their results are asked for."""
         del urgency
         return Later(partial(self.run, work, tasks))
+
+    def wait(self, pending: Sequence[Pending[Any]]) -> None:
+        """Return at once: nothing is under way."""
+        del pending
 
     @abstractmethod
     def carry_out(self, work: Callable[[Task], Result], task: Task) -> Result:

@@ -117,11 +117,11 @@ class _Round:
             while waiting or current:
                 behind = {one.name for one in waiting} | {work.rollup.name for work in current}
                 ready = [one for one in waiting if behind.isdisjoint(one.tables)]
-                current += [self._begun(one, urgency[one.name]) for one in ready]
                 waiting = [one for one in waiting if one not in ready]
+                current += [self._begun(one, urgency[one.name]) for one in ready]
                 if progress:
                     progress(len(done), len(rollups))
-                work = min(current, key=lambda one: (not one.is_done, -one.urgency))
+                work = self._next(current)
                 try:
                     work.advance()
                 except OwnRollupError as error:  # nobody else's is held up by it
@@ -138,6 +138,16 @@ class _Round:
         if progress:
             progress(len(rollups), len(rollups))
         return [done[one.name] for one in rollups if one.name in done]
+
+    def _next(self, current: Sequence[Work]) -> Work:
+        """Return the most urgent of those that ended, else of those that this process computes; or wait for one."""
+
+        def rank(work: Work) -> tuple[bool, bool, int]:
+            return not work.is_done, not work.is_put_off, -work.urgency
+
+        if not any(work.is_done or work.is_put_off for work in current):
+            self._crew.wait([work.pending for work in current if work.pending is not None])
+        return min(current, key=rank)
 
     def _begun(self, rollup: Rollup, urgency: int) -> Work:
         self._began[rollup.name] = time.monotonic()

@@ -71,17 +71,22 @@ class Work:
         self._crew = crew
         self._left: list[DaysTask | RunsTask] = []
         self._current: list[DaysTask | RunsTask] = []
-        self._pending: Pending[Computed] | None = None
+        self.pending: Pending[Computed] | None = None
 
     @property
     def is_finished(self) -> bool:
         """Whether all that was due is committed."""
-        return self._pending is None
+        return self.pending is None
 
     @property
     def is_done(self) -> bool:
         """Whether `advance` has nothing to wait for."""
-        return self._pending is None or self._pending.is_done
+        return self.pending is None or self.pending.is_done
+
+    @property
+    def is_put_off(self) -> bool:
+        """Whether `advance` computes, in this process."""
+        return self.pending is not None and self.pending.is_put_off
 
     def begin_days(self, due: Mapping[date, dict[Key, str]], kept_back: Collection[Key] = ()) -> None:
         """Begin computing dates of a partition rollup, but for those that depend on what checks hold back."""
@@ -107,7 +112,7 @@ class Work:
 
     def _begin_some(self) -> None:
         """Begin as many of the tasks that are left as are committed together."""
-        self._pending = None
+        self.pending = None
         if not self._left:
             return
         here = isinstance(self._crew, InProcess)
@@ -120,7 +125,7 @@ class Work:
         work, threads = (partial(compute, lake=self.lake), 0) if here else (partial(compute), max(1, room // count))
         self._current.sort(key=self._rows, reverse=True)  # the longest first, so that none is left over at the end
         tasks = [self._filled(task, threads) for task in self._current]
-        self._pending = self._crew.begin(work, tasks, self.urgency)
+        self.pending = self._crew.begin(work, tasks, self.urgency)
 
     def _filled(self, task: DaysTask | RunsTask, threads: int) -> DaysTask | RunsTask:
         """Return a task with what it takes to carry it out."""
@@ -158,11 +163,11 @@ class Work:
 
     def advance(self) -> None:
         """Wait for what is being computed, commit it, and begin what is left."""
-        if self._pending is None:
+        if self.pending is None:
             return
         dates = tuple(day for task in self._current if isinstance(task, DaysTask) for day in task.due)
         unit = Unit("compute", self.rollup.name, dates, reads=self.rollup.tables)
-        self._commit(carry_out(unit, self._pending.results))
+        self._commit(carry_out(unit, self.pending.results))
         self._begin_some()
 
     def finish(self) -> None:
@@ -172,8 +177,8 @@ class Work:
 
     def cancel(self) -> None:
         """Give up what is being computed."""
-        if self._pending is not None:
-            self._pending.cancel()
+        if self.pending is not None:
+            self.pending.cancel()
 
     def _commit(self, found: Sequence[Computed]) -> None:
         """Replace the dates that came out different, in one commit; then note lineage of all that were computed."""

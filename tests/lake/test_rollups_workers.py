@@ -2,6 +2,7 @@
 
 import pickle
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
@@ -10,7 +11,7 @@ from rollup_inputs import NOON, append, bring, run_of, state
 
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
-from ranklake.lake.plans.workers import OneByOne, Room
+from ranklake.lake.plans.workers import Later, OneByOne, Room
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.storage.store import Lake
@@ -112,3 +113,50 @@ def test_what_the_operator_said_goes_along(two_days, tmp_path):
     assert told("there", crew) == here
     assert cost.name in crew.sent
     assert here["currency"].null_count < here.num_rows
+
+
+class Backwards(Elsewhere):
+    """Has of all tasks that are under way the least urgent end first, and knows which were asked for too early."""
+
+    def __init__(self):
+        super().__init__()
+        self.early = []
+
+    def begin(self, work, tasks, urgency=0):
+        """Begin tasks that end in `wait` alone."""
+        return UnderWay(self, super().begin(work, tasks), [task.rollup.name for task in tasks], urgency)
+
+    def wait(self, pending):
+        """Let the least urgent end."""
+        min(pending, key=lambda one: one.urgency).is_done = True
+
+
+@dataclass
+class UnderWay:
+    """Tasks that somebody else carries out."""
+
+    crew: Backwards
+    later: Later
+    names: list[str]
+    urgency: int
+    is_done: bool = False
+    is_put_off: bool = False
+
+    def results(self):
+        """Return what came of them, and note whether that had to be waited for."""
+        if not self.is_done:
+            self.crew.early += self.names
+        return self.later.results()
+
+    def cancel(self):
+        """Do nothing."""
+
+
+def test_who_ended_waits_for_nobody(two_days, tmp_path):
+    """What ended is committed, and what reads it begins, while the more urgent is still being computed."""
+    crew = Backwards()
+    lake = copied(two_days[0], tmp_path)
+    run_rollups(lake, workers=crew)
+    assert crew.early == []
+    assert crew.sent[-1] == "run_summary"
+    assert state(lake, ROLLUPS) == two_days[1]

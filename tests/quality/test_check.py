@@ -23,6 +23,7 @@ from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.plan import last_finished
+from ranklake.lake.plans.workers import OneByOne
 from ranklake.lake.storage.reachability import LakeError
 from ranklake.lake.storage.store import Lake
 from ranklake.quality import scan as scanning
@@ -295,3 +296,21 @@ def test_workers_find_what_one_process_finds(site, tmp_path):
     assert {"steps_unique", "loss_small"} <= {one.check_id for one in there.unsound}
     assert plain(there) == plain(here)
     assert there.quarantined_rows == here.quarantined_rows
+
+
+class Others(OneByOne):
+    """Workers that are not this process, as far as a check can tell."""
+
+    def carry_out(self, work, task):
+        """Carry out one task."""
+        return work(task)
+
+
+def test_results_of_a_batch_on_workers_are_one_commit(site):
+    """Each commit costs as much as its rows: on workers, tables share one, and their results come in their order."""
+    site.bring(step_rows(10))
+    site.bring(any_rows("runs", 2), "runs")
+    report = run_checks(site.lake, workers=Others())
+    assert list(dict.fromkeys(one.table for one in report.results)) == ["runs", "steps"]
+    history = delta_table(site.lake, "quality_results").history()
+    assert sum(one["operation"] == "WRITE" for one in history) == 1
