@@ -70,8 +70,8 @@ def section(found: Compliance) -> Section:
     """Return the compliance page as a section of its own."""
     state = "unchecked" if found.no_roles else "warning" if found.needs else "passed"
     told = [f"{counted(len(found.needs), 'grant')} to look at"] if found.needs else []
-    told += [f"roles see classified columns as they are in {counted(found.unmasked, 'case')}"] if found.unmasked else []
-    headline = found.no_roles or ", ".join(told) or "No role sees a classified column as it is"
+    told += [f"Roles see classified columns as they are in {counted(found.unmasked, 'case')}"] if found.unmasked else []
+    headline = found.no_roles or "; ".join(told) or "No role sees a classified column as it is"
     digest = hashlib.sha256(repr(found).encode("utf-8", "surrogatepass")).hexdigest()
     page = Page(HOME, "Compliance", "overview.html", partial(_facts, found, headline, state), digest)
     return Section(SECTION, "Compliance", state, headline, HOME, (page,), (Entry("Compliance", "page", state, HOME),))

@@ -178,6 +178,7 @@ def _facts(found: FleetState, headline: str, state: str) -> Mapping[str, Any]:
         _table(f"change-{place}", f"What changed since the week before, {title.lower()}", one, ["name"], _CHANGES,
                "Nothing is told of one of the two weeks.")
         for place, (title, one) in enumerate(zip(_GROUP_TITLES, found.changes, strict=True))
+        if one.rows or not place  # once is enough where nothing is told
     ]  # fmt: skip
     forecast = _table("forecast", "Forecast, if the next week is like those before", found.forecast, ["measure"],
                       _FORECAST)  # fmt: skip
@@ -224,7 +225,7 @@ def _charts(days: Answered) -> Iterator[Chart]:
              "wasted_h": "wasted by runs"}  # fmt: skip
     ratios = {"utilization_ratio": "utilization", "goodput_ratio": "goodput"}
     for name, title, words, parts, unit, form in (
-        ("hours", "Device time by date", "Hours of devices a day, by what is known of them.", hours, "h", ",.3~s"),
+        ("hours", "Device time by date", "Hours of devices a day, by what is known of them.", hours, "h", ",.3~r"),
         ("ratios", "Utilization and goodput by date", "Ratios of sums over the day.", ratios, "ratio", ".0%"),
     ):
         known = {one: said for one, said in parts.items() if any(row[one] is not None for row in days.rows)}

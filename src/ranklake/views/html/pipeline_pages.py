@@ -101,7 +101,7 @@ def _charts(days: Answered) -> Iterator[Chart]:
             dates = [{**one, "date": row["date"].isoformat()} for one, row in zip(values_of(days.rows, list(parts)),
                      days.rows, strict=True)]  # fmt: skip
             known = {one: said for one, said in parts.items() if one in dates[0]}
-            yield Chart(name, title, words, lines_by_date(dates, known, unit, ",.3~s"), source)
+            yield Chart(name, title, words, lines_by_date(dates, known, unit, ",.3~r"), source)
 
 
 def _tables(found: PipelineState) -> Iterator[FactTable]:

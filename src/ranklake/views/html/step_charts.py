@@ -13,6 +13,8 @@ _FEW: Final = 40
 _STEP: Final = {"field": "step", "type": "quantitative", "title": "step", "axis": {"tickMinStep": 1, "format": ",d"},
                 "scale": {"zero": False, "nice": False}}  # fmt: skip
 _PARTS: Final = 8
+_LINES: Final = (1, 5, 3, 4, 6, 7, 2, 8)
+"""Colours of lines, of which two neighbours must not be of one hue."""
 
 
 def short(value: object) -> object:
@@ -66,7 +68,7 @@ def compared(values: Values, measure: str, title: str, runs: Sequence[str]) -> S
             "x": _STEP,
             "y": {"field": measure, "type": "quantitative", "title": title, "scale": {"zero": False},
                   "axis": {"format": ",.4~g"}},
-            "color": {**_colours(runs), "field": "run"},
+            "color": {**_colours(runs, _LINES), "field": "run"},
         },
         "layer": [
             {"mark": {"type": "line", "strokeWidth": 2, "point": fewest < _FEW}},
@@ -172,8 +174,8 @@ def _points(values: Values) -> bool:
     return len(values) < _FEW
 
 
-def _colours(parts: Sequence[str]) -> Spec:
-    colours = [f"var(--part-{place % _PARTS + 1})" for place in range(len(parts))]
+def _colours(parts: Sequence[str], order: Sequence[int] = range(1, _PARTS + 1)) -> Spec:
+    colours = [f"var(--part-{order[place % _PARTS]})" for place in range(len(parts))]
     return {
         "field": "part", "type": "nominal", "sort": list(parts), "title": None,
         "legend": {"orient": "top", "columns": 3},
