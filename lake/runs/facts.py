@@ -43,6 +43,8 @@ class RunFacts:
         By attempt: code, machine, framework, configuration.
     datasets, artifacts
         What it read, and what was made; at most 50 rows each.
+    ends
+        What ended its attempts badly: a row a rank and kind, in the order in which it happened, at most 50.
     events, logs, gaps
         Counts: events by kind, log lines by level, rows by table that were not recorded or not stored.
     host, gpu, no_gpu
@@ -63,6 +65,7 @@ class RunFacts:
     code: Answered
     datasets: Answered
     artifacts: Answered
+    ends: Answered
     events: Answered
     logs: Answered
     gaps: Answered
@@ -97,6 +100,7 @@ def gather(ask: Ask, run: str) -> RunFacts:
         code=of("code", most=_MOST),
         datasets=of("datasets", most=_MOST),
         artifacts=of("artifacts", most=_MOST),
+        ends=of("ends", most=_MOST),
         events=of("events", most=_MOST_LINES),
         logs=of("logs"),
         gaps=of("gaps"),

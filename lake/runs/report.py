@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from ranklake.lake.life.continuous import continuous
 from ranklake.lake.runs import statements
 from ranklake.lake.runs.asking import Answered, Ask, asking
+from ranklake.lake.runs.changes import Changes, changes
 from ranklake.lake.runs.curves import Curves, curves
 from ranklake.lake.runs.facts import RunFacts, gather
 from ranklake.lake.runs.find import Wanted, find, named
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 MOST_LISTED: Final = 500
 MOST_PAGES: Final = 50
 """Runs that have a page of their own: the latest."""
+
+
+MOST_LINES: Final = 300
+MOST_CHARACTERS: Final = 500
+"""Of log lines that a page has, and of a message: together less than a third of a megabyte."""
+NO_LINES: Final = "messages hold what people wrote, so only pages for a role that sees them have them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,8 @@ class RunsState:
         Units of metrics by name.
     scalars
         What is read in the place of that table: metrics that others took the place of go on there under one name.
+    is_for_role
+        Whether it is what a role sees; then pages tell log lines, as the role sees those.
     ask, why
         Answer what pages ask when they are written: SQL; and why a run was slower than it had to be.
     """
@@ -52,16 +61,29 @@ class RunsState:
     marks: Mapping[str, str]
     units: Mapping[str, str]
     scalars: str
+    is_for_role: bool
     ask: Ask = field(repr=False)
     why: Callable[[str], Cause] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """One run: its facts, and its curves."""
+    """One run.
+
+    Attributes
+    ----------
+    facts, curves
+        What is known of it, and by step.
+    changes
+        Since its attempt before, and since the run before of its job.
+    lines
+        Its log lines, errors first, at most `MOST_LINES`; asked for a role alone, since they hold what people wrote.
+    """
 
     facts: RunFacts
     curves: Curves
+    changes: tuple[Changes, ...]
+    lines: Answered
 
 
 def runs_state(lake: "Lake", run: str = "", role: "Role | None" = None) -> RunsState:
@@ -85,15 +107,22 @@ def runs_state(lake: "Lake", run: str = "", role: "Role | None" = None) -> RunsS
         marks=_marks(ask, chosen, scalars) if role is None else {run: _seen_mark(ask, why, run) for run in chosen},
         units={name: metric.unit for name, metric in lake.metrics().items()},
         scalars=scalars,
+        is_for_role=role is not None,
         ask=ask,
         why=why,
     )
 
 
-def run_state(ask: Ask, run: str, scalars: str = "scalars") -> RunState:
-    """Return all that is told of a run; `scalars` is as of `RunsState`."""
+def run_state(ask: Ask, run: str, scalars: str = "scalars", *, is_for_role: bool = False) -> RunState:
+    """Return all that is told of a run; `scalars` and `is_for_role` are as of `RunsState`."""
     found = gather(ask, run)
-    return RunState(found, curves(ask, run, found.summary.one.get("rank_steps") or 0, scalars))
+    lines = statements.of_run("lines", run, most=MOST_LINES, characters=MOST_CHARACTERS)
+    return RunState(
+        facts=found,
+        curves=curves(ask, run, found.summary.one.get("rank_steps") or 0, scalars),
+        changes=changes(ask, run, found.code),
+        lines=ask(lines) if is_for_role else Answered(lines, (), NO_LINES),
+    )
 
 
 def _marks(ask: Ask, runs: tuple[str, ...], scalars: str) -> dict[str, str]:
@@ -109,6 +138,7 @@ def _marks(ask: Ask, runs: tuple[str, ...], scalars: str) -> dict[str, str]:
         statements.sampled(runs),
         statements.summaries(among),
         statements.ended(among),
+        statements.previous(among),
     ):
         for row in ask(sql).rows:
             told[row["run"]].append(repr(sorted(row.items())))
@@ -118,10 +148,14 @@ def _marks(ask: Ask, runs: tuple[str, ...], scalars: str) -> dict[str, str]:
 
 def _seen_mark(ask: Ask, why: Callable[[str], Cause], run: str) -> str:
     """Return a digest of what a page tells a role: one of what it does not see would let it guess that."""
-    return hashlib.sha256(f"{run_state(ask, run)!r} {why(run)!r}".encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(
+        f"{run_state(ask, run, is_for_role=True)!r} {why(run)!r}".encode("utf-8", "surrogatepass")
+    ).hexdigest()
 
 
 def _asked() -> str:
-    """Return a digest of all questions: other questions make other pages."""
-    texts = sorted(one.read_bytes() for one in files("ranklake.lake.runs").iterdir() if one.name.endswith(".sql"))
+    """Return a digest of all questions, and of what is made of the answers: others make other pages."""
+    texts = sorted(
+        one.read_bytes() for one in files("ranklake.lake.runs").iterdir() if one.name.endswith((".sql", ".py"))
+    )
     return hashlib.sha256(b"".join(texts)).hexdigest()

@@ -1,5 +1,6 @@
 """Slowed: how much slower a run was than it had to be, which part made it so, and what to do about it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -88,10 +89,10 @@ def _cause(found: Slowdowns) -> Cause:
         return Cause(found, "", what, found.m_w, "Look at the host and device there: clocks, throttling, neighbours.")
     parts: list[tuple[float, str, str]] = []
     if stages > 1:
-        stage, s = next(iter(found.by_stage.items()))
+        stage, s = _alone(found.by_stage)
         parts.append((s, f"stage {stage} of 0 to {stages - 1}", "Move layers away from it."))
     if len(found.by_dp_rank) > 1:
-        rank, s = next(iter(found.by_dp_rank.items()))
+        rank, s = _alone(found.by_dp_rank)
         parts.append((s, f"data-parallel rank {rank}", "Look at its hosts, and at the length of its sequences."))
     kind, s = next(iter(found.by_kind.items()))
     parts.append((s, f"{kind} operations on all ranks", "Their times differ from each other: look for uneven work."))
@@ -101,3 +102,9 @@ def _cause(found: Slowdowns) -> Cause:
     return Cause(
         found, "", "many parts, none of which makes half of it", None, "Compare stages, ranks and kinds below."
     )
+
+
+def _alone(parts: Mapping[int, float]) -> tuple[int, float]:
+    """Return the slowest of some parts and its slowdown; 1.0, which is none, where another is slow likewise."""
+    (slowest, s), (_, second) = list(parts.items())[:2]
+    return slowest, s if second - 1 < MAJOR * (s - 1) else 1.0

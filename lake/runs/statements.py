@@ -64,6 +64,11 @@ def sampled(runs: tuple[str, ...]) -> str:
     return _filled("sampled", where=f"holder_{among(runs)}" if runs else among(runs))
 
 
+def previous(where: str) -> str:
+    """Return the SQL of one row per run that had another of its job before it, of those that a condition keeps."""
+    return _filled("previous", where=where)
+
+
 def rewrites() -> str:
     """Return the SQL of one row that changes with rows that were changed."""
     return sql_text(_HERE, "rewrites")

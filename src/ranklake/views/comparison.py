@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from ranklake.lake.runs.asking import Row
-from ranklake.lake.runs.compare import MEASURES, Comparison, Difference
+from ranklake.lake.runs.compare import MEASURES, Comparison
+from ranklake.lake.runs.differences import Difference
 from ranklake.lake.runs.facts import PHASES
 from ranklake.printable import printable
 from ranklake.views.table import TextColumn, numbers, table_lines

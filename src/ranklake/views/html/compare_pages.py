@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from ranklake.lake.runs.compare import MEASURES, Comparison, Difference
+from ranklake.lake.runs.compare import MEASURES, Comparison
+from ranklake.lake.runs.differences import Difference
 from ranklake.lake.runs.plotted import Plotted
 from ranklake.lake.runs.repeats import LEVEL, Repeats, Verdict
 from ranklake.views.html.charts import Chart

@@ -126,3 +126,8 @@ def time_text(value: datetime | date | None) -> str:
     if value is None:
         return UNKNOWN
     return f"{value.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if isinstance(value, datetime) else value.isoformat()
+
+
+def moment_text(value: datetime) -> str:
+    """Return a time to the millisecond, with its zone."""
+    return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"

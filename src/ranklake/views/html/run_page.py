@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.runs.asking import Ask
+from ranklake.lake.runs.changes import Changes
 from ranklake.lake.runs.facts import RunFacts
 from ranklake.lake.runs.find import flat
 from ranklake.lake.runs.report import run_state
@@ -13,7 +14,8 @@ from ranklake.lake.runs.said import said_of
 from ranklake.lake.runs.slowed import Cause
 from ranklake.views.html.figures import Figure, sourced, time_text
 from ranklake.views.html.run_curves import charts, metrics
-from ranklake.views.html.run_tables import STATES, tables
+from ranklake.views.html.run_ends import ended, ends_table
+from ranklake.views.html.run_tables import STATES, lines_tables, tables
 from ranklake.views.html.slowdown_charts import slowdown_charts, verdict
 from ranklake.views.words import counted, number_text, percent_text
 from ranklake.views.words import time_text as length_text
@@ -21,6 +23,7 @@ from ranklake.views.words import time_text as length_text
 LOW_MFU: Final = 0.3
 """Below it a run's MFU is marked."""
 
+_MOST_CHANGES: Final = 100
 _CODE: Final = (
     *("job", "team", "cluster", "pool", "region", "deployment_environment", "scheduler_job_id", "launcher"),
     *("framework", "framework_version", "python_version", "ranklake_version", "git_commit", "git_dirty"),
@@ -33,10 +36,16 @@ _CODE: Final = (
 
 
 def page_facts(
-    ask: Ask, why: Callable[[str], Cause], run: str, units: Mapping[str, str], scalars: str = "scalars"
+    ask: Ask,
+    why: Callable[[str], Cause],
+    run: str,
+    units: Mapping[str, str],
+    scalars: str = "scalars",
+    *,
+    is_for_role: bool = False,
 ) -> Mapping[str, Any]:
-    """Return what the template of a run's page draws; `scalars` is as of `ranklake.lake.runs.report.RunsState`."""
-    found, cause = run_state(ask, run, scalars), why(run)
+    """Return what the template of a run's page draws; parameters are as of `ranklake.lake.runs.report.RunsState`."""
+    found, cause = run_state(ask, run, scalars, is_for_role=is_for_role), why(run)
     facts = found.facts
     summary = facts.summary.one
     last = facts.code.rows[-1] if facts.code.rows else {}
@@ -48,6 +57,7 @@ def page_facts(
         "about": _about(facts),
         "said": said_of(run, facts.annotations.rows),
         "figures": list(_figures(facts)),
+        "ended": ended(facts),
         "slowed": verdict(cause),
         "is_slowed": bool(cause.what),
         "slowed_by": list(slowdown_charts(cause)),
@@ -55,7 +65,9 @@ def page_facts(
         "not_simulated": cause.reason,
         "charts": list(charts(found)),
         "metrics": list(metrics(found.curves.metrics, units)),
-        "tables": list(tables(facts)),
+        "tables": [*([ends_table(facts)] if facts.ends.rows else []), *tables(facts), *lines_tables(found)],
+        "no_lines": "" if is_for_role else found.lines.reason,
+        "changed": [_changed(place, one, facts) for place, one in enumerate(found.changes)],
         "code": [(name, _plain(last[name])) for name in _CODE if last and last[name] is not None],
         "unavailable": sorted(facts_in(last.get("unavailable")).items()),
         "config": [(name, _plain(value)) for name, value in flat(facts_in(last.get("config")))],
@@ -63,6 +75,33 @@ def page_facts(
         "said_source": sourced("said", facts.annotations, facts.annotations.reason or "Notes are on no page."),
         "code_source": sourced("code", facts.code, "The last row: that of the last attempt."),
         "no_code": facts.code.reason or "the run recorded nothing of it",
+    }
+
+
+def _changed(place: int, one: Changes, facts: RunFacts) -> Mapping[str, Any]:
+    """Return what the template draws of changes since another attempt or run."""
+    rows = (*one.settings, *one.surroundings)
+    told = [
+        counted(len(some), noun)
+        for some, noun in ((one.settings, "setting"), (one.surroundings, "surrounding"))
+        if some
+    ]
+    if one.run == facts.run:
+        definition = "Settings, then code, machine and software, as each attempt recorded them."
+    else:
+        definition = (
+            "The run of the same job that began last before this one; as the last attempt of each recorded them."
+        )
+    return {
+        "name": f"changed-{place}",
+        "told": f"Since {one.since} {' and '.join(told) or 'nothing'} changed",
+        "title": f"Changed since {one.since}",
+        "rows": rows[:_MOST_CHANGES],
+        "heads": (one.since, "now"),
+        "count": len(rows),
+        "most": _MOST_CHANGES,
+        "source": sourced(f"changed-{place}", one.code),
+        "definition": definition,
     }
 
 

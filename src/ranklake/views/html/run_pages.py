@@ -111,5 +111,5 @@ def _cut(found: RunsState) -> str:
 
 
 def _page(found: RunsState, run: str, mark: str) -> Page:
-    facts = partial(page_facts, found.ask, found.why, run, found.units, found.scalars)
+    facts = partial(page_facts, found.ask, found.why, run, found.units, found.scalars, is_for_role=found.is_for_role)
     return Page(href(run), run, "run.html", facts, f"{mark} {LOW_MFU}", (("Runs", HOME),))

@@ -5,7 +5,8 @@ from typing import Final
 
 from ranklake.lake.runs.asking import Answered
 from ranklake.lake.runs.facts import RunFacts
-from ranklake.views.html.figures import Column, FactTable, sourced, time_text
+from ranklake.lake.runs.report import MOST_CHARACTERS, MOST_LINES, NO_LINES, RunState
+from ranklake.views.html.figures import Column, FactTable, moment_text, sourced, time_text
 from ranklake.views.words import percent_text, size_text
 from ranklake.views.words import time_text as length_text
 
@@ -38,6 +39,15 @@ def tables(facts: RunFacts) -> Iterator[FactTable]:
         "gaps", "Rows that are missing", facts.gaps, ["table"], _GAPS, "none: all rows were recorded and stored"
     )
     yield _table("logs", "Log lines", facts.logs, ["severity"], _LOGS, "none recorded")
+
+
+def lines_tables(found: RunState) -> Iterator[FactTable]:
+    """Yield the table of log lines, of a page for a role; errors first."""
+    if found.lines.reason == NO_LINES:
+        return
+    caption = f"Log lines: errors, then the latest; at most {MOST_LINES}"
+    key = ["ts", "rank", "message"]
+    yield _table("lines", caption, found.lines, key, _LINES, "no lines", _LEVELS)
 
 
 def _table(
@@ -119,6 +129,17 @@ _GAPS: Final = (
     Column("not recorded", "Rows that were due and could not be recorded.", "gap_rows", "{row}", is_number=True),
     Column("in quarantine", "Rows that went to the table rejects.", "rows_rejected", "{row}", is_number=True),
     Column("recorded", "Rows in segments.", "rows", "{row}", is_number=True),
+)  # fmt: skip
+_LEVELS: Final = {"ERROR": "failing", "CRITICAL": "failing", "FATAL": "failing", "WARNING": "warning"}
+_LINES: Final = (
+    Column("when", "By its host's clock.", "ts", text=moment_text),
+    Column("level", "As the logger names it.", "severity"),
+    Column("rank", "Global rank.", "rank", is_number=True),
+    Column("message", f"As the role sees it; its first {MOST_CHARACTERS} characters.", "message"),
+    Column("logger", "Name of the logger.", "logger"),
+    Column("step", "That it was logged in.", "step", is_number=True),
+    Column("exception", "Its class.", "exception_type"),
+    Column("attempt", "Restart number.", "attempt", is_number=True),
 )  # fmt: skip
 _LOGS: Final = (
     Column("level", "As the logger names it.", "severity"),

@@ -1,0 +1,90 @@
+"""A run's page says what ended it, what changed before it, and, to a role that sees messages, its log lines."""
+
+from datetime import timedelta
+
+import pytest
+from page_read import Read
+from rollup_inputs import NOON, append
+from told_runs import lake_of_runs
+
+from ranklake.lake.contracts.load import load_contracts
+from ranklake.lake.query.roles import Role
+from ranklake.lake.runs.asking import asking
+from ranklake.lake.runs.facts import gather
+from ranklake.lake.runs.report import MOST_CHARACTERS, MOST_LINES, runs_state
+from ranklake.masking.masks import Mask
+from ranklake.views.html.run_ends import ended
+from ranklake.views.html.run_pages import section
+from ranklake.views.html.shell import render
+
+AT = NOON + timedelta(seconds=50)
+TABLES = frozenset(load_contracts())
+
+
+def lines():
+    """Yield log lines of a run: an old error, many of information, a long one with an address and markup in it."""
+    whose = {"run": "alpha-1", "incarnation": 10}
+    yield {**whose, "rank": 1, "ts": NOON, "severity_text": "ERROR", "severity_number": 17, "message": "first of all",
+           "slot": 900}  # fmt: skip
+    for number in range(MOST_LINES + 10):
+        said = "<b>mail ada@example.org " + "x" * 2 * MOST_CHARACTERS if number == MOST_LINES else f"line {number}"
+        yield {**whose, "ts": NOON + timedelta(seconds=number), "severity_text": "INFO", "severity_number": 9,
+               "message": said, "slot": number}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    """Give a lake of four runs, one of which lost a rank, and logged."""
+    made = lake_of_runs(tmp_path_factory.mktemp("causes"))
+    ended_rank = {"run": "alpha-1", "incarnation": 11, "rank": 1, "severity": "error"}
+    append(made, "events", [
+        {**ended_rank, "event": "abandoned", "ts": NOON + timedelta(seconds=39), "slot": 1},
+    ])  # fmt: skip
+    append(made, "logs", list(lines()))
+    return made
+
+
+def pages(lake, role=None):
+    """Return pages of runs by title, as text."""
+    return {page.title: render(page).decode() for page in section(runs_state(lake, "", role)).pages}
+
+
+def test_the_rank_that_died_first_is_named(lake):
+    """Before all else, with what to look at; of a run that finished nothing."""
+    ask = asking(lake)
+    found = ended(gather(ask, "alpha-1"))
+    assert found.what == "Rank 1 died without a word; 1 other rank ended 1 s after it"
+    assert "killed, ran out of memory, or lost its node" in found.next_step
+    assert ended(gather(ask, "alpha-2")).what == ""
+
+
+def test_pages_tell_what_changed_and_no_message(lake):
+    """Since the run before of the same job; who may see messages is not known of the whole site's readers."""
+    text = pages(lake)
+    assert "Since run alpha-1 1 setting changed" in text["alpha-2"]
+    rows = text["alpha-3"].partition('id="changed-0-table"')[2].partition("</table>")[0]
+    assert [one in rows for one in ("opt.name", "adam", "sgd", "label größe", "not set", "lr")] == [True] * 6
+    assert "Changed since" not in text["beta"]  # of another job
+    assert "Rank 1 died" in text["alpha-1"].partition('class="tiles"')[0]
+    assert "line 3" not in text["alpha-1"]
+    assert "messages hold what people wrote" in text["alpha-1"]
+
+
+def test_a_role_sees_log_lines_as_it_may(lake):
+    """Redacted, cut, errors first, no more than so many; without the right to messages the reason, and no message."""
+    contract = load_contracts()["logs"]
+    operational = frozenset({"operational"})
+    redacting = Role("r", operational, TABLES, masked=frozenset({"personal"}))
+    text = pages(lake, redacting)["alpha-1"]
+    rows = text.partition('id="lines-table"')[2].partition("</table>")[0].split("<tr>")[2:]
+    assert len(rows) == MOST_LINES
+    assert "first of all" in rows[0]
+    assert "ada@example.org" not in text
+    assert "&lt;b&gt;mail" in text
+    assert max(map(len, rows)) < 2 * MOST_CHARACTERS + 1000
+    assert any(given.get("data-filters") == "lines-table" for _, given in Read(text).elements)
+    hidden = pages(lake, Role("h", operational, TABLES))["alpha-1"]
+    assert "line 3" not in hidden
+    assert "role h does not see it" in hidden
+    nothing = Role("n", operational, TABLES, column_masks={("logs", contract.column("message").id): Mask("nullify")})
+    assert "role n sees logs.message as nullify" in pages(lake, nothing)["alpha-1"]
