@@ -1,7 +1,10 @@
 """What the tests of stores share; which server they speak to, each module says by its `url`."""
 
 import pytest
+from changed_contracts import changed
 from stores import Store, s3_storage
+
+__all__ = ["changed"]
 
 
 @pytest.fixture

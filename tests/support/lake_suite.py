@@ -5,8 +5,10 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
+import pyarrow as pa
 import pytest
 from bringing import adds_up
+from changed_contracts import convert
 from packing import pack_up
 from retaining import APPROVER, CONTRACTS, POLICIES, TODAY, days_ago
 from segments import put_segment, step_rows
@@ -15,6 +17,7 @@ from stores import sent
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta import commit
+from ranklake.lake.delta.chunks import taken_apart
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.integrity import DamagedFileError
 from ranklake.lake.delta.read import read
@@ -22,6 +25,7 @@ from ranklake.lake.delta.tables import delta_table, ensure_table
 from ranklake.lake.ingest import ingest_plan
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.maintenance.scrub import scrub
+from ranklake.lake.migrations import applying as migrations
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
 from ranklake.lake.replay.run import replay
@@ -90,6 +94,30 @@ class LakeSuite:
         proof = prove(lake)
         assert (proof.why, proof.rows, set(proof.witnessed.values())) == ("", 4, {4})
         assert unaccounted(lake) == []
+
+    @pytest.mark.slow
+    def test_a_migration_copies_columns_and_no_damage(self, place, tmp_path, changed):
+        """Columns that no step touches are copied from object to object, unless a bit turned in one of them."""
+        spool = spooled(place, tmp_path, step_rows(50, start=days_ago(3)))
+        lake = Lake.create(f"{place.uri}/lake", place.storage)
+        ingest(lake, spool, InProcess())
+        (row,) = files(delta_table(lake, "steps")).to_pylist()
+        path = lake.path("tables", "steps", row["path"])
+        sound = lake.fs.cat_file(path)
+        raw = bytearray(sound)
+        raw[len(raw) // 2] ^= 16
+        lake.fs.pipe_file(path, bytes(raw))
+        changed.migrate("steps", convert, factor=1000)
+        with pytest.raises(DamagedFileError, match="differ from the digest in its name"):
+            migrations.apply(Lake.open(lake.uri, place.storage), InProcess(), "Ada")
+        lake.fs.pipe_file(path, sound)
+        migrations.apply(Lake.open(lake.uri, place.storage), InProcess(), "Ada")
+        (new,) = files(delta_table(lake, "steps")).to_pylist()
+        made = lake.fs.cat_file(lake.path("tables", "steps", new["path"]))
+        old, made = (taken_apart(pa.py_buffer(some)) for some in (sound, made))
+        (one,), (other,) = old.chunks("tokens"), made.chunks("tokens")
+        assert bytes(old.whole[slice(*one.pages)]) == bytes(made.whole[slice(*other.pages)])
+        assert read(lake, contract("steps"), ["tokens"]).num_rows == 50
 
     def test_a_damaged_object_is_found_and_mended(self, place, tmp_path):
         """A bit that turned in a data file keeps its date out of the rollups, until a replay wrote it anew."""
