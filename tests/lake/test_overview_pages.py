@@ -81,6 +81,13 @@ def test_a_table_stands_right_of_what_it_was_computed_from():
     assert drawing([], {}) is None
 
 
+def test_nothing_is_drawn_of_what_no_ingest_tells(lake):
+    """Without numbers of rows there is no chart of rows: a chart of nothing has no extent."""
+    append(lake, "ingest_plans", [ingest(1, 0, rows_stored=None, rows_rejected=None)])
+    (page,) = pipeline_pages.section(pipeline_state(lake, HOUR)).pages
+    assert [spec["data"]["values"][0]["part"] for spec in Read(render(page).decode()).specs] == ["longest"]
+
+
 def test_stages_are_behind_what_came_since_they_last_wrote(lake):
     """Rows that came after the last check wait, and are overdue after an hour; rollups wait for tables they read."""
     append(lake, "ingest_plans", [

@@ -97,11 +97,13 @@ def _charts(days: Answered) -> Iterator[Chart]:
          {"rows_stored": "stored", "rows_rejected": "set aside"}, "rows"),
         ("longest", "Longest ingest by date", "From the plan to its last commit.", {"longest_s": "longest"}, "seconds"),
     ):  # fmt: skip
-        if days.rows:
-            dates = [{**one, "date": row["date"].isoformat()} for one, row in zip(values_of(days.rows, list(parts)),
-                     days.rows, strict=True)]  # fmt: skip
-            known = {one: said for one, said in parts.items() if one in dates[0]}
-            yield Chart(name, title, words, lines_by_date(dates, known, unit, ",.3~r"), source)
+        known = {one: said for one, said in parts.items() if any(row[one] is not None for row in days.rows)}
+        if known:
+            values = [
+                {**one, "date": row["date"].isoformat()}
+                for one, row in zip(values_of(days.rows, list(known)), days.rows, strict=True)
+            ]
+            yield Chart(name, title, words, lines_by_date(values, known, unit, ",.3~r"), source)
 
 
 def _tables(found: PipelineState) -> Iterator[FactTable]:
