@@ -1,4 +1,4 @@
-"""Campaign of kills over retention: apply, archive, rehydrate and erase die at random moments, and are run again.
+"""Campaign of kills over retention: its steps (`STEPS`) die at random moments, and are run again.
 
 Each round brings rows, has a step proposed and approved, kills it a few times, lets it end, and looks: no row is lost
 but those that were to go, none comes back, what a hold is about stays, archives verify, books and trail add up.
@@ -7,10 +7,12 @@ but those that were to go, none comes back, what a hold is about stays, archives
 import argparse
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,9 @@ from ranklake.lake.archives.rehydrated import rehydrated
 from ranklake.lake.archives.soundness import examine
 from ranklake.lake.ask.ask import ask
 from ranklake.lake.audit.proof import prove
+from ranklake.lake.governance.kept import kept
 from ranklake.lake.spool.spool import Spool
-from ranklake.retention.apply import approve
+from ranklake.retention.apply import apply, approve
 from ranklake.retention.archive import rehydration
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.plan import make_plan as make_erasure
@@ -38,7 +41,8 @@ from ranklake.retention.plan import make_plan
 from ranklake.retention.removals import unaccounted
 from ranklake.retention.traces.search import search
 
-STEPS = ("apply", "archive", "rehydrate", "erase")
+STEPS = ("apply", "cancel", "purge", "archive", "rehydrate", "erase")
+GRACE_DAYS = 7
 RULES = (
     "going: {where: {table: steps}, delete_after_days: 30, reason: old}",
     "cold: {where: {table: logs}, archive: {after_days: 10, to: TO}, reason: old}",
@@ -54,10 +58,14 @@ class Campaign:
         self.site = Site(folder)
         self.folder, self.kills, self.chance = folder, kills, random.Random(seed)
         self.policies = policies_in(folder, *RULES)
+        shutil.copytree(folder / "policies", folder / "keeping")
+        more = folder / "keeping/more.yaml"
+        more.write_text(more.read_text().replace("version: 2", f"version: 2\ngrace_days: {GRACE_DAYS}"))
         self.killed = dict.fromkeys(STEPS, 0)
         self.rounds = 0
         self.length_s = dict.fromkeys(STEPS, 0.5)
         self.person = ""
+        self.taken: list[set[str]] = []
 
     def bring(self, table: str, age: int, run: str, messages: list[str] | None = None) -> None:
         """Ingest rows of a date."""
@@ -79,8 +87,35 @@ class Campaign:
     def apply(self) -> None:
         """Have rows of a date go for good."""
         self.bring("steps", 60 + self.rounds, "gone")
-        self._to_the_end("apply", self._planned())
+        self._to_the_end("apply", self._planned(), self.chance.choice(["policies", "keeping"]))
         assert not self.site.rows("steps")
+
+    def cancel(self) -> None:
+        """Bring rows back that an application keeps."""
+        self.bring("steps", 60 + self.rounds, "back")
+        before = self.site.keys()
+        name = self._kept()
+        assert not self.site.rows("steps")
+        self._to_the_end("cancel", name)
+        assert self.site.keys() == before
+
+    def purge(self) -> None:
+        """Delete all that is kept, what was brought back and went again among it."""
+        self._kept()
+        self._to_the_end("purge", str(GRACE_DAYS + 1))
+        assert kept(self.site.lake) == []
+        assert not self.site.rows("steps")
+        there = {path.name for path in (self.folder / "lake/tables/steps").rglob("*.parquet")}
+        old = {path.rpartition("/")[2] for one in self.taken for path in one}
+        assert not there & old
+
+    def _kept(self) -> str:
+        """Have what is due go, and be kept; return the plan's name."""
+        name = self._planned()
+        keeping = replace(self.policies, grace_days=GRACE_DAYS)
+        apply(self.site.lake, name, "Otto Operator", CONTRACTS, keeping)
+        self.taken.append({file.path for one in kept(self.site.lake) for file in one.files})
+        return name
 
     def archive(self) -> None:
         """Have rows of a date move."""
@@ -124,24 +159,24 @@ class Campaign:
     def _spool(self) -> Spool:
         return Spool(str(self.site.spool))
 
-    def _to_the_end(self, kind: str, name: str) -> None:
+    def _to_the_end(self, kind: str, name: str, place: str = "policies") -> None:
         """Kill a step some times at random, then let it end; look at all."""
         for _ in range(self.chance.randint(2, 5)):
-            child = self._child(kind, name)
+            child = self._child(kind, name, place)
             time.sleep(self.chance.random() * self.length_s[kind])
             if child.poll() is None:
                 os.kill(child.pid, signal.SIGKILL)
                 self.killed[kind] += 1
             child.communicate()
-        child = self._child(kind, name)
+        child = self._child(kind, name, place)
         began = time.monotonic()  # what it takes without its imports
         out, err = child.communicate(timeout=300)
         assert (child.returncode, out) == (0, "done\n"), err
         self.length_s[kind] = max(0.05, time.monotonic() - began)
         self._look()
 
-    def _child(self, kind: str, name: str) -> "subprocess.Popen[str]":
-        arguments = [self.site.lake.uri, str(self.site.spool), str(self.folder / "policies"), kind, name]
+    def _child(self, kind: str, name: str, place: str) -> "subprocess.Popen[str]":
+        arguments = [self.site.lake.uri, str(self.site.spool), str(self.folder / place), kind, name]
         child = subprocess.Popen(
             [sys.executable, str(CHILD), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

@@ -1,13 +1,14 @@
-"""One step of the campaign of kills over retention: apply, archive, rehydrate or erase, to be killed on the way.
+"""One step of the campaign of kills over retention, to be killed on the way: see `retention_chaos.STEPS`.
 
 Usage: retention_child.py LAKE SPOOL POLICIES STEP NAME; prints ``ready`` before it begins.
 """
 
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ranklake.lake.archives.rehydrated import remove_expired
+from ranklake.lake.audit import clock
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
@@ -17,6 +18,8 @@ from ranklake.retention.archive.sweeping import sweep_archives
 from ranklake.retention.erasure.apply import apply as erase
 from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.subject import subject_of
+from ranklake.retention.grace.cancel import cancel
+from ranklake.retention.grace.purge import purge_due
 from ranklake.retention.policy import load_policies
 from ranklake.retention.sweep import sweep
 
@@ -35,9 +38,23 @@ def step(lake_uri: str, spool_uri: str, place: str, kind: str, name: str) -> Non
     elif kind == "rehydrate":
         rehydrate(lake, name, OPERATOR, policies)
         remove_expired(lake, datetime.now(UTC).date())
+    elif kind == "cancel":
+        cancel(lake, name, OPERATOR)
+        sweep_archives(lake)
+    elif kind == "purge":
+        _pass_time(float(name))
+        purge_due(lake, OPERATOR)
+        sweep(lake, spool, OPERATOR)
     else:
         erasure, _, values = name.partition(" ")
         erase(Reach(lake, spool), erasure, subject_of(lake, values.split(",")), OPERATOR)
+
+
+def _pass_time(days: float) -> None:
+    """Have this process believe that so many days passed, by the clock and by the machine's uptime."""
+    now, up = clock.now, clock.uptime()
+    clock.now = lambda: now() + timedelta(days=days)
+    clock.uptime = lambda: None if up is None else (up[0], up[1] + days * 86_400)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 
 @pytest.mark.crash
 def test_killed_steps_of_retention_converge(tmp_path, capsys):
-    """Apply, archive, rehydrate and erase die at random; run again, each ends as if nobody had killed it."""
+    """Each step of retention dies at random; run again, it ends as if nobody had killed it."""
     kills = max(1, int(os.environ.get("RANKLAKE_KILLS", "20")) // 20)
     command = [sys.executable, str(HERE / "retention_chaos.py"), str(tmp_path), "--kills", str(kills)]
     paths = [str(HERE.parent / "support"), *filter(None, [os.environ.get("PYTHONPATH")])]
