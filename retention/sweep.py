@@ -17,6 +17,7 @@ from ranklake.lake.ingest.index_summary import not_taken_in
 from ranklake.lake.query.sql import session
 from ranklake.lake.spool.packs import pack_of
 from ranklake.lake.storage.removal import delete
+from ranklake.lake.storage.versions import remove_dead
 from ranklake.retention.erasure.spooled import erased_again, identity, remove
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ def sweep(lake: "Lake", spool: "Spool", by: str) -> Swept:
             remove(spool, path, lambda name, _: identity(name) in again)
         for path in raw:
             delete(lake, path)
+        remove_dead(spool.fs, [*going, *opened])
+        remove_dead(lake.fs, raw)
     return done
 
 

@@ -29,6 +29,7 @@ from ranklake.lake.plans.units import Unit, carry_out
 from ranklake.lake.storage.listing import listed
 from ranklake.lake.storage.reachability import LakeUnreachableError
 from ranklake.lake.storage.removal import delete
+from ranklake.lake.storage.versions import remove_dead
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -197,6 +198,7 @@ def _are_live(handle: "DeltaTable", some: pa.Table | None) -> bool:
 def purge(lake: "Lake", plan: Plan, spare: Mapping[str, Iterable[str]] | None = None) -> None:
     """Delete what was removed, and what is left of the same rows from before they were merged or rewritten.
 
+    So go the versions that a bucket keeps of them, unless it has them locked (`ranklake.lake.storage.versions`).
     Whatever a later plan writes there has a higher number, or its composer gives it up
     (`ranklake.lake.maintenance.compaction`). What the plan left live, or made so, is no business of whoever comes late,
     when later plans may have replaced it. Derived tables count numbers of their own, so of theirs only the files that
@@ -219,6 +221,19 @@ def purge(lake: "Lake", plan: Plan, spare: Mapping[str, Iterable[str]] | None = 
     for days in (plan.body.get("facts") or {}).get(QUARANTINED, {}).values():
         for sha256 in itertools.chain.from_iterable(days.values()):
             delete(lake, lake.path("quarantine", sha256))
+    remove_dead(lake.fs, purged_places(lake, plan))
+
+
+def purged_places(lake: "Lake", plan: Plan) -> list[str]:
+    """Return what the paths begin with of all that a plan deletes, for whoever looks after the bucket's versions."""
+    found = set()
+    for table, rows in plan.body["remove"].items():
+        whole = KINDS[plan.kind].purges_dates and lake.contract(table).kind != "derived"
+        paths = {row["path"] for row in rows}
+        found |= {lake.path("tables", table, f"{path.rpartition('/')[0]}/" if whole else path) for path in paths}
+    for days in (plan.body.get("facts") or {}).get(QUARANTINED, {}).values():
+        found |= {lake.path("quarantine", sha256) for some in days.values() for sha256 in some}
+    return sorted(found)
 
 
 def purged_dates(plan: Plan) -> set[tuple[str, str]]:

@@ -59,7 +59,7 @@ def posture(name: str, place: "Lake") -> Posture:
         try:
             found: dict[str, Any] = place.fs.call_s3(call, Bucket=bucket, **what)
         except Exception as error:  # noqa: BLE001 - whatever a store answers, it is not what was asked for
-            code = _code(error)
+            code = error_code(error)
             if code == _NONE:
                 return {}
             doubts.append(f"{call}: {code}")
@@ -82,7 +82,7 @@ def posture(name: str, place: "Lake") -> Posture:
     )
 
 
-def _code(error: BaseException) -> str:
+def error_code(error: BaseException) -> str:
     """Return what the store called an error, which clients wrap; else the error's own name."""
     at: BaseException | None = error
     while at is not None:

@@ -15,6 +15,7 @@ from ranklake.lake.governance.kept import kept
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.storage.listing import listed
 from ranklake.lake.storage.removal import delete
+from ranklake.lake.storage.versions import remove_dead
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
@@ -53,6 +54,7 @@ def sweep_archives(lake: "Lake") -> SweptArchives:
         for path in sorted(loose - wanted):
             files += delete(place, place.path(path))
             size_bytes += there[path]
+        remove_dead(place.fs, map(place.path, loose - wanted))
     return SweptArchives(files, size_bytes)
 
 

@@ -33,7 +33,7 @@ from ranklake.lake.shares.withdrawal import withdraw
 from ranklake.retention.erasure.certificate import Certificate, certify
 from ranklake.retention.erasure.kept import kept_hits, replaced
 from ranklake.retention.erasure.keys import PLACE, forget_keys
-from ranklake.retention.erasure.places import FORGOTTEN, Done, erase_files
+from ranklake.retention.erasure.places import FORGOTTEN, Done, erase_files, erase_versions
 from ranklake.retention.erasure.plan import Found, find, member_check, planned, refuse_unfit
 from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.rows import rewritten
@@ -113,6 +113,7 @@ def apply(
     keys = forget_keys(lake, subject)
     done = [Done(PLACE, FORGOTTEN, keys)] if keys else []
     done += erase_files(reach, subject, reach.each(subject), holds, erasure.name)
+    done += erase_versions(reach, subject)
     certificate = certify(reach, subject, erasure, done, progress=progress)
     details = {"certificate": certificate.name, "is_clean": certificate.is_clean}
     audit.record(lake, by, CERTIFIED, name, None, details, once=True, once_for=certificate.name)

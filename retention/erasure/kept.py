@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def kept_hits(lake: "Lake", found: "Collection[Searched]") -> Iterator[KeptFile]:
     """Yield the kept files in which a value was found."""
-    there = {one.source.uri for one in found if one.counts and not one.source.is_folder}
+    there = {one.source.uri for one in found if one.counts and one.source.version is None}
     for one in kept(lake) if there else ():
         yield from (file for file in one.files if lake.path("tables", file.table, file.path) in there)
 

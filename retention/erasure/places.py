@@ -8,6 +8,7 @@
     shares                         as the lake's own tables, once what is gone was withdrawn
     the spool                      `ranklake.retention.erasure.spooled`
     folders that were named        text and databases without the values; other files deleted
+    versions kept by a bucket      deleted, last; what a lock of the bucket keeps is in the certificate, and until when
 
 Each step can be made again: whoever dies on the way is followed by the next call.
 """
@@ -16,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.archives.rehydrated import FOLDER as BACK_FOLDER
 from ranklake.lake.archives.rehydrated import remove as remove_copies
@@ -29,6 +30,7 @@ from ranklake.lake.shares.place import open_place
 from ranklake.lake.shares.register import shares
 from ranklake.lake.storage.removal import delete
 from ranklake.lake.storage.rewriting import overwrite
+from ranklake.lake.storage.versions import remove_lone_markers, remove_version
 from ranklake.retention.erasure.archived import erase_archived
 from ranklake.retention.erasure.redaction import (
     SQLITE,
@@ -38,7 +40,9 @@ from ranklake.retention.erasure.redaction import (
     redacted_text,
 )
 from ranklake.retention.erasure.spooled import remove
+from ranklake.retention.traces.kept_versions import PLACE as VERSIONS
 from ranklake.retention.traces.roots import ARCHIVES, FOLDER
+from ranklake.retention.traces.search import each_version
 
 if TYPE_CHECKING:
     from ranklake.lake.spool.spool import Spool
@@ -93,7 +97,7 @@ def erase_files(
     renewed: dict[tuple[int, str], list[Searched]] = {}
     archived: list[Searched] = []
     for one in found:
-        if not one.counts or one.source.is_folder:
+        if not one.counts or one.source.is_folder or one.source.version is not None:
             continue
         source = one.source
         top, _, rest = source.path.partition("/")
@@ -118,6 +122,22 @@ def erase_files(
     if archived:
         counts[ARCHIVES, REWRITTEN] += erase_archived(lake, subject, archived, proposal)
     return [Done(place, action, files) for (place, action), files in sorted(counts.items())]
+
+
+def erase_versions(reach: "Reach", subject: "Subject") -> list[Done]:
+    """Delete the versions that buckets keep and that hold something of a subject; what is locked stays, and is found.
+
+    Comes last: what was deleted or overwritten before is such a version by then. Raises what the stores raise.
+    """
+    gone = 0
+    touched: dict[str, Any] = {}
+    for one in each_version(reach.lake, reach.spool, subject.sought):
+        if one.counts and one.source.version is not None and not remove_version(one.source.fs, one.source.version):
+            touched[one.source.uri] = one.source.fs
+            gone += 1
+    for path, fs in touched.items():
+        remove_lone_markers(fs, path)
+    return [Done(VERSIONS, DELETED, gone)] if gone else []
 
 
 def _in_lake(lake: "Lake", path: str, subject: "Subject") -> str:

@@ -40,7 +40,8 @@ class Reach:
     def spooled(self, files: Iterable[Searched]) -> list[str]:
         """Return the paths of segments and packs in the spool in which something was found."""
         top = "\0" if self.spool is None else f"{self.spool.root}/"
-        hit = [one.source.uri for one in files if one.counts and not one.source.is_folder]
+        now = (one.source for one in files if one.counts and one.source.version is None)
+        hit = [source.uri for source in now if not source.is_folder]
         return [path for path in hit if path.startswith(top) and "/segments/" in path]
 
 

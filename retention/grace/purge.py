@@ -17,7 +17,7 @@ from ranklake.lake.audit import trail as audit
 from ranklake.lake.delta.table_schema import as_read
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.governance.kept import Kept, kept
-from ranklake.lake.governance.retention_plans import PURGED, TABLE, head_row, stamped
+from ranklake.lake.governance.retention_plans import PURGED, RETENTION_PLANS, TABLE, head_row, stamped
 from ranklake.lake.governance.retired import RAW
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.action_plan import QUARANTINED
@@ -30,6 +30,7 @@ from ranklake.retention.grace.cancel import rows_of
 from ranklake.retention.holds import holds_of
 from ranklake.retention.parts import Parts, RunFacts, Values, run_facts
 from ranklake.retention.rules.order import Level
+from ranklake.retention.versions import left_in_bucket
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
@@ -49,14 +50,18 @@ class Purged:
         Retention plans whose files went.
     waiting
         Those whose files stay for now, each with the reason.
+    left
+        What a bucket keeps of the former all the same, in lines.
     """
 
     plans: tuple[str, ...] = ()
     waiting: tuple[tuple[str, str], ...] = ()
+    left: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {"plans": list(self.plans), "waiting": [{"plan": name, "why": why} for name, why in self.waiting]}
+        waiting = [{"plan": name, "why": why} for name, why in self.waiting]
+        return {"plans": list(self.plans), "waiting": waiting, "versions_left": list(self.left)}
 
 
 def purge_due(lake: "Lake", by: str, *, dry_run: bool = False) -> Purged:
@@ -75,9 +80,11 @@ def purge_due(lake: "Lake", by: str, *, dry_run: bool = False) -> Purged:
         if not dry_run:
             drive(lake, lambda number, name=name: _plan(lake, name, by, number), InProcess())  # type: ignore[misc]
         gone.append(name)
-    if gone and not dry_run:
-        sweep_archives(lake)
-    return Purged(plans=tuple(gone), waiting=tuple(waiting))
+    if dry_run or not gone:
+        return Purged(plans=tuple(gone), waiting=tuple(waiting))
+    sweep_archives(lake)
+    left = [line for name in gone for line in left_in_bucket(lake, RETENTION_PLANS.find(lake, name))]
+    return Purged(plans=tuple(gone), waiting=tuple(waiting), left=tuple(left))
 
 
 def _plan(lake: "Lake", name: str, by: str, number: int) -> "Plan | None":

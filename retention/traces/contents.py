@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _DEEPEST: Final = 4
 _MAGIC_BYTES: Final = 16
+_LEAST_ZIP: Final = 22
+"""Bytes of an empty zip archive."""
 _TAR_AT, _TAR = 257, b"ustar"
 
 Decrypt = Callable[[str, bytes], bytes | None]
@@ -71,7 +73,7 @@ def _within(
         yield Unsearched("archives within archives, too deep to look into")
     elif unpack is not None:
         yield from _unpacked(file, unpack, name, sought, decrypt, depth)
-    elif zipfile.is_zipfile(file):
+    elif _is_zip(file):
         yield from _zip(file, sought, decrypt, depth)
     elif _is_tar(file):
         yield from _tar(file, sought, decrypt, depth)
@@ -80,7 +82,14 @@ def _within(
 
 
 def _is_archive(file: IO[bytes]) -> bool:
-    return zipfile.is_zipfile(file) or _is_tar(file)
+    return _is_zip(file) or _is_tar(file)
+
+
+def _is_zip(file: IO[bytes]) -> bool:
+    """Say whether a file is a zip archive: a file of a store cannot be sought in before its start, as zipfile would."""
+    long_enough = file.seek(0, 2) >= _LEAST_ZIP
+    file.seek(0)
+    return long_enough and zipfile.is_zipfile(file)
 
 
 def _is_tar(file: IO[bytes]) -> bool:

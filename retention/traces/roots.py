@@ -1,5 +1,6 @@
 """Where traces may be: the lake, the spool, and folders that are named; each file with what it is."""
 
+import io
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from ranklake.lake.delta.tables import latest
 from ranklake.lake.shares.place import open_place
 from ranklake.lake.shares.register import shares
 from ranklake.lake.storage.listing import listed
+from ranklake.lake.storage.versions import Version, read_version
 
 if TYPE_CHECKING:
     from ranklake.lake.spool.spool import Spool
@@ -48,7 +50,8 @@ _SPOOL: Final[Mapping[str, str]] = {"segments": "segments in the spool", "import
 class Source:
     """A file, or a folder for its name's sake: what it is, how to show it, its path below its root, what opens it.
 
-    `closed` says why nothing can look into it; empty if it can be opened.
+    `closed` says why nothing can look into it; empty if it can be opened. `version` is one that a bucket keeps of an
+    object beside the current one.
     """
 
     place: str
@@ -57,10 +60,14 @@ class Source:
     fs: Any = None
     is_folder: bool = False
     closed: str = ""
+    version: Version | None = None
 
     @contextmanager
     def opened(self) -> Iterator[IO[bytes]]:
         """Give its bytes, to be sought in. Raises `OSError`; of a link, `IrregularError`."""
+        if self.version is not None:
+            yield io.BytesIO(read_version(self.fs, self.uri, self.version.id))
+            return
         if self.fs is not None:
             with self.fs.open(self.uri, "rb") as file:
                 yield file

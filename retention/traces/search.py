@@ -2,14 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ranklake.printable import printable_name
 from ranklake.retention.traces.contents import Decrypt, look
 from ranklake.retention.traces.found import Unsearched
-from ranklake.retention.traces.kept_versions import kept_versions
+from ranklake.retention.traces.kept_versions import kept_versions, with_lock
 from ranklake.retention.traces.needles import Needles, needles
 from ranklake.retention.traces.roots import Source, sources
 from ranklake.segments.envelope import EncryptionError, decrypt
@@ -118,16 +118,30 @@ def each(
 ) -> Iterator[Searched]:
     """Yield every file of a lake, a spool and some folders with what is found in it; see `search`."""
     opened = opener(lake.config.encryption_key)
-    for bucket, why_not in kept_versions(lake, spool):
-        yield Searched(bucket, Counter(), frozenset({why_not}))
+    yield from each_version(lake, spool, sought)
     every = list(sources(lake, spool, folders))
     for number, source in enumerate(every, 1):
-        counts, why = (Counter[str](), set[str]()) if source.is_folder else _in(source, sought, opened)
-        if count := sought.count(source.path.encode(errors="replace")):
-            counts[NAME] = count
-        yield Searched(source, counts, frozenset(why))
+        yield _searched(source, sought, opened)
         if progress is not None:
             progress(number, len(every))
+
+
+def each_version(lake: "Lake", spool: "Spool | None", sought: Needles) -> Iterator[Searched]:
+    """Yield every version that a bucket keeps beside a current one, with what is found in it; see `each`."""
+    opened = opener(lake.config.encryption_key)
+    for source, why_not in list(kept_versions(lake, spool)):
+        if why_not:
+            yield Searched(source, Counter(), frozenset({why_not}))
+            continue
+        found = _searched(source, sought, opened)
+        yield replace(found, source=with_lock(source)) if found.counts else found
+
+
+def _searched(source: Source, sought: Needles, opened: Decrypt) -> Searched:
+    counts, why = (Counter[str](), set[str]()) if source.is_folder else _in(source, sought, opened)
+    if count := sought.count(source.path.encode(errors="replace")):
+        counts[NAME] = count
+    return Searched(source, counts, frozenset(why))
 
 
 def told_of(some: Iterable[Searched], sought: Needles) -> Traces:

@@ -16,7 +16,7 @@ from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake, LakeUnreachableError, UnsafeStoreError
-from ranklake.retention.traces.kept_versions import KEPT
+from ranklake.retention.traces.kept_versions import PLACE
 from ranklake.retention.traces.search import search
 from ranklake.segments.storage_options import StorageOptionError
 
@@ -48,16 +48,19 @@ class TestMoto(LakeSuite):
     """The contract, on moto."""
 
 
-def test_versions_that_a_bucket_keeps_are_told(url, tmp_path):
-    """What a bucket keeps of deleted objects is not looked into: no search says that nothing is left there."""
+def test_versions_that_a_bucket_keeps_are_looked_into(url):
+    """What a bucket keeps of deleted objects is searched; that of one that keeps none is gone."""
     for name, keeps in (("forgets", False), ("keeps", True)):
         place = Store(f"s3://{name}/lake", s3_storage(url))
         fs, _ = place.connect()
         fs.call_s3("create_bucket", Bucket=name)
         if keeps:
             fs.make_bucket_versioned(name, versioned=True)
-        done = search(Lake.create(place.uri, place.storage), None, ["ada.lovelace"])
-        assert [one.where for one in done.unsearched] == ([KEPT] if keeps else [])
+        lake = Lake.create(place.uri, place.storage)
+        lake.put_if_absent("queries/note", b"ada.lovelace")
+        lake.fs.rm_file(lake.path("queries/note"))
+        done = search(lake, None, ["ada.lovelace"])
+        assert [one.place for one in done.found] == ([PLACE] if keeps else [])
         assert done.is_clean is not keeps
 
 

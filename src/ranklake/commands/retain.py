@@ -36,6 +36,7 @@ from ranklake.retention.reviews import overdue_line, record_overdue
 from ranklake.retention.simulate import over_budget
 from ranklake.retention.sweep import Swept
 from ranklake.retention.sweep import sweep as sweep_spool
+from ranklake.retention.versions import delete_left
 from ranklake.views.json_output import json_text, show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.words import counted, size_text
@@ -146,13 +147,25 @@ def apply(context: Context, name: str, by: str | None, *, single_operator: bool,
     withdrawn = withdraw(lake, {item.table for item in found.items})
     sweep_archives(lake)
     remove_expired(lake, datetime.now(UTC).date())
+    left = [] if found.is_kept or found.cancelled else delete_left(lake, found)
     if as_json:
-        show_json({"applied_now": fresh, "swept": swept, "withdrawn": withdrawn, **mode_facts(lake), **found.plain()})
+        show_json(
+            {
+                "applied_now": fresh,
+                "swept": swept,
+                "versions_left": left,
+                "withdrawn": withdrawn,
+                **mode_facts(lake),
+                **found.plain(),
+            }
+        )
         return
     if fresh:
         click.echo(f"{name}: removed {_sums(found)} by plan {found.plan}{_alone(found)}{_kept(found)}")
     else:
         click.echo(f"{name}: applied already, by plan {found.plan}{_alone(found)}; nothing done")
+    for line in left:
+        click.echo(line)
     for one in withdrawn:
         if one.files:
             click.echo(

@@ -69,6 +69,7 @@ def _tell(done: Upkept, over: Purged, expired: list[str], would: str) -> None:
         (over.plans, f"what retention plans kept {would}deleted: {', '.join(over.plans)}"),
         (expired, f"rehydrated rows {would}deleted, whose day is over: {', '.join(expired)}"),
     ]
+    lines += [(True, line) for line in over.left]
     lines += [(True, f"{name} keeps what it took: {why}") for name, why in over.waiting]
     if done.scrubbed is not None:
         found = done.scrubbed

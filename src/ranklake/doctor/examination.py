@@ -86,6 +86,7 @@ PROBES: Final = (
     Probe("store", "places:store", ("configuration",), _NETWORK),
     Probe("conditional-writes", "places:conditional_writes", ("store",), _NETWORK),
     Probe("lake", "places:lake", ("store",), _NETWORK),
+    Probe("kept-versions", "kept:versions", ("lake",), _NETWORK),
     Probe("spool", "places:spool", ("configuration",), _NETWORK),
     Probe("dask", "services:dask", ("configuration",), _NETWORK),
     Probe("prefect", "services:prefect", (), _NETWORK),

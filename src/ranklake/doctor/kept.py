@@ -1,0 +1,35 @@
+"""Probe of what buckets keep of deleted objects, which no deletion by path reaches."""
+
+from collections.abc import Iterator
+
+from ranklake.context import Context
+from ranklake.doctor.examination import Patient
+from ranklake.doctor.finding import Finding, not_known, ok, warning
+from ranklake.lake.storage.versions import keeps_versions, lock_of_bucket
+from ranklake.redaction.redact import redact_uri
+
+
+def versions(patient: Patient) -> Iterator[Finding]:
+    """Say of the bucket of the lake, and of the spool's, whether it keeps versions, and whether it locks them."""
+    context = Context.of(patient.config)
+    lake = context.open_lake()
+    places = [(lake.fs, lake.root, redact_uri(lake.uri))]
+    if context.has_spool:
+        spool = context.spool()
+        places.append((spool.fs, spool.root, redact_uri(patient.config.spool.uri)))
+    for fs, root, shown in places:
+        yield of_bucket(fs, root, shown)
+
+
+def of_bucket(fs: object, root: str, shown: str) -> Finding:
+    """Return what a bucket does with what is deleted."""
+    keeps = keeps_versions(fs, root)
+    if keeps is None:
+        return not_known(f"whether the store keeps versions of deleted objects: {shown}", "ask whoever runs it")
+    if not keeps:
+        return ok(f"{shown}: what is deleted is gone")
+    if lock := lock_of_bucket(fs, root):
+        what = f"{shown}: the bucket locks {lock}: retention and erasures delete nothing there before"
+        return warning(what, "agree with whoever answers for the policies; certificates say what stays, and until when")
+    what = f"{shown}: the bucket keeps versions of deleted objects; retention and erasures delete them, too"
+    return ok(f"{what}, with s3:ListBucketVersions and s3:DeleteObjectVersion")
