@@ -43,6 +43,8 @@ class Group:
         Number of the overlay, among those that the lake keeps, by which rows are read; 0 for none.
     subjects
         Which columns are stored under keys of whom they tell, and where the keys are: references, no key.
+    code
+        Texts of Python in it that may be run.
     """
 
     lake_uri: str
@@ -59,6 +61,7 @@ class Group:
     limits: Limits = DEFAULT
     contracts: int = 0
     subjects: SubjectsSection = NO_SUBJECTS
+    code: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from ranklake.lake.ingest.incoming import (
 )
 from ranklake.lake.ingest.newer import NewerSegmentError, unknown_table
 from ranklake.lake.ingest.segment_columns import checked, days_of, extent_of, footer_of, moments, named_footer
+from ranklake.lake.migrations.steps.code import UntrustedCodeError
 from ranklake.lake.spool.gate import GONE, TOO_LARGE, UNSTEADY, UnreadError, may_be_read_yet
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.limits import Limits, decoded_bytes
@@ -83,7 +84,7 @@ def load(
             continue
         except NotAuthenticError as error:
             segment.unreadable = error.what
-        except (EncryptionError, MemoryError, ImportError):  # Arrow's own error of memory is one of Python's, too
+        except (EncryptionError, UntrustedCodeError, MemoryError, ImportError):  # Arrow's of memory is Python's, too
             raise
         except RanklakeError as error:
             segment.unreadable = error.what

@@ -43,7 +43,7 @@ def compact(group: Group) -> Compacted:
 
 def _compact(group: Group) -> Compacted:
     lake = Lake.open(group.lake_uri, group.storage).configured(ingest=group.limits, subjects=group.subjects)
-    lake = lake.under(group.contracts)
+    lake = lake.under(group.contracts, group.code)
     spool = Spool(group.spool_uri, group.storage, lake.config)
     target = recorded_table(lake, group.table)
     paths = (path for row in group.segments for path in (row["path"], *row["others"]))

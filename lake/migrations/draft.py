@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from pprint import pformat
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
@@ -43,7 +44,7 @@ ANSWERS: Final = timedelta(days=365)
 """How long queries may use a former name, from the day of the draft, unless whoever releases it says otherwise."""
 
 
-def draft(table: str, name: str, folder: Path | None = None) -> Path:
+def draft(table: str, name: str, folder: Path | None = None, *, is_python: bool = False) -> Path:
     """Write the migration of a table's newest contract version; return its file.
 
     A unit that is not known here gets the factor 0, which no migration may have: a person says it. Raises
@@ -66,12 +67,10 @@ def draft(table: str, name: str, folder: Path | None = None) -> Path:
         "digests": {"from": freeze.contract_digest(old), "to": freeze.contract_digest(new)},
         "steps": list(_steps(old, new)),
     }
-    path = folder / f"{facts['number']:04d}_{name}.yaml"
-    path.write_text(yaml.safe_dump(facts, sort_keys=False, allow_unicode=True), encoding="utf-8")
-    return path
+    return _written(folder, facts, is_python=is_python)
 
 
-def draft_own(lake: "Lake", table: str, name: str) -> Path:
+def draft_own(lake: "Lake", table: str, name: str, *, is_python: bool = False) -> Path:
     """Write the migration of an operator's own table into the configured folder, and what it was; return its file.
 
     Of a table of ours: of the columns that the folder adds to it, which have a version of their own. It leads from the
@@ -101,10 +100,22 @@ def draft_own(lake: "Lake", table: str, name: str) -> Path:
         "steps": list(_steps(old, new)),
     }
     snapshot = folder / SNAPSHOTS / f"{table}.v{old.version}.json"
-    path = folder / MIGRATIONS / f"{number}_{name}.yaml"
-    for place, text in ((snapshot, freeze.freeze(old)), (path, yaml.safe_dump(facts, sort_keys=False))):
-        place.parent.mkdir(exist_ok=True)
-        place.write_text(text, encoding="utf-8")
+    snapshot.parent.mkdir(exist_ok=True)
+    snapshot.write_text(freeze.freeze(old), encoding="utf-8")
+    return _written(folder / MIGRATIONS, facts, is_python=is_python)
+
+
+def _written(folder: Path, facts: dict[str, Any], *, is_python: bool) -> Path:
+    """Write a draft, in YAML or as a Python file that says the same; return its path."""
+    path = folder / f"{facts['number']:04d}_{facts['name']}.{'py' if is_python else 'yaml'}"
+    text = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)
+    if is_python:
+        plain = [{key: str(one) if key == "until" else one for key, one in step.items()} for step in facts["steps"]]
+        said = pformat({**facts, "steps": plain}, width=110, sort_dicts=False)
+        what = f"Version {facts['to']} of {facts['table']}."
+        text = f'"""{what}"""\n\nimport pyarrow as pa\n\nMIGRATION = {said}\n'
+    folder.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
     return path
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import yaml
 
 from ranklake.lake.contracts.load import table_names
+from ranklake.lake.contracts.migration_file import facts_of
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.delta.table_schema import added_version_of, version_of
+from ranklake.lake.migrations.steps.code import Code
 from ranklake.lake.migrations.steps.kinds import step_of
 from ranklake.lake.migrations.steps.rename_table import RenameTable
 from ranklake.lake.migrations.steps.repartition import by_date
@@ -147,17 +148,25 @@ def is_of_added(number: int, table: str) -> bool:
 
 
 def read_migration(path: Path) -> Migration:
-    """Read a migration's file. Raises `MigrationError`: ``file: what; mend``."""
-    return parse_migration(path.read_bytes(), path)
+    """Read a migration's file, of this release or of who names its folder. Raises as `parse_migration`."""
+    return parse_migration(path.read_bytes(), path, is_trusted=True)
 
 
-def parse_migration(raw: bytes, path: Path) -> Migration:
-    """Return the migration that a file's bytes are. Raises `MigrationError`: ``file: what; mend``."""
-    where = str(path)
+def parse_migration(raw: bytes, path: Path, *, is_trusted: bool) -> Migration:
+    """Return the migration that a file's bytes are. Raises `MigrationError`: ``file: what; mend``.
+
+    Parameters
+    ----------
+    is_trusted
+        Whether functions of a Python file may be run; it is read in any case.
+    """
+    where, is_python = str(path), path.suffix == ".py"
     try:
-        facts: Any = yaml.safe_load(raw)
-    except yaml.YAMLError as error:
-        raise MigrationError(f"no YAML ({type(error).__name__})", where=where, mend="correct the file") from error
+        text = raw.decode()
+        facts: Any = facts_of(text, is_python=is_python)
+    except ValueError as error:  # of the decoder, or what is wrong with the file
+        raise MigrationError(str(error), where=where, mend="correct the file") from error
+    code = Code(text, where, is_trusted) if is_python else None
     if not isinstance(facts, dict) or facts.keys() != _KEYS.keys():
         raise MigrationError("other keys than a migration has", where=where, mend=f"write {', '.join(_KEYS)}")
     for key, type_ in _KEYS.items():
@@ -174,12 +183,12 @@ def parse_migration(raw: bytes, path: Path) -> Migration:
         facts["to"],
         str(digests["from"]),
         str(digests["to"]),
-        tuple(step_of(one, where) for one in facts["steps"]),
+        tuple(step_of(one, where, code) for one in facts["steps"]),
         hashlib.sha256(raw).hexdigest(),
         where,
     )
     if path.stem != found.label:
-        raise MigrationError(f"the file is not named {found.label}.yaml", where=where, mend="rename it")
+        raise MigrationError(f"the file is not named {found.label}{path.suffix}", where=where, mend="rename it")
     if found.to_version != found.from_version + 1:
         raise MigrationError("a migration leads to the next version", where=where, mend="write one for each version")
     return found

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, date, datetime
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
@@ -27,14 +28,20 @@ def load_migrations(folder: Path | None = None, overlay: Overlay | None = None) 
     Raises `MigrationError` for a file that is none, a gap, or a fork.
     """
     folder = FOLDER if folder is None else folder
-    found = _in_order(map(read_migration, folder.glob("*.yaml")), 1)
+    paths = (path for pattern in ("*.yaml", "[0-9]*_*.py") for path in folder.glob(pattern))
+    found = _in_order(map(read_migration, paths), 1)
     return found if overlay is None else (*found, *load_own(overlay))
 
 
 @lru_cache(maxsize=64)
 def load_own(overlay: Overlay) -> tuple[Migration, ...]:
     """Return the migrations of an overlay by number, each held against its contracts. Raises `MigrationError`."""
-    read = (parse_migration(overlay.files[name].encode(), Path(overlay.origin, name)) for name in overlay.migrations)
+    read = (
+        parse_migration(
+            overlay.files[name].encode(), Path(overlay.origin, name), is_trusted=overlay.files[name] in overlay.code
+        )
+        for name in overlay.migrations
+    )
     found = _in_order(read, FIRST_OWN)
     for one in found:
         if one.table not in overlay.tables:
@@ -187,7 +194,7 @@ def digests_of(one: Migration, overlay: Overlay | None = None) -> tuple[str, str
     return freeze.contract_digest(old), freeze.contract_digest(new)
 
 
-def problems(contracts: Mapping[str, Contract], folder: Path | None = None) -> Iterator[str]:
+def problems(contracts: Mapping[str, Contract], folder: Path | None = None, today: date | None = None) -> Iterator[str]:
     """Yield one line for each thing that keeps migrations from a release."""
     folder = FOLDER if folder is None else folder
     try:
@@ -200,9 +207,17 @@ def problems(contracts: Mapping[str, Contract], folder: Path | None = None) -> I
         for version in range(2, one.version + 1):
             if (name, version) not in there:
                 yield f"version {version} of {name} has no migration; run: ranklake migrate new {name}"
+        yield from _overdue(one, (today or datetime.now(UTC).date()).isoformat())
     for migration in every:
         yield from _faults(migration)
     yield from _edited(every, folder)
+
+
+def _overdue(one: Contract, today: str) -> Iterator[str]:
+    for column in one.columns:
+        if column.sunset is not None and column.sunset < today:
+            mend = f"write the version of {one.table} without it, and its migration"
+            yield f"{one.table}.{column.name} was to go after {column.sunset}; {mend}"
 
 
 def _faults(migration: Migration) -> Iterator[str]:

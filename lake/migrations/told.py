@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ranklake.lake.migrations.registry import load_migrations
-from ranklake.lake.migrations.steps.split import Computed
+from ranklake.lake.migrations.steps.replaced import Replaced
 from ranklake.lake.migrations.steps.step import ColumnStep
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def _version(one: "Migration") -> str:
 
 
 def _columns(step: "Step") -> tuple[str, ...]:
-    if isinstance(step, Computed):
-        return (*step.sources, *(name for name, _ in step.made))
+    if isinstance(step, Replaced):
+        return (*step.sources, *step.came)
     if not isinstance(step, ColumnStep):
         return ()
     lead = step.lead(step.column) if step.touched else None

@@ -213,6 +213,7 @@ class _Composer:
                         limits=self.lake.config.ingest,
                         contracts=self.lake.keep_overlay(),
                         subjects=self.lake.config.subjects,
+                        code=self.lake.overlay.code if self.lake.overlay is not None else frozenset(),
                     ),
                     days,
                 )

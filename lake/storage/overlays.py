@@ -158,7 +158,8 @@ def together(known: Overlay | None, own: Overlay | None) -> Overlay | None:
     if known is None or own is None:
         return own or known
     stays = {f"{name}.yaml" for name in own.tables if _fault(name, known, own) is not None}
-    return Overlay({name: text for name, text in own.files.items() if name not in stays}, own.origin).over(known)
+    files = {name: text for name, text in own.files.items() if name not in stays}
+    return Overlay(files, own.origin, own.code).over(known)
 
 
 def refusal(known: Overlay | None, own: Overlay) -> ContractError | None:

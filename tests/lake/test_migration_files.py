@@ -1,6 +1,7 @@
 """Files of migrations: what each may say, how they are numbered, and what lint refuses."""
 
 from dataclasses import replace
+from datetime import date
 
 import pyarrow as pa
 import pytest
@@ -28,6 +29,13 @@ from ranklake.lake.migrations.steps.step import MigrationError
 def test_every_released_version_has_its_migration():
     """What lint holds the packaged migrations to."""
     assert list(registry.problems(load_contracts())) == []
+
+
+def test_a_column_whose_day_has_come_wants_its_migration():
+    """Lint fails from the day after on, until a version without it is released: `scope_name` by decision 152."""
+    assert list(registry.problems(load_contracts(), today=date(2027, 6, 30))) == []
+    (said,) = registry.problems(load_contracts(), today=date(2027, 7, 1))
+    assert said.startswith("cluster_hourly.scope_name was to go after 2027-06-30; write the version")
 
 
 def test_a_version_without_its_migration_is_found(changed):

@@ -3,19 +3,17 @@
 import json
 from datetime import UTC, datetime, timedelta
 
-import pyarrow as pa
 import pytest
 import yaml
 from bringing import adds_up, bring
 from governed import under
 from overlays import written
-from segments import DAY, put_segment
+from own_table import TABLE, rows
+from segments import put_segment
 
 from ranklake.cli import run
 from ranklake.lake.ask.ask import ask, used
-from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.errors import ContractError
-from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.table_schema import UnmigratedTableError
 from ranklake.lake.migrations import applying
 from ranklake.lake.migrations.drift import drift
@@ -27,40 +25,11 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
 from ranklake.lake.storage.store import Lake
 
-TABLE = """table: rollouts
-version: 1
-kind: fact
-owner: rl-team
-steward: rl-team
-summary: "One row per rollout."
-grain: [incarnation, segment, slot]
-envelope: true
-partition: [date]
-sort: [run, attempt, rank]
-retention: raw
-columns:
-  - {id: 20, name: reward, type: float64, unit: "1", class: operational, doc: "Reward."}
-  - {id: 21, name: wait_ms, type: float64, unit: ms, class: operational, doc: "Wait."}
-  - {id: 22, name: note, type: string, class: operational, doc: "Words."}
-"""
 LATER = (
     TABLE.replace("version: 1", "version: 2")
     .replace("name: reward", "name: score")
     .replace("name: wait_ms, type: float64, unit: ms", "name: wait_s, type: float64, unit: s")
 )
-
-
-def rows(folder, count, segment=0):
-    """Return rows of ``rollouts`` as the folder has it."""
-    schema = arrow_schema(contract("rollouts", folder), segment=True)
-    values = {"reward": 0.5, "score": 0.5, "wait_ms": 250.0, "wait_s": 0.25, "note": "good"}
-    found = [
-        dict.fromkeys(schema.names)
-        | {"run": "r1", "attempt": 0, "rank": 0, "incarnation": 7, "segment": segment, "slot": slot, "ts": DAY}
-        | {name: value for name, value in values.items() if name in schema.names}
-        for slot in range(count)
-    ]
-    return pa.Table.from_pylist(found, schema=schema)
 
 
 @pytest.fixture

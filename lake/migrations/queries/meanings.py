@@ -12,6 +12,7 @@ from ranklake.lake.migrations.queries.reserved import quoted
 from ranklake.lake.migrations.steps.convert import Convert
 from ranklake.lake.migrations.steps.drop import Drop
 from ranklake.lake.migrations.steps.rename import Rename
+from ranklake.lake.migrations.steps.replaced import Replaced
 from ranklake.lake.migrations.steps.retype import Retype
 from ranklake.lake.migrations.steps.split import Computed
 from ranklake.lake.migrations.steps.step import Step
@@ -159,10 +160,10 @@ def _after(meaning: Meaning, step: Step, types: dict[str, str]) -> Meaning:
         instead = {step.column: _converted_back(step, types[step.to])}
         note = _rounding(meaning, step, types[step.to]) or note
     elif isinstance(step, Computed) and step.comes_back:
-        made = frozenset(name for name, _ in step.made)
+        made = frozenset(step.came)
         instead = {name: ("(", *_pieces(text, made), ")") for name, text in step.comes_back}
         is_computed |= not instead.keys().isdisjoint(meaning.names)
-    elif isinstance(step, Drop | Computed):
+    elif isinstance(step, Drop | Replaced):
         if gone := sorted(step.touched.intersection(meaning.names)):
             return Meaning((), gone=f"{gone[0]} is no more ({step.text})")
         return meaning

@@ -251,18 +251,19 @@ def _is_own(context: Context, table: str) -> bool:
 @click.argument("table")
 @click.argument("name")
 @click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Where; default the packaged ones.")
+@click.option("--python", "is_python", is_flag=True, help="Draft a Python file, for columns that functions compute.")
 @overriding("--lake", place="lake.uri", metavar="URI", help="Of a table of your own: the lake that has it.")
 @contracts_option
 @with_context
-def new(context: Context, table: str, name: str, folder: Path | None) -> None:
+def new(context: Context, table: str, name: str, folder: Path | None, *, is_python: bool) -> None:
     """Draft the migration to the newest contract version of TABLE, from what the two contracts differ in.
 
     Of a table of your own, or columns that you add to one of ours, it goes into your folder of contracts, and leads
     from the version that the lake has.
     """
     if folder is None and _is_own(context, table):
-        path = drafting.draft_own(context.open_lake(), table, name)
+        path = drafting.draft_own(context.open_lake(), table, name, is_python=is_python)
         click.echo(f"wrote {path}; read it, correct it, then: ranklake migrate plan {table}")
         return
-    path = drafting.draft(table, name, folder)
+    path = drafting.draft(table, name, folder, is_python=is_python)
     click.echo(f"wrote {path}; read it, correct it, then: python -m ranklake.lake.migrations")
