@@ -25,6 +25,7 @@ from ranklake.lake.governance.retention_plans import Item, RetentionPlan
 from ranklake.masking.columns import masked
 from ranklake.masking.masks import Mask
 from ranklake.masking.pseudonyms import Pseudonyms
+from ranklake.masking.shape import unmasked
 from ranklake.retention.due import Due, ages
 from ranklake.retention.parts import Group, Parts, Values, part_digest
 from ranklake.retention.policy import PolicyError
@@ -69,6 +70,11 @@ class Masks:
         self.columns = {name: known[name] for name in known if any(fnmatchcase(name, one) for one in patterns)}
         self._done = _done(contract.table, applied)
 
+    @property
+    def days(self) -> list[int]:
+        """After how many days its rules mask."""
+        return [one.waiting[MASKING] for one in self.of_table]
+
     def due(self, as_of: date, parts_of: Callable[[date], Parts], skip: Collection[date]) -> Iterator[Due]:
         """Yield the partitions with values that are due, but for some dates.
 
@@ -84,7 +90,7 @@ class Masks:
             return
         live = files(handle)
         pseudonyms = self._pseudonyms()
-        least = cutoff(min(one.waiting[MASKING] for one in self.of_table), as_of)
+        least = cutoff(min(self.days), as_of)
         for day, age in sorted(ages(live).items()):
             parts = parts_of(day)
             if day in skip or least is None or not age < least:
@@ -92,14 +98,14 @@ class Masks:
             if not parts.columns and not self.shown(parts, (), age, as_of):
                 continue
             partition = live.filter(pc.equal(live["date"], pa.scalar(day, pa.date32())))
-            found = _Partition(self, parts, age, as_of, pseudonyms)
+            found = Partition(self, parts, age, as_of, pseudonyms)
             if self._is_done(day, found.digest, partition) or not found.has_unmasked(partition):
                 continue
             yield Due(found.item(day, partition), partition, partition, masked=found.masked)
 
     def applied_to(self, rows: pa.Table, parts: Parts, age: date, as_of: date) -> pa.Table:
         """Return rows of one age with the values masked that are due. Raises `PolicyError` as `due` does."""
-        return _Partition(self, parts, age, as_of, self._pseudonyms()).masked(rows)
+        return Partition(self, parts, age, as_of, self._pseudonyms()).masked(rows)
 
     def shown(self, parts: Parts, values: Values, age: date, as_of: date) -> Shown:
         """Return the masks that rows with these values of `Parts.columns` have come to."""
@@ -131,8 +137,11 @@ class Masks:
             raise PolicyError(f"{what}: {error.what}", where="[masking] key", mend=error.mend) from None
 
 
-class _Partition:
-    """Rows of one date, and what masks do to them."""
+class Partition:
+    """Rows of one date, and what masks do to them.
+
+    Raises nothing of a value; `which` says of rows by column whether they are to be masked.
+    """
 
     def __init__(self, of: Masks, parts: Parts, age: date, as_of: date, pseudonyms: Pseudonyms | None) -> None:
         self._of, self._parts, self._age, self._as_of, self._pseudonyms = of, parts, age, as_of, pseudonyms
@@ -178,7 +187,7 @@ class _Partition:
 
     def masked(self, rows: pa.Table) -> pa.Table:
         """Return rows with the values masked that are due."""
-        for name, which in self._which(rows).items():
+        for name, which in self.which(rows).items():
             shown = _masked(rows[name], self._of.columns[name], self._pseudonyms)
             place = rows.schema.get_field_index(name)
             rows = rows.set_column(place, rows.schema.field(name), pc.if_else(which, shown, rows[name]))
@@ -188,18 +197,15 @@ class _Partition:
         """Say whether a mask that is due would change a value."""
         names = list(dict.fromkeys([*self._parts.columns, *self._of.columns]))
         for _, rows in read_some(self._of.lake, self._of.contract, partition, names):
-            for name, which in self._which(rows).items():
+            for name, which in self.which(rows).items():
                 if not self._are_masked(name, pc.unique(rows[name].filter(which)).drop_null()):
                     return True
         return False
 
     def _are_masked(self, name: str, values: pa.Array) -> bool:
-        mask = self._of.columns[name]
-        if mask.kind == "hash" and self._pseudonyms is not None:  # those of older keys are pseudonyms, too
-            return all(map(self._pseudonyms.is_one, values.to_pylist()))
-        return bool(masked(values, mask, self._pseudonyms).equals(values))
+        return not len(unmasked(values, self._of.columns[name], self._pseudonyms))
 
-    def _which(self, rows: pa.Table) -> dict[str, pa.Array]:
+    def which(self, rows: pa.Table) -> dict[str, pa.Array]:
         """Return by column which rows are masked."""
         if not self._parts.columns:
             every = pa.array([True] * rows.num_rows)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
@@ -26,6 +26,7 @@ from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance.identities import Signing, name_of
 from ranklake.lake.governance.statements import lake_identity
 from ranklake.lake.storage.listing import listed
+from ranklake.lake.storage.object_lock import locked_until, put_locked
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.allowed_signers import load_signers
 from ranklake.lake.trust.approvals import SIGNED
@@ -98,8 +99,65 @@ def anchor(lake: Lake, by: str | None, key: str) -> Anchor:
     text = made.text(lake_identity(lake))
     raw = json.dumps({"statement": text, "signature": sign(text, signing.key)}).encode()
     name_there = f"{FOLDER}/{rows:010d}~{hashlib.sha256(raw).hexdigest()}.json"
-    _witness(lake).put_if_absent(name_there, raw)
+    if days := lake.config.audit.anchor_lock_days:
+        put_locked(_witness(lake), name_there, raw, clock.now() + timedelta(days=days))
+    else:
+        _witness(lake).put_if_absent(name_there, raw)
     return made
+
+
+def anchor_if_due(lake: Lake) -> Anchor | None:
+    """Make an anchor where ``[audit] anchor_every_h`` asks for one and the last is older; None where none is due.
+
+    A head that is anchored already is anchored again: that nothing came since is worth a signature, too. Raises what
+    `anchor` does.
+    """
+    every = lake.config.audit.anchor_every_h
+    if not every:
+        return None
+    last = last_anchor(lake)
+    if last is not None and clock.now() - last.signed < timedelta(hours=every):
+        return None
+    return anchor(lake, None, "")
+
+
+@dataclass(frozen=True, slots=True)
+class LastAnchor:
+    """The anchor of the most rows that the witness has, as it says of itself: no signature was verified.
+
+    Attributes
+    ----------
+    rows, signed
+        How many rows of the trail it is of, and when it was signed.
+    locked_until
+        Until when the bucket keeps it; None where it does not, or does not say.
+    """
+
+    rows: int
+    signed: datetime
+    locked_until: datetime | None
+
+
+def last_anchor(lake: Lake) -> LastAnchor | None:
+    """Return the last anchor; None where there is none that can be read. Raises what the store raises."""
+    if not lake.config.audit.witness:
+        return None
+    place = _witness(lake)
+    paths = sorted(one.path for one in listed(place.fs, place.path(FOLDER)) if _NAME.fullmatch(one.path))
+    rows = max((path.rpartition("/")[2][:10] for path in paths), default="")
+    found = []
+    for path in paths:
+        if path.rpartition("/")[2].startswith(rows):
+            try:
+                facts = json.loads(json.loads(place.fs.cat_file(path))["statement"])
+                found.append((datetime.fromisoformat(str(facts["at"])), int(facts["rows"]), path))
+            except (ValueError, KeyError, TypeError, RecursionError):
+                continue
+    if not found:
+        return None
+    signed, count, path = max(found)
+    name = f"{FOLDER}/{path.rpartition('/')[2]}"
+    return LastAnchor(count, signed, locked_until(place, name) if lake.config.audit.anchor_lock_days else None)
 
 
 def verify_anchors(lake: Lake) -> Anchored:

@@ -7,10 +7,13 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from ranklake.errors import RanklakeError
+from ranklake.lake.audit import clock
 from ranklake.lake.contracts.delta import CHECKPOINT_EVERY
 from ranklake.lake.delta.integrity import Damage
 from ranklake.lake.delta.table_schema import difference
 from ranklake.lake.delta.tables import delta_table, ensure_table, latest, refuse_unfit
+from ranklake.lake.governance.anchors import anchor_if_due
 from ranklake.lake.maintenance.compaction import Merged, merge_small
 from ranklake.lake.maintenance.log import commits_since_checkpoint, tidy_log
 from ranklake.lake.maintenance.merges import mergeable_tables, merges_due
@@ -19,6 +22,8 @@ from ranklake.lake.maintenance.vacuum import GRACE, garbage, remove
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.plans.units import Unit, carry_out
+from ranklake.lake.storage.key_uses import note_keys
+from ranklake.lake.trust.key_ids import key_ids, key_references
 from ranklake.lake.usage.log import tidy as tidy_queries
 
 if TYPE_CHECKING:
@@ -52,6 +57,8 @@ class Upkept:
         a scrub all.
     scrubbed
         What the scrub found; None without one.
+    anchored, anchor_fault
+        Rows of the audit trail that were anchored, None where no anchor was due; why that failed, empty if it did not.
     """
 
     plans: list[int]
@@ -65,6 +72,8 @@ class Upkept:
     elapsed_s: float
     damaged: list[Damage]
     scrubbed: Scrubbed | None = None
+    anchored: int | None = None
+    anchor_fault: str = ""
 
 
 def upkeep(
@@ -103,6 +112,7 @@ def upkeep(
         Unit("queries", detail="the query log"), partial(tidy_queries, lake, days, dry_run=dry_run)
     )
     purged += Counter({OLD_QUERIES: over} if over else {})
+    anchored, anchor_fault = (None, "") if dry_run else _vouch(lake)
     return Upkept(
         plans=merged.plans,
         files_before=merged.files_before,
@@ -115,7 +125,19 @@ def upkeep(
         elapsed_s=time.monotonic() - began,
         damaged=list(dict.fromkeys([*(scrubbed.damaged if scrubbed else []), *merged.damaged])),
         scrubbed=scrubbed,
+        anchored=anchored,
+        anchor_fault=anchor_fault,
     )
+
+
+def _vouch(lake: "Lake") -> tuple[int | None, str]:
+    """Note keys that are new, and anchor the trail where that is due; return of how many rows, and why not."""
+    note_keys(lake, dict(key_ids(key_references(lake.config))), clock.now().date())
+    try:
+        made = anchor_if_due(lake)
+    except (RanklakeError, OSError) as error:  # a witness that is away keeps no file from being tidied
+        return None, str(error)
+    return (None if made is None else made.rows), ""
 
 
 def _vacuum(lake: "Lake", grace: timedelta, *, dry_run: bool) -> tuple[Counter[str], int]:

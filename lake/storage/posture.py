@@ -49,9 +49,8 @@ def posture(name: str, place: "Lake") -> Posture:
     if place.is_local:
         why = "a local disk: ask whoever runs the machine whether it is encrypted, and where it is"
         return Posture(name, "file", unknown=why)
-    protocols = place.fs.protocol if isinstance(place.fs.protocol, tuple | list) else (place.fs.protocol,)
-    if not {"s3", "s3a"} & set(protocols):
-        return Posture(name, str(protocols[0]), unknown="this store is not asked; its console tells")
+    if not is_s3(place):
+        return Posture(name, _protocols(place)[0], unknown="this store is not asked; its console tells")
     bucket, _, key = place.path(MARKER).removeprefix("s3://").partition("/")
     doubts: list[str] = []
 
@@ -80,6 +79,16 @@ def posture(name: str, place: "Lake") -> Posture:
         None if where is None else where.get("LocationConstraint") or _FIRST_REGION,
         ", ".join(doubts),
     )
+
+
+def is_s3(place: "Lake") -> bool:
+    """Say whether a place is in a store that speaks S3's protocol."""
+    return bool({"s3", "s3a"} & set(_protocols(place)))
+
+
+def _protocols(place: "Lake") -> tuple[str, ...]:
+    said = place.fs.protocol
+    return tuple(map(str, said)) if isinstance(said, tuple | list) else (str(said),)
 
 
 def error_code(error: BaseException) -> str:

@@ -58,6 +58,14 @@ class AuditSection:
     witness: str = field(default="", metadata={"variable": "RANKLAKE_AUDIT_WITNESS"})
     """Where its head is also recorded, outside the lake: ``file:/folder``, or a URI that writers of the lake cannot
     write to. Empty: only beside the table."""
+    anchor_every_h: float = 0.0
+    """How often upkeep signs the trail's head by ``[approvals] key``, and writes that to the witness; 0 for never. An
+    anchor that is twice as old is told by doctor."""
+    anchor_lock_days: int = 0
+    """Days for which the witness's bucket keeps each anchor locked, whoever asks to delete it: S3 Object Lock in
+    compliance mode. 0: it is not asked to."""
+    key_days: int = 365
+    """Days after which doctor and the compliance page say that a key should be rotated; 0 for never."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ranklake.lake.audit.heads import head_records
 from ranklake.lake.grants.access import Access, accesses
@@ -13,6 +12,7 @@ from ranklake.lake.runs.asking import Answered, Row, asking, sql_text
 from ranklake.lake.runs.need import Need
 from ranklake.lake.storage.posture import Posture, posture
 from ranklake.retention.report.facts import policies_name
+from ranklake.retention.report.key_ages import KeyAge, key_ages
 from ranklake.retention.report.record import CLASSIFIED, Activity, record
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ranklake.lake.query.roles import Role
     from ranklake.lake.storage.store import Lake
     from ranklake.retention.rules.model import Policies
-
-_FILE: Final = "file:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +98,7 @@ def compliance(
         grants=grants,
         trail=asking(lake)(sql_text("ranklake.retention.report", "trail")),
         anchors=anchors,
-        keys=tuple(_keys(references, now)),
+        keys=tuple(_keys(references, {one.setting: one for one in key_ages(lake, now)})),
         places=(posture("lake", lake),),
         record=record(contracts, policies, roles),
     )
@@ -137,14 +135,13 @@ def _anchors(lake: "Lake") -> Iterator[Row]:
         yield {"place": "witness" if number else "beside the table", "rows": place.last().rows}
 
 
-def _keys(references: Mapping[str, str], now: datetime) -> Iterator[Row]:
-    """Yield where keys are, without their places: a file says how old it is, and nothing else does."""
+def _keys(references: Mapping[str, str], ages: Mapping[str, KeyAge]) -> Iterator[Row]:
+    """Yield where keys are, without their places, and how old they are."""
     for setting, reference in references.items():
-        kind, age = reference.partition(":")[0] if reference else "not configured", None
-        if reference.startswith(_FILE):
-            try:
-                written = datetime.fromtimestamp(Path(reference.removeprefix(_FILE)).stat().st_mtime, UTC)
-                age = (now - written).days
-            except OSError:
-                kind = "file, which is not here"
-        yield {"setting": setting, "kind": kind, "age_days": age}
+        one = ages.get(setting)
+        if one is not None:
+            by = one.by or one.unknown
+            yield {"setting": setting, "kind": one.kind, "age_days": one.age_days, "by": by}
+        else:
+            kind = reference.partition(":")[0] if reference else "not configured"
+            yield {"setting": setting, "kind": kind, "age_days": None, "by": "not read" if reference else ""}

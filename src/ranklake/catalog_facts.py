@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ranklake.context import Context
-from ranklake.errors import did_you_mean
+from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.archives.register import Archive, archives
 from ranklake.lake.catalog.catalog import UnknownNameError, find
 from ranklake.lake.catalog.sizes import TableSize, live_files, table_size
@@ -16,6 +16,7 @@ from ranklake.lake.contracts.overlay import Overlay
 from ranklake.lake.migrations.told import told
 from ranklake.lake.query.sql import query
 from ranklake.lake.storage.store import Lake, NotALakeError
+from ranklake.retention.mask_proof import Proof
 
 _OF_METRIC = (
     'SELECT count(*) AS "rows", count(DISTINCT run) AS runs, min(ts) AS first, max(ts) AS last FROM scalars '
@@ -38,11 +39,17 @@ class TableEntry:
         What the lake has of it; None where no lake was looked at.
     archived
         Ranges that left the lake for an archive, by date.
+    masks
+        What a sample of the lake shows of columns that are masked where they are stored.
+    unproven
+        Why nothing is known of them; empty where something is.
     """
 
     contract: Contract
     stored: TableSize | None = None
     archived: tuple[Archive, ...] = ()
+    masks: tuple[Proof, ...] = ()
+    unproven: str = ""
 
     def brief(self) -> dict[str, Any]:
         """Return what a listing says of it."""
@@ -55,7 +62,8 @@ class TableEntry:
         checks, retired = ([asdict(item) for item in items] for items in (one.checks, one.retired))
         history = [asdict(change) for change in told(one.table)]
         told_of = {"columns": columns, "checks": checks, "retired": retired, "history": history}
-        return self._facts(_WHOLE, {**told_of, "archived": [moved.plain() for moved in self.archived]})
+        masks = {"masks": [one.plain() for one in self.masks], "masks_unknown": self.unproven or None}
+        return self._facts(_WHOLE, {**told_of, "archived": [moved.plain() for moved in self.archived], **masks})
 
     def _facts(self, keys: Sequence[str], more: dict[str, Any]) -> dict[str, Any]:
         own = {key: getattr(self.contract, key) for key in keys}
@@ -98,8 +106,13 @@ def named(context: Context, name: str, *, needs_lake: bool) -> TableEntry | Metr
         return _recorded(lake, name, overlay)
     if not isinstance(found, Contract):
         return found
-    moved = () if lake is None else tuple(archives(lake, found.table))
-    return replace(_entry(lake, found), archived=moved)
+    if lake is None:
+        return _entry(lake, found)
+    entry = replace(_entry(lake, found), archived=tuple(archives(lake, found.table)))
+    try:
+        return replace(entry, masks=tuple(context.mask_proofs(lake, [found.table])))
+    except RanklakeError as error:  # a key or a file that is not here is no reason to tell nothing
+        return replace(entry, unproven=str(error))
 
 
 def _known(context: Context, *, needs_lake: bool) -> tuple[Lake | None, Path | Overlay | None]:

@@ -7,14 +7,16 @@
 Commands and flows get all of it here, so that a setting reaches each of them. Nothing is opened before it is asked for.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Self
 
 from ranklake.config import Config
+from ranklake.lake.contracts.capture_masks import NO_MASKS, load_capture_masks
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.grants.use import ended
@@ -25,7 +27,9 @@ from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.lake_config import LakeConfig
+from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.redaction.redact import redact_uri
+from ranklake.retention.mask_proof import Proof, prove
 from ranklake.retention.policy import load_policies
 from ranklake.retention.rules.model import Policies
 
@@ -111,6 +115,23 @@ class Context:
         """
         contracts = self.contracts() if lake is None else lake.contracts()
         return load_policies(contracts, self.policy_place, self.config.retention.region)
+
+    def mask_proofs(self, lake: Lake, tables: Collection[str] = ()) -> list[Proof]:
+        """Return what samples of stored values show of masks of some tables, or all: at capture, at rest, in shares.
+
+        Raises `MaskError`, `RoleError`, `PolicyError` and `MissingKeyError` where what says so cannot be read.
+        """
+        contracts, policy = lake.contracts(), self.config.masking_policy
+        capture = NO_MASKS if policy is None else load_capture_masks(policy, contracts)
+        roles = self.roles(lake) if self.config.sql.roles else {}
+        pseudonyms = Pseudonyms.of(self.config.masking_key) if self.config.masking_key else None
+        chosen = {name: one for name, one in contracts.items() if not tables or name in tables}
+        return list(
+            prove(
+                lake, chosen, self.policies(lake), roles,
+                capture=capture, pseudonyms=pseudonyms, as_of=datetime.now(UTC).date(),
+            )
+        )  # fmt: skip
 
     def roles(self, lake: Lake) -> dict[str, Role]:
         """Return all roles, from the configured file. Raises `ranklake.lake.query.roles.RoleError`."""

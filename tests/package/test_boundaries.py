@@ -86,7 +86,9 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "audit": {"contracts", "delta", "plans", "storage"},
     "governance": {"audit", "contracts", "delta", "plans", "storage", "trust"},
     "archives": {"contracts", "delta", "governance", "plans", "storage"},
-    "maintenance": {"audit", "contracts", "delta", "governance", "plans", "spool", "storage", "usage"},
+    "maintenance": {
+        *("audit", "contracts", "delta", "governance", "plans", "spool", "storage", "trust", "usage"),
+    },
     "subjects": {"contracts", "delta", "governance", "storage"},
     "query": {"archives", "contracts", "delta", "storage", "subjects"},
     "roles": {"contracts", "query"},

@@ -6,6 +6,11 @@ import pytest
 from archiving import policies_in
 from changed_contracts import changed
 from governed import Site
+from people import OLD, with_keys
+from retaining import CONTRACTS
+
+from ranklake.retention.policy import load_policies
+from ranklake.retention.rules.read import PACKAGED
 
 __all__ = ["changed"]
 
@@ -20,3 +25,31 @@ def site(tmp_path):
 def archiving(tmp_path):
     """Return what gives the packaged policies with further rules; TO in them is the place of archives."""
     return partial(policies_in, tmp_path)
+
+
+MORE = """version: 2
+owner: me
+basis: law
+review: 2999-01-01
+rules:
+"""
+
+
+@pytest.fixture
+def policies(tmp_path):
+    """Return the packaged policies and further rules, given as lines of YAML."""
+
+    def give(*rules, check=True):
+        place = tmp_path / "policies"
+        place.mkdir(exist_ok=True)
+        (place / "defaults.yaml").write_text((PACKAGED / "defaults.yaml").read_text())
+        (place / "more.yaml").write_text(MORE + "".join(f"  {rule}\n" for rule in rules))
+        return load_policies(CONTRACTS, place) if check else place
+
+    return give
+
+
+@pytest.fixture
+def keyed(site, tmp_path):
+    """Return the site, its lake with a key."""
+    return with_keys(site, tmp_path, OLD)

@@ -1,6 +1,5 @@
 """Values that are masked where they are stored, after so many days, by plan, approval and application."""
 
-import base64
 import json
 import os
 import random
@@ -11,7 +10,8 @@ import time
 from datetime import timedelta
 
 import pytest
-from governed import any_rows, die_before
+from governed import die_before
+from people import NEW, OLD, PEOPLE, bring_runs, with_keys
 from retaining import CONTRACTS, TODAY, agree, carry_out, days_ago, plan
 
 from ranklake.lake.governance.proposals import VoidProposalError
@@ -23,67 +23,14 @@ from ranklake.lake.replay.errors import ReplayError
 from ranklake.lake.replay.run import replay
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.spool.spool import Spool
-from ranklake.lake.trust.lake_config import MaskingSection
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.retention.cases import run_cases
 from ranklake.retention.explain import Asked, explain
 from ranklake.retention.holds import holds_of, rules_on, set_hold
-from ranklake.retention.policy import PolicyError, lint_policies, load_policies
+from ranklake.retention.policy import PolicyError, lint_policies
 from ranklake.retention.removals import unaccounted
-from ranklake.retention.rules.read import PACKAGED
 
-MORE = """version: 2
-owner: me
-basis: law
-review: 2999-01-01
-rules:
-"""
-PEOPLE = (
-    "people: {where: {table: runs, column: [user, host, git_patch, command_line]}, mask_after_days: 30, reason: enough}"
-)
-OLD, NEW = (base64.b64encode(bytes(range(start, start + 32))).decode() for start in (0, 32))
 COLUMNS = ("user", "host", "git_branch", "git_patch", "command_line")
-
-
-@pytest.fixture
-def policies(tmp_path):
-    """Return the packaged policies and further rules, given as lines of YAML."""
-
-    def give(*rules, check=True):
-        place = tmp_path / "policies"
-        place.mkdir(exist_ok=True)
-        (place / "defaults.yaml").write_text((PACKAGED / "defaults.yaml").read_text())
-        (place / "more.yaml").write_text(MORE + "".join(f"  {rule}\n" for rule in rules))
-        return load_policies(CONTRACTS, place) if check else place
-
-    return give
-
-
-@pytest.fixture
-def keyed(site, tmp_path):
-    """Return the site, its lake with a key."""
-    return with_keys(site, tmp_path, OLD)
-
-
-def with_keys(site, folder, *keys):
-    path = folder / "keys"
-    path.write_text("\n".join(keys))
-    site.lake = site.lake.configured(masking=MaskingSection(f"file:{path}"))
-    return site
-
-
-def bring_runs(site, count, *, age, segment=0, run="r1", incarnation=7, rows_before=0, **columns):
-    """Ingest rows of ``runs`` about people whom nothing else names."""
-    told = {
-        "user": [f"person-{incarnation}-{segment}-{n}" for n in range(count)],
-        "host": [f"machine-{n}" for n in range(count)],
-        "git_patch": [f"+ patched by person-{n}" for n in range(count)],
-        "command_line": [f"train --out /home/person-{n}/out --n {n}" for n in range(count)],
-        "world_size": list(range(count)),
-        **columns,
-    }
-    rows = any_rows("runs", count, segment=segment, incarnation=incarnation, run=run, start=days_ago(age), **told)
-    site.bring(rows, "runs", rows_before=rows_before)
 
 
 def masked(site, found, today=TODAY):

@@ -16,6 +16,7 @@ from ranklake.quality.backtest import backtest
 from ranklake.quality.check import run_checks
 from ranklake.quality.incidents import Incident, incidents
 from ranklake.quality.results import CheckReport, CheckResult
+from ranklake.retention.mask_proof import Proof
 from ranklake.retention.repeated_steps import COUNTED_ANEW, repeated_on_dates
 from ranklake.views.backtest import backtest_lines
 from ranklake.views.json_output import show_json
@@ -74,10 +75,11 @@ def check(
     A partition is new if its files or its checks changed since its last check. Where the contract says so, rows that
     fail move to the table rejects. Results are in the table quality_results.
 
-    Also looks for what others did to those tables: commits that are not of ranklake, columns and properties.
+    Also looks for what others did to those tables: commits that are not of ranklake, columns and properties. And holds
+    a sample of stored values against the masks that they are to have: at capture, at rest by retention, in shares.
 
     Exits 1 if a check of severity error or critical failed or could not be computed, or failed before on rows that are
-    still there, or if others changed rows or what columns mean.
+    still there, if others changed rows or what columns mean, or if a masked column holds values in clear.
     """
     lake = context.open_lake()
     if as_incidents:
@@ -94,14 +96,26 @@ def check(
     with context.workers() as workers, progress_bar("check") as progress:
         report = run_checks(lake, tables or None, workers=workers, progress=progress, again=again)
     found = drift(lake, tables or None)
+    proofs = context.mask_proofs(lake, tables)
     passed = report.passed and not any(one.severity == "error" for one in found)
+    passed = passed and not any(one.status == "unmasked" for one in proofs)
     if as_json:
-        show_json({**report.summary(), "passed": passed, "drift": [one.plain() for one in found]})
+        masks = [one.plain() for one in proofs]
+        show_json({**report.summary(), "passed": passed, "drift": [one.plain() for one in found], "masks": masks})
     else:
         _print(report)
-        for line in (*_mend(lake, report), *map(_told, found)):
+        for line in (*_mend(lake, report), *map(_told, found), *_proved(proofs)):
             click.echo(line)
     return 0 if passed else 1
+
+
+def _proved(proofs: Sequence[Proof]) -> Iterator[str]:
+    """Yield which columns hold values that their mask cannot have left, and else how many hold none."""
+    for one in proofs:
+        if one.mend:
+            yield printable(f"masks: {one.said}; {one.mend}")
+    if seen := [one for one in proofs if one.status == "masked"]:
+        yield f"masks: values of {counted(len(seen), 'masked column')} sampled, and masked"
 
 
 def _told(one: Drift) -> str:

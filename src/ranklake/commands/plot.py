@@ -34,7 +34,7 @@ _MOST_RUNS: Final = 8
 @click.option("--smooth", type=click.IntRange(0, PARTS), default=0, metavar="N",
               help="Mean of each point and N neighbours on either side.")  # fmt: skip
 @click.option("--log", "is_log", is_flag=True, help="Logarithmic scale; leaves out what is not above zero.")
-@click.option("--output", "-o", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+@click.option("--output", "--out", "-o", "output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
               help="Write a picture, .png or .svg, instead.")  # fmt: skip
 @role_option
 @json_option

@@ -59,7 +59,11 @@ _EXAMPLE: Final = 'Example: ranklake sql "SELECT rank, count(*) n, avg(step_time
 )
 @json_option
 @click.option(
-    "--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write instead of the terminal."
+    "--output",
+    "--out",
+    "output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File to write instead of the terminal.",
 )
 @click.option(
     "--param",

@@ -25,7 +25,7 @@ _SUFFIXES = (".json", ".gz")
 @click.argument("run", shell_complete=complete_runs)
 @click.option("--step", required=True, type=int, metavar="N", help="Which step.")
 @click.option("--attempt", type=click.IntRange(min=0), help="Default: the last attempt with spans of the step.")
-@click.option("--output", "-o", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+@click.option("--output", "--out", "-o", "output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
               help="A .json or .json.gz.  [default: RUN-step-N.json.gz]")  # fmt: skip
 @role_option
 @json_option

@@ -16,7 +16,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.retention.grace.purge import Purged, expired_names, purge_due
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
-from ranklake.views.tell import tell_damaged
+from ranklake.views.tell import tell, tell_damaged
 
 _GRACE_HOURS = int(GRACE / timedelta(hours=1))
 
@@ -40,7 +40,8 @@ def upkeep(context: Context, grace_hours: int, *, dry_run: bool, scrub: bool, as
 
     Also deletes what retention plans kept until now, and archived rows that were brought back until a day that is over.
     Changes no row. Run it once a day or more often, beside ingest and queries. If it is killed, the next run continues.
-    Exits 1 if data files are damaged. It verifies the files that it merges; with --scrub (weekly, for example), all.
+    It verifies the files that it merges; with --scrub (weekly, for example), all. Signs the head of the audit trail
+    where [audit] anchor_every_h says so. Exits 1 if data files are damaged, or if that fails.
     """
     lake = context.open_lake()
     grace = timedelta(hours=grace_hours)
@@ -56,7 +57,9 @@ def upkeep(context: Context, grace_hours: int, *, dry_run: bool, scrub: bool, as
     else:
         _tell(done, over, expired, "would be " if dry_run else "")
     tell_damaged(done.damaged)
-    return 1 if done.damaged else 0
+    if done.anchor_fault:
+        tell(f"the audit trail was not anchored: {done.anchor_fault}", err=True)
+    return 1 if done.damaged or done.anchor_fault else 0
 
 
 def _tell(done: Upkept, over: Purged, expired: list[str], would: str) -> None:
@@ -71,6 +74,8 @@ def _tell(done: Upkept, over: Purged, expired: list[str], would: str) -> None:
     ]
     lines += [(True, line) for line in over.left]
     lines += [(True, f"{name} keeps what it took: {why}") for name, why in over.waiting]
+    if done.anchored is not None:
+        lines.append((True, f"audit trail of {done.anchored:,} rows anchored"))
     if done.scrubbed is not None:
         found = done.scrubbed
         without = ", ".join(f"{count:,} of {table}" for table, count in found.no_digest.items())

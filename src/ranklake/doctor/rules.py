@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
+from ranklake.lake.contracts.capture_masks import load_capture_masks
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import load_metrics
 from ranklake.lake.contracts.overlay import Overlay
@@ -20,6 +21,7 @@ from ranklake.lake.rollups.own import faults
 from ranklake.lake.rollups.prices import read_prices
 from ranklake.lake.storage.store import LakeError
 from ranklake.retention.reviews import overdue_line
+from ranklake.segments.keys import read_keyring
 from ranklake.views.words import counted
 
 if TYPE_CHECKING:
@@ -87,6 +89,22 @@ def roles(patient: Patient) -> Iterator[Finding]:
             yield failed(f"{file}: role {role.name}: {error.what}", error.mend or "mend [masking] key")
             return
     yield ok(f"{file}: {', '.join(found) or 'none'}")
+
+
+def masking(patient: Patient) -> Iterator[Finding]:
+    """Say whether the policy for masks at capture is understood, and its key is there."""
+    config = patient.config
+    file = config.masking_policy
+    if file is None:
+        yield skipped("nothing is masked at capture")
+        return
+    masks = load_capture_masks(file, Context.of(config).contracts())
+    if masks.hashed and not config.masking_key:
+        yield failed(f"{masks.hashed} is to be hashed, and there is no key", "name a keyring by key under [masking]")
+        return
+    if masks.hashed:
+        read_keyring(config.masking_key)
+    yield ok(f"{file}: {counted(sum(map(len, masks.columns.values())), 'column')} masked at capture")
 
 
 def prices(patient: Patient) -> Iterator[Finding]:

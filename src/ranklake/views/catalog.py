@@ -11,6 +11,7 @@ from ranklake.lake.catalog.sizes import Sizes, TableSize
 from ranklake.lake.contracts import Column, Metric
 from ranklake.lake.contracts.checks.registry import promise
 from ranklake.lake.migrations.told import told
+from ranklake.retention.mask_proof import Proof
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.words import counted, size_text
 
@@ -73,11 +74,24 @@ def _table(found: TableEntry) -> Iterator[str]:
         yield line
         yield from textwrap.wrap(column.doc, _WIDTH, initial_indent="    ", subsequent_indent="    ")
     yield ""
+    yield from map(_proof, found.masks)
+    if found.unproven:
+        yield f"masks where values are stored: not known: {found.unproven}"
     for check in one.all_checks():
         yield f"check {check.id} ({check.severity}, {check.on_fail}): {promise(check)}"
     for change in told(one.table):
         line = f"since version {change.version}: {change.what} ({change.migration})"
         yield from textwrap.wrap(line, _WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+
+
+def _proof(one: Proof) -> str:
+    seen = {
+        "masked": f"{one.values:,} distinct values of a sample are",
+        "unseen": "no value was seen",
+        "due": f"{one.unmasked:,} of {one.values:,} distinct values of a sample are due",
+        "unmasked": f"{one.unmasked:,} of {one.values:,} distinct values of a sample are NOT",
+    }
+    return f"{one.column} is masked {one.place} ({one.mask}): {seen[one.status]}"
 
 
 def _archived(some: Sequence[Archive]) -> str:

@@ -43,7 +43,8 @@ _ANCHORS: Final = (
 _KEYS: Final = (
     Column("setting", "In ranklake.toml.", "setting"),
     Column("reference", "What kind of place the key comes from; the place stands on no page.", "kind"),
-    Column("age", "Since its file was written; only files tell.", "age_days", "d", is_number=True, text=_days),
+    Column("age", "Of the key that is used now.", "age_days", "d", is_number=True, text=_days),
+    Column("since", "What the age is counted from, or why it is not known.", "by"),
 )
 _PLACES: Final = (
     Column("place", "What lies there.", "place"),
@@ -115,7 +116,7 @@ def _fact_tables(found: Compliance) -> Iterator[FactTable]:
     yield FactTable("Grants and their use", review, _GRANTS, ["role"], "grants", found.grants, empty="There are none.")
     heads = Source("anchors", "", "Without [audit] witness the heads lie beside the table alone.")
     yield FactTable("Anchors of the audit trail", heads, _ANCHORS, ["place"], "anchors", found.anchors)
-    keys = Source("keys", "", "References of ranklake.toml. No key was read.")
+    keys = Source("keys", "", "References of ranklake.toml, and since when the newest key of each is in use.")
     yield FactTable("Keys", keys, _KEYS, ["setting"], "keys", found.keys)
     stores = Source("places", "", "The stores were asked. Files of tables are not encrypted by ranklake itself.")
     places = tuple(asdict(one) for one in found.places)

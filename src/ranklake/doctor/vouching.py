@@ -1,0 +1,71 @@
+"""Probes of what vouches for a lake: anchors of its audit trail, and how old its keys are."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from ranklake.context import Context
+from ranklake.doctor.examination import Patient
+from ranklake.doctor.finding import Finding, failed, not_known, ok, warning
+from ranklake.doctor.finding import skipped as nothing
+from ranklake.lake.audit.heads import head_records
+from ranklake.lake.governance.anchors import last_anchor
+from ranklake.lake.storage.reachability import LakeError
+from ranklake.lake.trust.approvals import SIGNED
+from ranklake.retention.report.key_ages import key_ages
+from ranklake.views.words import counted
+
+_LONG: Final = timedelta(days=7)
+"""How old the last anchor may be where nobody says how often there is to be one."""
+
+
+def anchors(patient: Patient) -> Iterator[Finding]:
+    """Say whether the last anchor of the audit trail is there, young, and locked where that was asked for."""
+    config = patient.config
+    if not config.audit.witness:
+        yield nothing("no witness is configured, which anchors are written to", "name one by witness under [audit]")
+        return
+    if config.approvals.mode != SIGNED:
+        yield nothing("no signatures are configured", "docs/approvals.md says how to sign, and anchor the trail")
+        return
+    lake = Context.of(config).open_lake()
+    by_hand = "ranklake audit anchor --key PATH, or anchor_every_h under [audit]"
+    try:
+        last = last_anchor(lake)
+    except (LakeError, OSError) as error:
+        yield failed(f"the witness cannot be reached: {error}", "look after its store, and this account's rights there")
+        return
+    if last is None:
+        yield warning("the audit trail was never anchored", by_hand)
+        return
+    now, section = datetime.now(UTC), config.audit
+    most = timedelta(hours=2 * section.anchor_every_h) if section.anchor_every_h else _LONG
+    said = f"the last anchor is of {last.rows:,} rows, signed {last.signed:%Y-%m-%d %H:%M} UTC"
+    behind = head_records(lake)[0].last().rows - last.rows
+    if now - last.signed > most:
+        yield warning(f"{said}: {counted(behind, 'row')} came since", f"'ranklake upkeep' makes one, or {by_hand}")
+    elif section.anchor_lock_days and (last.locked_until is None or last.locked_until < now):
+        mend = "make the witness's bucket with Object Lock, and let this account read retention"
+        yield warning(f"{said}, and the bucket does not say that it is locked", mend)
+    else:
+        until = f", locked until {last.locked_until:%Y-%m-%d}" if last.locked_until else ""
+        yield ok(f"{said}{until}")
+
+
+def keys(patient: Patient) -> Iterator[Finding]:
+    """Say which keys are older than they should be, and of which nobody knows the age."""
+    section, is_fine = patient.config.audit, True
+    found = key_ages(Context.of(patient.config).open_lake(), datetime.now(UTC))
+    if not found:
+        yield nothing("no keys are configured")
+        return
+    for one in found:
+        if one.age_days is None:
+            is_fine = False
+            yield not_known(f"the age of {one.setting}: {one.unknown}", one.mend)
+        elif section.key_days and one.age_days > section.key_days:
+            is_fine = False
+            what = f"the key of {one.setting} is in use for {one.age_days:,} days, {section.key_days:,} are configured"
+            yield warning(what, "write a new key before it, and keep the old one; see docs/signing.md")
+    if is_fine:
+        yield ok(f"{counted(len(found), 'key')}, the oldest {max(one.age_days or 0 for one in found):,} days in use")
