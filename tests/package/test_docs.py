@@ -33,8 +33,10 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ELSEWHERE = (
     *("ranklake demo", "ranklake calibrate", "make demo", "make test", "pip install"),
     *(f"ranklake migrate {verb} rollouts" for verb in ("new", "plan", "apply")),
+    "ranklake migrate new steps kl_ref",
 )
-"""What the end-to-end tests run, CI, make package, and, of an operator's own table, `test_own_migrations`."""
+"""What the end-to-end tests run, CI, make package, and, of an operator's own tables and columns, `test_own_migrations`
+and `test_added_columns`."""
 
 HERE = re.compile(
     r"(?!.*(--output .*\.(svg|png)|--page))"  # the engine of pictures stays
