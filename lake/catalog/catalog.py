@@ -90,7 +90,7 @@ def _table(one: Contract) -> str:
     if checks:
         lines += ["## Checks", "", *_grid(("check", "what fails", "severity", "on failure", "why"), checks), ""]
     if changes := told(one.table, one.operators):
-        history = [(c.version, _code(c.columns), c.what, f"`{c.migration}`") for c in changes]
+        history = [(c.since, _code(c.columns), c.what, f"`{c.migration}`") for c in changes]
         lines += ["## History", "", *_grid(("since version", "columns", "what changed", "migration"), history), ""]
     if one.retired:
         gone = [(f"`{t.name}`", str(t.id), t.type, str(t.retired_in), t.reason) for t in one.retired]

@@ -9,7 +9,6 @@ from ranklake.lake.migrations.steps.step import ColumnStep
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.overlay import Overlay
-    from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.migrations.steps.step import Step
 
 
@@ -20,7 +19,9 @@ class Change:
     Attributes
     ----------
     version
-        The first that has it, in a word or two.
+        The first that has it.
+    is_of_added
+        Whether that is a version of the columns that an overlay adds to a table of ours.
     columns
         Those that it is about, as they are called before and after it; none where it is about the table.
     what
@@ -29,24 +30,26 @@ class Change:
         Its label.
     """
 
-    version: str
+    version: int
+    is_of_added: bool
     columns: tuple[str, ...]
     what: str
     migration: str
+
+    @property
+    def since(self) -> str:
+        """The version, for people."""
+        return f"{self.version} of added columns" if self.is_of_added else str(self.version)
 
 
 def told(table: str, overlay: "Overlay | None" = None) -> tuple[Change, ...]:
     """Return the changes of a table, oldest first. Raises `MigrationError` where migrations cannot be read."""
     return tuple(
-        Change(_version(one), _columns(step), step.text, one.label)
+        Change(one.to_version, one.is_of_added, _columns(step), step.text, one.label)
         for one in load_migrations(overlay=overlay)
         if one.table == table
         for step in one.steps
     )
-
-
-def _version(one: "Migration") -> str:
-    return f"{one.to_version} of added columns" if one.is_of_added else str(one.to_version)
 
 
 def _columns(step: "Step") -> tuple[str, ...]:

@@ -60,6 +60,7 @@ def test_pages_tell_what_became_of_columns(tmp_path, monkeypatch):
     assert json.loads(shown("steps", "--json"))["history"] == [
         {
             "version": 2,
+            "is_of_added": False,
             "columns": ["tokens", "tokens_seen"],
             "what": "rename tokens to tokens_seen",
             "migration": label,

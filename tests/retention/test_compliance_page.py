@@ -13,6 +13,7 @@ from ranklake.lake.audit import clock
 from ranklake.lake.grants.use import approve, ask
 from ranklake.lake.query.role_file import load_roles
 from ranklake.lake.storage.posture import posture
+from ranklake.lake.trust.lake_config import MaskingSection
 from ranklake.retention.report.compliance import compliance
 from ranklake.retention.report.record import CLASSIFIED
 from ranklake.views.html import site as publishing
@@ -50,9 +51,13 @@ def test_each_classified_column_is_told_as_each_role_sees_it(lake):
 def test_the_page_names_nobody_and_no_place_of_a_key(lake, tmp_path):
     """Grants are counted by role; keys are told by kind and age; the trail equals its SQL; anchors cover all rows."""
     key = tmp_path / "secret-place.key"
-    key.write_text("k")
+    key.write_text("A" * 43 + "=\n")
     found = compliance(
-        lake, POLICIES, ROLES, "", {"[masking] key": f"file:{key}", "[plans] key": "", "x": "env:HIDDEN"}
+        lake.configured(masking=MaskingSection(f"file:{key}")),
+        POLICIES,
+        ROLES,
+        "",
+        {"[masking] key": f"file:{key}", "[plans] key": "", "x": "env:HIDDEN"},
     )
     assert {row["role"]: row["grants"] for row in found.grants}["executive"] == 1
     assert [(row["kind"], row["age_days"]) for row in found.keys] == [

@@ -31,7 +31,7 @@ def after(types, steps):
         elif isinstance(step, Retype):
             types[step.column] = step.to
         elif isinstance(step, Split | Merge):
-            made = {name: "string" for name, _ in step.made}
+            made = dict.fromkeys(step.came, "string")
             types = {name: one for name, one in types.items() if name not in step.sources} | made
     return types
 

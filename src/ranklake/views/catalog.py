@@ -80,7 +80,7 @@ def _table(found: TableEntry) -> Iterator[str]:
     for check in one.all_checks():
         yield f"check {check.id} ({check.severity}, {check.on_fail}): {promise(check)}"
     for change in told(one.table):
-        line = f"since version {change.version}: {change.what} ({change.migration})"
+        line = f"since version {change.since}: {change.what} ({change.migration})"
         yield from textwrap.wrap(line, _WIDTH, subsequent_indent="    ", break_on_hyphens=False)
 
 
