@@ -543,7 +543,7 @@ def meta(node):
 
 def test_the_agent_samples_its_node(node):
     """The host, what GPUs there are, and a page that it is told of; its rows are stored like any other's."""
-    page = Endpoint(0, lambda: "# TYPE a_total counter\na_total 5\n")
+    page = Endpoint(0, lambda _: Answer("text/plain", b"# TYPE a_total counter\na_total 5\n"))
     url = f"http://user:{'hunter' + '2'}@127.0.0.1:{page.port}/metrics"
     options = ("--interval-s", "0.1", "--sample-interval-s", "0.1", "--scrape", url, "--scrape", "http://127.0.0.1:1/x")
     with page, subprocess.Popen(agent(node, *options), stdout=subprocess.PIPE, text=True) as process:
