@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ranklake.lake.archives.place import ArchiveError
+from ranklake.lake.delta.commit import FILE_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,12 +77,11 @@ class Manifest:
     @property
     def table_files(self) -> pa.Table:
         """The files as rows of `ranklake.lake.delta.commit.files`."""
-        kinds = {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
         rows = [
             {"path": one.path, "size_bytes": one.size_bytes, "num_records": one.rows, "date": self.partition_date}
             for one in self.files
         ]
-        return pa.Table.from_pylist(rows, schema=pa.schema(kinds))
+        return pa.Table.from_pylist(rows, schema=FILE_SCHEMA)
 
     def to_json(self) -> bytes:
         """Return its bytes: equal manifests have equal ones."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from ranklake.lake.delta.commit import FILE_SCHEMA
 from ranklake.lake.storage.listing import listed
 from ranklake.lake.storage.reachability import LakeError
 from ranklake.lake.storage.removal import delete
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "rehydrated"
 _RECORD: Final = "rehydrated.json"
-_KINDS: Final = {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
 
 
 class StaleRowsError(LakeError):
@@ -69,7 +69,7 @@ class Rehydrated:
             }
             for one in self.files.get(table, ())
         ]
-        return pa.Table.from_pylist(rows, schema=pa.schema(_KINDS))
+        return pa.Table.from_pylist(rows, schema=FILE_SCHEMA)
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""

@@ -14,6 +14,7 @@ from ranklake.lake.archives.manifest import Manifest, read_manifest
 from ranklake.lake.archives.place import ArchiveError, open_place, refuse_other
 from ranklake.lake.archives.register import ARCHIVED, REMOVED, TABLE
 from ranklake.lake.archives.soundness import refuse_unsound
+from ranklake.lake.delta.commit import FILE_SCHEMA
 from ranklake.lake.delta.row_keys import digest_of_files, key_columns
 from ranklake.lake.governance.retention_plans import RETENTION_PLANS, Item
 from ranklake.lake.governance.statements import owner
@@ -84,12 +85,11 @@ def _has_what_goes(lake: "Lake", plan: "Plan", place: "Lake", manifest: Manifest
 
 
 def _files(some: list[dict[str, Any]], day: date) -> pa.Table:
-    kinds = {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
     rows = [
         {**{name: row[name] for name in ("path", "size_bytes")}, "num_records": row.get("num_records", row.get("rows"))}
         for row in some
     ]
-    return pa.Table.from_pylist([{**row, "date": day} for row in rows], schema=pa.schema(kinds))
+    return pa.Table.from_pylist([{**row, "date": day} for row in rows], schema=FILE_SCHEMA)
 
 
 def _row_of(manifest: Manifest, item: Item, number: int, name: str) -> dict[str, Any]:

@@ -180,6 +180,12 @@ def fence(table: DeltaTable, plan: int) -> None:
             table.update_incremental()
 
 
+FILE_SCHEMA: Final = pa.schema(
+    {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
+)
+"""What is asked of a file; `files` returns statistics beside it."""
+
+
 def files(table: DeltaTable, partitions: Sequence[date] | None = None) -> pa.Table:
     """Return the table's live files: path, size_bytes, num_records, date (``date32``), and flat statistics.
 

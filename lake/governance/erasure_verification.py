@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
@@ -88,13 +89,19 @@ def still_there(lake: "Lake", approved: Erasure) -> Iterator[Item]:
     Whose rows they are only the values tell, which the lake does not keep. So an application is void where such an item
     has gone by other ways (`ranklake.retention.erasure.apply`), and none needs to be left out of a plan.
     """
+    by_table: dict[str, list[Item]] = {}
     for item in approved.of(ROWS, NAMES):
-        if item.content_sha256 is None or item.partition_date is None:  # a derived table's may be computed anew
+        if item.content_sha256 is not None and item.partition_date is not None:  # a derived table's may come anew
+            by_table.setdefault(item.table or "", []).append(item)
+    for table, items in by_table.items():
+        handle = delta_table(lake, table)
+        if handle is None:
             continue
-        handle = delta_table(lake, item.table or "")
-        some = None if handle is None else files(handle, [item.partition_date])
-        if some is not None and (pc.sum(some["num_records"]).as_py() or 0) >= item.rows:
-            yield item
+        live = files(handle)
+        for item in items:
+            some = live.filter(pc.equal(live["date"], pa.scalar(item.partition_date, pa.date32())))
+            if (pc.sum(some["num_records"]).as_py() or 0) >= item.rows:
+                yield item
 
 
 def _by_date(plan: "Plan", table: str) -> Mapping[date, tuple[list[Any], list[Any]]]:

@@ -7,13 +7,14 @@ its place. Nothing but a purge may delete them, and no reader of tables meets th
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.audit import clock
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.commit import FILE_SCHEMA
 from ranklake.lake.delta.read import read
 from ranklake.lake.governance.retention_plans import RetentionPlan, register
 from ranklake.lake.plans.action_plan import QUARANTINED
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
 Replaced = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
-_COLUMNS: Final = {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ def kept_raw(lake: "Lake") -> set[str]:
 
 def as_files(some: Iterable[KeptFile]) -> pa.Table:
     """Return kept files as rows of `ranklake.lake.delta.commit.files`."""
-    return pa.Table.from_pylist([one.row for one in some], schema=pa.schema(_COLUMNS))
+    return pa.Table.from_pylist([one.row for one in some], schema=FILE_SCHEMA)
 
 
 def _files(plan: Plan, replaced: Replaced) -> Iterator[KeptFile]:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ranklake.lake.governance.kept import kept
+from ranklake.lake.governance.kept import KeptFile, kept
 from ranklake.lake.governance.retention_plans import PURGED, TABLE
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.plan import read_plan
@@ -27,11 +27,14 @@ def execute(lake: "Lake", plan: "Plan", _workers: object = None, _progress: obje
 
 def _delete(lake: "Lake", number: int) -> None:
     spare: dict[str, set[str]] = {}
-    mine = [one for one in kept(lake) if one.plan.number == number]
+    mine: list[KeptFile] = []
     for one in kept(lake):
-        for file in one.files if one.plan.number != number else ():
+        if one.plan.number == number:
+            mine += one.files
+            continue
+        for file in one.files:
             spare.setdefault(file.table, set()).add(file.path)
-    for file in (file for one in mine for file in one.files):
+    for file in mine:
         delete(lake, lake.path("tables", file.table, file.path))  # an earlier try may have come this far
     purged = read_plan(lake, number)
     if purged is not None:

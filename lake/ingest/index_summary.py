@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import files, number_of
+from ranklake.lake.delta.commit import FILE_SCHEMA, files, number_of
 from ranklake.lake.delta.read import read_batches, read_where
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest.ingestion_index import unknown
@@ -221,5 +221,5 @@ def _is_odd(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _no_files() -> pa.Table:
-    kinds = {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
-    return pa.schema({**kinds, "min.plan": pa.int64(), "max.plan": pa.int64()}).empty_table()
+    plans = [pa.field(f"{side}.plan", pa.int64()) for side in ("min", "max")]
+    return pa.schema([*FILE_SCHEMA, *plans]).empty_table()

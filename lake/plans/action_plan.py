@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 import ranklake
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import append_files, fence, files, number_of, swap, swap_plan
+from ranklake.lake.delta.commit import FILE_SCHEMA, append_files, fence, files, number_of, swap, swap_plan
 from ranklake.lake.delta.data_file import DataFile, plan_of
 from ranklake.lake.delta.read import read_some
 from ranklake.lake.delta.tables import delta_table, ensure_table, last_table, refuse_unfit
@@ -259,8 +259,7 @@ def live_files(lake: "Lake", table: str, partitions: Sequence[date]) -> pa.Table
     """
     handle = delta_table(lake, table)
     if handle is None:
-        columns = {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
-        return pa.schema(columns).empty_table()
+        return FILE_SCHEMA.empty_table()
     return files(refuse_unfit(handle, lake.contract(table)), partitions)
 
 

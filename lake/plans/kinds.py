@@ -223,8 +223,8 @@ KINDS: Final[Mapping[str, PlanKind]] = MappingProxyType(
     {
         kind.name: kind
         for kind in (
-            *(INGEST, COMPACTION, REPLAY, QUARANTINE, RENUMBER, RETENTION, RELEASE, MIGRATION, ERASURE, CANCELLATION),
-            PURGE,
+            *(INGEST, COMPACTION, REPLAY, QUARANTINE, RENUMBER, RETENTION),
+            *(RELEASE, MIGRATION, ERASURE, CANCELLATION, PURGE),
         )
     }
 )

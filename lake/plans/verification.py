@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.delta.commit import PLAN_ID, files, number_of, said
+from ranklake.lake.delta.commit import FILE_SCHEMA, PLAN_ID, files, number_of, said
 from ranklake.lake.delta.table_schema import as_read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.plans.kinds import KINDS, MIGRATION, resolve
@@ -109,8 +109,7 @@ def named_files(some: Sequence[Mapping[str, Any]]) -> pa.Table:
         }
         for row in some
     ]
-    kinds = {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
-    return pa.Table.from_pylist(rows, schema=pa.schema(kinds))
+    return pa.Table.from_pylist(rows, schema=FILE_SCHEMA)
 
 
 def is_committed_in(lake: "Lake", table: str, number: int) -> bool:

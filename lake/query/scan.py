@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from ranklake.lake.archives.rehydrated import FOLDER
 from ranklake.lake.contracts.arrow import arrow_schema, default_of
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.commit import FILE_SCHEMA, files
 from ranklake.lake.query.engine import Expr, SessionContext, coalesce, col, lit
 from ranklake.lake.storage.store import LakeError
 
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.storage.store import Lake
 
-NO_FILES: Final = pa.schema(
-    {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
-).empty_table()
+NO_FILES: Final = FILE_SCHEMA.empty_table()
 _NAME: Final = re.compile(r"\w+")
 _ALL_ROWS: Final = 2**63 - 1
 _NO_EXPRESSION: Final = "'pyarrow.lib.BooleanScalar' and 'pyarrow._compute.Expression'"

@@ -1,6 +1,5 @@
 """The pages of the catalog: tables with size and freshness, the columns of each, metrics, and lineage as a drawing."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
@@ -9,7 +8,7 @@ from ranklake.lake.overview.catalog import CatalogState
 from ranklake.lake.runs.asking import Answered, Row
 from ranklake.views.html.figures import Column, FactTable, Figure, sourced, time_text
 from ranklake.views.html.lineage_drawing import BOX_HEIGHT, BOX_WIDTH, drawing
-from ranklake.views.html.shell import Entry, Page
+from ranklake.views.html.shell import Entry, Page, digest_of
 from ranklake.views.html.site import Section
 from ranklake.views.words import counted, size_text
 from ranklake.views.words import time_text as length_text
@@ -97,24 +96,20 @@ def section(found: CatalogState) -> Section:
         odd = sums["unregistered_metrics"]
         told += [f"{odd:,} of them unregistered"] if odd else []
         headline, state = ", ".join(told), "warning" if odd else "passed"
-    pages = [Page(HOME, "Catalog", "catalog.html", partial(_facts, found, headline, state), _digest(found))]
+    pages = [Page(HOME, "Catalog", "catalog.html", partial(_facts, found, headline, state), digest_of(found))]
     trail = (("Catalog", HOME),)
     if found.metrics.rows:
         facts = partial(_of_metrics, found)
-        pages.append(Page(METRICS, "Metrics", "catalog_table.html", facts, _digest(found.metrics), trail))
+        pages.append(Page(METRICS, "Metrics", "catalog_table.html", facts, digest_of(found.metrics), trail))
     for row in found.tables.rows:
         name = row["table"]
-        digest = _digest((row, found.columns.get(name), found.flows))
+        digest = digest_of((row, found.columns.get(name), found.flows))
         pages.append(Page(href(name), name, "catalog_table.html", partial(_of_table, found, row), digest, trail))
     entries = [Entry("Catalog", "page", state, HOME)]
     entries += [
         Entry(f"{row['table']} (catalog)", "table", row["kind"], href(row["table"])) for row in found.tables.rows
     ]
     return Section(SECTION, "Catalog", state, headline, HOME, tuple(pages), tuple(entries))
-
-
-def _digest(facts: object) -> str:
-    return hashlib.sha256(repr(facts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _facts(found: CatalogState, headline: str, state: str) -> Mapping[str, Any]:

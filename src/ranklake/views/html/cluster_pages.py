@@ -1,6 +1,5 @@
 """The cluster page: nodes by hour as a heat map, how utilization is spread, which nodes stay low, and the queues."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from functools import partial
@@ -12,7 +11,7 @@ from ranklake.views.html.charts import Chart
 from ranklake.views.html.cluster_charts import bins, lines_by_hour
 from ranklake.views.html.figures import Column, FactTable, Figure, sourced
 from ranklake.views.html.heat_map import HeatMap
-from ranklake.views.html.shell import Entry, Page
+from ranklake.views.html.shell import Entry, Page, digest_of
 from ranklake.views.html.site import Section
 from ranklake.views.html.step_charts import values_of
 from ranklake.views.words import counted, number_text, percent_text
@@ -65,7 +64,7 @@ def section(found: ClusterState) -> Section:
     low = sum(row["low_hours"] > 0 for row in found.nodes.rows)
     state = "unchecked" if found.until is None else "warning" if low else "passed"
     headline = _headline(found, low)
-    digest = hashlib.sha256(repr(found).encode("utf-8", "surrogatepass")).hexdigest()
+    digest = digest_of(found)
     page = Page(HOME, "Cluster", "cluster.html", partial(_facts, found, headline, state), digest)
     return Section(SECTION, "Cluster", state, headline, HOME, (page,), (Entry("Cluster", "page", state, HOME),))
 

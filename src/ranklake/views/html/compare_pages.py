@@ -1,6 +1,5 @@
 """The page of runs side by side: curves on the same axes, what differs, and what repeats say of chance."""
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -14,7 +13,7 @@ from ranklake.views.html.figures import FactTable, sourced
 from ranklake.views.html.run_curves import AXES
 from ranklake.views.html.run_pages import COLUMNS
 from ranklake.views.html.run_tables import STATES
-from ranklake.views.html.shell import Entry, Page
+from ranklake.views.html.shell import Entry, Page, digest_of
 from ranklake.views.html.site import Section
 from ranklake.views.html.step_charts import compared, short
 from ranklake.views.run_plot import metric_title
@@ -38,7 +37,7 @@ _TITLES: Final[Mapping[str, tuple[str, str, Any]]] = {
 def section(found: Comparison, drawn: Sequence[Sequence[Plotted]], chance: Repeats) -> Section:
     """Return the page; `drawn` are metrics, each of all runs."""
     headline = _headline(found, chance)
-    digest = hashlib.sha256(repr((found, drawn, chance)).encode("utf-8", "surrogatepass")).hexdigest()
+    digest = digest_of((found, drawn, chance))
     page = Page(HOME, "Compare", "compare.html", partial(_facts, found, drawn, chance, headline), digest)
     entry = Entry(f"compare {', '.join(found.runs)}"[:200], "comparison", "compare", HOME)
     return Section(SECTION, "Compare", "passed", headline, HOME, (page,), (entry,))

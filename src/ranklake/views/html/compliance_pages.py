@@ -1,6 +1,5 @@
 """The compliance page: who sees what, grants, keys, trail, encryption, and the data-protection record."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -9,7 +8,7 @@ from typing import Any, Final
 from ranklake.retention.report.compliance import Compliance
 from ranklake.retention.report.record import Activity
 from ranklake.views.html.figures import Column, FactTable, Figure, Source, sourced, time_text
-from ranklake.views.html.shell import Entry, Page
+from ranklake.views.html.shell import Entry, Page, digest_of
 from ranklake.views.html.site import Section
 from ranklake.views.words import counted
 
@@ -73,7 +72,7 @@ def section(found: Compliance) -> Section:
     told = [f"{counted(len(found.needs), 'grant')} to look at"] if found.needs else []
     told += [f"Roles see classified columns as they are in {counted(found.unmasked, 'case')}"] if found.unmasked else []
     headline = found.no_roles or "; ".join(told) or "No role sees a classified column as it is"
-    digest = hashlib.sha256(repr(found).encode("utf-8", "surrogatepass")).hexdigest()
+    digest = digest_of(found)
     page = Page(HOME, "Compliance", "overview.html", partial(_facts, found, headline, state), digest)
     return Section(SECTION, "Compliance", state, headline, HOME, (page,), (Entry("Compliance", "page", state, HOME),))
 

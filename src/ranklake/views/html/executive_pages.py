@@ -1,6 +1,5 @@
 """The executive page: facts of `ranklake.lake.fleet` as figures of a week, lines by date, tables by week and group."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
@@ -11,7 +10,7 @@ from ranklake.views.html.charts import Chart
 from ranklake.views.html.date_charts import lines_by_date
 from ranklake.views.html.figures import Column, FactTable, Figure, sourced, time_text
 from ranklake.views.html.run_page import LOW_MFU
-from ranklake.views.html.shell import Entry, Page
+from ranklake.views.html.shell import Entry, Page, digest_of
 from ranklake.views.html.site import Section
 from ranklake.views.html.step_charts import values_of
 from ranklake.views.words import counted, number_text, percent_text
@@ -137,7 +136,7 @@ _FORECAST: Final = (
 def section(found: FleetState) -> Section:
     """Return the executive page as a section of its own."""
     headline, state = _headline(found), _state(found)
-    digest = hashlib.sha256(repr((found, LOW_MFU)).encode("utf-8", "surrogatepass")).hexdigest()
+    digest = digest_of((found, LOW_MFU))
     page = Page(HOME, "Executive", "executive.html", partial(_facts, found, headline, state), digest)
     return Section(SECTION, "Executive", state, headline, HOME, (page,), (Entry("Executive", "page", state, HOME),))
 

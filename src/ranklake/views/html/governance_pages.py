@@ -1,6 +1,5 @@
 """The governance page: policies against what is stored, what is due, waits, is held, was erased and went."""
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -9,7 +8,7 @@ from typing import Any, Final
 
 from ranklake.retention.report.facts import NO_CATALOG, Governance
 from ranklake.views.html.figures import Column, FactTable, Figure, Source, sourced, time_text
-from ranklake.views.html.shell import Entry, Page
+from ranklake.views.html.shell import Entry, Page, digest_of
 from ranklake.views.html.site import Section
 from ranklake.views.words import counted, size_text
 
@@ -160,7 +159,7 @@ def section(found: Governance) -> Section:
     told += [f"{counted(others, 'thing')} to look at"] if others else []
     kept = f"; holds keep {counted(found.rows_held, 'row')}" if found.rows_held else ""
     headline = (", ".join(told) or "Policies and what is stored agree, and nothing waits") + kept
-    digest = hashlib.sha256(repr(found).encode("utf-8", "surrogatepass")).hexdigest()
+    digest = digest_of(found)
     page = Page(HOME, "Governance", "overview.html", partial(_facts, found, headline, state), digest)
     return Section(SECTION, "Governance", state, headline, HOME, (page,), (Entry("Governance", "page", state, HOME),))
 

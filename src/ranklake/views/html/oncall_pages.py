@@ -1,6 +1,5 @@
 """The on-call page: what needs a look, worst first, with evidence and a next step; facts of `ranklake.lake.oncall`."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
@@ -10,7 +9,7 @@ from ranklake.lake.runs.asking import Answered
 from ranklake.views.html.figures import Column, FactTable, Figure, sourced, time_text
 from ranklake.views.html.run_pages import href
 from ranklake.views.html.run_tables import STATES
-from ranklake.views.html.shell import Entry, Page
+from ranklake.views.html.shell import Entry, Page, digest_of
 from ranklake.views.html.site import Section
 from ranklake.views.words import counted, percent_text
 from ranklake.views.words import time_text as length_text
@@ -83,7 +82,7 @@ def section(found: OnCall) -> Section:
     failing = sum(one.state == "failing" for one in found.needs)
     state = "unchecked" if found.until is None else "failing" if failing else "warning" if found.needs else "passed"
     headline = _headline(found, failing)
-    digest = hashlib.sha256(repr(found).encode("utf-8", "surrogatepass")).hexdigest()
+    digest = digest_of(found)
     page = Page(HOME, "On-call", "oncall.html", partial(_facts, found, headline, state), digest)
     return Section(SECTION, "On-call", state, headline, HOME, (page,), (Entry("On-call", "page", state, HOME),))
 

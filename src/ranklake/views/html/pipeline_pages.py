@@ -1,6 +1,5 @@
 """The pipeline page: its stages and what waits for them, rows by date, the last plans, and checks that fail."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
@@ -12,7 +11,7 @@ from ranklake.views.html.date_charts import lines_by_date
 from ranklake.views.html.figures import Column, FactTable, Figure, sourced, time_text
 from ranklake.views.html.oncall_pages import CHECKS
 from ranklake.views.html.run_tables import STATES
-from ranklake.views.html.shell import Entry, Page
+from ranklake.views.html.shell import Entry, Page, digest_of
 from ranklake.views.html.site import Section
 from ranklake.views.html.step_charts import values_of
 from ranklake.views.words import counted
@@ -54,7 +53,7 @@ def section(found: PipelineState) -> Section:
         told = [f"{' and '.join(overdue)} overdue" if overdue else "Nothing is overdue"]
         told += [f"{counted(failing, 'check')} failing"] if failing else []
         headline, state = ", ".join(told), "failing" if overdue or failing else "passed"
-    digest = hashlib.sha256(repr(found).encode("utf-8", "surrogatepass")).hexdigest()
+    digest = digest_of(found)
     page = Page(HOME, "Pipeline", "pipeline.html", partial(_facts, found, headline, state), digest)
     return Section(SECTION, "Pipeline", state, headline, HOME, (page,), (Entry("Pipeline", "page", state, HOME),))
 

@@ -1,13 +1,12 @@
 """The page of incidents of quality, and of partitions that checks hold back."""
 
-import hashlib
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
 from ranklake.quality.report.state import ERRORED, FAILING, PASSED, WARNING, Standing
 from ranklake.views.html.figures import Column, FactTable, Figure, sourced, time_text
-from ranklake.views.html.shell import Page
+from ranklake.views.html.shell import Page, digest_of
 from ranklake.views.words import counted
 
 PATH: Final = "quality/incidents.html"
@@ -50,7 +49,7 @@ _HELD: Final = (
 def page(found: Standing, links: dict[str, str], above: tuple[tuple[str, str], ...]) -> Page:
     """Return the page; `links` has the pages of tables."""
     told = (found.incidents, found.incident_counts, found.held, found.held_counts, sorted(links))
-    digest = hashlib.sha256(repr(told).encode("utf-8", "surrogatepass")).hexdigest()
+    digest = digest_of(told)
     return Page(PATH, TITLE, "quality_incidents.html", partial(_facts, found, links), digest, above)
 
 

@@ -22,6 +22,11 @@ FOLDER: Final = "assets"
 _PACKAGE: Final = "ranklake.views.html"
 
 
+def digest_of(facts: object) -> str:
+    """Return a digest of what a page is drawn from: as long as it is the same, the page need not be drawn again."""
+    return hashlib.sha256(repr(facts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """What a search finds: a name, what kind of thing it is, its state, and where it is (from the site's root)."""

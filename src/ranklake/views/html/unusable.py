@@ -1,8 +1,6 @@
 """The section of a lake whose policies or roles cannot be used: nothing of what they say is known."""
 
-import hashlib
-
-from ranklake.views.html.shell import Entry, Page
+from ranklake.views.html.shell import Entry, Page, digest_of
 from ranklake.views.html.site import Section
 
 
@@ -12,6 +10,6 @@ def unusable(section: str, lake: str, what: str, why: str) -> Section:
     headline = f"{what} cannot be used: {why}"
     told = {"lake": lake, "headline": headline, "state": "failing", "hint": "", "needs": [], "more": 0,
             "figures": [], "charts": [], "tables": []}  # fmt: skip
-    digest = hashlib.sha256(repr(told).encode("utf-8", "surrogatepass")).hexdigest()
+    digest = digest_of(told)
     page = Page(home, title, "overview.html", lambda: told, digest)
     return Section(section, title, "failing", headline, home, (page,), (Entry(title, "page", "failing", home),))
