@@ -1,6 +1,8 @@
 # Every target sets up what it needs in .venv, from constraints.txt, on a bare machine with Python 3.11 or later.
 PYTHON ?= python3
 BIN := .venv/bin
+# A run of the tests starts hundreds of processes; without compiled files each of them compiles ranklake anew.
+unexport PYTHONDONTWRITEBYTECODE
 # What writes through the hot path, which has to hold in C as well as in Python.
 NATIVE_TESTS := $(addprefix tests/capture/test_,run.py slots.py fork.py bad_input.py)
 # As many at a time, a file's tests one after the other in one of them, in the order that tests/conftest.py gives the files.

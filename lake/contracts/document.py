@@ -9,14 +9,16 @@ import yaml
 from ranklake.lake.contracts.errors import ContractError
 
 try:
-    from yaml import CSafeLoader as _Base
+    from yaml import CSafeLoader as SafeLoader
 except ImportError:  # PyYAML was built without libyaml: same results, slower
-    from yaml import SafeLoader as _Base  # type: ignore[assignment]
+    from yaml import SafeLoader  # type: ignore[assignment]
+
+__all__ = ["Document", "KeyPath", "SafeLoader"]
 
 KeyPath = tuple[str | int, ...]
 
 
-class _Loader(_Base):
+class _Loader(SafeLoader):
     """Reads YAML as version 1.2 has it: ``on`` and ``no`` are words, dates stay text, 1e-3 is a number.
 
     A key that stands twice in a mapping is an error; PyYAML alone would silently take the last.

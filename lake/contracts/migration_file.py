@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import yaml
 
+from ranklake.lake.contracts.document import SafeLoader
+
 NAME: Final = "MIGRATION"
 MODULES: Final = frozenset(
     {
@@ -34,7 +36,7 @@ def facts_of(text: str, *, is_python: bool) -> Any:  # noqa: ANN401 - whatever t
     """Return what a migration's file says. Raises `NoMigrationFileError`."""
     if not is_python:
         try:
-            return yaml.safe_load(text)
+            return yaml.load(text, SafeLoader)  # noqa: S506 - safe_load(), by libyaml
         except yaml.YAMLError as error:
             raise NoMigrationFileError(f"no YAML ({type(error).__name__})") from error
     try:

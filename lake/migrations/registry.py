@@ -29,8 +29,14 @@ def load_migrations(folder: Path | None = None, overlay: Overlay | None = None) 
     """
     folder = FOLDER if folder is None else folder
     paths = (path for pattern in ("*.yaml", "[0-9]*_*.py") for path in folder.glob(pattern))
-    found = _in_order(map(read_migration, paths), 1)
+    found = _in_order((_read(path, (now := path.stat()).st_mtime_ns, now.st_size) for path in paths), 1)
     return found if overlay is None else (*found, *load_own(overlay))
+
+
+@lru_cache(maxsize=256)
+def _read(path: Path, _changed_ns: int, _size_bytes: int) -> Migration:
+    """Read a migration's file once, as long as it stays as it is: a page of the catalog asks for all of them."""
+    return read_migration(path)
 
 
 @lru_cache(maxsize=64)

@@ -440,7 +440,9 @@ def files_odd(case: Case) -> None:
         case.put(raw)
         os.utime(target, (0, 2**33))  # no hard link: it is the very file, of whoever could make it
     else:
-        (case.spool / "segments" / f"2026-03-{case.rng.randint(40, 99)}").symlink_to(case.outside)
+        day = case.spool / "segments" / f"2026-03-{case.rng.randint(40, 99)}"
+        if not day.is_symlink():  # another case of this lake drew the same day
+            day.symlink_to(case.outside)
 
 
 def files_sparse(case: Case) -> None:
