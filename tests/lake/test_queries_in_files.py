@@ -65,6 +65,17 @@ def said(kind, text):
             "q = 'SELECT samples AS s FROM steps WHERE run = {run}'.format(run=1)",
             "q = 'SELECT examples AS s FROM steps WHERE run = {run}'.format(run=1)",
         ),
+        (
+            "q = rf\"SELECT samples FROM steps WHERE run ~ '\\{x}' AND run = {b}\"",
+            "q = rf\"SELECT examples AS samples FROM steps WHERE run ~ '\\{x}' AND run = {b}\"",
+        ),
+        (
+            "q = 'SELECT samples FROM steps WHERE run = {}'.format(1)",
+            "q = 'SELECT examples AS samples FROM steps WHERE run = {}'.format(1)",
+        ),
+        ("q = 'EXPLAIN SELECT samples FROM steps'", "q = 'EXPLAIN SELECT examples AS samples FROM steps'"),
+        ("x = 'no rows from steps'", "x = 'no rows from steps'"),
+        ("x = 'Describe steps'", "x = 'Describe steps'"),
         ("q = rb'SELECT samples FROM steps'", "q = rb'SELECT samples FROM steps'"),
         ('"""SELECT samples FROM steps"""', '"""SELECT samples FROM steps"""'),
         ("x = steps['samples']", "x = steps['samples']"),
@@ -87,6 +98,13 @@ def test_literals_of_python(before, later):
         'q = f\'SELECT samples, {"samples" if a else "run"} FROM steps\'',
         "q = r'SELECT max(label) AS l FROM steps'",
         "q = 'SELECT sam' 'ples FROM steps'",
+        "q = ' '.join(['SELECT samples', 'FROM steps WHERE run = 1'])",
+        "q = f'{select} FROM steps'",
+        "q = 'SELECT {} FROM steps'.format('samples')",
+        "q = 'SUMMARIZE steps'",
+        "q = 'describe steps'",
+        "q = 'FROM steps'",
+        "# MAGIC %sql\n# MAGIC SELECT samples FROM steps\n",
     ],
 )
 def test_what_python_puts_together_is_told(text):
@@ -170,7 +188,14 @@ def cells(*sources, language="python"):
             "%time x = 1\ny = %sql SELECT examples AS samples FROM steps",
         ),
         ("!ls\nq = 'SELECT samples FROM steps'", "!ls\nq = 'SELECT examples AS samples FROM steps'"),
-        ("%%bash\nSELECT samples FROM steps", "%%bash\nSELECT samples FROM steps"),
+        ("%%bash\nduckdb l.db < q.sql", "%%bash\nduckdb l.db < q.sql"),
+        ("%%sql df <<\nSELECT samples FROM steps", "%%sql df <<\nSELECT examples AS samples FROM steps"),
+        ("%%sql --with long\nSELECT samples FROM steps", "%%sql --with long\nSELECT examples AS samples FROM steps"),
+        ("%sql\nSELECT samples FROM steps", "%sql\nSELECT examples AS samples FROM steps"),
+        ("%sql SELECT samples \\\n FROM steps\nx = 1", "%sql SELECT examples AS samples \\\n FROM steps\nx = 1"),
+        ("%time d = q('SELECT samples FROM steps')", "%time d = q('SELECT examples AS samples FROM steps')"),
+        ("%timeit -n 9 q('SELECT samples FROM steps')", "%timeit -n 9 q('SELECT examples AS samples FROM steps')"),
+        ("if a:\n  %sql SELECT samples FROM steps", "if a:\n  %sql SELECT examples AS samples FROM steps"),
         (
             ["q = '''SELECT run,\n", "samples FROM steps'''"],
             ["q = '''SELECT run,\n", "examples AS samples FROM steps'''"],
@@ -180,6 +205,32 @@ def cells(*sources, language="python"):
 def test_cells_of_notebooks(source, later):
     """Cells keep their lines; magics, outputs and the layout of the file stay."""
     assert said(notebook, cells("1", source)) == (cells("1", later), [])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "%%bash\nduckdb -c 'SELECT samples FROM steps'",
+        "%%writefile q.sql\nSELECT samples FROM steps",
+        "%%bigquery d\nSELECT * FROM steps",
+        "!duckdb -c 'SELECT samples FROM steps'",
+        "%%sql describe steps",
+        "%sql summarize steps",
+    ],
+)
+def test_cells_that_are_not_read_are_told(source):
+    """What a magic or a shell is given is left alone, and told where it names a table and what changed of it."""
+    text = cells("1", source)
+    later, findings = said(notebook, text)
+    assert later == text
+    assert len(findings) == 1
+
+
+def test_editors_note_the_language_of_a_cell():
+    """A cell that an editor calls SQL is SQL, whatever the notebook is in."""
+    text = cells("SELECT samples FROM steps").replace('"metadata": {}', '"metadata": {"vscode": {"languageId": "sql"}}')
+    later = text.replace('"source": "SELECT samples', '"source": "SELECT examples AS samples')
+    assert said(notebook, text) == (later, [])
 
 
 def test_notebooks_of_other_languages():
@@ -221,7 +272,38 @@ def test_panels_ask_through_data_sources():
         assert said(dashboard, panel("SELECT samples FROM steps", source)) == (panel(later, source), [])
     other = panel("SELECT samples FROM steps", {"type": "mysql", "uid": "x"})
     assert said(dashboard, other) == (other, ["its data source is a mysql; if it asks the lake, rewrite it by hand"])
-    for text in (panel("samples of steps"), '{"name": "x", "sql": "SELECT samples FROM steps"}', "[1]"):
+    for text in (panel("samples of spans"), '{"name": "x", "sql": "SELECT samples FROM steps"}', "[1]"):
         assert said(dashboard, text) == (text, [])
     built = dashboard(panel("SELECT samples FROM steps", editorMode="builder"), TABLES, DIALECTS)
     assert [one.is_note for one in built.findings] == [True]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda one: {"panels": [{"type": "row", "collapsed": True, "panels": [{"targets": [{"rawSql": one}]}]}]},
+        lambda one: {"rows": [{"panels": [{"targets": [{"rawQueryText": one}]}]}]},
+        lambda one: {"templating": {"list": [{"query": {"query": one}, "definition": one}]}},
+        lambda one: {"panels": [], "annotations": {"list": [{"target": {"queryText": one}, "rawQuery": one}]}},
+        lambda one: [{"dashboard": {"panels": [], "templating": {"list": [{"query": one}]}}}],
+        lambda one: {"groups": [{"rules": [{"data": [{"model": {"rawSql": one}}]}]}]},
+        lambda one: {"model": {"targets": [{"rawSQL": one}]}, "kind": 1},
+        lambda one: {"targets": [{"rawSql": one}], "type": "timeseries"},
+        lambda one: {"elements": {"a": {"query": {"kind": "DataQuery", "group": "trino", "spec": {"rawSQL": one}}}}},
+    ],
+)
+def test_queries_stand_in_many_places_of_grafana(wrap):
+    """Rows within rows, variables, annotations, lists, alert rules, library panels and the second schema are read."""
+    text = json.dumps(wrap("SELECT samples FROM steps WHERE $__timeFilter(ts) AND run IN (${run:sqlstring})"))
+    assert said(dashboard, text) == (text.replace("SELECT samples", "SELECT examples AS samples"), [])
+    for whole in ("SUMMARIZE steps", "DESCRIBE steps", "(SELECT * FROM steps)"):
+        assert said(dashboard, json.dumps(wrap(whole)))[1]
+
+
+def test_queries_within_addresses_are_told():
+    """A link to Explore has a query in its address; another kind of data source in the second schema is told."""
+    link = {"panels": [{"links": [{"url": '/explore?left={"queries":[{"rawSql":"SELECT samples FROM steps"}]}'}]}]}
+    assert "stands within a text" in said(dashboard, json.dumps(link))[1][0]
+    query = {"kind": "DataQuery", "group": "mysql-datasource", "spec": {"rawSql": "SELECT samples FROM steps"}}
+    other = json.dumps({"spec": {"elements": {"a": {"query": query}}}})
+    assert "its data source is a mysql" in said(dashboard, other)[1][0]

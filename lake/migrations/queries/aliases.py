@@ -24,6 +24,7 @@ _RULES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "qualify": _ALIAS_LAST,
         "order": _ALIAS_FIRST,
         "order within": _ALIAS_FIRST,
+        "order aggregate": _ALIAS_FIRST,
     },
     "postgres": {"group": _ALIAS_LAST, "qualify": (), "order": _ALIAS_FIRST},
     "duckdb": {
@@ -34,8 +35,9 @@ _RULES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "qualify": _ALIAS_LAST,
         "order": _ALIAS_FIRST,
         "order within": _ALIAS_LAST,
+        "order aggregate": _ALIAS_LAST,
     },
-    "trino": {"qualify": (), "order": _ALIAS_FIRST, "order within": _ALIAS_FIRST},
+    "trino": {"qualify": (), "order": _ALIAS_FIRST, "order within": _ALIAS_FIRST, "order aggregate": _ALIAS_FIRST},
 }
 """What comes first, by engine and clause; only columns where nothing is said. Tests ask DataFusion and DuckDB."""
 

@@ -124,6 +124,16 @@ class Table:
         """Names, at any version, of columns that are not simply there as before."""
         return frozenset(name for every in self.meanings.values() for name in every)
 
+    def otherwise(self, version: int) -> dict[str, Meaning]:
+        """Return the columns of a version that are not to be had by their names any more."""
+        return {name: one for name, one in self.meanings.get(version, {}).items() if one.plain != name}
+
+    def added(self, version: int) -> frozenset[str]:
+        """Return the columns of the last version that came of none of an earlier one."""
+        meanings = self.meanings.get(version, {})
+        came = {name for old in self.versions[version] for name in (meanings[old].names if old in meanings else [old])}
+        return self.versions[self.newest] - came
+
 
 def table_at(name: str, versions: Mapping[int, Mapping[str, str]], steps: Mapping[int, Iterable[Step]]) -> Table:
     """Return a table.

@@ -6,11 +6,15 @@ from typing import Any, Final
 from sqlglot import exp
 
 from ranklake.lake.migrations.queries.findings import Finding
-from ranklake.lake.migrations.queries.meanings import Meaning, Table
-from ranklake.lake.migrations.queries.placeholders import MACRO
+from ranklake.lake.migrations.queries.joins import joins
+from ranklake.lake.migrations.queries.meanings import Table
+from ranklake.lake.migrations.queries.other_ways import other_ways
+from ranklake.lake.migrations.queries.placeholders import MACRO, model_of
 from ranklake.lake.migrations.queries.references import Reading
 from ranklake.lake.migrations.queries.scopes import table_of
 from ranklake.lake.migrations.queries.statements import Statement
+from ranklake.lake.migrations.queries.unexplained import unexplained
+from ranklake.lake.migrations.queries.wholes import first, wholes
 
 _WHOLE: Final = (exp.Predicate, exp.AggFunc, exp.Ordered)
 _AROUND: Final = (exp.Select, exp.Group, exp.Where, exp.Having, exp.Qualify, exp.Connector, exp.Not, exp.If, exp.Case)
@@ -19,8 +23,7 @@ _AROUND: Final = (exp.Select, exp.Group, exp.Where, exp.Having, exp.Qualify, exp
 
 def obstacles(one: Statement, reading: Reading, tables: Mapping[str, Table]) -> Iterator[Finding]:
     """Yield what a person has to look at."""
-    changed = {name for name, version in reading.versions.items() if _otherwise(tables[name], version)}
-    grown = {name for name, version in reading.versions.items() if version != tables[name].newest}
+    changed = {name for name, version in reading.versions.items() if tables[name].otherwise(version)}
     columns = {name: table.versions[table.newest] for name, table in tables.items()}
     if changed or any(
         ref.name in names for ref in reading.lacking for table in tables.values() for names in table.meanings.values()
@@ -29,89 +32,50 @@ def obstacles(one: Statement, reading: Reading, tables: Mapping[str, Table]) -> 
             what = f"{ref.name} is a column of other versions than the rest; say which with --from"
             yield Finding(ref.node.this.meta.get("start", 0), what)
     yield from _unknown_tables(one, tables)
+    yield from other_ways(one, reading, tables)
     yield from _unseen(one, reading, tables, columns)
-    if isinstance(one.tree, exp.DML) and not isinstance(one.tree, exp.Query):
-        for node in one.tree.find_all(exp.Table):
-            written = None if node.find_ancestor(exp.Query) else table_of(node, columns)
-            if written is not None and tables[written].touched:
-                yield Finding(0, f"it writes to {node.name}, to which only ranklake writes")
-                return
-    if not changed and not grown:
-        return
+    if written := _written(one, tables, columns):
+        yield Finding(0, f"it writes to {written}, to which only ranklake writes")
+    elif any(version != tables[name].newest for name, version in reading.versions.items()):
+        yield from _within(one, reading, tables, changed)
+        yield from wholes(one, reading, tables)
+        yield from unexplained(one, reading, tables)
+
+
+def _written(one: Statement, tables: Mapping[str, Table], columns: Mapping[str, frozenset[str]]) -> str:
+    """Return the known table that a statement writes to; empty where it writes to none."""
+    is_read = isinstance(one.tree, exp.Query) or (isinstance(one.tree, exp.Copy) and not one.tree.args.get("kind"))
+    if is_read or not isinstance(one.tree, exp.DML):
+        return ""
+    nodes = [node for node in one.tree.find_all(exp.Table) if node.find_ancestor(exp.Query) is None]
+    return next((node.name for node in nodes if (name := table_of(node, columns)) and tables[name].touched), "")
+
+
+def _within(one: Statement, reading: Reading, tables: Mapping[str, Table], changed: set[str]) -> Iterator[Finding]:
+    """Yield what a person has to look at in the SELECTs."""
+    if changed and not isinstance(one.tree, exp.Query) and one.tree.args.get("with_") is not None:
+        yield Finding(0, "its WITH is not followed; rewrite it by hand")
+    columns = reading.columns(tables)
     for scope in reading.scopes.every:
         named = [table for table, _ in reading.scopes.tables(scope, columns)]
-        yield from _joins(scope, named, reading, tables)
-        if not changed.isdisjoint(named):
-            yield from _places(scope)
-            yield from _placeholders(one, scope)
-        yield from _stars(scope, reading, tables, grown)
-
-
-def _otherwise(table: Table, version: int) -> dict[str, Meaning]:
-    """Return the columns that are not to be had by their names any more."""
-    return {name: one for name, one in table.meanings.get(version, {}).items() if one.plain != name}
-
-
-def _stars(
-    scope: Any,  # noqa: ANN401 - sqlglot's
-    reading: Reading,
-    tables: Mapping[str, Table],
-    grown: set[str],
-) -> Iterator[Finding]:
-    select = scope.expression
-    if not isinstance(select, exp.Select) or isinstance(select.parent, exp.Exists):
-        return
-    columns = {name: table.versions[table.newest] for name, table in tables.items()}
-    aliases = {node.alias_or_name.lower(): table for table, node in reading.scopes.tables(scope, columns)}
-    for item in select.expressions:
-        if not item.is_star and not isinstance(item, exp.Columns) and item.find(exp.Columns) is None:
+        yield from joins(scope, named, reading, tables)
+        if changed.isdisjoint(named):
             continue
-        qualifier = item.table.lower() if isinstance(item, exp.Column) else ""
-        hit = sorted({table for alias, table in aliases.items() if not qualifier or alias == qualifier})
-        for name in hit:
-            yield from _given(select, tables[name], reading.versions[name])
-        if (found := [name for name in hit if name in grown]) and _is_matched(select):
-            what = f"SELECT * gives more columns of {found[0]}, and is matched by place; name the columns"
-            yield Finding(_first(select), what)
-
-
-def _given(select: Any, table: Table, version: int) -> Iterator[Finding]:  # noqa: ANN401 - likewise
-    """Yield what * gives of a table that it did not give."""
-    if others := _otherwise(table, version):
-        name = min(others)
-        now = "otherwise" if {*others[name].names} == {name} else f"as {', '.join(others[name].names)}"
-        now = "no more" if others[name].gone else now
-        yield Finding(_first(select), f"SELECT * gives {name} of {table.name} {now}; name the columns")
-        return
-    for name, meaning in table.meanings.get(version, {}).items():
-        yield Finding(_first(select), f"{table.name}.{name}: {meaning.note}", is_note=True)
-
-
-def _is_matched(select: Any) -> bool:  # noqa: ANN401 - likewise
-    return select.find_ancestor(exp.SetOperation, exp.Insert) is not None
-
-
-def _joins(scope: Any, named: list[str], reading: Reading, tables: Mapping[str, Table]) -> Iterator[Finding]:  # noqa: ANN401
-    """Yield joins by names, where a table gets or loses one of them."""
-    touched: set[str] = set()
-    for table in (tables[name] for name in named):
-        version = reading.versions[table.name]
-        touched |= table.versions[version] ^ table.versions[table.newest] | table.meanings.get(version, {}).keys()
-    for join in scope.expression.args.get("joins") or ():
-        for name in join.args.get("using") or ():
-            if name.name.lower() in touched:
-                yield Finding(_first(name), f"USING ({name.name}) matches columns by a name that changes; write ON")
-        if touched and str(join.args.get("method", "")).upper() == "NATURAL":
-            yield Finding(_first(join), "NATURAL JOIN matches columns by names, and some change; write ON")
+        if scope.expression.args.get("match") is not None:
+            yield Finding(first(scope.expression), "MATCH_RECOGNIZE is not followed; rewrite it by hand")
+        yield from _places(scope)
+        yield from _placeholders(one, scope)
 
 
 def _places(scope: Any) -> Iterator[Finding]:  # noqa: ANN401 - likewise
     for pivot in scope.expression.find_all(exp.Pivot):
-        yield Finding(_first(pivot), "PIVOT takes columns by what is left; rewrite it by hand")
+        if isinstance(pivot.parent, exp.Subquery) or isinstance(pivot.this, exp.Subquery):
+            continue  # of a query, which gives columns under the names that they had
+        yield Finding(first(pivot), "PIVOT takes columns by what is left; rewrite it by hand")
     for node in scope.expression.find_all(exp.Table):
         alias = node.args.get("alias")
         if alias is not None and alias.columns:
-            yield Finding(_first(node), "columns are named by their places; rewrite it by hand")
+            yield Finding(first(node), "columns are named by their places; rewrite it by hand")
 
 
 def _placeholders(one: Statement, scope: Any) -> Iterator[Finding]:  # noqa: ANN401 - likewise
@@ -154,18 +118,32 @@ def _unseen(
     named = {table_of(node, columns) for node in one.tree.find_all(exp.Table)} - {None}
     touched = frozenset[str]().union(*(tables[name].touched for name in named if name is not None))
     for node in one.tree.find_all(exp.Column):
-        if node.name.lower() in touched and reading.scopes.of(node) is None:
-            yield Finding(_first(node), f"{node.name} stands outside of a SELECT; rewrite it by hand")
+        if node.name.lower() in touched and reading.scopes.of(node) is None and not _is_of_query(node):
+            yield Finding(first(node), f"{node.name} stands outside of a SELECT; rewrite it by hand")
+
+
+def _is_of_query(node: Any) -> bool:  # noqa: ANN401 - likewise
+    """Say whether a column is one of a PIVOT of a query, which gives it the name that it had."""
+    pivot = node.find_ancestor(exp.Pivot)
+    return pivot is not None and isinstance(pivot.this, exp.Subquery)
 
 
 def _unknown_tables(one: Statement, tables: Mapping[str, Table]) -> Iterator[Finding]:
     for node in one.tree.find_all(exp.Table):
-        place = node.this.meta.get("start", -1) if isinstance(node.this, exp.Identifier) else -1
-        if place >= 0 and one.is_placeholder(place):
-            for name, table in sorted(tables.items()):
-                if table.touched and not one.words.isdisjoint(table.touched):
-                    yield Finding(place, f"a placeholder names a table here, perhaps {name}; look at what fills it in")
+        texts = node.this.find_all(exp.Identifier, exp.Literal)
+        place = next((at for at in (text.meta.get("start", -1) for text in texts) if at >= 0), -1)
+        filled = next((low for low, high in one.placeholders if place <= low <= _end(node)), -1) if place >= 0 else -1
+        if (
+            filled < 0
+            or (model := model_of(one.filled_in(filled))) == ""
+            or (model is not None and model not in tables)
+        ):
+            continue
+        for name, table in sorted(tables.items()):
+            if table.touched and not one.words.isdisjoint(table.touched):
+                yield Finding(filled, f"a placeholder names a table here, perhaps {name}; look at what fills it in")
 
 
-def _first(node: Any) -> int:  # noqa: ANN401 - likewise
-    return min((one.meta["start"] for one in node.find_all(exp.Identifier) if "start" in one.meta), default=0)
+def _end(node: Any) -> int:  # noqa: ANN401 - likewise
+    """Return where the last name or text of what a table is ends."""
+    return max((text.meta.get("end", -1) for text in node.this.find_all(exp.Identifier, exp.Literal)), default=-1)

@@ -11,6 +11,7 @@ from ranklake.lake.migrations.queries.meanings import Table
 from ranklake.lake.migrations.queries.references import Reading, Reference
 from ranklake.lake.migrations.queries.scopes import AMBIGUOUS, NOWHERE, Home
 from ranklake.lake.migrations.queries.statements import Statement
+from ranklake.lake.migrations.queries.trees import PIVOT
 
 KEPT: Final = "kept"
 
@@ -32,8 +33,8 @@ class Place:
     Attributes
     ----------
     clause
-        ``select``, ``group``, ``order`` or ``order within`` an expression, ``having``, ``qualify``, ``aggregate`` for
-        one in either, or ``where`` for the rest.
+        ``select``, ``group``, ``order``, ``order within`` an expression or ``order aggregate`` in an aggregate there,
+        ``having``, ``qualify``, ``aggregate`` for one in either, or ``where`` for the rest.
     outputs
         What the SELECT calls its columns, in small letters.
     is_item
@@ -59,11 +60,12 @@ def place_of(ref: Reference) -> Place:
     clause = _CLAUSES.get(key, "where")
     outputs = frozenset(one.alias_or_name.lower() for one in select.expressions)
     if key == "expressions":
-        is_named = isinstance(item, exp.Alias) or not _is_seen(select)
+        is_named = isinstance(item, exp.Alias) or item.is_star or PIVOT in select.args or not _is_seen(select)
         is_item = item is ref.node
         return Place(clause, outputs, is_item, not is_named and not is_item)
     if clause == "order" and not _is_whole(ref.node, select):
-        clause = "order within"
+        is_inner = ref.node.find_ancestor(exp.AggFunc, exp.AnonymousAggFunc, exp.Select) is not select
+        clause = "order aggregate" if is_inner else "order within"
     if clause in {"having", "qualify"} and _in_aggregate(ref.node, select):
         clause = "aggregate"
     return Place(clause, outputs)
@@ -85,15 +87,17 @@ def standing(ref: Reference, place: Place, one: Statement, reading: Reading, tab
     if home == ref.home and reading.meaning_of(ref.node, tables).plain == ref.name:
         return KEPT
     first, then = _keys(select, reading, tables)
+    called = [item for item in items if _is_called(item, ref.name)]
     before: set[str] = set()
     after: set[str] = set()
     for engine in one.engines:
         is_alias = engine in aliased
         was = _taken(engine, place.clause, ref, ref.home, first, is_alias=is_alias)
+        if place.clause == "order aggregate" and any(item.find(exp.AggFunc) is not None for item in called):
+            was = {REFUSED} if is_alias and engine in {"datafusion", "trino"} else was  # an aggregate of an aggregate
         if was != {REFUSED}:
             before |= was - {REFUSED}
             after |= _taken(engine, place.clause, ref, home, then, is_alias=is_alias)
-    called = [item for item in items if _is_called(item, ref.name)]
     is_same = all(_is_same(item, ref, reading) for item in called)
     if is_same or before <= {INPUT}:
         return KEPT if ALIAS in before and after == {ALIAS} else ""

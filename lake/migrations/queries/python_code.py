@@ -11,13 +11,20 @@ from ranklake.lake.migrations.queries.findings import Finding, Outcome, Unreadab
 from ranklake.lake.migrations.queries.meanings import Table
 from ranklake.lake.migrations.queries.python_strings import literal, places
 from ranklake.lake.migrations.queries.rewrite import rewrite
-from ranklake.lake.migrations.queries.statements import BLANK
+from ranklake.lake.migrations.queries.statements import BLANK, is_about
 
 SQL: Final = re.compile(
-    rf"{BLANK}(?:select|with|from|create|insert|explain|copy)\b(?=.*\b(?:from|join)\b|.*\bselect\b)",
-    re.IGNORECASE | re.DOTALL,
+    rf"{BLANK}(?i:(?:\(\s*)*(?:select|with|from|create|insert|explain|copy|pivot|unpivot|update|delete|merge|values)\b"
+    r"(?=.*\b(?:from|join|into|using|on|set)\b|.*\bselect\b))"
+    rf"|{BLANK}(?:summarize|describe|desc|show|table|copy|from|pivot|unpivot|SUMMARIZE|DESCRIBE|DESC|SHOW|TABLE|COPY|FROM|PIVOT|UNPIVOT)"
+    r"\s+(?:(?i:columns|stats|create|table|from|in|for)\s+)*[\w.\"]+\s*;?\s*$",
+    re.DOTALL,
 )
+"""A query; one that is a word and a table is not written with a capital alone, as prose is."""
 _PIECE: Final = re.compile(r"\b(?:select|from|join|where|group\s+by|order\s+by|having|and|or)\b", re.IGNORECASE)
+_END: Final = re.compile(r"(?:\b(?:FROM|JOIN)|^\s*(?i:from|join))\s+(?:[\w\"]+\.)*\"?(\w+)")
+_MAGIC: Final = re.compile(r"(?:^# MAGIC\b[^\n]*(?:\n|$))+", re.MULTILINE)
+_BUILT: Final = "its SQL is put together of several texts; look at them"
 
 Text = ast.Constant | ast.JoinedStr
 
@@ -75,15 +82,27 @@ def of_tree(text: str, tree: ast.Module, tables: Mapping[str, Table], dialects: 
 
     seen = _seen(tree)
     found = Outcome()
+    for cell in _MAGIC.finditer(text):
+        if is_about(cell[0], tables):
+            what = "a notebook's cell in another language stands in comments here; look at its queries"
+            found.findings.append(Finding(cell.start(), what))
     for node in seen.whole:
         inner = literal(text, *span(node))
         if inner is not None and SQL.match(inner.text):
             found.add(inner.outer(rewrite(inner.text, tables, inner.holes, dialects)))
+        elif inner is not None and _is_fragment(inner.text, tables):
+            found.findings.append(Finding(span(node)[0], _BUILT))
     for group in seen.built:
         inners = [inner for node in group if (inner := literal(text, *span(node))) is not None]
         if inners and _is_asked(" ".join(inner.text for inner in inners), tables):
-            found.findings.append(Finding(span(group[0])[0], "its SQL is put together of several texts; look at them"))
+            found.findings.append(Finding(span(group[0])[0], _BUILT))
     return found
+
+
+def _is_fragment(text: str, tables: Mapping[str, Table]) -> bool:
+    """Say whether a text may be the end of a query of a table whose columns changed."""
+    names = {found[1].lower() for found in _END.finditer(text)}
+    return any(table.touched for name, table in tables.items() if name in names)
 
 
 def _is_asked(text: str, tables: Mapping[str, Table]) -> bool:

@@ -54,7 +54,8 @@ def _piece(text: str, begin: int, end: int, prefix: str, quote: str) -> tuple[La
 def _escaped(text: str, begin: int, *, is_raw: bool) -> tuple[int, str]:
     """Return where a backslash's escape ends, and what it says."""
     if is_raw:
-        return begin + 2, text[begin : begin + 2]
+        end = begin + 1 if text.startswith(("{", "}"), begin + 1) else begin + 2
+        return end, text[begin:end]
     found = _ESCAPE.match(text, begin)
     if found is None:
         return begin + 1, "\\"

@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlglot import exp
 
 from ranklake.lake.migrations.queries.meanings import Meaning, Name, Table
-from ranklake.lake.migrations.queries.scopes import ELSEWHERE, NOWHERE, Home, Scopes
+from ranklake.lake.migrations.queries.scopes import ELSEWHERE, NOWHERE, Home, Scopes, table_of
 from ranklake.lake.migrations.queries.statements import Statement
 
 _TRIES: Final = 256
@@ -57,9 +57,22 @@ class Reading:
     lacking: list[Reference]
     homes: Mapping[int, Home | str]
 
+    def is_read(self, node: Any) -> bool:  # noqa: ANN401 - sqlglot's
+        """Say whether a column was looked at."""
+        return id(node) in self.homes
+
     def home_of(self, node: Any) -> Home | str:  # noqa: ANN401 - sqlglot's
         """Return the table of a column, or why there is none."""
         return self.homes.get(id(node), ELSEWHERE)
+
+    def columns(self, tables: Mapping[str, Table]) -> dict[str, frozenset[str]]:
+        """Return the columns of each table as the statement has them."""
+        return {name: table.versions[self.versions.get(name, table.newest)] for name, table in tables.items()}
+
+    def added(self, tables: Mapping[str, Table]) -> dict[str, frozenset[str]]:
+        """Return the columns that the statement's tables get, by table; those that get none are left out."""
+        found = {name: tables[name].added(version) for name, version in self.versions.items()}
+        return {name: columns for name, columns in found.items() if columns}
 
     def meaning_of(self, node: Any, tables: Mapping[str, Table]) -> Meaning:  # noqa: ANN401 - likewise
         """Return what a column is afterwards; the same, where it is of no known table."""
@@ -77,7 +90,8 @@ def read(one: Statement, tables: Mapping[str, Table]) -> Reading:
     """
     scopes = Scopes(one.tree)
     known = {name: table.versions[table.newest] for name, table in tables.items()}
-    named = sorted({table for scope in scopes.every for table, _ in scopes.tables(scope, known)})
+    within = {table for scope in scopes.every for table, _ in scopes.tables(scope, known)}
+    named = sorted(within | {str(table_of(node, known)) for node in scopes.outside(known)})
     choices = []
     for name in named:
         later = [version for version in sorted(tables[name].versions) if version >= one.marks.get(name, 0)]

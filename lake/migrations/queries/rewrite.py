@@ -4,6 +4,7 @@ Comments, formatting and placeholders stay as they are. A statement is edited as
 be told for certain is found, and a person looks at it.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
@@ -11,6 +12,7 @@ from typing import Any, Final
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from ranklake.lake.migrations.queries.branches import agreed, ways, without
 from ranklake.lake.migrations.queries.findings import Edit, Finding, Outcome, edited
 from ranklake.lake.migrations.queries.meanings import Meaning, Renamed, Table
 from ranklake.lake.migrations.queries.metrics import compared, named, tables_of
@@ -20,7 +22,15 @@ from ranklake.lake.migrations.queries.places import KEPT, Place, place_of, stand
 from ranklake.lake.migrations.queries.references import Reading, Reference, read
 from ranklake.lake.migrations.queries.reserved import quoted
 from ranklake.lake.migrations.queries.scopes import AMBIGUOUS, Home
-from ranklake.lake.migrations.queries.statements import DIALECTS, Statement, marker, spelled, statements
+from ranklake.lake.migrations.queries.statements import (
+    DIALECTS,
+    Statement,
+    is_about_tables,
+    marker,
+    spelled,
+    statements,
+)
+from ranklake.lake.migrations.queries.wildcards import wild_edits, wild_part
 
 _NONE: Final[Mapping[str, Renamed]] = MappingProxyType({})
 
@@ -42,6 +52,27 @@ def rewrite(
     dialects
         sqlglot's names, tried in this order.
     """
+    through = ways(text) if "{%" in text else [[]]
+    if through is None:
+        return _too_many(text, tables)
+    came = [(out, _of_one_way(without(text, out), tables, holes, dialects)) for out in through]
+    edits, other = agreed(came)
+    findings = list(dict.fromkeys(finding for _, one in came for finding in one.findings))
+    if other is None:
+        return Outcome(edits, findings)
+    what = "what becomes of it depends on a branch of the template; rewrite it by hand"
+    return Outcome([], [*(one for one in findings if not one.is_note), Finding(other.begin, what)])
+
+
+def _too_many(text: str, tables: Mapping[str, Table]) -> Outcome:
+    words = set(re.findall(r"\w+", text.lower()))
+    named = [name for name, table in tables.items() if name in words and (table.touched or table.is_renamed)]
+    what = f"its template has more branches than are followed, and asks {', '.join(sorted(named))}"
+    return Outcome([], [Finding(0, what)] if named else [])
+
+
+def _of_one_way(text: str, tables: Mapping[str, Table], holes: Sequence[Span], dialects: Sequence[str]) -> Outcome:
+    """Return what becomes of a text without branches."""
     found = Outcome()
     changed = {
         name: table for name, table in tables.items() if table.touched or table.is_renamed or len(table.versions) > 1
@@ -101,7 +132,7 @@ def once(one: Statement, tables: Mapping[str, Table], metrics: Mapping[str, Rena
         named = {name: table.touched for name, table in tables.items() if name in one.words and table.touched}
         renamed = {name: frozenset({name}) for name, table in tables.items() if table.is_renamed and name in one.words}
         named |= renamed
-        if any(not one.words.isdisjoint(touched) for touched in named.values()):
+        if any(not one.words.isdisjoint(touched) for touched in named.values()) or (named and is_about_tables(one)):
             return Outcome([], [Finding(0, f"it is not understood, and asks {', '.join(sorted(named))}")])
         return Outcome()
     try:
@@ -157,6 +188,9 @@ def _reference(
             yield Finding(at, what)
         return
     table, meaning = tables[ref.home.table], reading.meaning_of(ref.node, tables)
+    if (part := wild_part(ref.node)) and not meaning.gone:
+        yield from wild_edits(one, ref.node, part, reading, tables)
+        return
     qualifier = _qualifier(ref, ref.home, reading, meaning, place, tables)
     if what := what or _hindrance(one, ref, meaning, place, table, qualifier):
         yield Finding(at, what)

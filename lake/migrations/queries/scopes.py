@@ -39,6 +39,7 @@ class Scopes:
     """The SELECTs of a statement, and what each can see. Raises a `sqlglot.errors.SqlglotError` for what has none."""
 
     def __init__(self, tree: Any) -> None:  # noqa: ANN401 - sqlglot's
+        self.tree = tree
         self.every: list[Any] = []
         for query in tree.find_all(exp.Query):
             if query.find_ancestor(exp.Query) is None:
@@ -58,10 +59,10 @@ class Scopes:
         while scope is not None:
             hits: list[Home | str] = []
             unknown = False
-            for alias, node, source in self._sources(scope):
+            for alias, node, source in self.sources(scope):
                 if qualifier and alias.lower() != qualifier:
                     continue
-                known = self._columns(node, source, columns)
+                known = self.given(node, source, columns)
                 unknown |= known is None
                 if known is not None and name in known:
                     table = table_of(source, columns)
@@ -77,9 +78,57 @@ class Scopes:
 
     def tables(self, scope: Any, columns: Columns) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - likewise
         """Yield the known tables that a SELECT names, with the nodes that do."""
-        for _, node, source in self._sources(scope):
+        for _, node, source in self.sources(scope):
             if table := table_of(source, columns):
                 yield table, node
+
+    def outside(self, columns: Columns) -> list[Any]:
+        """Return the nodes that name a known table, and that no SELECT reads."""
+        inside = {id(node) for scope in self.every for _, node, _ in self.sources(scope)}
+        ctes = {one.alias.lower() for one in self.tree.find_all(exp.CTE)}
+        return [
+            node
+            for node in self.tree.find_all(exp.Table)
+            if id(node) not in inside and table_of(node, columns) and node.name.lower() not in ctes
+        ]
+
+    def sources(self, scope: Any) -> list[tuple[str, Any, Any]]:  # noqa: ANN401 - likewise
+        """Return what a SELECT reads: what it calls each, the node, and a table or the scope of a query."""
+        return [(alias, node, source) for alias, (node, source) in scope.selected_sources.items()]
+
+    def starred(self, scope: Any, item: Any) -> list[tuple[str, Any, Any]]:  # noqa: ANN401 - likewise
+        """Return the sources of which a wildcard gives the columns."""
+        qualifier = item.table.lower() if isinstance(item, exp.Column) else ""
+        return [one for one in self.sources(scope) if not qualifier or one[0].lower() == qualifier]
+
+    def more(self, node: Any, source: Any, added: Columns) -> frozenset[str]:  # noqa: ANN401 - likewise
+        """Return the columns that something which a SELECT reads has besides, if tables get some."""
+        alias = node.args.get("alias")
+        if alias is not None and alias.columns:
+            return frozenset()
+        if isinstance(source, Scope):
+            return self.more_of(source, added)
+        return added.get(table_of(source, added) or "", frozenset())
+
+    def more_of(self, scope: Any, added: Columns) -> frozenset[str]:  # noqa: ANN401 - likewise
+        """Return the columns that a query gives besides, if tables get some."""
+        if isinstance(scope.expression, exp.SetOperation):
+            parts = getattr(scope, "set_operation_scopes", None) or ()
+            return frozenset[str]().union(*(self.more_of(part, added) for part in parts))
+        if not isinstance(scope.expression, exp.Select):
+            return frozenset()
+        wild = [item for item in scope.expression.expressions if is_wild(item)]
+        return frozenset[str]().union(
+            *(self.more(node, source, added) for item in wild for _, node, source in self.starred(scope, item))
+        )
+
+    def called(self, scope: Any, name: str) -> list[tuple[str, Any, Any]]:  # noqa: ANN401 - likewise
+        """Return what a SELECT, or the nearest one around it, reads under a name."""
+        while scope is not None:
+            if found := [one for one in self.sources(scope) if one[0].lower() == name.lower()]:
+                return found
+            scope = _around(scope)
+        return []
 
     def tables_around(self, scope: Any, columns: Columns) -> set[str]:  # noqa: ANN401 - likewise
         """Return the known tables that a name may belong to."""
@@ -89,10 +138,8 @@ class Scopes:
             scope = _around(scope)
         return found
 
-    def _sources(self, scope: Any) -> list[tuple[str, Any, Any]]:  # noqa: ANN401 - likewise
-        return [(alias, node, source) for alias, (node, source) in scope.selected_sources.items()]
-
-    def _columns(self, node: Any, source: Any, columns: Columns) -> frozenset[str] | None:  # noqa: ANN401 - likewise
+    def given(self, node: Any, source: Any, columns: Columns) -> frozenset[str] | None:  # noqa: ANN401 - likewise
+        """Return the columns of something that a SELECT reads; None where nobody knows."""
         alias = node.args.get("alias")
         if alias is not None and alias.columns:
             return frozenset(one.name.lower() for one in alias.columns) if isinstance(source, Scope) else None
@@ -107,7 +154,7 @@ class Scopes:
         if isinstance(alias, exp.TableAlias) and alias.columns:
             return frozenset(one.name.lower() for one in alias.columns)
         if isinstance(scope.expression, exp.SetOperation):
-            parts = getattr(scope, "union_scopes", None)  # what refers to itself has none
+            parts = getattr(scope, "set_operation_scopes", None)  # what refers to itself has none
             return self._outputs(parts[0], columns) if parts else None
         if not isinstance(scope.expression, exp.Select):
             return None
@@ -115,15 +162,20 @@ class Scopes:
         for item in scope.expression.expressions:
             if item.is_star:
                 qualifier = item.table.lower() if isinstance(item, exp.Column) else ""
-                for name, node, source in self._sources(scope):
+                for name, node, source in self.sources(scope):
                     if not qualifier or name.lower() == qualifier:
-                        some = self._columns(node, source, columns)
+                        some = self.given(node, source, columns)
                         if some is None:
                             return None
                         found |= some
             else:
                 found.add(item.alias_or_name.lower())
         return frozenset(found)
+
+
+def is_wild(item: Any) -> bool:  # noqa: ANN401 - likewise
+    """Say whether something selected stands for columns that it does not name."""
+    return bool(item.is_star) or isinstance(item, exp.Columns) or item.find(exp.Columns) is not None
 
 
 def table_of(source: Any, columns: Columns) -> str | None:  # noqa: ANN401 - likewise

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +13,9 @@ from sqlglot.tokens import TokenType
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.migrations.queries.aliases import engines_of
+from ranklake.lake.migrations.queries.meanings import Table
 from ranklake.lake.migrations.queries.placeholders import Span, covered
+from ranklake.lake.migrations.queries.trees import ABOUT, as_looked_at, is_statement
 from ranklake.lake.migrations.steps.step import MigrationError
 
 DIALECTS: Final = ("postgres", "duckdb", "trino")
@@ -22,7 +24,19 @@ DIALECTS: Final = ("postgres", "duckdb", "trino")
 BLANK: Final = r"(?:\s|--[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*"
 """Blanks and comments, as a pattern that takes each of them in one way only: a banner of many costs no more."""
 
+BEGINS: Final = r"(?:\(\s*)*(?:select|with|from|explain|show|describe|desc|summarize|pivot|unpivot|table|values)\b"
+"""What queries begin with, as a pattern."""
+
 _DATAFUSION: Final = "postgres"
+
+_HEAD: Final = re.compile(
+    r"(?:explain(?:\s+(?:analyze|verbose|logical|query\s+plan|format\s+\w+|\([^()]*\)))*"
+    r"|prepare\s+\w+(?:\s*\([^()]*\))?\s+(?:as|from))\s+(?=\(?\s*[a-z])",
+    re.IGNORECASE,
+)
+"""What stands before a statement that it does something with; the rest is one by itself."""
+
+_STAR: Final = re.compile(r"(?:\bselect\s|[,.])\s*\*", re.IGNORECASE)
 _SPECIAL: Final = frozenset("%{}$")
 
 logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # what it cannot read is told here, with its line
@@ -53,8 +67,10 @@ class Statement:
         Where its first token begins in the text.
     text
         It, placeholders covered.
+    original
+        It as it is written.
     words
-        It in small letters, in words.
+        It in small letters, in words, those of placeholders among them.
     tree
         Parsed, with places in `text`; None where no dialect takes it.
     placeholders
@@ -65,19 +81,29 @@ class Statement:
         Versions that it says of itself, by table.
     engines
         Those that it may be for (`ranklake.lake.migrations.queries.aliases`).
-    quote
-        What a name is quoted with.
+    dialect
+        The first of sqlglot's that took it.
     """
 
     begin: int
     text: str
+    original: str
     words: frozenset[str]
     tree: Any
     placeholders: tuple[Span, ...]
     head: int
     marks: dict[str, int]
     engines: tuple[str, ...]
-    quote: str
+    dialect: str
+
+    @property
+    def quote(self) -> str:
+        """What a name is quoted with."""
+        return str(Dialect.get_or_raise(self.dialect).IDENTIFIER_START)
+
+    def filled_in(self, place: int) -> str:
+        """Return the placeholder at a place, as it is written; empty where there is none."""
+        return next((self.original[begin:end] for begin, end in self.placeholders if begin <= place < end), "")
 
     def is_placeholder(self, place: int) -> bool:
         """Say whether something unknown is filled in at a place."""
@@ -98,10 +124,13 @@ def statements(text: str, holes: Sequence[Span] = (), dialects: Sequence[str] = 
         marks = {
             table: int(version) for said in _MARKER.findall(one) for table, version in re.findall(r"(\w+) v(\d+)", said)
         }
-        words = frozenset(re.findall(r"\w+", one.lower()))
+        one = _HEAD.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), one, count=1) if _HEAD.match(one) else one
+        filled = " ".join([one, *(text[low:high] for low, high in placeholders if begin <= low < end)])
+        words = frozenset(re.findall(r"\w+", filled.lower()))
         tree, dialect = _parsed(one, dialects)
-        quote = str(Dialect.get_or_raise(dialect).IDENTIFIER_START)
-        yield Statement(begin, one, words, tree, spans, head - begin, marks, engines_of(dialects), quote)
+        yield Statement(
+            begin, one, text[begin:end], words, tree, spans, head - begin, marks, engines_of(dialects), dialect
+        )
 
 
 def _slices(text: str, dialects: Sequence[str]) -> Iterator[tuple[int, int, int]]:
@@ -133,9 +162,25 @@ def _parsed(text: str, dialects: Sequence[str]) -> tuple[Any, str]:
             trees = Dialect.get_or_raise(dialect).parse(text)
         except SqlglotError:
             continue
-        if len(trees) == 1 and trees[0] is not None and not trees[0].find(exp.Command):
-            return trees[0], dialect
+        if len(trees) == 1 and trees[0] is not None and not trees[0].find(exp.Command) and is_statement(trees[0]):
+            return as_looked_at(trees[0]), dialect
     return None, dialects[0]
+
+
+def is_about(text: str, tables: Mapping[str, Table]) -> bool:
+    """Say whether a text that nobody understands may ask a table for what it calls otherwise."""
+    words = set(re.findall(r"\w+", text.lower()))
+    is_wild = _STAR.search(text) is not None
+    return any(
+        name in words and (is_wild or not words.isdisjoint(table.touched))
+        for name, table in tables.items()
+        if table.touched
+    )
+
+
+def is_about_tables(one: Statement) -> bool:
+    """Say whether a statement that nobody understands may be about all columns of a table."""
+    return one.text.split(None, 1)[0].upper() in ABOUT or _STAR.search(one.text) is not None
 
 
 def spelled(text: str, one: Statement) -> tuple[str, str]:
