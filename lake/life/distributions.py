@@ -29,12 +29,10 @@ def select_distributions(every: Mapping[str, Life], metric: str) -> str:
 
 def _rows(one: Member) -> str:
     low, high = ("min", "max") if one.factor > 0 else ("max", "min")
-    total = f"sum * CAST({one.factor!r} AS DOUBLE) + count * CAST({one.offset!r} AS DOUBLE)"
-    if (one.factor, one.offset) == (1.0, 0.0):
-        total = "sum"
+    summed = total(one.factor, one.offset)
     values = {
-        "sum": f"({total})",
-        "mean": f"(({total}) / nullif(count, 0))",
+        "sum": summed,
+        "mean": f"({summed} / nullif(count, 0))",
         "min": scaled(low, one.factor, one.offset),
         "max": scaled(high, one.factor, one.offset),
     }
@@ -43,3 +41,10 @@ def _rows(one: Member) -> str:
     return selected(
         [*KEY, "ts", AT, "count", *said, *source], "distributions", f"WHERE metric = {literal(one.life.metric)}"
     )
+
+
+def total(factor: float, offset: float) -> str:
+    """Return the sum of a distribution's values, each times a factor, plus an offset."""
+    if (factor, offset) == (1.0, 0.0):
+        return '"sum"'
+    return f'("sum" * CAST({factor!r} AS DOUBLE) + "count" * CAST({offset!r} AS DOUBLE))'

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from ranklake.lake.life.distributions import total
 from ranklake.lake.life.members import Member, members
 from ranklake.lake.life.register import lives
 from ranklake.lake.life.select import KEY, scaled
@@ -25,14 +26,23 @@ if TYPE_CHECKING:
     from ranklake.lake.rollups.reach import Input
     from ranklake.lake.storage.store import Lake
 
-_TABLE: Final = "scalars"
-_RECORDED: Final = "scalars_as_recorded"
-_VALUES: Final = ("value", "agg_mean", "agg_min", "agg_max")
+_RECORDED: Final = "_as_recorded"
+_VALUES: Final[Mapping[str, tuple[str, ...]]] = {
+    "scalars": ("value", "agg_mean", "agg_min", "agg_max"),
+    "distributions": ("min", "max"),
+}
+"""Columns in the unit of the metric that are converted as values are, by table."""
+
+_TURNED: Final = {"agg_min": "agg_max", "agg_max": "agg_min", "min": "max", "max": "min"}
+_BUCKETS: Final = (
+    *("zero_count", "zero_threshold", "positive_offset", "positive_counts", "negative_offset", "negative_counts"),
+)
+"""Of a histogram in another unit nobody knows them: their bounds are powers of two of the unit it was recorded in."""
 
 
 @dataclass(frozen=True)
 class NamedBody:
-    """A body that reads rows of ``scalars`` under the names that it asks for.
+    """A body that reads rows of metrics under the names that it asks for.
 
     Attributes
     ----------
@@ -40,33 +50,39 @@ class NamedBody:
         What it is else.
     names
         By the name that it asks for: the metrics whose values are this one's, itself among them.
+    tables
+        Those with metrics that it reads: ``scalars``, ``distributions``.
     """
 
     body: Body
     names: tuple[tuple[str, tuple[Member, ...]], ...]
+    tables: tuple[str, ...]
 
     @property
     def source(self) -> str:
         """What the body is, and which names stand for which."""
         told = [(name, one.life.metric, one.factor, one.offset, one.age) for name, some in self.names for one in some]
-        return f"{self.body.source}\n{told}"
+        others = f" in {self.tables}" if self.tables != ("scalars",) else ""
+        return f"{self.body.source}\n{told}{others}"
 
     def rows(self, ctx: "SessionContext", inputs: "tuple[Input, ...]", values: Mapping[str, Any]) -> pa.Table:
-        """Compute the rows as the body does, of another ``scalars``."""
-        if not ctx.table_exist(_RECORDED):
-            recorded = ctx.table(_TABLE)
-            ctx.register_view(_RECORDED, recorded)
-            view = ctx.sql(self._select(recorded.schema().names))
-            ctx.deregister_table(_TABLE)
-            ctx.register_view(_TABLE, view)
+        """Compute the rows as the body does, of other tables."""
+        for table in self.tables:
+            if not ctx.table_exist(f"{table}{_RECORDED}"):
+                recorded = ctx.table(table)
+                ctx.register_view(f"{table}{_RECORDED}", recorded)
+                view = ctx.sql(self._select(table, recorded.schema().names))
+                ctx.deregister_table(table)
+                ctx.register_view(table, view)
         return self.body.rows(ctx, inputs, values)
 
-    def _select(self, columns: list[str]) -> str:
+    def _select(self, table: str, columns: list[str]) -> str:
         every = ", ".join(literal(one.life.metric) for _, some in self.names for one in some)
-        parts = [f"SELECT {_listed(columns)} FROM {_RECORDED} WHERE metric NOT IN ({every})"]  # noqa: S608 - quoted
+        source = f"{table}{_RECORDED}"
+        parts = [f"SELECT {_listed(columns)} FROM {source} WHERE metric NOT IN ({every})"]  # noqa: S608 - quoted
         for name, some in self.names:
             own = [
-                f"SELECT {', '.join(_converted(columns, name, one))}, {one.age} AS prio FROM {_RECORDED}"  # noqa: S608
+                f"SELECT {', '.join(_converted(table, columns, name, one))}, {one.age} AS prio FROM {source}"  # noqa: S608
                 f" WHERE metric = {literal(one.life.metric)}"
                 for one in some
             ]
@@ -80,14 +96,19 @@ def _listed(columns: Iterable[str]) -> str:
     return ", ".join(f'"{column}"' for column in columns)
 
 
-def _converted(columns: Iterable[str], name: str, one: Member) -> Iterator[str]:
-    turned = {"agg_min": "agg_max", "agg_max": "agg_min"} if one.factor < 0 else {}
+def _converted(table: str, columns: Iterable[str], name: str, one: Member) -> Iterator[str]:
+    turned = _TURNED if one.factor < 0 else {}
+    is_other = (one.factor, one.offset) != (1.0, 0.0)
     for column in columns:
         if column == "metric":
             yield f"{literal(name)} AS metric"
-        elif column in _VALUES:
+        elif column in _VALUES[table]:
             source = f'"{turned.get(column, column)}"'
             yield f'{scaled(source, one.factor, one.offset)} AS "{column}"'
+        elif table == "distributions" and column == "sum":
+            yield f'{total(one.factor, one.offset)} AS "sum"'
+        elif table == "distributions" and column in _BUCKETS and is_other:
+            yield f'nullif("{column}", "{column}") AS "{column}"'  # NULL of the column's own type
         else:
             yield f'"{column}"'
 
@@ -95,7 +116,7 @@ def _converted(columns: Iterable[str], name: str, one: Member) -> Iterator[str]:
 def rollups_of(lake: "Lake", names: Iterable[str] | None = None) -> "tuple[Rollup, ...]":
     """Return rollups of a lake as `ranklake.lake.rollups.registry.chosen` does, its own ones among them."""
     found = chosen(names, lake.config, own_rollups(lake.contracts()))
-    if not any(_TABLE in one.tables for one in found):
+    if not any(_read(one) for one in found):
         return found
     every = lives(lake)
     if not any(one.links for one in every.values()):
@@ -103,9 +124,15 @@ def rollups_of(lake: "Lake", names: Iterable[str] | None = None) -> "tuple[Rollu
     return tuple(_named(one, every) for one in found)
 
 
+def _read(rollup: "Rollup") -> tuple[str, ...]:
+    """Return the tables with metrics that a rollup reads."""
+    return tuple(table for table in _VALUES if table in rollup.tables)
+
+
 def _named(rollup: "Rollup", every: "Mapping[str, Life]") -> "Rollup":
     body = rollup.transform
-    if _TABLE not in rollup.tables or not isinstance(body, SqlBody | OwnBody):
+    tables = _read(rollup)
+    if not tables or not isinstance(body, SqlBody | OwnBody):
         return rollup
     text = body.source
     found = []
@@ -116,4 +143,4 @@ def _named(rollup: "Rollup", every: "Mapping[str, Life]") -> "Rollup":
         # a query that names several of them knows of them itself
         if len(some) > 1 and sum(literal(one.life.metric) in text for one in some) == 1:
             found.append((name, tuple(some)))
-    return replace(rollup, body=NamedBody(body, tuple(found))) if found else rollup
+    return replace(rollup, body=NamedBody(body, tuple(found), tables)) if found else rollup

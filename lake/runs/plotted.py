@@ -106,6 +106,19 @@ def plotted(
     return [one for metric in metrics for one in _of_metric(ask, runs, metric, units, axis, smooth, scalars)]
 
 
+def shared(ask: Ask, runs: Sequence[str], most: int, scalars: str = "scalars") -> list[str]:
+    """Return metrics that at least two of some runs recorded by step: so many at most, those with most values.
+
+    `scalars` is as of `plotted`: a metric that one run has under its old name, and another under the new, is one.
+    """
+    found: dict[str, list[int]] = {}
+    for run in runs:
+        for row in ask(statements.of_run("metric_names", run, scalars=scalars)).rows:
+            found.setdefault(str(row["metric"]), []).append(row["n"])
+    common = [metric for metric, counts in found.items() if len(counts) > 1]
+    return sorted(common, key=lambda metric: (-sum(found[metric]), metric))[:most]
+
+
 def _of_metric(
     ask: Ask, runs: Sequence[str], metric: str, units: Mapping[str, str], axis: str, smooth: int, scalars: str
 ) -> list[Plotted]:

@@ -15,6 +15,7 @@ from overlays import written
 from segments import DAY, put_segment, step_rows
 
 from ranklake.cli import run
+from ranklake.commands.compare import drawn
 from ranklake.lake.audit.trail import trail
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
@@ -33,7 +34,7 @@ from ranklake.lake.rollups.named import rollups_of
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.runs.asking import asking
 from ranklake.lake.runs.curves import curves
-from ranklake.lake.runs.plotted import plotted
+from ranklake.lake.runs.plotted import plotted, shared
 from ranklake.lake.storage.store import Lake
 
 METRICS = """version: 1
@@ -505,3 +506,65 @@ def test_a_rollup_that_names_both_is_left_alone(lake, tmp_path):
     before = {one.name: one.sha256 for one in rollups_of(own)}
     move(own, "own/wait_ms", "deprecated", "Ada", links=[link_to(own, "own/wait_ms", "own/wait")])
     assert {one.name: one.sha256 for one in rollups_of(own)} == before
+
+
+SPREAD = (
+    DAILY.replace("wait_daily", "wait_spread")
+    .replace("{table: scalars}", "{table: distributions}")
+    .replace(
+        """  - {id: 23, name: steps, type: int64, unit: none, class: operational, doc: "How many."}
+""",
+        """  - {id: 23, name: values, type: int64, unit: none, class: operational, doc: "How many."}
+  - {id: 24, name: least, type: float64, unit: s, class: operational, doc: "Least."}
+  - {id: 25, name: most, type: float64, unit: s, class: operational, doc: "Greatest."}
+  - {id: 26, name: bucketed, type: int64, unit: none, class: operational, doc: "Histograms with buckets."}
+""",
+    )
+)
+SPREAD_SQL = """SELECT s.run, $date AS date, sum(s.sum) AS wait, CAST(sum(s.count) AS BIGINT) AS values,
+  min(s.min) AS least, max(s.max) AS most, count(s.positive_counts) AS bucketed
+FROM distributions AS s WHERE s.date = $date AND s.metric = 'own/wait' GROUP BY s.run
+"""
+
+
+def test_rollups_read_distributions_under_all_their_names(lake, spool, tmp_path):
+    """Of two runs, one before a metric got another name and unit and one after, both are summed up, in its unit."""
+    files = {"metrics.yaml": METRICS, "wait_spread.yaml": SPREAD, "rollups/wait_spread.sql": SPREAD_SQL}
+    own = under(lake, written(tmp_path / "own", files))
+    told_of = {"r1": ("own/wait_ms", [1000.0, 3000.0]), "r2": ("own/wait", [0.5, 2.0])}
+    for run_, (metric, values) in told_of.items():
+        rows = histogram_rows([(metric, step, values) for step in range(2)])
+        own_facts = {"run": run_, "incarnation": int(run_[1:]), "positive_offset": 0, "positive_counts": [2]}
+        said = [{**row, **own_facts} for row in rows.to_pylist()]
+        put_segment(spool, pa.Table.from_pylist(said, schema=rows.schema), table="distributions")
+    bring(own, spool)
+
+    def told():
+        (done,) = run_rollups(own, ["wait_spread"])
+        asked = query(own, 'SELECT run, wait, "values", least, most, bucketed FROM wait_spread ORDER BY run')
+        return done.computed, [tuple(row.values()) for row in asked.to_pylist()]
+
+    second = ("r2", 5.0, 4, 0.5, 2.0, 2)
+    assert told() == (1, [second])
+    move(own, "own/wait_ms", "deprecated", "Ada", links=[link_to(own, "own/wait_ms", "own/wait")])
+    assert told() == (1, [("r1", 8.0, 4, 1.0, 3.0, 0), second]), "buckets of another unit are unknown"
+    assert told() == (0, [("r1", 8.0, 4, 1.0, 3.0, 0), second])
+
+
+def test_runs_are_compared_by_a_metric_under_all_its_names(own, spool):
+    """One run before a metric got another name and unit, one after: one chart has both, in one unit."""
+    put(own, spool, [("own/wait_ms", step, 1000.0 + step) for step in range(3)])
+    put(own, spool, [("own/wait", step, 2.0) for step in range(3)], run="r2", incarnation=8)
+    ask = asking(own)
+    assert shared(ask, ["r1", "r2"], 9, continuous(own)) == []
+    move(own, "own/wait_ms", "deprecated", "Ada", links=[link_to(own, "own/wait_ms", "own/wait")])
+    assert shared(ask, ["r1", "r2"], 9, continuous(own)) == ["own/wait"]
+    assert shared(ask, ["r1", "r2"], 0, continuous(own)) == []
+    ((before, after),) = drawn(own, ask, ("r1", "r2"))
+    assert [(one.run, one.metric, one.unit) for one in (before, after)] == [
+        ("r1", "own/wait", "s"),
+        ("r2", "own/wait", "s"),
+    ]
+    assert [step for step, _ in before.points] == [step for step, _ in after.points] == [0, 1, 2]
+    assert [value for _, value in before.points] == pytest.approx([1.0, 1.001, 1.002])
+    assert [value for _, value in after.points] == [2.0] * 3

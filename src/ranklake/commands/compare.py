@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,10 +11,12 @@ from ranklake.commands.context import role_of, with_context
 from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
+from ranklake.lake.life.continuous import continuous
 from ranklake.lake.runs.asking import Ask, asking
 from ranklake.lake.runs.compare import compare as compared
+from ranklake.lake.runs.curves import MOST_METRICS
 from ranklake.lake.runs.find import named
-from ranklake.lake.runs.plotted import NothingToPlotError, Plotted, plotted
+from ranklake.lake.runs.plotted import NothingToPlotError, Plotted, plotted, shared
 from ranklake.lake.runs.repeats import repeats
 from ranklake.terminal import width
 from ranklake.views.comparison import comparison_lines
@@ -21,6 +24,9 @@ from ranklake.views.html.compare_pages import METRICS, section
 from ranklake.views.html.site import publish
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
 
 
 @click.command()
@@ -51,7 +57,7 @@ def compare(
         raise RanklakeError("one run has nothing to be compared with", where=names[0], mend="name another run")
     found = compared(ask, names)
     if as_page:
-        page = section(found, list(_drawn(ask, names)), repeats(ask, found))
+        page = section(found, list(drawn(lake, ask, names)), repeats(ask, found))
         done = publish(context.place(out or context.config.report.out or "report"), page)
         if as_json:
             show_json({"headline": page.headline, "published": done})
@@ -63,7 +69,10 @@ def compare(
         tell(*comparison_lines(found, width()))
 
 
-def _drawn(ask: Ask, runs: tuple[str, ...]) -> Iterator[list[Plotted]]:
-    for metric in METRICS:
+def drawn(lake: "Lake", ask: Ask, runs: tuple[str, ...]) -> Iterator[list[Plotted]]:
+    """Yield what the page draws of runs, metric by metric: `METRICS`, and what two of them recorded under any name."""
+    scalars = continuous(lake)
+    units = {name: metric.unit for name, metric in lake.metrics().items()}
+    for metric in (*METRICS, *shared(ask, runs, MOST_METRICS, scalars)):
         with suppress(NothingToPlotError):
-            yield plotted(ask, runs, [metric], {})
+            yield plotted(ask, runs, [metric], units, scalars=scalars)
