@@ -37,7 +37,7 @@ CANARY = b"canary that nobody may read or copy: 5f0c1d"
 
 def run_child(lake, spool, mode, number):
     command = [sys.executable, str(CHILD), str(lake), str(spool), mode, str(number)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 def some_rows(segment):
@@ -81,6 +81,9 @@ def test_killed_ingest_and_upkeep_lose_and_repeat_nothing(tmp_path, capsys):
                 break
             assert child.returncode == -9, child.stderr
             kills += 1
+            if kills % 50 == 0:
+                with capsys.disabled():
+                    print(f"{kills} of {KILLS} kills, {segment} segments", flush=True)
     final = run_child(lake, spool, "never", 0)
     assert final.returncode == 0, final.stderr
 
