@@ -55,10 +55,12 @@ test: .venv/.test ## run the test suite (five to ten minutes on two cores), then
 	@RANKLAKE_NATIVE=1 $(BIN)/python -m pytest $(PARALLEL) tests/capture/test_native.py $(NATIVE_TESTS)
 
 # Those that are slow and need nothing else: no server or campaign of a target of its own.
+# Only files that have such a test are collected: each worker reads all that it is given, some 20 CPU seconds of it.
+marked = $(shell grep -rlE 'mark\.$(1)\b' tests --include='test_*.py')
 SLOW := slow and not (stores or moto or radosgw or up or postgres or crash or frameworks or bench or fuzz or pages)
 test-slow: WORKERS := 3
 test-slow: .venv/.test ## run the tests that take some seconds each: the demo, flows on a real server, documented commands, properties
-	@RANKLAKE_NATIVE=0 $(BIN)/python -m pytest $(PARALLEL) -m "$(SLOW)"
+	@RANKLAKE_NATIVE=0 $(BIN)/python -m pytest $(PARALLEL) -m "$(SLOW)" $(call marked,slow)
 
 # Azure's own emulator is a package of npm's; without npm its tests fail and the others run.
 .venv/.stores: .venv/.test
@@ -189,7 +191,7 @@ bench-capture: .bench-venv/.ready ## what recording costs the calling thread, be
 	@echo && RANKLAKE_NATIVE=0 .bench-venv/bin/python tests/bench/capture_bench.py --without-peers
 
 bench-short: .venv/.test ## each benchmark in short form, to see that it runs and what it measures holds
-	@$(BIN)/python -m pytest $(PARALLEL) -m bench tests
+	@$(BIN)/python -m pytest $(PARALLEL) -m bench $(call marked,bench)
 
 bench-everyday: .venv/.test .bench-venv/.ready ## thirty everyday tasks beside MLflow, TensorBoard and wandb: steps and seconds of each
 	@$(BIN)/python tests/bench/everyday_bench.py
