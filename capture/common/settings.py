@@ -94,7 +94,8 @@ class CaptureSettings:
     keys there, too."""
     masking_policy: str = ""
     """File that says which classified columns are masked before a row is written; default: ``[masking] policy``. See
-    docs/roles.md. If it cannot be read, no classified column is recorded."""
+    docs/roles.md. If it cannot be read, no classified column is recorded, but for numbers that an overlay adds to
+    ``steps``, which no policy can mask."""
     masking_key: str = ""
     """Where the keys of pseudonyms are, in the same form as ``encryption_key``; default: ``[masking] key``. Without
     them, columns that are to be hashed are NULL."""

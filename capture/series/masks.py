@@ -2,7 +2,8 @@
 
 It fails closed and never stops training. A value that cannot be masked, since its key is not there, is NULL, and
 ``unavailable`` says so where the table has that; a row that needs the value is counted as a gap. Where the policy
-itself cannot be read, no classified value is written.
+itself cannot be read, no classified value is written, but for numbers that an overlay adds to ``steps``: those are in
+slots, which no policy is about.
 """
 
 import json
@@ -28,6 +29,7 @@ TRY_AGAIN_S: Final = 10.0
 _UNAVAILABLE: Final = "unavailable"
 _WHY: Final = "masked at capture"
 _NO_KEY: Final = "there was no key to mask it with"
+_NOTHING_CLASSIFIED: Final = "no classified column is recorded, but for numbers added to steps"
 
 
 class RowMasks:
@@ -142,6 +144,6 @@ def row_masks(settings: CaptureSettings, warn: Warn) -> RowMasks:
             contracts = load_contracts(Path(settings.contracts_overlay))
         masks = load_capture_masks(Path(settings.masking_policy), contracts)
     except Exception as error:  # noqa: BLE001 - users hand over anything
-        warn("masking policy", f"no classified column is recorded, for the masking policy cannot be used: {error}")
+        warn("masking policy", f"{_NOTHING_CLASSIFIED}, for the masking policy cannot be used: {error}")
         masks = every_classified(contracts)
     return RowMasks(masks, contracts, settings.masking_key, warn)

@@ -74,7 +74,10 @@ def load_capture_masks(path: Path, contracts: Mapping[str, Contract]) -> Capture
 
 
 def every_classified(contracts: Mapping[str, Contract]) -> CaptureMasks:
-    """Return masks that leave nothing of any classified column: where a policy was named and cannot be read."""
+    """Return masks that leave nothing of any classified column: where a policy was named and cannot be read.
+
+    Numbers of slots come through: what masks rows of frames never meets them.
+    """
     return CaptureMasks(_by_table((one, column, NULLIFY) for one, column in _classified(contracts.values())))
 
 

@@ -135,7 +135,8 @@ def _signer_name(signers: Signers, what: str, given: str, signing: Signing) -> s
         key = public_key(signing.key)
         lines = signers.of_key(key)
         if not lines:
-            mend = f"whoever keeps that file adds a line: NAME ssh-ed25519 {key[:20]}…"
+            public = signing.key.removesuffix(".pub") + ".pub"
+            mend = f"whoever keeps that file adds a line: a name, and after it what {public} holds"
             raise SignatureError(f"this key is not in {signers.file}", where=signing.key, mend=mend)
         name = lines[0].name
     else:

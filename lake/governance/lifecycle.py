@@ -201,7 +201,7 @@ def apply(
     if found.applied is None:
         _refuse_expired(kind, found)
         if found.approved is None:
-            raise NotApprovedError(kind, name, standing(lake, kind, found).lacking)
+            raise NotApprovedError(kind, name, lake.config.approvals, standing(lake, kind, found).lacking)
         held = require(lake, kind, found)
         alone = is_one_of(by, [*held.approvers, found.approver])
         if alone and not _alone_may(lake, single_operator=single_operator):

@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.trust.approvals import ApprovalsSection
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
@@ -233,10 +234,18 @@ class ExpiredProposalError(ProposalError):
 
 
 class NotApprovedError(ProposalError):
-    """A proposal that nobody approved."""
+    """A proposal that nobody approved.
 
-    def __init__(self, kind: AnyKind, proposal: str, lacking: str = "") -> None:
-        mend = f"{kind.to_approve(proposal)} --by NAME"
+    Parameters
+    ----------
+    section
+        Of the lake: whether names or keys tell who approves.
+    lacking
+        What its approval lacks.
+    """
+
+    def __init__(self, kind: AnyKind, proposal: str, section: ApprovalsSection, lacking: str = "") -> None:
+        mend = section.by_somebody(kind.to_approve(proposal))
         what = f"this plan is not approved: {lacking}" if lacking else "this plan is not approved"
         super().__init__(proposal, what, mend=mend)
 

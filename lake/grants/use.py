@@ -1,7 +1,7 @@
 """Use of grants: whether somebody may use a role now, and why not; ends and reviews of grants."""
 
-from datetime import datetime
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.trail import record
@@ -12,6 +12,9 @@ from ranklake.lake.grants.grant import GRANTS, REVIEW, REVOKE, Grant, GrantError
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
+
+RECENT: Final = timedelta(days=30)
+"""How long a grant that ended is shown at a look."""
 
 
 class NotGrantedError(GrantError):
@@ -117,3 +120,8 @@ def review(lake: "Lake", name: str, by: str, reason: str) -> tuple[Grant, bool]:
 def in_order(grants: list[Grant], now: datetime) -> list[Grant]:
     """Return grants as people look at them: those in force first, those that end soonest before others."""
     return sorted(grants, key=lambda one: (bool(one.why_not(now)), one.until, one.name))
+
+
+def is_of_late(grant: Grant, now: datetime) -> bool:
+    """Say whether a look at grants shows one: it holds, waits for somebody, or ended in the last `RECENT`."""
+    return grant.awaits_review() or now - min(grant.revoked or grant.until, grant.until) <= RECENT

@@ -72,7 +72,10 @@ def cannot_write(path: str, error: OSError) -> LakeUnreachableError:
 
 def unsafe(where: str) -> UnsafeStoreError:
     """Return the error for a store that does not honour conditions."""
-    mend = "use one that honours conditional writes (S3's If-None-Match), and no proxy that drops the header"
+    mend = (
+        "use one that honours conditional writes (S3's If-None-Match), and no proxy that drops the header; "
+        "Ceph's radosgw honours them only in buckets without versioning"
+    )
     return UnsafeStoreError("the store overwrites what it was asked to write only if absent", where=where, mend=mend)
 
 

@@ -11,6 +11,7 @@ COMMAND: Final = "command"
 SIGNED: Final = "signed"
 MODES: Final = (UNSIGNED, COMMAND, SIGNED)
 """How a lake knows who acts, the weakest first: free text; what a helper prints; a signature."""
+_NAMING: Final = {UNSIGNED: " --by NAME", COMMAND: "", SIGNED: " --key KEY"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +74,7 @@ class ApprovalsSection:
     def mode(self) -> str:
         """One of `MODES`."""
         return SIGNED if self.allowed_signers else COMMAND if self.identity else UNSIGNED
+
+    def by_somebody(self, command: str) -> str:
+        """Return a command with the option by which somebody says who runs it; a helper is asked without one."""
+        return f"{command}{_NAMING[self.mode]}"

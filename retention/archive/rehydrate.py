@@ -79,7 +79,7 @@ def rehydrate(
     some = _archives(lake, found, day)
     if needs_approval(some, policies):
         if found.approved is None:
-            raise NotApprovedError(REHYDRATIONS, name)
+            raise NotApprovedError(REHYDRATIONS, name, lake.config.approvals)
         require(lake, REHYDRATIONS, found)
     known = next((one for one in rehydrated(lake) if one.name == name), None)
     versions = {one.table: as_read(latest(lake, one.table), lake.contract(one.table)).stamp for one in some}

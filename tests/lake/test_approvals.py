@@ -498,7 +498,7 @@ def test_what_is_missing_is_named_with_its_remedy(desk, keys, monkeypatch):
     with pytest.raises(NobodyError, match=r"rp-1 --key .* ssh-keygen -Y sign -n approval@ranklake -f KEY S.json"):
         name_of(desk.site.lake, what, None)
     keys.allow("pia")
-    with pytest.raises(SignatureError, match=r"this key is not in .*whoever keeps that file adds a line"):
+    with pytest.raises(SignatureError, match=r"not in .* adds a line: a name, and after it what .*ada\.pub holds"):
         name_of(desk.site.lake, what, None, keys.by("ada")["signing"])
     with pytest.raises(SignatureError, match="no such key file"):
         name_of(desk.site.lake, what, None, Signing(key="/nowhere"))

@@ -198,6 +198,25 @@ def test_roles_are_used_and_shared_under_grants(lake, command, tmp_path):
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
 
 
+def test_a_look_shows_what_ended_of_late(command, lake, now):
+    """A grant that ended or was revoked is listed with its end for thirty days; then its number is told."""
+    for days in (1, 40):
+        approve(lake, asked(lake, days=days).name, "bob")
+    revoked = asked(lake, days=90).name
+    revoke(lake, revoked, "carl", "left the team")
+    now[0] += timedelta(days=2)
+    _, out, _ = command("grants", "list")
+    assert [line.split("  ")[-1].strip() for line in out.splitlines()[1:]] == [
+        "holds", "it ended at 2026-03-02 12:00 UTC", "it was revoked at 2026-03-01 12:00 UTC",
+    ]  # fmt: skip
+    now[0] += timedelta(days=30)
+    assert command("grants", "list")[1].splitlines()[-1] == "2 grants that ended before are not shown; --all shows them"
+    assert len(json.loads(command("grants", "list", "--json")[1])) == 1
+    assert "it was revoked" in command("grants", "list", "--all")[1]
+    now[0] += timedelta(days=60)
+    assert command("grants", "list")[1].startswith("3 grants")
+
+
 def test_break_glass_is_told_wherever_it_is_used(command):
     """A query under such a grant says so; the review exits 1 until somebody has reviewed it."""
     wanted = ("grant", "reader", "--to", "eve", "--until", "2h", "--reason", "outage", "--break-glass", "--json")

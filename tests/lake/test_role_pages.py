@@ -9,10 +9,13 @@ from rollup_inputs import NOON, append
 from told_runs import lake_of_runs
 
 from ranklake.cli import run
+from ranklake.commands.roles import PACKAGED
 from ranklake.flows.report_sections import ROLE_SECTIONS
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.fleet.cluster import cluster_state
+from ranklake.lake.fleet.facts import fleet_state
 from ranklake.lake.query.opened import Opened
+from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role
 from ranklake.lake.runs.asking import UnseenError, spoilt
 from ranklake.lake.runs.report import runs_state
@@ -143,6 +146,15 @@ def test_masks_that_would_make_numbers_wrong_leave_them_out(lake):
     assert spoilt(role, "SELECT count(DISTINCT team) FROM runs", Opened(lake)) == ""
     assert spoilt(role, "SELECT * FROM run_summary", Opened(lake)) == "run_summary.wall_ns as bucket:1000"
     assert spoilt(role, "SELECT count(*) FROM run_summary", Opened(lake)) == ""
+
+
+def test_the_packaged_executive_sees_the_whole_page(lake):
+    """Nothing of it is unknown since the role lacks a table or a column."""
+    role = load_role(PACKAGED, "executive", load_contracts())
+    found = fleet_state(lake, role)
+    parts = (found.week, found.weeks, found.days, *found.groups, *found.changes, found.forecast)
+    assert found.through is not None
+    assert [one.reason for one in parts if one.reason] == []
 
 
 def test_a_role_that_sees_none_of_it_is_told_so(at, capsys):

@@ -94,6 +94,24 @@ def test_without_a_key_the_message_is_the_command(place, capfd):
     assert "unsigned is configured here" in capfd.readouterr().out
 
 
+@needs_ssh_keygen
+def test_each_next_step_is_told_with_its_key(place, capfd):
+    """A plan that nobody signed says so before anybody approves it; what is not approved yet names the key."""
+    keys = Keys(place / "keys")
+    keys.allow("pia", "ada", "otto")
+    (place / "ranklake.toml").write_text(f'[approvals]\nallowed_signers = "{keys.file}"\n')
+    assert run(["retain", "plan"]) == 0
+    assert "nobody signed as its author, so it cannot be approved: ranklake retain plan --key KEY" in (
+        capfd.readouterr().out
+    )
+    assert run(["retain", "plan", "--key", str(keys.path("pia"))]) == 0
+    told = capfd.readouterr().out
+    name = re.search(r"plan (rp-\w+)", told)[1]
+    assert f"nobody approved it yet: ranklake retain approve {name} --key KEY" in told
+    assert run(["retain", "apply", name, "--key", str(keys.path("otto"))]) == 2
+    assert f"ranklake retain approve {name} --key KEY" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     "words", [["plan"], ["approve", "PLAN", "--by", "Ada"], ["apply", "PLAN", "--by", "Otto"], ["list"]], ids=" ".join
 )

@@ -15,7 +15,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.storage.store import Lake, UnsafeStoreError
 
 pytestmark = pytest.mark.radosgw
 SEGMENTS, DRIVERS = 12, 3
@@ -39,6 +39,17 @@ class TestSpool(StoreSuite):
     def store(self, place):
         """Give the place."""
         return place
+
+
+def test_no_lake_in_a_bucket_with_versions(url):
+    """The gateway ignores conditions there, so of two writers both would win: refused, and nothing is left."""
+    place = Store("s3://versioned/lake", s3_storage(url))
+    fs, _ = place.connect()
+    fs.call_s3("create_bucket", Bucket="versioned")
+    fs.call_s3("put_bucket_versioning", Bucket="versioned", VersioningConfiguration={"Status": "Enabled"})
+    with pytest.raises(UnsafeStoreError, match="radosgw honours them only in buckets without versioning"):
+        Lake.create(place.uri, place.storage)
+    assert fs.find("versioned") == []
 
 
 def test_drivers_on_a_flapping_gateway(url, tmp_path):

@@ -12,6 +12,7 @@ from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mo
 from ranklake.context import Context
 from ranklake.errors import did_you_mean
 from ranklake.lake.audit import clock
+from ranklake.lake.grants.grant import GRANTS
 from ranklake.lake.grants.use import ask
 from ranklake.lake.query.roles import RoleError
 from ranklake.views.json_output import show_json
@@ -87,5 +88,5 @@ def grant(  # noqa: PLR0913 - one parameter an option
         click.echo(f"another person reviews it: ranklake grants review {found.name} --by NAME --reason TEXT", err=True)
     else:
         click.echo(f"{found.name}: asked for role {role} for {found.to} until {until_text}")
-        click.echo(f"another person approves it: ranklake grants approve {found.name} --by NAME")
+        click.echo(f"another person approves it: {lake.config.approvals.by_somebody(GRANTS.to_approve(found.name))}")
     tell_mode(lake)

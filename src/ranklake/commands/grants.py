@@ -11,10 +11,11 @@ from ranklake.lake.governance.identities import name_of
 from ranklake.lake.grants.access import Access, accesses
 from ranklake.lake.grants.grant import GRANTS, Grant, register
 from ranklake.lake.grants.use import approve as approve_grant
-from ranklake.lake.grants.use import in_order
+from ranklake.lake.grants.use import in_order, is_of_late
 from ranklake.lake.grants.use import review as review_grant
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.words import counted
 
 _COLUMNS = tuple(map(TextColumn, ("grant", "role", "to", "until", "state")))
 _ACCESS = (
@@ -30,22 +31,25 @@ def grants() -> None:
 
 
 @grants.command("list")
-@click.option("--all", "every", is_flag=True, help="Also those that ended or were revoked.")
+@click.option("--all", "every", is_flag=True, help="Also those that ended, or were revoked, long ago.")
 @lake_option
 @json_option
 @with_context
 def list_(context: Context, *, every: bool, as_json: bool) -> None:
-    """List grants: who has which role until when, and what waits for somebody."""
+    """List grants: who has which role until when, what waits for somebody, and what ended in the last 30 days."""
     lake, now = context.open_lake(), clock.now()
     known = in_order(list(register(lake).values()), now)
-    shown = [one for one in known if every or (one.revoked is None and one.until > now) or one.awaits_review()]
+    shown = [one for one in known if every or is_of_late(one, now)]
     if as_json:
         show_json([one.plain(now) for one in shown])
-    elif not shown:
-        click.echo("no grants" if every or not known else "no grants that hold or wait; --all shows what ended")
-    else:
+        return
+    if shown:
         lines = [(one.name, one.role, one.to, f"{one.until:%Y-%m-%d %H:%M}", _state(one)) for one in shown]
         click.echo("\n".join(table_lines(_COLUMNS, lines)))
+    if older := len(known) - len(shown):
+        click.echo(f"{counted(older, 'grant')} that ended before are not shown; --all shows them")
+    elif not shown:
+        click.echo("no grants")
 
 
 grants.add_command(

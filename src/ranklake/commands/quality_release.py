@@ -13,6 +13,7 @@ from ranklake.context import Context
 from ranklake.lake.governance.identities import APPLY
 from ranklake.lake.governance.releases import RELEASES, Item, Release, register
 from ranklake.lake.spool.spool import Spool
+from ranklake.lake.trust.approvals import ApprovalsSection
 from ranklake.quality.release import KINDS, plan_release
 from ranklake.quality.release import apply as apply_release
 from ranklake.quality.release import approve as approve_release
@@ -83,7 +84,7 @@ def plan(
     if as_json:
         show_json({**found.plain(), **mode_facts(lake)})
         return
-    _show(found)
+    _show(found, lake.config.approvals)
     tell_mode(lake)
 
 
@@ -146,7 +147,7 @@ def list_(context: Context, *, as_json: bool) -> None:
         click.echo("no releases")
 
 
-def _show(found: Release) -> None:
+def _show(found: Release, section: ApprovalsSection) -> None:
     lines = [
         (one.item_kind, one.table, str(one.partition_date), f"{one.rows:,}", one.about)
         for one in found.items
@@ -154,7 +155,7 @@ def _show(found: Release) -> None:
     ]
     click.echo("\n".join(table_lines(_ITEMS, [*lines, *_segments(found.of("segment"))])))
     then = {
-        "proposed": f"nobody approved it yet: ranklake quality release approve {found.name} --by NAME",
+        "proposed": f"nobody approved it yet: {section.by_somebody(RELEASES.to_approve(found.name))}",
         "approved": f"approved: ranklake quality release apply {found.name}",
         "applied": "applied",
         "altered": "its items were altered",

@@ -21,11 +21,11 @@ from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mo
 from ranklake.context import Context
 from ranklake.lake.archives.rehydrated import remove_expired
 from ranklake.lake.governance.identities import APPLY, PROPOSE
-from ranklake.lake.governance.lifecycle import propose
+from ranklake.lake.governance.lifecycle import propose, standing
 from ranklake.lake.governance.retention_plans import RETENTION_PLANS, Item, RetentionPlan, register
 from ranklake.lake.shares.withdrawal import withdraw
 from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.approvals import UNSIGNED
+from ranklake.lake.trust.approvals import SIGNED
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.apply import apply as apply_plan
 from ranklake.retention.apply import approve as approve_plan
@@ -239,10 +239,14 @@ def _show(lake: Lake, made: RetentionPlan) -> None:
     click.echo("\n".join(table_lines(_COLUMNS, lines)))
     for rule, reason in sorted({(item.rule or item.retention_class, item.reason) for item in made.items}):
         click.echo(f"{rule}: {reason}")
-    how = "--by NAME" if lake.config.approvals.mode == UNSIGNED else "--key KEY"
+    as_somebody = lake.config.approvals.by_somebody
+    lacking = standing(lake, RETENTION_PLANS, made)
+    unsigned = lake.config.approvals.mode == SIGNED and not lacking.authors
     then = {
-        "planned": f"nobody approved it yet: ranklake retain approve {made.name} {how}",
-        "approved": f"approved: ranklake retain apply {made.name}",
+        "planned": "nobody signed as its author, so it cannot be approved: ranklake retain plan --key KEY"
+        if unsigned
+        else f"nobody approved it yet: {as_somebody(RETENTION_PLANS.to_approve(made.name))}",
+        "approved": f"approved: {as_somebody(RETENTION_PLANS.to_apply(made.name))}",
         "applied": f"applied{_alone(made)}{_kept(made)}",
         "cancelled": "cancelled",
         "altered": "its items were altered",

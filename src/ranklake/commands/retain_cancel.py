@@ -68,7 +68,9 @@ def cancel_(
     if as_json:
         show_json({"cancelled_now": False, "lacking": lacking or None, **mode_facts(lake), **one.of.plain()})
         return
-    then = f"another person: {CANCELLATIONS.to_approve(name)}" if lacking else CANCELLATIONS.to_apply(name)
+    as_somebody = lake.config.approvals.by_somebody
+    then = f"another person: {as_somebody(CANCELLATIONS.to_approve(name))}" if lacking else "a third (or the first): "
+    then += "" if lacking else as_somebody(CANCELLATIONS.to_apply(name))
     click.echo(f"{name}: {'approved' if approves else 'proposed'} to be cancelled; {then}")
 
 
@@ -80,5 +82,5 @@ def _step(lake: Lake, name: str) -> str:
     if one.approved is not None or one.applied is not None:
         return APPLY
     if recorded_actions(lake, CANCELLATIONS).get(name, {}).get(CANCELLATIONS.propose):
-        raise NotApprovedError(CANCELLATIONS, name, standing(lake, CANCELLATIONS, one).lacking)
+        raise NotApprovedError(CANCELLATIONS, name, lake.config.approvals, standing(lake, CANCELLATIONS, one).lacking)
     return PROPOSE

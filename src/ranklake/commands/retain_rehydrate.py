@@ -64,9 +64,11 @@ def plan(  # noqa: PLR0913 - one parameter an option
     if as_json:
         show_json({**made.plain(), "needs_approval": asks, "rows": sum(one.rows for one in some), **mode_facts(lake)})
         return
-    step = f"approve {made.name} --by NAME" if asks and made.approved is None else f"apply {made.name}"
+    waits = asks and made.approved is None
+    to_approve = lake.config.approvals.by_somebody(REHYDRATIONS.to_approve(made.name))
+    then = to_approve if waits else REHYDRATIONS.to_apply(made.name)
     rows = counted(sum(one.rows for one in some), "row")
-    click.echo(f"{made.name}: {rows} of {counted(len(some), 'archive')}; then: ranklake retain rehydrate {step}")
+    click.echo(f"{made.name}: {rows} of {counted(len(some), 'archive')}; then: {then}")
     tell_mode(lake)
 
 
