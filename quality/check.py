@@ -184,7 +184,7 @@ class _Run:
         work = partial(scan_partition, lake=self.lake) if isinstance(self._crew, InProcess) else scan_partition
         rows = fitting_rows(self._crew.room().bytes_each)
         tasks = [
-            ScanTask(self.lake.address, self.lake.storage, one.contract, one.suite, part, rows)
+            ScanTask(self.lake.address, self.lake.storage, one.contract, one.suite, part.slim(), rows)
             for one in some
             for part in one.parts
         ]

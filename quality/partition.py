@@ -1,11 +1,13 @@
 """A partition as a check finds it, and what each expectation on it came to."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from ranklake.lake.delta.commit import FILE_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,3 +65,7 @@ class Partition:
     def rows(self) -> int:
         """Return its rows, by the Delta log."""
         return int(pc.sum(self.files["num_records"]).as_py() or 0)
+
+    def slim(self) -> "Partition":
+        """Return it without the log's statistics: a scan asks none, and they are most of what a task would weigh."""
+        return replace(self, files=self.files.select(FILE_SCHEMA.names).combine_chunks())

@@ -4,6 +4,7 @@ Only descriptions of work and of its results pass through the scheduler; rows ne
 """
 
 import pickle
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -14,6 +15,9 @@ from ranklake.lake.plans.workers import ONE, Pending, Result, Room, Task, Worker
 
 _LOST: Final = ("cancelled", "lost")
 """What futures are called whose scheduler does not know them: it died, or was started again."""
+ROOM_S: Final = 5.0
+"""For how long what workers have is taken to be the same. To ask the scheduler takes as long as to send it a task, and
+a round asks for each of its tasks."""
 
 
 class ClusterLostError(WorkersError):
@@ -32,6 +36,7 @@ class OnDask:
     def __init__(self, client: Any, *, is_ours: bool = True) -> None:  # noqa: ANN401 - distributed ships no types
         self.client = client
         self._known: set[str] | None = None if is_ours else set()
+        self._room: tuple[float, Room] | None = None
 
     def _compare(self) -> None:
         """Hold workers that came since the last look against this process. Raises `WorkersError`."""
@@ -48,7 +53,16 @@ class OnDask:
         return self
 
     def room(self) -> Room:
-        """Return the threads of all workers, and the memory that the least of them has for each of its own."""
+        """Return the threads of all workers, and the memory that the least of them has for each of its own.
+
+        What it was at most `ROOM_S` ago.
+        """
+        now = time.monotonic()
+        if self._room is None or now - self._room[0] > ROOM_S:
+            self._room = now, self._asked_room()
+        return self._room[1]
+
+    def _asked_room(self) -> Room:
         found = self.client.scheduler_info(n_workers=-1)["workers"].values()
         each = [int(one["memory_limit"]) // one["nthreads"] for one in found if one["memory_limit"]]
         return Room(max(1, sum(one["nthreads"] for one in found)), min(each, default=ONE.bytes_each))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ranklake.errors import RanklakeError
 from ranklake.lake.delta.integrity import Damage, DamagedFileError, damaged
 from ranklake.lake.delta.table_schema import UnmigratedTableError
 from ranklake.lake.delta.tables import NewerTableError, ensure_table
@@ -104,6 +105,7 @@ class _Round:
     def __init__(self, tables: Tables, lineage: Lineage, crew: "Workers", *, full: bool) -> None:
         self._tables, self._lineage, self._crew, self._full = tables, lineage, crew, full
         self._began: dict[str, float] = {}
+        self._ahead: list[str] = []
         self.failed: OwnRollupError | None = None
 
     def bring_up_to_date(
@@ -112,12 +114,15 @@ class _Round:
         """Bring rollups up to date, given in an order in which each comes after what it reads."""
         urgency = _urgency(rollups)
         waiting, current = list(rollups), list[Work]()
+        made, read = {one.name for one in rollups}, (name for one in rollups for name in one.tables)
+        self._ahead = [name for name in dict.fromkeys(read) if name not in made]
         done: dict[str, RollupResult] = {}
         try:
             while waiting or current:
                 behind = {one.name for one in waiting} | {work.rollup.name for work in current}
                 ready = [one for one in waiting if behind.isdisjoint(one.tables)]
                 waiting = [one for one in waiting if one not in ready]
+                ready.sort(key=lambda one: -urgency[one.name])  # to look at inputs takes as long as a small rollup
                 current += [self._begun(one, urgency[one.name]) for one in ready]
                 if progress:
                     progress(len(done), len(rollups))
@@ -140,11 +145,17 @@ class _Round:
         return [done[one.name] for one in rollups if one.name in done]
 
     def _next(self, current: Sequence[Work]) -> Work:
-        """Return the most urgent of those that ended, else of those that this process computes; or wait for one."""
+        """Return the most urgent of those that ended, else of those that this process computes; or wait for one.
+
+        While workers are at it, the logs of tables that later rollups read are looked at: these begin sooner then.
+        """
 
         def rank(work: Work) -> tuple[bool, bool, int]:
             return not work.is_done, not work.is_put_off, -work.urgency
 
+        while self._ahead and not any(work.is_done or work.is_put_off for work in current):
+            with suppress(RanklakeError):  # said where it is read: others go on till then
+                self._tables.snapshot(self._ahead.pop(0))
         if not any(work.is_done or work.is_put_off for work in current):
             self._crew.wait([work.pending for work in current if work.pending is not None])
         return min(current, key=rank)

@@ -12,9 +12,10 @@ from rollup_inputs import NOON, append, bring, run_of, state
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.workers import Later, OneByOne, Room
+from ranklake.lake.rollups import inputs
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.storage.store import Lake, LakeUnreachableError
 from ranklake.lake.trust.lake_config import CostSection
 
 pytestmark = pytest.mark.slow
@@ -120,14 +121,16 @@ class Backwards(Elsewhere):
 
     def __init__(self):
         super().__init__()
-        self.early = []
+        self.early, self.begun, self.waited = [], [], False
 
     def begin(self, work, tasks, urgency=0):
         """Begin tasks that end in `wait` alone."""
+        self.begun += [task.rollup.name for task in tasks]
         return UnderWay(self, super().begin(work, tasks), [task.rollup.name for task in tasks], urgency)
 
     def wait(self, pending):
         """Let the least urgent end."""
+        self.waited = True
         min(pending, key=lambda one: one.urgency).is_done = True
 
 
@@ -159,4 +162,28 @@ def test_who_ended_waits_for_nobody(two_days, tmp_path):
     run_rollups(lake, workers=crew)
     assert crew.early == []
     assert crew.sent[-1] == "run_summary"
+    assert crew.begun[0] == "step_rollup"  # of what can begin, what most others wait for
+    then = crew.begun[crew.begun.index("attempt_facts") + 1 :][:2]
+    assert then == ["goodput_daily", "rank_facts"]
     assert state(lake, ROLLUPS) == two_days[1]
+
+
+def test_logs_are_looked_at_while_workers_compute(two_days, tmp_path, monkeypatch):
+    """What no rollup makes is looked at once, before the first result is waited for; a log that fails fails later."""
+    crew, looked = Backwards(), []
+    look = inputs.snapshot
+
+    def noted(lake, table):
+        looked.append((table, crew.waited))
+        if table == "pools" and not crew.waited:
+            raise LakeUnreachableError("not now", where=table)
+        return look(lake, table)
+
+    monkeypatch.setattr(inputs, "snapshot", noted)
+    lake = copied(two_days[0], tmp_path)
+    run_rollups(lake, workers=crew)
+    assert state(lake, ROLLUPS) == two_days[1]
+    facts = {name for rollup in ROLLUPS for name in rollup.tables} - {rollup.name for rollup in ROLLUPS}
+    late = [name for name, is_late in looked if name in facts and is_late]
+    assert late == ["pools"]
+    assert all(looked.count((name, False)) == 1 for name in facts)

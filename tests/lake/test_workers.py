@@ -8,6 +8,8 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -20,9 +22,10 @@ from distributed import Client, Security
 
 from ranklake.config import load_config
 from ranklake.flows.retrying import is_transient
+from ranklake.lake.plans import dask_tasks
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import ClusterNotStartedError, held, on_demand, workers
-from ranklake.lake.plans.workers import InProcess, WorkersError
+from ranklake.lake.plans.workers import InProcess, Room, WorkersError
 
 SCHEDULER = """
 import asyncio, json, sys
@@ -132,6 +135,53 @@ def test_a_cluster_by_address_is_spoken_to_by_tls_where_configured(tmp_path, mon
     (tmp_path / "tls_client_key").unlink()
     with pytest.raises(WorkersError, match="tls_client_key"), workers(replace(load_config().dask, address=address)):
         pass
+
+
+class Asked:
+    """A client of a scheduler that counts how often it is asked who works for it."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def scheduler_info(self, n_workers):
+        """Return one worker more each time."""
+        del n_workers
+        self.asked += 1
+        return {"workers": {name: {"nthreads": 1, "memory_limit": 2**31} for name in range(self.asked)}}
+
+
+def test_what_workers_have_is_not_asked_for_each_piece_of_work(monkeypatch):
+    """A round asks for each of its tasks; the scheduler is asked once, and again after a while."""
+    now = [0.0]
+    monkeypatch.setattr(dask_tasks.time, "monotonic", lambda: now[0])
+    crew = dask_tasks.OnDask(client := Asked())
+    assert [crew.room() for _ in range(15)] == [Room(1, 2**31)] * 15
+    assert client.asked == 1
+    now[0] += dask_tasks.ROOM_S + 1
+    assert crew.room() == Room(2, 2**31)
+
+
+def held_up(path):
+    """Wait until a file is gone."""
+    while os.path.exists(path):  # noqa: PTH110 - what a worker gets
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.leaky("distributed keeps threads of its own for a while")
+def test_tasks_wait_for_the_first_worker_that_is_free(tmp_path):
+    """No worker holds a task back behind another: what waits, waits with the scheduler."""
+    gate = tmp_path / "gate"
+    gate.touch()
+    with workers(DaskSection(workers=1)) as crew:
+        begun = crew.begin(held_up, [str(gate)] * 6)
+        scheduler = crew.client.cluster.scheduler
+        while sum(task.state in {"queued", "processing"} for task in list(scheduler.tasks.values())) < 6:
+            time.sleep(0.01)
+        states = Counter(task.state for task in list(scheduler.tasks.values()))
+        gate.unlink()
+        assert begun.results() == [None] * 6
+    assert states == {"processing": 1, "queued": 5}
 
 
 CLUSTER = """

@@ -18,7 +18,7 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.checks.kinds import json as json_kind
 from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.contracts.load import contract, load_metrics
-from ranklake.lake.delta.commit import files, replace_partitions
+from ranklake.lake.delta.commit import FILE_SCHEMA, files, replace_partitions
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
@@ -301,8 +301,12 @@ def test_workers_find_what_one_process_finds(site, tmp_path):
 class Others(OneByOne):
     """Workers that are not this process, as far as a check can tell."""
 
+    def __init__(self):
+        self.sent = []
+
     def carry_out(self, work, task):
         """Carry out one task."""
+        self.sent.append(task)
         return work(task)
 
 
@@ -310,7 +314,9 @@ def test_results_of_a_batch_on_workers_are_one_commit(site):
     """Each commit costs as much as its rows: on workers, tables share one, and their results come in their order."""
     site.bring(step_rows(10))
     site.bring(any_rows("runs", 2), "runs")
-    report = run_checks(site.lake, workers=Others())
+    crew = Others()
+    report = run_checks(site.lake, workers=crew)
+    assert all(task.part.files.schema.names == FILE_SCHEMA.names for task in crew.sent)  # no statistics go along
     assert list(dict.fromkeys(one.table for one in report.results)) == ["runs", "steps"]
     history = delta_table(site.lake, "quality_results").history()
     assert sum(one["operation"] == "WRITE" for one in history) == 1
