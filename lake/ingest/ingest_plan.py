@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import ranklake
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import LostRaceError, number_of, swap
+from ranklake.lake.delta.kept_overlay import keep_overlay
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import ensure_table, latest, refuse_unfit
 from ranklake.lake.ingest.admission import Candidate, candidates, plan_rows, undisputed
@@ -83,7 +84,7 @@ def compose(
     held
         Filled with why other files stay in the spool unread, by path.
     """
-    number_kept = lake.keep_overlay()
+    number_kept = keep_overlay(lake)
     new, known, keyless, kept, unopened = _news(lake, spool, rounds)
     if waiting is not None:
         waiting.clear()

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.kept_overlay import keep_overlay
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest.group import Group
@@ -211,7 +212,7 @@ class _Composer:
                         store_rejects=False,
                         authenticator=Authenticator(self.lake.config.encryption_key),
                         limits=self.lake.config.ingest,
-                        contracts=self.lake.keep_overlay(),
+                        contracts=keep_overlay(self.lake),
                         subjects=self.lake.config.subjects,
                         code=self.lake.overlay.code if self.lake.overlay is not None else frozenset(),
                     ),

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.delta.integrity import Damage, DamagedFileError, damaged
+from ranklake.lake.delta.kept_overlay import keep_overlay
 from ranklake.lake.delta.table_schema import UnmigratedTableError
 from ranklake.lake.delta.tables import NewerTableError, ensure_table
 from ranklake.lake.plans.workers import InProcess
@@ -88,7 +89,7 @@ def run_rollups(
     Raises `ranklake.lake.rollups.own.OwnRollupError` for the first of an operator's that fails, after all others ran,
     and `ranklake.lake.contracts.errors.ContractError` for an overlay that the lake cannot be written under.
     """
-    lake.keep_overlay()
+    keep_overlay(lake)
     rollups = rollups_of(lake, names)
     tables = Tables(lake)
     with Lineage(lake) as lineage:

@@ -7,7 +7,9 @@ readable and governed. What a lake once knew of a table only grows: a column is 
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from ranklake.lake.contracts.diff import diff
@@ -23,6 +25,7 @@ FOLDER: Final = "contracts"
 _FORMAT: Final = 1
 _NAME: Final = re.compile(r"(\d{10})\.json")
 _RETIRED: Final = "retired"
+_NONE: Final[Mapping[str, int]] = MappingProxyType({})
 _NEW: Final = "draft its migration: ranklake migrate new"
 
 
@@ -85,13 +88,34 @@ def configured(lake: Place) -> Overlay | None:
     return Overlay.read(Path(folder).absolute()) if folder else None
 
 
-def keep(lake: Place) -> int:
+def ahead(lake: Place) -> dict[str, int]:
+    """Return the tables of which the configured overlay has migrations that the lake does not know, with its version.
+
+    Raises as `configured` and `kept`.
+    """
+    known, own = kept(lake, newest(lake)), configured(lake)
+    if known is None or own is None:
+        return {}
+    both, found = own.over(known), {}
+    for name in own.tables:
+        if name in known.tables and known.files[f"{name}.yaml"] != own.files[f"{name}.yaml"]:
+            before, after = (_version(contract(name, one)) for one in (known, both))
+            if after > before and both.leads(name, before, after):
+                found[name] = before
+    return found
+
+
+def keep(lake: Place, waiting: Mapping[str, int] = _NONE) -> int:
     """Keep the configured overlay in a lake, unless it is there; return the number of what the lake goes by.
 
+    Of tables that wait for a migration the lake goes on to know the version that is named, and not what leads from it.
     Two that do so at once both see both. Raises `ContractError` where it cannot follow what the lake was written under,
     and `LakeUnreachableError`; nothing is kept then.
     """
     own = configured(lake)
+    if own is not None and waiting:
+        files = {name: text for name, text in own.files.items() if not _is_of_waiting(name, own, waiting)}
+        own = Overlay(files, own.origin, own.code)
     while True:
         number = newest(lake)
         known = kept(lake, number)
@@ -104,6 +128,10 @@ def keep(lake: Place) -> int:
         load_metrics(both)
         if lake.put_if_absent(name_of(number + 1), packed(both)):
             return number + 1
+
+
+def _is_of_waiting(name: str, own: Overlay, waiting: Mapping[str, int]) -> bool:
+    return any(name == f"{table}.yaml" or own.is_after(name, table, version) for table, version in waiting.items())
 
 
 def put_back(lake: Place, table: str, version: int) -> bool:

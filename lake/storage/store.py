@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from html import escape
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -200,9 +201,13 @@ class Lake:
         self.known.pop("overlay", None)
         return overlays.put_back(self, table, version)
 
-    def keep_overlay(self) -> int:
+    def overlay_ahead(self) -> dict[str, int]:
+        """Return the tables with migrations of yours that the lake does not know, with the version that it knows."""
+        return overlays.ahead(self)
+
+    def keep_overlay(self, waiting: Mapping[str, int] = MappingProxyType({})) -> int:
         """Keep the configured overlay in the lake, for who writes rows; see `ranklake.lake.storage.overlays.keep`."""
-        number = overlays.keep(self)
+        number = overlays.keep(self, waiting)
         self.known.clear()
         return number
 

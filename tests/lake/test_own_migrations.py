@@ -107,6 +107,27 @@ def test_an_own_table_is_migrated_and_goes_back(known, spool, own, capfd):
     adds_up(back, spool)
 
 
+@pytest.mark.slow
+def test_a_pipeline_may_run_before_the_folder_is_restored(known, spool, own):
+    """What runs between an undo and the restored folder is refused, and changes nothing of what the lake knows."""
+    assert drafted(known, own) == 0
+    lake = under(Lake.open(known.uri), own)
+    applying.apply(lake, InProcess(), "Ada")
+    applying.undo(lake, InProcess(), "Ada", "rollouts")
+    newer = put_segment(spool, rows(own, 2, segment=3), table="rollouts", rows_before=5)
+    with pytest.raises(UnmigratedTableError, match="ranklake migrate apply"):
+        bring(under(Lake.open(known.uri), own), spool)
+    newer.unlink()
+    written(own, {"rollouts.yaml": TABLE})
+    (own / "migrations" / "10001_in_seconds.yaml").unlink()
+    (own / "snapshots" / "rollouts.v1.json").unlink()
+    back = under(Lake.open(known.uri), own)
+    assert list(due(back)) == []
+    assert back.overlay_refusal() is None
+    assert query(back, "SELECT max(wait_ms) w FROM rollouts").to_pylist() == [{"w": 250.0}]
+    bring(back, spool)
+
+
 def test_queries_follow_own_tables(known, own):
     """`migrate queries --lake` knows an operator's tables by what the lake keeps."""
     assert drafted(known, own) == 0
