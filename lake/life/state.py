@@ -7,7 +7,7 @@ requested ─▶ active ─▶ deprecated ─▶ retired ─▶ sunset
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from math import isfinite
 from typing import Any, Final
 
@@ -129,7 +129,7 @@ def refuse_impossible(lives: Mapping[str, Life], one: Transition) -> None:
         )
     day = one.at.date()
     if one.to == "retired" and now.until is not None and day <= now.until:
-        mend = "wait, or deprecate it again with an earlier --until"
+        mend = f"retire it from {now.until + timedelta(days=1)} on, or deprecate it again with an --until before today"
         raise MetricLifeError(f"it may be recorded until {now.until}", where=one.metric, mend=mend)
     if one.to == "sunset" and now.ends is not None and day < now.ends:
         raise MetricLifeError(f"its rows stay until {now.ends}", where=one.metric, mend="wait")
