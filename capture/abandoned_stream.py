@@ -18,6 +18,7 @@ from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sealing.seal import Sealing, keep_damaged, seal
 from ranklake.capture.sealing.tables import read_rows
 from ranklake.capture.sending.upload import Pushed, Uploader
+from ranklake.capture.series.masks import mask_of_stream
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.clock import Anchor, straighten
 from ranklake.capture.spool.eviction import finish as finish_evictions
@@ -114,7 +115,8 @@ class AbandonedStream:
             meta = read_meta(self.folder)
             self._add_ending(meta)
             if not meta.final:
-                adopt_faults(self.folder, self._anchors(meta), self._next_path)
+                mask = mask_of_stream(meta.contract("logs"), meta.masks.get("logs", {}))
+                adopt_faults(self.folder, self._anchors(meta), self._next_path, mask)
             job = Sealing(
                 name=self.name,
                 folder=self.folder,

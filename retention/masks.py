@@ -186,8 +186,10 @@ class Partition:
         return part_digest(found)
 
     def masked(self, rows: pa.Table) -> pa.Table:
-        """Return rows with the values masked that are due."""
+        """Return rows with the values masked that are due; a column that they lack has none."""
         for name, which in self.which(rows).items():
+            if name not in rows.column_names:
+                continue
             shown = _masked(rows[name], self._of.columns[name], self._pseudonyms)
             place = rows.schema.get_field_index(name)
             rows = rows.set_column(place, rows.schema.field(name), pc.if_else(which, shown, rows[name]))

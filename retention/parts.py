@@ -148,7 +148,9 @@ class Parts:
 
     def mask(self, rows: pa.Table, due: Callable[[Values], bool]) -> pa.Array:
         """Return true where a row goes; `due` says it of the values of `columns`."""
-        codes, words = _coded(rows.select(self.columns))
+        nothing = pa.nulls(rows.num_rows, pa.string())  # a file lacks columns without values
+        told = {name: rows[name] if name in rows.column_names else nothing for name in self.columns}
+        codes, words = _coded(pa.table(told) if told else rows.select([]))
         found, place = np.unique(codes, return_inverse=True)
         goes = np.array([bool(due(_values(int(code), words))) for code in found], dtype=bool)
         return pa.array(goes[place] if len(found) else np.zeros(0, bool))

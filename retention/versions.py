@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING
 
 from ranklake.lake.plans.action_plan import purged_places
 from ranklake.lake.plans.plan import read_plan
-from ranklake.lake.storage.versions import RIGHT_LACKS, keeps_versions, remove_dead, versions, why_kept
+from ranklake.lake.storage.versions import (
+    RIGHT_LACKS,
+    UNKNOWN,
+    keeps_versions,
+    remove_dead,
+    versions,
+    why_kept,
+)
 
 if TYPE_CHECKING:
     from ranklake.lake.governance.retention_plans import RetentionPlan
@@ -23,11 +30,14 @@ def delete_left(lake: "Lake", found: "RetentionPlan") -> list[str]:
 def left_in_bucket(lake: "Lake", found: "RetentionPlan") -> list[str]:
     """Return how many versions the bucket keeps of what an applied plan took, in lines by reason; empty if none.
 
-    Raises what the store raises.
+    Where that cannot be told, one line says so. Raises what the store raises.
     """
     plan = read_plan(lake, found.plan) if found.plan is not None else None
-    if plan is None or not keeps_versions(lake.fs, lake.root):
+    keeps = keeps_versions(lake.fs, lake.root)
+    if plan is None or keeps is False:
         return []
+    if keeps is None:
+        return [UNKNOWN] if hasattr(lake.fs, "call_s3") else []  # of other stores it never can
     why: Counter[str] = Counter()
     for place in purged_places(lake, plan):
         for one in versions(lake.fs, place):

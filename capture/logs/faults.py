@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 FAULTS_FILE: Final = "faults.txt"
 _MOST_BYTES: Final = 1 << 16
 _FATAL: Final = "Fatal Python error: "
+_STREAM: Final = "faulthandler"
 
 
 class Faults:
@@ -83,15 +84,20 @@ def columns_of(path: Path) -> dict[str, Any] | None:
     return {
         "severity_text": "FATAL",
         "severity_number": 21,
-        "stream": "faulthandler",
-        "logger": "faulthandler",
+        "stream": _STREAM,
+        "logger": _STREAM,
         "message": first,
         "template": first if first.startswith(_FATAL) else None,
         "exception_stacktrace": text,
     }
 
 
-def adopt(folder: Path, straight: "Sequence[Anchor]", next_path: "Callable[[str], Path]") -> None:
+def adopt(
+    folder: Path,
+    straight: "Sequence[Anchor]",
+    next_path: "Callable[[str], Path]",
+    mask: "Callable[[dict[str, Any]], dict[str, Any]] | None" = None,
+) -> None:
     """Make a row of a dead process's faults; done again after a kill in the middle, it is the same row.
 
     Parameters
@@ -100,19 +106,25 @@ def adopt(folder: Path, straight: "Sequence[Anchor]", next_path: "Callable[[str]
         Anchors of the stream, in order.
     next_path
         Gives the path of a table's next file in the folder.
+    mask
+        Gives the form in which the process would have written the row; None where as it is.
 
     Raises `OSError`.
     """
     path = folder / FAULTS_FILE
     columns = columns_of(path)
-    if columns is not None and not _is_adopted(folder, columns["exception_stacktrace"]):
+    if columns is not None and mask is not None:
+        columns = mask(columns)
+    if columns is not None and not _is_adopted(folder, columns.get("exception_stacktrace")):
         mono, wall = straight[-1]
         row = {"s": 0, "m": max(1, mono + path.stat().st_mtime_ns - wall), **columns}
         write_whole(next_path("logs"), frames.pack({name: value for name, value in row.items() if value is not None}))
     path.unlink(missing_ok=True)
 
 
-def _is_adopted(folder: Path, text: str) -> bool:
+def _is_adopted(folder: Path, text: str | None) -> bool:
     """Say whether a recovery that was killed has written the row already: nothing was sealed since."""
-    found = (frames.read(path).frames for path in folder.glob("logs-*.open"))
-    return any(frame.get("exception_stacktrace") == text for some in found for frame in some)
+    found = [frame for path in folder.glob("logs-*.open") for frame in frames.read(path).frames]
+    if text is None:  # masked away
+        return any(frame.get("stream") == _STREAM for frame in found)
+    return any(frame.get("exception_stacktrace") == text for frame in found)

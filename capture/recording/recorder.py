@@ -148,6 +148,8 @@ class Recorder:
             )
             if self.own.frame is not None:
                 stream.note({**self.own.frame, "c": list(self.own.step_columns)})
+            if self.masks.frame is not None:
+                stream.note(self.masks.frame)
             for frame in self.series.frames():
                 stream.note(frame)
         except OSError as error:

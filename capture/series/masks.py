@@ -19,7 +19,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.capture_masks import NO_MASKS, CaptureMasks, every_classified, load_capture_masks
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.contracts.model import Contract
-from ranklake.masking.masks import NULLIFY, Mask
+from ranklake.masking.masks import NULLIFY, Mask, MaskError
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.masking.values import change_of
 from ranklake.segments.envelope import MissingKeyError
@@ -78,6 +78,14 @@ class RowMasks:
         contract = self._contracts[table]
         return RowMask(contract, {name: mask for name, mask in masks.items() if name in contract}, self.pseudonym)
 
+    @property
+    def frame(self) -> dict[str, Any] | None:
+        """What a stream says of them, for whoever writes a row after its process is dead; None where there are none."""
+        if not self.masks.columns:
+            return None
+        said = {table: {name: mask.said for name, mask in of.items()} for table, of in self.masks.columns.items()}
+        return {"k": "masks", "t": said}
+
     def pseudonym(self, text: str) -> str | None:
         """Return a text's pseudonym; None where there is no key."""
         return None if self.pseudonyms is None else self.pseudonyms(text)
@@ -124,6 +132,23 @@ class RowMask:
         if lost and self._says_why:
             shown[_UNAVAILABLE] = json.dumps({**_said(shown.get(_UNAVAILABLE)), **lost})
         return shown
+
+
+def mask_of_stream(contract: Contract, said: Mapping[str, str]) -> RowMask | None:
+    """Return what masks rows of a table as a stream says that its process did; None where it says nothing.
+
+    What it hashed is NULL, for no key is written down; so is what it masked as nobody here knows how to.
+    """
+    masks = {name: _mask(contract, name, mask) for name, mask in said.items() if name in contract}
+    return RowMask(contract, masks, lambda _: None) if masks else None
+
+
+def _mask(contract: Contract, name: str, said: str) -> Mask:
+    try:
+        mask = Mask.parse(said, "the stream")
+    except MaskError:  # of a later version
+        return NULLIFY
+    return mask if mask.fits(contract.column(name).type) else NULLIFY
 
 
 def _said(text: object) -> dict[str, Any]:

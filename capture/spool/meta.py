@@ -92,6 +92,8 @@ class Meta:
         Highest segment number sealed, per table.
     overlay, own_step_columns
         Contracts of an operator's that the process recorded by, and numbers that they add to a step's slot, in order.
+    masks
+        How the process masked columns, by table and column.
     ended
         True if the process said that it ended.
     final
@@ -115,6 +117,7 @@ class Meta:
     highest: dict[str, int] = field(default_factory=dict)
     overlay: Overlay | None = None
     own_step_columns: tuple[str, ...] = ()
+    masks: dict[str, dict[str, str]] = field(default_factory=dict)
     ended: bool = False
     final: bool = False
     damaged: bool = False
@@ -257,6 +260,10 @@ def _overlay(meta: Meta, frame: frames.Frame) -> None:
     meta.own_step_columns = tuple(str(name) for name in frame["c"])
 
 
+def _masks(meta: Meta, frame: frames.Frame) -> None:
+    meta.masks = {str(table): {str(name): str(mask) for name, mask in of.items()} for table, of in frame["t"].items()}
+
+
 def _ended(meta: Meta, frame: frames.Frame) -> None:
     del frame
     meta.ended = True
@@ -277,4 +284,5 @@ _READERS: Final = {
     "dropped": _dropped,
     "ended": _ended,
     "overlay": _overlay,
+    "masks": _masks,
 }

@@ -109,14 +109,15 @@ def anchor(lake: Lake, by: str | None, key: str) -> Anchor:
 def anchor_if_due(lake: Lake) -> Anchor | None:
     """Make an anchor where ``[audit] anchor_every_h`` asks for one and the last is older; None where none is due.
 
-    A head that is anchored already is anchored again: that nothing came since is worth a signature, too. Raises what
-    `anchor` does.
+    A head that is anchored already is anchored again: that nothing came since is worth a signature, too. One that is
+    dated after now, by a clock that was wrong or by who wants no more of them, puts none off. Raises what `anchor`
+    does.
     """
     every = lake.config.audit.anchor_every_h
     if not every:
         return None
     last = last_anchor(lake)
-    if last is not None and clock.now() - last.signed < timedelta(hours=every):
+    if last is not None and timedelta(0) <= clock.now() - last.signed < timedelta(hours=every):
         return None
     return anchor(lake, None, "")
 

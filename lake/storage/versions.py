@@ -13,6 +13,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from ranklake.lake.storage.posture import error_code
 
+UNKNOWN: Final = "whether the bucket keeps versions of deleted objects cannot be told here"
 RIGHT_LACKS: Final = "the right to delete them is lacking: s3:DeleteObjectVersion"
 _DENIED: Final = frozenset({"AccessDenied", "AllAccessDisabled", "Forbidden", "403", "PermissionError"})
 
@@ -48,14 +49,24 @@ class Gone:
 
 
 def keeps_versions(fs: Any, path: str) -> bool | None:  # noqa: ANN401 - fsspec ships no types
-    """Say whether the bucket of a path keeps versions, or may have some; None where that cannot be told."""
+    """Say whether the bucket of a path keeps versions, or may have some; None where that cannot be told.
+
+    Who may list versions, and not ask whether the bucket keeps any, is told that it may.
+    """
     if isinstance(fs, LocalFileSystem):
         return False
     try:
-        said = fs.call_s3("get_bucket_versioning", Bucket=_bucket(path))
-    except Exception:  # noqa: BLE001 - no such store, no such right: either way nobody knows
-        return None
-    return bool(said.get("Status"))
+        return bool(fs.call_s3("get_bucket_versioning", Bucket=_bucket(path)).get("Status"))
+    except Exception:  # noqa: BLE001 - no such store, no such right
+        return True if _are_listed(fs, path) else None
+
+
+def _are_listed(fs: Any, path: str) -> bool:  # noqa: ANN401 - likewise
+    try:
+        fs.call_s3("list_object_versions", Bucket=_bucket(path), MaxKeys=1)
+    except Exception:  # noqa: BLE001 - likewise: nobody knows
+        return False
+    return True
 
 
 def versions(fs: Any, prefix: str) -> Iterator[Version]:  # noqa: ANN401 - likewise

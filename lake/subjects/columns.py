@@ -10,7 +10,7 @@ import pyarrow as pa
 from ranklake.errors import did_you_mean
 from ranklake.lake.storage.reachability import LakeError
 from ranklake.lake.subjects.keys import NotSealedError, sealed_by
-from ranklake.lake.subjects.store import KeyStore, know, known_columns
+from ranklake.lake.subjects.store import KNOWN, KeyStore, know, known_columns
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -77,15 +77,21 @@ def _column(contracts: Mapping[str, "Contract"], said: str) -> SealedColumn:
 def sealer(lake: "Lake", contract: "Contract") -> Callable[[pa.Table], pa.Table] | None:
     """Return what seals rows of a table before they are stored; None where it has no such columns.
 
-    Raises `SubjectKeysError` where columns of the table were stored under keys, and this process has none: it would
-    store in clear what others seal. Raises `SubjectColumnError`, `ranklake.segments.envelope.MissingKeyError`.
+    Raises `SubjectKeysError` where columns of the table were stored under keys, and this process has none, and
+    `SubjectColumnError` where its configuration lacks one of them: it would store in clear what others seal. Raises
+    `ranklake.segments.envelope.MissingKeyError`.
     """
     said = lake.config.subjects.columns
     every = sealed_columns(lake.contracts(), said) if said else ()
     mine = [one for one in every if one.table == contract.table]
+    before = [name for name in known_columns(lake) if name.startswith(f"{contract.table}.")]
+    if before and not lake.config.subjects.keys:
+        KeyStore(lake)  # which says what is missing
+    if lacking := sorted(set(before) - {f"{one.table}.{one.name}" for one in mine}):
+        what = f"{lacking[0]} was stored under keys, and would be stored in clear"
+        mend = f"name it; if it is to be in clear from now on, take it out of {lake.path(KNOWN)}"
+        raise SubjectColumnError(what, where="[subjects] columns", mend=mend)
     if not mine:
-        if not lake.config.subjects.keys and any(name.startswith(f"{contract.table}.") for name in known_columns(lake)):
-            KeyStore(lake)  # which says what is missing
         return None
     store = KeyStore(lake)
     know(lake, {f"{one.table}.{one.name}": one.by for one in every})

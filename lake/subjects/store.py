@@ -1,6 +1,6 @@
 """Where keys of subjects are: a folder or prefix outside of the lake, and copies of it that the operator names.
 
-    <keys>/ranklake-subjects.json     whose keys these are
+    <keys>/ranklake-subjects.json     whose keys these are, and by which key of the keyring they are looked up
     <keys>/<lookup>.key               a key, wrapped; the name is a keyed hash of whom it is of
     <lake>/forgotten/<key id>         a key that is forgotten: one that comes back, from a backup, is no key any more
     <lake>/subjects.json              columns that were ever stored under keys
@@ -38,6 +38,7 @@ FORGOTTEN: Final = "forgotten"
 FORMAT: Final = 1
 _ENDING: Final = ".key"
 _BOND: Final = b"ranklake subject 1: "
+_LOOKED_UP: Final = b"\0ranklake subject 1: looked up by"
 _LOOKUP_DIGITS: Final = 40
 
 
@@ -168,15 +169,30 @@ class KeyStore:
                     "keys sealed stays sealed"
                 )
                 raise SubjectKeysError("the keys of subjects are not there", where=place.uri, mend=mend)
-            place.put_if_absent(MARKER, json.dumps({"format": FORMAT, "lake": owner(self.lake)}).encode())
+            place.put_if_absent(MARKER, self._marker())
         try:
             said = json.loads(place.fs.cat_file(path))
-            whose = str(said["lake"]) if said["format"] == FORMAT else ""
-        except (ValueError, KeyError, TypeError, RecursionError):
-            whose = ""
+            whose, by = (str(said["lake"]) if said["format"] == FORMAT else ""), said.get("looked_up_by")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            whose, by = "", None
         if whose != owner(self.lake):
             what = "no keys of this lake's subjects are there"
             raise SubjectKeysError(what, where=place.uri, mend="name another place")
+        if by is None:  # written before it said so
+            overwrite(place.fs, path, self._marker(), local=place.is_local)
+        elif by != self._looked_up_by:  # everybody would get a second key, and the first would never be forgotten
+            what = f"the keys in {place.uri} are looked up by another key than the last of this keyring"
+            mend = "write a new key before the others, and leave the oldest where it was: last"
+            raise SubjectKeysError(what, where="[subjects] wrap", mend=mend)
+
+    def _marker(self) -> bytes:
+        said = {"format": FORMAT, "lake": owner(self.lake), "looked_up_by": self._looked_up_by}
+        return json.dumps(said).encode()
+
+    @property
+    def _looked_up_by(self) -> str:
+        """What tells the key by which subjects are looked up from others, and nothing of it."""
+        return hmac.digest(self._lookup_secret, _LOOKED_UP, "sha256").hex()[:_LOOKUP_DIGITS]
 
     def _found(self, lookup: str) -> SubjectKey | None:
         """Return a key that is there, put back where a place lacks it."""

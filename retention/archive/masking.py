@@ -29,7 +29,7 @@ def masking_on(lake: "Lake", policies: "Policies", as_of: date) -> Callable[["Co
         masks = Masks(lake, contract, policies.rules, ())
         if not masks.columns:
             return rows
-        for name in masks.columns:
+        for name in masks.columns.keys() & set(rows.column_names):
             at, field = rows.schema.get_field_index(name), rows.schema.field(name)
             if pa.types.is_dictionary(field.type):  # its words would stay where values go
                 rows = rows.set_column(at, name, rows[name].cast(field.type.value_type))

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.archives.manifest import FOLDER, name_of, read_manifest
 from ranklake.lake.archives.place import refuse_other
-from ranklake.lake.archives.register import ARCHIVED, REMOVED, TABLE, archive_places, valid_rows
+from ranklake.lake.archives.register import ARCHIVED, REMOVED, TABLE, archive_places, archives, valid_rows
+from ranklake.lake.archives.rehydrated import rehydrated, remove
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.data_file import plan_of
 from ranklake.lake.delta.read import read
@@ -55,7 +56,25 @@ def sweep_archives(lake: "Lake") -> SweptArchives:
             files += delete(place, place.path(path))
             size_bytes += there[path]
         remove_dead(place.fs, map(place.path, loose - wanted))
+    forget_ended(lake)
     return SweptArchives(files, size_bytes)
+
+
+def forget_ended(lake: "Lake", *, dry_run: bool = False) -> list[str]:
+    """Delete copies that came back from archives of which one ended since; return by what they came back.
+
+    Rows that no rule keeps are not seen beside their table until the day for which somebody asked for them.
+    """
+    back = rehydrated(lake)
+    there = {(one.table, one.partition_date.isoformat()) for one in archives(lake)} if back else set()
+    over = [
+        one.name
+        for one in back
+        if any((table, str(row["date"])) not in there for table, some in one.files.items() for row in some)
+    ]
+    for name in [] if dry_run else over:
+        remove(lake, name)
+    return over
 
 
 def _may_be_made(lake: "Lake", path: str, finished: int) -> bool:

@@ -19,9 +19,11 @@ import pyarrow.parquet as pq
 from ranklake.lake.archives.manifest import ArchivedFile, Manifest, read_manifest, sorted_files
 from ranklake.lake.archives.objects import move_to
 from ranklake.lake.archives.place import open_place
-from ranklake.lake.archives.register import Archive, archives, write_rewritten
+from ranklake.lake.archives.register import Archive, every_archive, write_rewritten
 from ranklake.lake.delta.data_file import plan_of
+from ranklake.lake.governance.kept import kept
 from ranklake.lake.migrations.rewriting import stored_rows
+from ranklake.lake.plans.action_plan import ENDED
 from ranklake.lake.storage.rewriting import overwrite
 from ranklake.retention.archive.rehydrate import current_rows
 from ranklake.retention.archive.sweeping import sweep_archives
@@ -56,12 +58,24 @@ class Hit:
 def hits(lake: "Lake", found: "Collection[Searched]") -> Iterator[Hit]:
     """Yield the archived files that hold a value, as the register knows them."""
     there = {one.source.uri for one in found if one.source.place == ARCHIVES and one.counts}
-    for archive in archives(lake) if there else ():
+    for archive in _there(lake) if there else ():
         place = open_place(lake, archive.uri)
         manifest = read_manifest(place, archive.manifest_sha256)
         for file in manifest.files:
             if place.path("tables", manifest.table, file.path) in there:
                 yield Hit(archive, place, manifest, file)
+
+
+def _there(lake: "Lake") -> list[Archive]:
+    """Return the archives whose files are there: those that ended by a plan that can be cancelled yet among them."""
+    ended = {
+        name
+        for one in kept(lake)
+        for days in one.plan.body["facts"].get(ENDED, {}).values()
+        for some in days.values()
+        for name in some
+    }
+    return [one for one in every_archive(lake).values() if one.removed is None or one.archive in ended]
 
 
 def held_rows(lake: "Lake", subject: "Subject", one: Hit, hold: "Hold", facts: RunFacts) -> int:

@@ -39,6 +39,7 @@ from ranklake.lake.governance.retention_plans import (
     head_row,
     stamped,
 )
+from ranklake.lake.governance.retention_plans import register as retention_plans
 from ranklake.lake.governance.steps import recorded_actions
 from ranklake.lake.migrations.rewriting import stored_rows, together
 from ranklake.lake.migrations.upgrading import upgraded
@@ -149,6 +150,7 @@ def _check(lake: "Lake", by: str, found: Cancellation) -> "WritePlan":
             what = f"its rows of {table} are under contract version {newest}, and the table is under {now}"
             raise CancelError(what, where=found.name, mend="apply the migration again that was undone")
     _refuse_renumbered(lake, one)
+    _refuse_taken_since(lake, one)
     return partial(_write, lake, one, by)
 
 
@@ -162,10 +164,37 @@ def _refuse_renumbered(lake: "Lake", one: Kept) -> None:
         raise CancelError(what, where=one.proposal.name, mend="replay the dates from the spool, if it has them")
 
 
+def _masked(one: Kept) -> set[tuple[str, date]]:
+    """Return the tables and dates of which a plan masked values."""
+    days = one.plan.body["facts"].get(MASKED, {})
+    return {(table, date.fromisoformat(day)) for table, some in days.items() for day in some}
+
+
+def _refuse_taken_since(lake: "Lake", one: Kept) -> None:
+    """Raise `CancelError` where a later plan, which can be cancelled, took rows whose values this one masked.
+
+    Cancelled in the other order, the values would come back into no row, or in clear where the later plan masks them.
+    """
+    masked = _masked(one)
+    for other in kept(lake) if masked else ():
+        both = masked & {(file.table, file.day) for file in other.files}
+        if other.plan.number > one.plan.number and both:
+            table, day = min(both)
+            what = f"{other.proposal.name} took, or masked, rows of {table} {day} after it"
+            raise CancelError(what, where=one.proposal.name, mend=f"ranklake retain cancel {other.proposal.name} first")
+
+
+def _masked_since(lake: "Lake", one: Kept) -> set[tuple[str, date]]:
+    """Return the tables and dates of which a later plan masked values for good."""
+    later = (other for other in retention_plans(lake).values() if other.holds and (other.plan or 0) > one.plan.number)
+    return {(item.table, item.partition_date) for other in later for item in other.items if item.is_mask}
+
+
 def _write(lake: "Lake", one: Kept, by: str, number: int, *, alone: bool) -> "Plan":
     add: list[DataFile] = []
     remove: dict[str, list[pa.Table]] = {}
-    masked = {(table, day) for table, days in one.plan.body["facts"].get(MASKED, {}).items() for day in days}
+    masked = _masked(one)
+    stay = masked & _masked_since(lake, one)
     places: dict[tuple[str, date], list[KeptFile]] = {}
     for file in one.files:
         places.setdefault((file.table, file.day), []).append(file)
@@ -173,7 +202,9 @@ def _write(lake: "Lake", one: Kept, by: str, number: int, *, alone: bool) -> "Pl
         remove.setdefault(table, []).append(as_files([]))  # so that the books count what comes
         target = as_read(latest(lake, table), lake.contract(table))
         live = live_files(lake, table, [day])
-        if (table, day.isoformat()) in masked:
+        if (table, day) in stay:  # what it masked cannot be told from what was masked since
+            continue
+        if (table, day) in masked:
             for gone, new in _unmasked(lake, target, some, live, number):
                 remove.setdefault(table, []).append(gone)
                 add += new

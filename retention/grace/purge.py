@@ -5,7 +5,7 @@ trail, then the plan: files deleted, the register's row.
 """
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,14 +18,14 @@ from ranklake.lake.delta.table_schema import as_read
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.governance.kept import Kept, kept
 from ranklake.lake.governance.retention_plans import PURGED, RETENTION_PLANS, TABLE, head_row, stamped
-from ranklake.lake.governance.retired import RAW
+from ranklake.lake.governance.retired import ARCHIVED_ROWS, RAW
 from ranklake.lake.plans import action_plan
-from ranklake.lake.plans.action_plan import QUARANTINED
+from ranklake.lake.plans.action_plan import ENDED, QUARANTINED
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.kinds import PURGE
 from ranklake.lake.plans.ledger import row_files
 from ranklake.lake.plans.workers import InProcess
-from ranklake.retention.archive.sweeping import sweep_archives
+from ranklake.retention.archive.sweeping import forget_ended, sweep_archives
 from ranklake.retention.grace.cancel import rows_of
 from ranklake.retention.holds import holds_of
 from ranklake.retention.parts import Parts, RunFacts, Values, run_facts
@@ -116,6 +116,11 @@ def _held_rows(lake: "Lake", one: Kept, hold: "Hold", facts: RunFacts) -> int:
         known = lake.contracts().get(name.removeprefix(RAW))
         if known is None or hold.rule.may_match(known):
             count += sum(map(len, days.values()))
+    for name, days in one.plan.body["facts"].get(ENDED, {}).items():
+        known = lake.contracts().get(name.removeprefix(ARCHIVED_ROWS))
+        for day, archives in days.items():
+            if known is None or (hold.covers(date.fromisoformat(day)) and hold.rule.may_match(known)):
+                count += len(archives)  # whose rows they have nobody looks up
     for file in one.files:
         known = lake.contracts().get(file.table)
         if known is None or not hold.covers(file.day) or not hold.rule.may_match(known):
@@ -134,8 +139,9 @@ def _is_held(parts: Parts, values: Values) -> bool:
 
 
 def expired_names(lake: "Lake", *, dry_run: bool = False) -> list[str]:
-    """Delete rehydrated rows whose day is over, and return the names of what they came back by."""
+    """Delete rehydrated rows whose day, or archive, is over, and return the names of what they came back by."""
     today = clock.now().date()
+    ended = forget_ended(lake, dry_run=dry_run)
     if not dry_run:
-        return remove_expired(lake, today)
-    return [one.name for one in rehydrated(lake) if one.until <= today]
+        return sorted([*ended, *remove_expired(lake, today)])
+    return sorted({*ended, *(one.name for one in rehydrated(lake) if one.until <= today)})

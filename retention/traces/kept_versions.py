@@ -8,7 +8,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.archives.register import archive_places
 from ranklake.lake.shares.place import open_place
 from ranklake.lake.shares.register import shares
-from ranklake.lake.storage.versions import keeps_versions, versions, why_kept
+from ranklake.lake.storage.versions import UNKNOWN, keeps_versions, versions, why_kept
 from ranklake.retention.traces.roots import Source
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 PLACE: Final = "versions kept by the bucket"
 KEPT: Final = "the bucket keeps versions, and the right to list them is lacking: s3:ListBucketVersions"
-UNKNOWN: Final = "whether the bucket keeps versions of deleted objects cannot be told here"
 
 
 def kept_versions(lake: "Lake", spool: "Spool | None") -> Iterator[tuple[Source, str]]:

@@ -13,6 +13,7 @@ from ranklake.capture.logs.faults import FAULTS_FILE
 from ranklake.capture.logs.stderrlines import Grouping, columns_of
 from ranklake.capture.recover import recover
 from ranklake.capture.spool import frames
+from ranklake.capture.spool.stream import META_FILE
 from ranklake.capture.spool.stream_files import streams
 from ranklake.redaction.redact import redact
 
@@ -50,6 +51,41 @@ def test_what_a_segfault_leaves(tmp_path, mode):
     assert row["ts"] >= rows(tmp_path / "spool", "steps")[0]["ts"] - tick
     check_books(tmp_path / "spool")
     assert left_in(tmp_path / "local") == []
+
+
+@pytest.mark.parametrize(("mask", "trace"), [("redact", "[redacted]"), ("nullify", None), ("later:1", None)])
+def test_what_a_segfault_leaves_is_masked(tmp_path, monkeypatch, mask, trace):
+    """Whoever makes a row of it masks it as the process would have, whatever its own settings are; once."""
+    policy = tmp_path / "masking.yaml"
+    said = "nullify" if mask == "later:1" else mask
+    policy.write_text(f"at_capture: {{masks: {{personal: {said}}}}}\n")
+    folder = tmp_path / "home" / "planted-ada"
+    folder.mkdir(parents=True)
+    child = folder / CHILD.name
+    child.write_text(CHILD.read_text())
+    monkeypatch.setenv("RANKLAKE_MASKING_POLICY", str(policy))
+    command = [sys.executable, str(child), "faults", str(tmp_path / "spool"), str(tmp_path / "local"), "faults"]
+    subprocess.run(command, stderr=subprocess.PIPE, check=False, timeout=60)
+    monkeypatch.delenv("RANKLAKE_MASKING_POLICY")
+    (stream,) = streams(tmp_path / "local")
+    if mask == "later:1":
+        meta = stream / META_FILE
+        known = frames.read(meta).frames
+        meta.write_bytes(b"".join(frames.pack(_with_mask(frame, mask)) for frame in known))
+    recover(tmp_path / "local", tmp_path / "spool")
+    (row,) = rows(tmp_path / "spool", "logs")
+    assert row["stream"] == "faulthandler"
+    shown = row.get("exception_stacktrace")
+    assert shown is None if trace is None else "planted-ada" not in shown
+    every = b"".join(path.read_bytes() for path in tmp_path.rglob("*.parquet"))
+    assert b"planted-ada" not in every
+    check_books(tmp_path / "spool")
+
+
+def _with_mask(frame, said):
+    if frame.get("k") != "masks":
+        return frame
+    return {**frame, "t": {table: dict.fromkeys(of, said) for table, of in frame["t"].items()}}
 
 
 def test_the_second_run_of_a_process_has_its_faults(tmp_path):

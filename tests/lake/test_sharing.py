@@ -20,6 +20,9 @@ from rollup_inputs import NOON, append
 from stores import free_port, serving
 
 from ranklake.cli import run
+from ranklake.commands.sharing import _refusal as sharing_refusal
+from ranklake.config import Config
+from ranklake.context import Context
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
 from ranklake.lake.shares.sharing import share
@@ -143,6 +146,21 @@ def test_a_bad_token_reads_nothing(served, bearer):
         status, _, text = asked(served[1] + path, bearer)
         assert (status, json.loads(text)["errorCode"]) == (401, "UNAUTHENTICATED")
     assert asked(f"{served[1]}{table}/query", bearer, {})[0] == 401
+
+
+@pytest.mark.parametrize(("said", "why"), [("{day}", ""), ("{past}", "ended with"), (None, "is gone")])
+def test_a_role_that_ended_is_not_served(served, tmp_path, said, why):
+    """A role's last day holds for who reads its share by a profile, too, until upkeep drops the share."""
+    today = datetime.now(UTC).date()
+    until = None if said is None else said.format(day=today, past=today - timedelta(days=1))
+    name = "reader" if until else "another"
+    roles = tmp_path / "roles.yaml"
+    roles.write_text(f"roles: {{{name}: {{classes: [operational], tables: [steps], until: {until or today}}}}}\n")
+    lake = Lake.open(str(served[0] / "lake"))
+    refusal = sharing_refusal(Context.of(Config().replaced({"sql.roles": str(roles)})), lake)
+    found = refusal("reader", "eve")
+    assert why in found
+    assert bool(found) is bool(why)
 
 
 def test_another_roles_share_is_not_there(served):

@@ -46,7 +46,7 @@ CAPTURE = {  # what each folder of capture imports, for types or at need, too; a
     "assets": {"common", "lanes", "lifecycle", "series", "spool", "steps"},
     "logs": {"common", "lanes", "lifecycle", "spool", "steps"},
     "samplers": {"common", "lanes", "lifecycle", "metrics", "provenance", "series", "spool", "steps"},
-    "abandoned_stream": {"logs", "sealing", "sending", "spool"},
+    "abandoned_stream": {"logs", "sealing", "sending", "series", "spool"},
     "recover": {"abandoned_stream", "common", "sealing", "sending", "spool"},
     "recording": {
         *("abandoned_stream", "common", "lanes", "metrics", "provenance", "recover", "sealing", "sending", "series"),

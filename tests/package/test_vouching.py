@@ -94,6 +94,16 @@ def test_upkeep_anchors_what_is_due_and_says_what_keeps_it(patient):
     assert (upkeep(never, InProcess()).anchored, upkeep(never, InProcess(), dry_run=True).anchor_fault) == (None, "")
 
 
+def test_an_anchor_of_a_day_to_come_puts_none_off(patient, monkeypatch):
+    """Of a clock that was wrong, or of whoever may write to the witness."""
+    lake = lake_of(patient())
+    record(lake, "ada", "hold.place", "x", "because")
+    with monkeypatch.context() as patched:
+        patched.setattr(clock, "now", lambda: NOW + timedelta(days=900))
+        anchor_if_due(lake)
+    assert anchor_if_due(lake).rows == 1
+
+
 def test_ages_are_counted_from_first_use(patient, tmp_path, monkeypatch):
     """Upkeep notes keys by name; a rotated key is young; a ring in a file is as old as that until then."""
     file = tmp_path / "ring"

@@ -13,6 +13,7 @@ from ssh_keys import Keys, needs_ssh_keygen
 
 from ranklake.cli import run
 from ranklake.lake.archives.register import archives
+from ranklake.lake.archives.soundness import examine
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.governance.kept import kept
@@ -162,6 +163,35 @@ def test_a_hold_stops_the_purge(site, later):
     assert len(site.rows("steps")) == 20
 
 
+def test_a_hold_keeps_an_archive_that_ended(tmp_path, later):
+    """Its rows are in no table, and its files are evidence all the same: the purge waits, and it can be cancelled."""
+    site = Site(tmp_path)
+    policies = policies_in(tmp_path, STEPS)
+    bring_days(site, [0, 40])
+    archived(site, found=policies)
+    done = applied(site, replace(with_period("raw", 35, policies), grace_days=DAYS))
+    hold = set_hold(site.lake, CONTRACTS, ["table=steps", "run=r1"], "a case", TODAY + timedelta(days=99), "Lee Gal")
+    later(DAYS + 1)
+    ((name, why),) = purge_due(site.lake, WHO).waiting
+    assert (name, hold.name in why) == (done.name, True)
+    sweep_archives(site.lake)
+    assert len(list((tmp_path / "archive").rglob("*.parquet"))) == 1
+    cancel(site.lake, done.name, WHO)
+    assert len(archives(site.lake)) == 1
+
+
+def test_a_hold_asks_for_a_column_without_values(site, later):
+    """A file has no such column: its rows are none that the hold is about, neither for a purge nor for an erasure."""
+    person = "ada@example.org"
+    site.bring(any_rows("logs", 3, start=days_ago(99), message=[f"mail {person}"] * 3), "logs")
+    done = applied(site)
+    where = ["table=logs", "severity=error"]
+    set_hold(site.lake, CONTRACTS, where, "a case", TODAY + timedelta(days=99), "Lee Gal")
+    assert make_erasure(Reach(site.lake, Spool(str(site.spool))), subject_of(site.lake, [person])) is not None
+    later(DAYS + 1)
+    assert purge_due(site.lake, WHO).plans == (done.name,)
+
+
 def test_some_rows_of_a_partition_come_back(tmp_path):
     """Of a partition that kept other rows, those that went come back beside them, and beside rows that came since."""
     site = Site(tmp_path)
@@ -258,6 +288,45 @@ def test_masked_values_come_back(tmp_path):
     assert plan(site, TODAY, policies) is not None, "they are due as before"
 
 
+@pytest.mark.parametrize("rule", ["column: command_line}, mask_after_days", "run: r1}, delete_after_days"])
+def test_of_two_plans_about_a_row_the_later_is_cancelled_first(tmp_path, rule):
+    """Else what it masked would come back in clear by the earlier one's files, or what that one masked in no row."""
+    site = Site(tmp_path)
+    first = "patch: {where: {table: runs, column: git_patch}, mask_after_days: 5, reason: enough}"
+    second = f"other: {{where: {{table: runs, {rule}: 6, reason: enough}}"
+    told = {"git_patch": ["by ada"] * 4, "command_line": ["train --mail ada@example.org"] * 4}
+    site.bring(any_rows("runs", 4, start=days_ago(9), **told), "runs")
+    one = applied(site, replace(policies_in(tmp_path, first), grace_days=DAYS))
+    two = applied(site, replace(policies_in(tmp_path, first, second), grace_days=DAYS))
+    with pytest.raises(CancelError, match=f"{two.name} took, or masked.*cancel {two.name} first"):
+        cancel(site.lake, one.name, WHO)
+    assert "ada@example.org" not in str(site.rows("runs"))
+    for done in (two, one):
+        cancel(site.lake, done.name, WHO)
+    assert {(row["git_patch"], row["command_line"]) for row in site.rows("runs")} == {
+        ("by ada", "train --mail ada@example.org")
+    }
+    sound(site)
+
+
+def test_what_was_masked_since_for_good_stays_masked(tmp_path):
+    """A later plan without a grace masked other values of the rows: nothing of them comes back; other dates do."""
+    site = Site(tmp_path)
+    first = "patch: {where: {table: runs, column: git_patch}, mask_after_days: 5, reason: enough}"
+    second = "line: {where: {table: runs, column: command_line}, mask_after_days: 20, reason: enough}"
+    for segment, age in enumerate((9, 30)):
+        told = {"git_patch": ["by ada"], "command_line": [f"mail ada@example.org {age}"]}
+        site.bring(any_rows("runs", 1, segment=segment, start=days_ago(age), **told), "runs", rows_before=segment)
+    one = applied(site, replace(policies_in(tmp_path, first), grace_days=DAYS))
+    applied(site, policies_in(tmp_path, first, second))
+    cancel(site.lake, one.name, WHO)
+    assert sorted((row["git_patch"], row["command_line"]) for row in site.rows("runs") if row["git_patch"]) == [
+        ("by ada", "mail ada@example.org 9")
+    ]
+    assert "ada@example.org 30" not in str(site.rows("runs"))
+    sound(site)
+
+
 @pytest.mark.parametrize("table", ["steps", "retention_plans", "ingest_plans", "audit"])
 def test_a_cancellation_that_died_is_finished(site, table, monkeypatch):
     """Whoever comes after a process that died in a cancellation finishes it; rows are there once."""
@@ -327,6 +396,26 @@ def test_what_an_erasure_took_does_not_come_back(tmp_path):
     assert [row["message"] for row in site.rows("logs")] == ["by nobody"] * 9
     assert site.places_of(person) == []
     sound(site)
+
+
+def test_an_erasure_goes_into_archives_that_ended(tmp_path):
+    """A person who is erased in the grace is in no archive that a cancellation brings back."""
+    site = Site(tmp_path)
+    person = "ada.lovelace@example.org"
+    rule = "cold: {where: {table: logs}, archive: {after_days: 10, to: TO}, reason: rarely read}"
+    policies = policies_in(tmp_path, rule)
+    site.bring(any_rows("logs", 2, start=days_ago(20), message=[f"mail {person}", "by nobody"]), "logs")
+    archived(site, found=policies)
+    done = applied(site, replace(with_period("logs", 15, policies), grace_days=DAYS))
+    reach, subject = Reach(site.lake, Spool(str(site.spool))), subject_of(site.lake, [person])
+    made = make_erasure(reach, subject)
+    approve_erasure(site.lake, made.name, "Ada Approver")
+    assert erase(reach, made.name, subject, "Otto Operator").certificate.is_clean
+    cancel(site.lake, done.name, WHO)
+    (back,) = archives(site.lake)
+    assert back.rows == 1
+    assert [one.faults for one in examine(site.lake, [back])] == [()]
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and person.encode() in path.read_bytes()]
 
 
 def test_nobody_is_erased_from_what_a_hold_keeps(tmp_path):

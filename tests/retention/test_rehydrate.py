@@ -5,7 +5,8 @@ from datetime import date, timedelta
 import pytest
 from archiving import STEPS, archived, data_files
 from governed import any_rows
-from retaining import CONTRACTS, TODAY, bring_days, days_ago
+from people import OLD, with_keys
+from retaining import CONTRACTS, TODAY, bring_days, days_ago, with_period
 from segments import step_rows
 
 from ranklake.lake.archives.place import ArchiveError
@@ -26,6 +27,7 @@ from ranklake.retention.erasure.held import HeldError
 from ranklake.retention.erasure.plan import make_plan
 from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.subject import subject_of
+from ranklake.retention.grace.purge import expired_names
 from ranklake.retention.holds import set_hold
 from ranklake.retention.removals import unaccounted
 from ranklake.retention.traces.search import search
@@ -216,6 +218,35 @@ def test_a_person_is_erased_from_archives_and_what_came_back(site, archiving):
     rehydrate(site.lake, made.name, "Otto", found)
     text = "SELECT message FROM logs ORDER BY message"
     assert [row["message"] for row in rows_of(site, text=text)] == ["by Grace Hopper", "by nobody"]
+
+
+def test_copies_go_with_an_archive_that_ends(site, cold):
+    """Rows that no rule keeps any longer are not seen until the day for which they were brought back."""
+    made = asked_for(site)
+    approve(site.lake, made.name, "Ada Approver")
+    rehydrate(site.lake, made.name, "Otto", cold)
+    assert rows_of(site) == [{"n": 20}]
+    archived(site, with_period("raw", 35, cold))
+    assert expired_names(site.lake, dry_run=True) == [made.name]
+    assert rows_of(site) == [{"n": 20}]
+    assert expired_names(site.lake) == [made.name]
+    assert rows_of(site) == [{"n": 10}]
+    assert rehydrated(site.lake) == []
+
+
+def test_a_masked_column_without_values_stops_nobody(site, archiving, tmp_path):
+    """A file of rows that have none lacks the column; they come back, and the others are masked."""
+    with_keys(site, tmp_path, OLD)
+    cold = "cold: {where: {table: runs}, archive: {after_days: 20, to: TO}, reason: rarely read}"
+    site.bring(any_rows("runs", 3, start=days_ago(40), user=["ada"] * 3), "runs")
+    archived(site, archiving(cold))
+    rule = "people: {where: {table: runs, column: [user, git_patch]}, mask_after_days: 30, reason: enough}"
+    some = chosen(site.lake, "runs", days_ago(90).date(), TODAY)
+    made = write_down(site.lake, some, UNTIL, "Ann Author")
+    approve(site.lake, made.name, "Ada Approver")
+    assert rehydrate(site.lake, made.name, "Otto", archiving(cold, rule)).rows == 3
+    shown = rows_of(site, text='SELECT DISTINCT "user", git_patch FROM runs')
+    assert [(row["user"][:2], row["git_patch"]) for row in shown] == [("p-", None)]
 
 
 def test_a_hold_over_archived_rows_keeps_a_person(site, archiving):

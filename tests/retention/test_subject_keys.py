@@ -322,8 +322,51 @@ def test_the_wrapping_key_is_rotated(site, tmp_path):
     users(site, ADA, GRACE, first=11)
     assert query(site.lake, CLEAR)["who"].to_pylist() == [ADA, ADA, GRACE]
     assert len(list(tmp_path.glob("keys/*.key"))) == 2
-    wrap.write_text(f"{wrap.read_text().splitlines()[0]}")
+    newest = os.urandom(32).hex()
+    wrap.write_text(f"{newest}\n{old}")
     assert {what.split(" ", 2)[1] for _, what in key_state(site.lake).faults} == {"wrapped"}
+
+
+def test_a_configuration_that_lacks_a_column_stores_nothing_in_clear(site, tmp_path):
+    """Of two places that ingest, one of which has the file of before: neither stores a name that the other seals."""
+    users(site, ADA)
+    for columns in ((), COLUMNS[1:]):
+        site.lake = site.lake.configured(subjects=section(tmp_path, columns=columns))
+        with pytest.raises(SubjectColumnError, match="would be stored in clear"):
+            users(site, GRACE, first=11)
+    assert site.places_of(GRACE) == []
+    site.lake = site.lake.configured(subjects=section(tmp_path))
+    users(site, GRACE, first=11)
+    assert site.places_of(GRACE) == []
+    assert query(site.lake, CLEAR)["who"].to_pylist() == [ADA, GRACE]
+
+
+@pytest.mark.parametrize("order", ["old new", "new"])
+def test_a_keyring_in_another_order_makes_nobody_a_second_key(site, tmp_path, order):
+    """By the last key people are looked up: with another last one nothing is stored, and nothing said to be erased."""
+    users(site, ADA)
+    wrap = tmp_path / "wrap.keys"
+    keys = {"old": wrap.read_text(), "new": os.urandom(32).hex()}
+    wrap.write_text("\n".join(keys[one] for one in order.split()))
+    with pytest.raises(SubjectKeysError, match="another key than the last"):
+        erased(site, ADA)
+    with pytest.raises(SubjectKeysError, match="another key than the last"):
+        users(site, ADA, first=11)
+    assert len(list(tmp_path.glob("keys/*.key"))) == 1
+    wrap.write_text(f"{keys['new']}\n{keys['old']}")
+    users(site, ADA, first=11)
+    assert erased(site, ADA).certificate.is_clean
+    assert query(site.lake, CLEAR)["who"].to_pylist() == [None, None]
+
+
+def test_a_place_of_keys_from_before_goes_on(site, tmp_path):
+    """A marker that does not say by which key people are looked up says so from the next call on."""
+    users(site, ADA)
+    marker = tmp_path / "keys/ranklake-subjects.json"
+    said = json.loads(marker.read_text())
+    marker.write_text(json.dumps({name: said[name] for name in ("format", "lake")}))
+    users(site, ADA, first=11)
+    assert json.loads(marker.read_text()) == said
 
 
 @pytest.mark.parametrize(

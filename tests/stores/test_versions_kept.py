@@ -15,7 +15,7 @@ from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
-from ranklake.lake.storage.versions import versions
+from ranklake.lake.storage.versions import UNKNOWN, versions
 from ranklake.retention.erasure.apply import apply as erase
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.plan import make_plan as make_erasure
@@ -107,6 +107,29 @@ def test_what_retention_took_is_in_no_version(moto, tmp_path):
     assert [one for one in versions(fs, "plain/") if day in one.path] == []
     assert left_in_bucket(site.lake, done) == []
     assert of_bucket(fs, "plain/lake", "it").state == "ok"
+
+
+@pytest.mark.moto
+@pytest.mark.parametrize("lists", [True, False], ids=["may list", "may not"])
+def test_what_may_not_be_asked_is_not_taken_for_no(moto, tmp_path, monkeypatch, lists):
+    """Who may list and delete versions needs no right to ask for the bucket's settings; without any it is told."""
+    place, fs = bucket(moto, "least" if lists else "none")
+    site = lake_in(place, tmp_path)
+    bring_days(site, [0, 91])
+    denied = {"get_bucket_versioning"} | (set() if lists else {"list_object_versions"})
+    genuine = type(fs).call_s3
+
+    def call(self, name, *args, **kwargs):
+        if name in denied:
+            raise PermissionError("Access Denied")
+        return genuine(self, name, *args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(fs), "call_s3", call)
+        left = left_in_bucket(site.lake, applied(site))
+    day = f"steps/date={days_ago(91).date()}"
+    there = [one for one in versions(fs, f"{'least' if lists else 'none'}/") if day in one.path]
+    assert (there == [], left) == ((True, []) if lists else (False, [UNKNOWN]))
 
 
 @pytest.mark.moto

@@ -1,8 +1,9 @@
 """``ranklake sharing``."""
 
 import ipaddress
+import math
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 
 import click
 import uvicorn
@@ -15,6 +16,7 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit.trail import record
 from ranklake.lake.governance.identities import name_of
 from ranklake.lake.grants.use import NotGrantedError, used
+from ranklake.lake.query.roles import RoleError
 from ranklake.lake.shares.register import shares
 from ranklake.lake.storage.store import Lake
 from ranklake.sharing.app import Refusal, sharing_app
@@ -95,20 +97,28 @@ def _is_loopback(host: str) -> bool:
 
 
 def _refusal(context: Context, lake: Lake) -> Refusal:
-    """Return what says why somebody may not read a role's share: where roles need grants, by those."""
+    """Return what says why somebody may not read a role's share: its last day is over, or it needs a grant."""
     known: dict[tuple[str, str], tuple[float, str]] = {}
 
     def refusal(role: str, who: str) -> str:
-        if not context.config.sql.grants:
-            return ""
-        at, why = known.get((role, who), (-_ASKED_S, ""))
+        at, why = known.get((role, who), (-math.inf, ""))
         if time.monotonic() - at >= _ASKED_S:
-            try:
-                used(lake, role, who)
-                why = ""
-            except NotGrantedError as error:
-                why = error.what
+            why = _why_not(context, lake, role, who)
             known[role, who] = (time.monotonic(), why)
         return why
 
     return refusal
+
+
+def _why_not(context: Context, lake: Lake, role: str, who: str) -> str:
+    try:
+        if context.config.sql.roles:
+            roles = context.roles(lake)
+            if role not in roles:
+                return "the role is gone"
+            roles[role].refuse_ended(datetime.now(UTC).date())
+        if context.config.sql.grants:
+            used(lake, role, who)
+    except (NotGrantedError, RoleError) as error:
+        return error.what
+    return ""
