@@ -1,11 +1,14 @@
 """The proof of masks: columns whose stored values are not masked are named, wherever they should be."""
 
 import json
+import math
 from datetime import timedelta
 
 import pyarrow as pa
 import pytest
 from governed import any_rows
+from hypothesis import given
+from hypothesis import strategies as st
 from people import OLD, PEOPLE, bring_runs
 from retaining import CONTRACTS, POLICIES, TODAY, agree, carry_out, days_ago, plan
 
@@ -135,6 +138,23 @@ def test_a_sample_is_of_the_newest_and_of_the_rest(many):
     assert set(found) <= set(range(many))
     assert found[-4:] == list(range(max(0, many - 4), many))
     assert len(found) == min(many, 8)
+
+
+@pytest.mark.parametrize("type_", [pa.float32(), pa.float64()], ids=str)
+@given(
+    st.floats(width=32) | st.integers(-(2**40), 2**40).map(lambda many: many * 0.1),
+    st.sampled_from(["0.1", "0.3", "0.001", "0.7", "2.5", "10", "1000000.1"]),
+)
+def test_a_bucket_begins_with_itself(type_, value, width):
+    """Whatever floats make of a width: a masked value stays as it is, is no more than it was, and near it."""
+    values, mask = pa.array([value], type_, safe=False), Mask.parse(f"bucket:{width}", "")
+    once = masked(values, mask)
+    assert len(unmasked(once, mask)) == 0
+    assert masked(once, mask).equals(once) or math.isnan(value)
+    before, low = values[0].as_py(), once[0].as_py()
+    if low is not None and math.isfinite(before):
+        assert low <= before
+        assert before - low <= float(width) * 1.001 + abs(before) * 2**-22
 
 
 def test_masks_are_idempotent_by_which_their_shape_is_known():

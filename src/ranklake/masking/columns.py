@@ -13,6 +13,7 @@ from ranklake.errors import RanklakeError
 from ranklake.masking.masks import Mask
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.masking.text import domain_kept, ends_kept, redacted
+from ranklake.masking.values import MOST_BUCKETS
 
 _DIGITS: Final = 60
 """More than a decimal of 38 digits takes, whatever the width."""
@@ -83,11 +84,23 @@ def _of_integers(values: pa.Array, width: Decimal) -> pa.Array:
 
 
 def _of_floats(values: pa.Array, width: Decimal) -> pa.Array:
-    there = pc.fill_null(values, 0.0).cast(pa.float64()).to_numpy()
+    """Return the greatest beginning that is no more than the value, as floats of their type have it.
+
+    Of 0.1 and the like no multiple is exact, so a quotient may come out a bucket too low, or high. A beginning has to
+    be its own: else it would be masked again, and be told to be in clear.
+    """
+    there = pc.fill_null(values, 0.0).to_numpy()
+
+    def begins(bucket: np.ndarray) -> np.ndarray:
+        return (bucket * float(width)).astype(there.dtype)
+
     with np.errstate(over="ignore", invalid="ignore"):
-        low = np.floor(there / float(width)) * float(width)
-        lost = (np.isfinite(there) & ~np.isfinite(low)) | pc.is_null(values).to_numpy(zero_copy_only=False)
-        return pa.array(low, mask=lost).cast(values.type, safe=False)
+        bucket = np.floor(there.astype(np.float64) / float(width))
+        low, after = begins(bucket), begins(bucket + 1)
+        low = np.where(after <= there, after, np.where(low > there, begins(bucket - 1), low))
+        low = np.where(np.abs(bucket) >= MOST_BUCKETS, there, low)
+    lost = (np.isfinite(there) & ~np.isfinite(low)) | pc.is_null(values).to_numpy(zero_copy_only=False)
+    return pa.array(low, values.type, mask=lost)
 
 
 def _of_decimals(values: pa.Array, width: Decimal) -> pa.Array:

@@ -4,6 +4,7 @@ They give what `ranklake.masking.columns` gives of a column, without pyarrow: a 
 """
 
 import math
+import struct
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_FLOOR, Decimal, localcontext
@@ -19,6 +20,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_0: Final = date(1970, 1, 1)
 _WHOLE: Final[Mapping[str, int]] = MappingProxyType({"int32": 1 << 31, "int64": 1 << 63})
 _DIGITS: Final = 60
+MOST_BUCKETS: Final = 2.0**52
+"""Of a float that is that many buckets away from 0 the next one is further away than a bucket: it stays as it is."""
 
 
 def change_of(mask: Mask, type_: str, hashed: Callable[[str], str | None]) -> Change:
@@ -60,15 +63,26 @@ def _bucket(width: Decimal, type_: str) -> Change:
     if type_ in _WHOLE:
         whole, limit = int(width), _WHOLE[type_]
         return lambda value: low if (low := int(value) // whole * whole) >= -limit else None
-    return lambda value: _of_float(float(value), float(width))
+    as_stored = _narrow if type_ == "float32" else float
+    return lambda value: _of_float(as_stored(value), float(width), as_stored)
 
 
-def _of_float(value: float, width: float) -> float | None:
-    if not math.isfinite(value):
+def _of_float(value: float, width: float, as_stored: Callable[[float], float]) -> float | None:
+    if not math.isfinite(value) or not abs(value / width) < MOST_BUCKETS:
         return value
-    whole = value / width
-    low = math.floor(whole) * width if math.isfinite(whole) else math.inf
+    bucket = math.floor(value / width)
+    low, after = as_stored(bucket * width), as_stored((bucket + 1) * width)
+    low = after if after <= value else as_stored((bucket - 1) * width) if low > value else low
     return low if math.isfinite(low) else None
+
+
+def _narrow(value: float) -> float:
+    """Return a value as a float of 32 bits holds it."""
+    try:
+        found: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    return found
 
 
 def _of_decimal(value: object, width: Decimal) -> str:
