@@ -115,6 +115,16 @@ def name_of(lake: "Lake", what: str, by: str | None, signing: Signing = NOT_SIGN
     return given or getpass.getuser()
 
 
+def doer(lake: "Lake", by: str | None) -> str:
+    """Return the name of whoever takes a step that nobody signs: as given, else what a helper or the account says.
+
+    Raises `NobodyError` and `SecretError`.
+    """
+    section = lake.config.approvals
+    given = " ".join((by or "").split())
+    return _asked(section.identity)[0] if section.mode == COMMAND else given or getpass.getuser()
+
+
 def account(lake: "Lake") -> str:
     """Return who runs a command that signs nothing: what ``[approvals] identity`` says, or the login name.
 

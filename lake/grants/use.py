@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Final
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.trail import record
 from ranklake.lake.governance import lifecycle
-from ranklake.lake.governance.identities import NOT_SIGNING, Signing
+from ranklake.lake.governance.identities import NOT_SIGNING, About, Signing, identify
 from ranklake.lake.governance.standing import is_one_of, plain
 from ranklake.lake.grants.grant import GRANTS, REVIEW, REVOKE, Grant, GrantError, register, request
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
+REVIEW_STEP: Final = "review"
 RECENT: Final = timedelta(days=30)
 """How long a grant that ended is shown at a look."""
 
@@ -33,7 +34,8 @@ def used(lake: "Lake", role: str, who: str) -> Grant:
         raise NotGrantedError(f"{who} has no grant of role {role}", where="--role", mend=ask)
     what = f"{who}'s grant of role {role} is not in force: {mine[-1].why_not(now)}"
     waits = mine[-1].approved is None and mine[-1].until > now and mine[-1].revoked is None
-    mend = f"have another person approve it: ranklake grants approve {mine[-1].name} --by NAME" if waits else ask
+    to_approve = lake.config.approvals.by_somebody(GRANTS.to_approve(mine[-1].name))
+    mend = f"have another person approve it: {to_approve}" if waits else ask
     raise NotGrantedError(what, where="--role", mend=mend)
 
 
@@ -101,10 +103,11 @@ def revoke(lake: "Lake", name: str, by: str, reason: str) -> tuple[Grant, bool]:
     return GRANTS.find(lake, name), fresh
 
 
-def review(lake: "Lake", name: str, by: str, reason: str) -> tuple[Grant, bool]:
+def review(lake: "Lake", name: str, by: str, reason: str, signing: Signing = NOT_SIGNING) -> tuple[Grant, bool]:
     """Say that somebody looked at a grant that was taken without approval; return it, and whether this call did.
 
-    Raises `GrantError` for a grant that needs none, without a word on it, and for who took it.
+    Signed where the lake takes signatures, since whoever took the role may not do it. Raises `GrantError` for a grant
+    that needs none, without a word on it, and for who took it, and what `identify` does.
     """
     found = GRANTS.find(lake, name)
     if not found.is_break_glass:
@@ -113,7 +116,8 @@ def review(lake: "Lake", name: str, by: str, reason: str) -> tuple[Grant, bool]:
         raise GrantError("whoever took a role may not review that", where=name, mend="have another person do it")
     if not reason.strip():
         raise GrantError("a review says what was found", where="--reason", mend="write it")
-    fresh = record(lake, by, REVIEW, name, reason, once=True) is not None
+    who = identify(lake, About(GRANTS.action, name, found.items_sha256), REVIEW_STEP, by, reason, signing)
+    fresh = record(lake, who.name, REVIEW, name, who.reason, dict(who.details), once=True) is not None
     return GRANTS.find(lake, name), fresh
 
 

@@ -276,7 +276,10 @@ def _explaining(role: Role | None, contracts: Mapping[str, "Contract"], names: C
         # it names a file, and of whose rows that is, is not for the role
         raise QueryError("a data file cannot be read", where="SQL", mend="tell whoever keeps the lake") from None
     except Exception as error:  # DataFusion raises plain Exception and ValueError alike
-        raise explained(error, contracts, names) from error
+        found = explained(error, contracts, names)
+        if role is not None and found.what.startswith("unknown "):  # the same whether it is hidden, or is nowhere
+            found.mend += f"; what role {role.name} sees: ranklake roles explain {role.name} TABLE"
+        raise found from error
 
 
 @contextmanager

@@ -102,7 +102,7 @@ def needles(values: Iterable[str], within: str = "") -> Needles:
         raise NeedleError("no value to look for", mend="give values as arguments, or one a line on standard input: -")
     least = LEAST if within == WORDS else SHORTEST
     if any(len(value) < least for value in given):
-        mend = f"give at least {least} characters"
+        mend = f"give at least {least} characters, such as the whole address"
         raise NeedleError("a value is so short that it would be found everywhere", mend=mend)
     if any("\ud800" <= one <= "\udfff" for value in given for one in value):
         raise NeedleError("a value is no text in UTF-8", mend="write it in UTF-8")

@@ -16,7 +16,7 @@ from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance.examination import examine
 from ranklake.lake.governance.lifecycle import propose
 from ranklake.lake.grants.access import accesses
-from ranklake.lake.grants.grant import GRANTED, GRANTS, REQUEST, GrantError, register, request
+from ranklake.lake.grants.grant import GRANTED, GRANTS, REQUEST, REVIEW, GrantError, register, request
 from ranklake.lake.grants.use import NotGrantedError, approve, ask, ended, review, revoke, used
 from ranklake.lake.storage.store import Lake
 
@@ -231,6 +231,26 @@ def test_break_glass_is_told_wherever_it_is_used(command):
 
 @needs_ssh_keygen
 @pytest.mark.slow
+def test_the_commands_of_grants_take_keys(command, tmp_path):
+    """Where approvals are signed: asking, approving and reviewing by key; revoking and sharing need none."""
+    keys = Keys(tmp_path / "keys")
+    keys.allow("pia", "ada")
+    with (tmp_path / "ranklake.toml").open("a") as file:
+        file.write(f'[approvals]\nallowed_signers = "{keys.file}"\n')
+    by = {name: ("--key", str(keys.path(name))) for name in ("pia", "ada")}
+    wanted = ("grant", "reader", "--to", "eve", "--until", "2h", "--reason", "study", "--json", *by["pia"])
+    name = json.loads(command(*wanted)[1])["grant"]
+    assert f"grants approve {name} --key KEY" in command("sql", "SELECT 1", "--role", "reader")[2]
+    assert command("grants", "approve", name, *by["ada"])[0] == 0
+    assert command("share", "reader")[0] == 0
+    assert command("revoke", name, "--reason", "over")[0] == 0
+    taken = json.loads(command(*wanted, "--break-glass")[1])["grant"]
+    assert "takes signatures only" in command("grants", "review", taken, "--reason", "seen")[2]
+    assert command("grants", "review", taken, "--reason", "seen", *by["ada"])[1] == f"{taken}: reviewed\n"
+
+
+@needs_ssh_keygen
+@pytest.mark.slow
 def test_a_lake_with_signatures_asks_for_them(tmp_path):
     """Where approvals are signed, a grant holds by the signature of another person; neither a row nor a name is one."""
     keys = Keys(tmp_path / "keys")
@@ -253,4 +273,7 @@ def test_a_lake_with_signatures_asks_for_them(tmp_path):
         used(lake, "writer", "eve@example.org")
     propose(lake, GRANTS, taken.name, **eve)
     assert used(lake, "writer", "eve@example.org").awaits_review()
+    assert review(lake, taken.name, reason="two queries", **ada)[0].reviewed is not None
+    (reviewed,) = (row for row in trail(lake) if row["action"] == REVIEW)
+    assert (reviewed["actor"], "SSH SIGNATURE" in reviewed["details"]) == ("ada@example.org", True)
     assert not [fault for fault in examine(lake).faults if other.name in fault or taken.name in fault]

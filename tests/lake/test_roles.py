@@ -64,7 +64,7 @@ def test_rows_columns_and_tables(lake):
         with pytest.raises(QueryError, match="unknown column 'user'"):
             query(lake, text, role=OPEN)
     assert "user" not in query(lake, "SELECT * FROM runs", role=OPEN).column_names
-    with pytest.raises(QueryError, match="unknown table 'events'"):
+    with pytest.raises(QueryError, match=r"unknown table 'events'; .*; what role .* sees: ranklake roles explain"):
         query(lake, "SELECT * FROM events", role=OPEN)
     listed = query(lake, "SHOW TABLES", role=OPEN)["table_name"].to_pylist()
     assert {"steps", "runs"} <= set(listed)

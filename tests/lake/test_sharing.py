@@ -238,6 +238,8 @@ def test_only_loopback_without_tls(served, capsys, monkeypatch):
     assert "tokens would pass in clear" in capsys.readouterr().err
     assert run(["sharing", "profile", "raeder", "--to", "eve", "--until", "1h"]) == 2
     assert "did you mean 'reader'" in capsys.readouterr().err
+    assert run(["sharing", "profile", "reader", "--to", "eve", "--until", "2020-01-01"]) == 2
+    assert "2020-01-01 00:00 UTC is past" in capsys.readouterr().err
     monkeypatch.setenv("RANKLAKE_CONFIG", "/dev/null")
     done = subprocess.run(
         [sys.executable, "-m", "ranklake", "sharing", "serve", "--lake", str(served[0] / "lake")],

@@ -15,6 +15,7 @@ from ranklake.context import Context
 from ranklake.lake.governance.erasures import ERASURES, FILES, NAMES, RAW, ROWS, STAYS, Erasure, register
 from ranklake.lake.governance.identities import APPLY, PROPOSE
 from ranklake.lake.governance.statements import lake_identity
+from ranklake.lake.trust.approvals import ApprovalsSection
 from ranklake.retention.erasure.apply import apply as apply_erasure
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.plan import make_plan, propose
@@ -113,7 +114,7 @@ def plan(
     if as_json:
         show_json({**made.plain(), **mode_facts(lake)})
         return
-    show(made)
+    show(made, lake.config.approvals)
     if reach.spool is None:
         click.echo("no spool is configured: it was not looked into", err=True)
     if not reach.folders:
@@ -210,7 +211,7 @@ def list_(context: Context, *, as_json: bool) -> None:
     tell_mode(lake)
 
 
-def show(made: Erasure) -> None:
+def show(made: Erasure, section: ApprovalsSection) -> None:
     """Print where a subject is."""
     lines = [
         (said, one.table or "", str(one.partition_date or ""), f"{one.rows:,}", f"{one.files:,}", one.about or "")
@@ -219,7 +220,7 @@ def show(made: Erasure) -> None:
     ]
     click.echo("\n".join(table_lines(_COLUMNS, lines)))
     then = {
-        "proposed": f"nobody approved it yet: ranklake erase approve {made.name}",
+        "proposed": f"nobody approved it yet: {section.by_somebody(ERASURES.to_approve(made.name))}",
         "approved": f"approved: ranklake erase apply {made.name} -",
         "applied": "applied",
         "altered": "its items were altered",

@@ -83,9 +83,10 @@ def grant(  # noqa: PLR0913 - one parameter an option
         show_json({**mode_facts(lake), **found.plain(clock.now())})
         return
     until_text = f"{found.until:%Y-%m-%d %H:%M} UTC"
+    to_review = lake.config.approvals.by_somebody(f"ranklake grants review {found.name}")
     if glass:
         click.echo(f"{found.name}: {found.to} has role {role} until {until_text}, without approval")
-        click.echo(f"another person reviews it: ranklake grants review {found.name} --by NAME --reason TEXT", err=True)
+        click.echo(f"another person reviews it: {to_review} --reason TEXT", err=True)
     else:
         click.echo(f"{found.name}: asked for role {role} for {found.to} until {until_text}")
         click.echo(f"another person approves it: {lake.config.approvals.by_somebody(GRANTS.to_approve(found.name))}")

@@ -5,13 +5,13 @@ import click
 from ranklake.commands.approving import approval_command
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
+from ranklake.commands.signing import Told, signing_options
 from ranklake.context import Context
 from ranklake.lake.audit import clock
-from ranklake.lake.governance.identities import name_of
 from ranklake.lake.grants.access import Access, accesses
 from ranklake.lake.grants.grant import GRANTS, Grant, register
+from ranklake.lake.grants.use import REVIEW_STEP, in_order, is_of_late
 from ranklake.lake.grants.use import approve as approve_grant
-from ranklake.lake.grants.use import in_order, is_of_late
 from ranklake.lake.grants.use import review as review_grant
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
@@ -69,17 +69,21 @@ grants.add_command(
 @click.option("--by", metavar="NAME", help="Who reviewed it; default: the account that runs this.")
 @click.option("--reason", metavar="TEXT", help="What was found; kept in the audit trail.")
 @lake_option
+@signing_options
 @json_option
 @with_context
-def review(context: Context, name: str | None, by: str | None, reason: str | None, *, as_json: bool) -> int:
+def review(context: Context, name: str | None, by: str | None, reason: str | None, *, told: Told, as_json: bool) -> int:
     """Review access: who has what, when it was last used, and what to look at; exit 1 if there is something.
 
     With GRANT, say that another person looked at a role that was taken without approval.
     """
     lake, now = context.open_lake(), clock.now()
     if name is not None:
-        who = name_of(lake, f"ranklake grants review {name}", by)
-        found, fresh = review_grant(lake, name, who, reason or "")
+        if told.text_only:
+            told.print_statement(lake, GRANTS, name, REVIEW_STEP, by, reason)
+            return 0
+        who = told.who(lake, f"ranklake grants review {name}", by)
+        found, fresh = review_grant(lake, name, who, reason or "", told.signing)
         if as_json:
             show_json({"reviewed_now": fresh, **found.plain(now)})
         else:

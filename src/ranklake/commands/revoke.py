@@ -7,7 +7,7 @@ from ranklake.commands.options import json_option, lake_option
 from ranklake.commands.signing import mode_facts
 from ranklake.context import Context
 from ranklake.lake.audit import clock
-from ranklake.lake.governance.identities import name_of
+from ranklake.lake.governance.identities import doer
 from ranklake.lake.grants.use import revoke as revoke_grant
 from ranklake.views.json_output import show_json
 
@@ -22,7 +22,7 @@ from ranklake.views.json_output import show_json
 def revoke(context: Context, name: str, reason: str, by: str | None, *, as_json: bool) -> None:
     """End a grant now, before its time. Shares of a role that nobody has any more go with the next refresh."""
     lake = context.open_lake()
-    found, fresh = revoke_grant(lake, name, name_of(lake, f"ranklake revoke {name}", by), reason)
+    found, fresh = revoke_grant(lake, name, doer(lake, by), reason)
     if as_json:
         show_json({"revoked_now": fresh, **mode_facts(lake), **found.plain(clock.now())})
     else:

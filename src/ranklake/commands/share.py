@@ -1,6 +1,5 @@
 """``ranklake share``."""
 
-import getpass
 from pathlib import Path
 
 import click
@@ -9,7 +8,7 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import dask_option, json_option, lake_option, overriding
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.governance.identities import name_of
+from ranklake.lake.governance.identities import doer
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.shares.place import ShareError
 from ranklake.lake.shares.refresh import Refreshed
@@ -65,7 +64,7 @@ def share(
         return
     if role is not None and every:
         raise click.UsageError("name a ROLE, or --all")
-    actor = name_of(lake, f"ranklake share {role or '--all'}", by or getpass.getuser())
+    actor = doer(lake, by)
     if dropping:
         _drop(lake, _meant(lake, context, role), actor, reason or "dropped by hand", as_json=as_json)
         return

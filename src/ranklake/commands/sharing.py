@@ -13,8 +13,9 @@ from ranklake.commands.grant import Until
 from ranklake.commands.options import lake_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.audit import clock
 from ranklake.lake.audit.trail import record
-from ranklake.lake.governance.identities import name_of
+from ranklake.lake.governance.identities import doer
 from ranklake.lake.grants.use import NotGrantedError, used
 from ranklake.lake.query.roles import RoleError
 from ranklake.lake.shares.register import shares
@@ -44,6 +45,8 @@ def sharing() -> None:
 @with_context
 def profile(context: Context, role: str, to: str, until: datetime, endpoint: str | None, by: str | None) -> None:
     """Print a profile by which somebody reads a role's share until a time, for a file that is theirs alone."""
+    if until <= clock.now():
+        raise RanklakeError(f"{until:%Y-%m-%d %H:%M} UTC is past", where="--until", mend="name a time to come")
     lake = context.open_lake()
     known = {one.role for one in shares(lake)}
     if role not in known:
@@ -53,14 +56,7 @@ def profile(context: Context, role: str, to: str, until: datetime, endpoint: str
         used(lake, role, to)
     keys = sharing_keys(context.config.shares.key)
     facts = {"role": role, "to": to, "until": until.isoformat()}
-    record(
-        lake,
-        name_of(lake, f"ranklake sharing profile {role}", by),
-        ACTION,
-        to,
-        None,
-        {"role": role, "until": facts["until"]},
-    )
+    record(lake, doer(lake, by), ACTION, to, None, {"role": role, "until": facts["until"]})
     said = {
         "shareCredentialsVersion": 1,
         "endpoint": endpoint or f"http://127.0.0.1:{_PORT}/delta-sharing",
