@@ -25,7 +25,7 @@ SHARD: Final = 100
 """Heads in a folder: the last is found by listing two short folders, however long the trail is."""
 _NAME: Final = re.compile(r"(?P<rows>\d{10})\.json")
 _SHARD: Final = re.compile(r"\d{8}")
-_MEND: Final = "compare it with a copy, or with 'ranklake audit list'; a damaged record may be removed"
+_MEND: Final = "compare it with a copy, or with 'ranklake audit show'; a damaged record may be removed"
 
 
 class HeadError(RanklakeError):

@@ -19,7 +19,7 @@ class NoEvidenceError(ProposalError):
     """A proposal that the audit trail does not vouch for."""
 
     def __init__(self, proposal: str, what: str) -> None:
-        mend = "nothing was changed; see 'ranklake audit verify' and 'ranklake audit list', then plan again"
+        mend = "nothing was changed; see 'ranklake audit verify' and 'ranklake audit show', then plan again"
         super().__init__(proposal, what, mend=mend)
 
 

@@ -43,7 +43,7 @@ class ClockError(RanklakeError):
 
     def __init__(self, now: datetime, end: datetime) -> None:
         what = f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC, and the audit trail ends at {end:%Y-%m-%d %H:%M}"
-        super().__init__(what, mend="set the clock; 'ranklake audit list' shows who wrote that row")
+        super().__init__(what, mend="set the clock; 'ranklake audit show' shows who wrote that row")
 
 
 def last_mode(trail: Actions) -> Step | None:

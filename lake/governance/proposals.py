@@ -221,7 +221,7 @@ class AlteredProposalError(ProposalError):
     """A proposal whose items are not those that its name stands for."""
 
     def __init__(self, kind: AnyKind, proposal: str) -> None:
-        mend = "nothing was changed; see 'ranklake audit list' for what was approved, and plan again"
+        mend = "nothing was changed; see 'ranklake audit show' for what was approved, and plan again"
         super().__init__(proposal, f"the items of this {kind.noun} were altered", mend=mend)
 
 

@@ -496,7 +496,7 @@ def test_fault_rows_went_without_a_plan(place, examined):
     lake = Lake.open(str(place / "lake"))
     plan = Plan(2, "compaction", 1_700_000_000_000_000, {"writer": "somebody"})
     assert commit_rows(lake, "ingest_plans", [ledger_row(plan, {"steps": -5})], 2)
-    held(examined("--lake", lake.uri), "removals", "failed", "plan 2 (compaction) removed 5 rows", "audit list")
+    held(examined("--lake", lake.uri), "removals", "failed", "plan 2 (compaction) removed 5 rows", "audit show")
 
 
 def test_fault_stages_that_do_not_run(place, examined):

@@ -80,10 +80,10 @@ def test_from_plan_to_application(site, command):
     assert command("status")[0] == 0
     code, out, _ = command("audit", "verify")
     assert (code, out) == (0, f"the audit trail is whole: 3 rows\n{UNSIGNED_NOTE}; 2 steps\n")
-    code, out, _ = command("audit", "list")
+    code, out, _ = command("audit", "show")
     assert [line.split()[0] for line in out.splitlines()] == ["0", "1", "2"]
     assert APPROVER in out.splitlines()[0]
-    assert [row["seq"] for row in json.loads(command("audit", "list", "--json")[1])] == [0, 1, 2]
+    assert [row["seq"] for row in json.loads(command("audit", "show", "--json")[1])] == [0, 1, 2]
 
 
 def test_nothing_due(site, command):

@@ -163,14 +163,14 @@ def _rows(lake: Lake, since: str | None, action: str | None = None) -> list[dict
     return [row for row in rows if action is None or row["action"].startswith(action)]
 
 
-@audit.command("list")
+@audit.command()
 @click.option("--action", metavar="TEXT", help="Only actions that begin so, such as retention.")
 @_since("Only rows from then on.")
 @lake_option
 @json_option
 @with_context
-def list_(context: Context, action: str | None, since: str | None, *, as_json: bool) -> None:
-    """List who did what to governed data, and why."""
+def show(context: Context, action: str | None, since: str | None, *, as_json: bool) -> None:
+    """Show who did what to governed data, and why; `list` is another name of it."""
     rows = _rows(context.open_lake(), since, action)
     if as_json:
         plain = [{**row, "ts": row["ts"].isoformat(), "date": row["date"].isoformat()} for row in rows]
@@ -183,3 +183,6 @@ def list_(context: Context, action: str | None, since: str | None, *, as_json: b
         click.echo(
             f"{row['seq']:>5}  {row['ts']:%Y-%m-%d %H:%M:%S}  {row['actor']}  {row['action']}  {row['subject']}{reason}"
         )
+
+
+audit.add_command(show, "list")

@@ -83,7 +83,7 @@ def approvals(patient: Patient) -> Iterator[Finding]:
     config = Context.of(patient.config)
     lake, section = config.open_lake(), config.lake_config.approvals
     found = examine(lake)
-    mend = "docs/approvals.md says what each means; 'ranklake audit list' shows who wrote the row"
+    mend = "docs/approvals.md says what each means; 'ranklake audit show' shows who wrote the row"
     yield from (failed(fault, mend) for fault in found.faults)
     yield from (warning(note, mend) for note in found.notes)
     if section.mode != SIGNED:
@@ -106,7 +106,7 @@ def removals(patient: Patient) -> Iterator[Finding]:
     """Say whether each removal of rows has its plan, its approval and its rows in the trail."""
     lines = unaccounted(Context.of(patient.config).open_lake())
     for line in lines:
-        yield failed(line, "find out by 'ranklake audit list' who did it, and 'ranklake replay' what was lost")
+        yield failed(line, "find out by 'ranklake audit show' who did it, and 'ranklake replay' what was lost")
     if not lines:
         yield ok("each has its plan and its approval")
 
