@@ -70,6 +70,7 @@ def test_pages_tell_what_changed_and_no_message(lake):
     assert "messages hold what people wrote" in text["alpha-1"]
 
 
+@pytest.mark.slow
 def test_a_role_sees_log_lines_as_it_may(lake):
     """Redacted, cut, errors first, no more than so many; without the right to messages the reason, and no message."""
     contract = load_contracts()["logs"]

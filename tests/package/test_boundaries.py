@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,7 @@ IMPORTS_BY_NAME = {
 """Modules of the lake that import others by a name in a text, which no arrow of `LAKE` shows."""
 
 
+@cache
 def imports(path):
     """Return every ranklake module that a file imports, anywhere in it."""
     found = set()
@@ -138,7 +140,7 @@ def imports(path):
             assert node.level == 0, f"{path}: relative imports hide the room"
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= names if node.module in {"ranklake", "ranklake.lake"} else {node.module}
-    return {name for name in found if name.split(".")[0] == "ranklake"}
+    return frozenset(name for name in found if name.split(".")[0] == "ranklake")
 
 
 @pytest.mark.parametrize("room", ROOMS)

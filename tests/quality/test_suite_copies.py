@@ -119,6 +119,7 @@ def test_code_of_a_store_is_run_only_by_its_digest(site, store, tmp_path):
     assert not ran.exists()
 
 
+@pytest.mark.slow
 def test_a_row_condition_of_a_store_is_no_code(site, store, tmp_path):
     """A text that could read files, or columns that it does not name, is refused; its like on columns is judged."""
     site.bring(step_rows(10))
