@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import yaml
 
@@ -13,9 +13,42 @@ try:
 except ImportError:  # PyYAML was built without libyaml: same results, slower
     from yaml import SafeLoader  # type: ignore[assignment]
 
-__all__ = ["Document", "KeyPath", "SafeLoader"]
+__all__ = ["Document", "KeyPath", "SafeLoader", "hold_text", "is_text"]
 
 KeyPath = tuple[str | int, ...]
+_DEEPEST: Final = 64
+"""Collections within each other; a contract has a handful."""
+_INDICATORS: Final = "[{-?:"
+"""One of these begins each of them."""
+_SHALLOW: Final = 2000
+"""A text with fewer has no more collections within each other than any stack holds, and need not be looked at."""
+
+
+def hold_text(text: str) -> None:
+    """Raise `yaml.YAMLError` for what libyaml does not refuse itself: what is no text, and collections too deep.
+
+    It composes them by recursion in C, where no limit of Python's holds: a process would end without a word. Texts come
+    with lakes and streams, too.
+    """
+    if not is_text(text):
+        raise yaml.MarkedYAMLError(problem="half a character, which no text has")
+    if sum(map(text.count, _INDICATORS)) < _SHALLOW:
+        return
+    depth = 0
+    for event in yaml.parse(text, SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            problem = "lists and mappings too deep within each other"
+            mark: Any = event.start_mark  # libyaml's, or the one of PyYAML
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+
+
+def is_text(found: object) -> bool:
+    """Say whether something is a text that can be written: JSON may have half a character (a lone surrogate)."""
+    try:
+        return isinstance(found, str) and bool(found.encode() or True)
+    except UnicodeEncodeError:
+        return False
 
 
 class _Loader(SafeLoader):
@@ -75,6 +108,7 @@ class Document:
         except (OSError, UnicodeDecodeError) as error:
             raise ContractError(f"cannot be read ({error})", where=str(path), mend="check the path") from error
         try:
+            hold_text(self._text)
             self.content = yaml.load(self._text, _Loader)  # noqa: S506 - a subclass of the safe loader
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)

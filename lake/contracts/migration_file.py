@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import yaml
 
-from ranklake.lake.contracts.document import SafeLoader
+from ranklake.lake.contracts.document import SafeLoader, hold_text
 
 NAME: Final = "MIGRATION"
 MODULES: Final = frozenset(
@@ -36,6 +36,7 @@ def facts_of(text: str, *, is_python: bool) -> Any:  # noqa: ANN401 - whatever t
     """Return what a migration's file says. Raises `NoMigrationFileError`."""
     if not is_python:
         try:
+            hold_text(text)
             return yaml.load(text, SafeLoader)  # noqa: S506 - safe_load(), by libyaml
         except yaml.YAMLError as error:
             raise NoMigrationFileError(f"no YAML ({type(error).__name__})") from error

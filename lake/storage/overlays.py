@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from ranklake.lake.contracts.diff import diff
+from ranklake.lake.contracts.document import is_text
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.freeze import structure
 from ranklake.lake.contracts.load import contract, load_contracts, load_metrics, table_names
@@ -172,7 +173,7 @@ def unpacked(raw: bytes, where: str) -> Overlay:
     try:
         facts = json.loads(raw)
         files = {str(name): text for name, text in facts["files"].items()}
-        is_whole = facts["format"] == _FORMAT and all(isinstance(text, str) for text in files.values())
+        is_whole = facts["format"] == _FORMAT and all(is_text(one) for pair in files.items() for one in pair)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         is_whole, files = False, {}
     if not is_whole:

@@ -1,5 +1,8 @@
 """Overlays that are odd, wrong, two, gone, or elsewhere."""
 
+import json
+import subprocess
+import sys
 from datetime import date
 
 import pytest
@@ -364,6 +367,25 @@ def test_a_damaged_copy_in_the_lake_is_told(lake, tmp_path):
     under(lake, written(tmp_path / "own", GOOD)).keep_overlay()
     (tmp_path / "lake" / "contracts" / "0000000001.json").write_text("{")
     with pytest.raises(ContractError, match="copy of your contracts is damaged; restore it"):
+        Lake.open(lake.uri).contracts()
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("[" * 100_000, "x.yaml:1: not usable YAML .lists and mappings too deep"),
+        ("- " * 100_000, "x.yaml:1: not usable YAML .lists and mappings too deep"),
+        ("doc: '\ud800'", "copy of your contracts is damaged"),
+    ],
+)
+def test_a_hostile_copy_in_the_lake_ends_no_process(lake, text, what):
+    """Collections that libyaml would overflow the stack by, and half a character: one line, of each command."""
+    packed = json.dumps({"format": 1, "files": {"x.yaml": text}}).encode()
+    lake.put_if_absent("contracts/0000000001.json", packed)
+    tried = [sys.executable, "-m", "ranklake", "status", "--lake", lake.uri]  # a process of its own: it may end
+    found = subprocess.run(tried, capture_output=True, text=True, check=False)
+    assert (found.returncode, len(found.stderr.splitlines())) == (2, 1), found.stderr[-300:]
+    with pytest.raises(ContractError, match=what):
         Lake.open(lake.uri).contracts()
 
 

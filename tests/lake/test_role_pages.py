@@ -96,13 +96,13 @@ def test_the_same_is_in_the_whole_site(tmp_path, at):
     assert [one for one in PLANTED[:2] if one not in held(tmp_path / "whole")] == []
 
 
-def site_of(place, role, *texts):
-    """Write a site of a section a text, whose page says it."""
+def site_of(place, role, *texts, said=""):
+    """Write a site of a section a text, whose page says it, or something else."""
     made = []
     for name, text in zip(("runs", "cluster"), texts, strict=False):
-        told = {"lake": "l", "headline": text, "state": "passed", "hint": "", "needs": [], "more": 0, "figures": [],
-                "charts": [], "tables": []}  # fmt: skip
-        page = Page(f"{name}/{text}.html", text, "overview.html", lambda told=told: told, text)
+        told = {"lake": "l", "headline": said or text, "state": "passed", "hint": "", "needs": [], "more": 0,
+                "figures": [], "charts": [], "tables": []}  # fmt: skip
+        page = Page(f"{name}/{text}.html", text, "overview.html", lambda told=told: told, said or text)
         made.append(Section(name, name, "passed", text, page.path, (page,), ()))
     return publish(Lake.place(str(place)), *made, role=role)
 
@@ -127,9 +127,30 @@ def test_what_a_role_no_longer_sees_goes(tmp_path, monkeypatch):
     assert sorted(one.name for one in tmp_path.rglob("*.html")) == ["index.html", "one.html"]
     assert "two" not in held(tmp_path)
     assert site_of(tmp_path, "reader", "one").written == 0
+    (tmp_path / "runs" / "one.html.0.tmp").write_text("of a call that was killed")
+    assert site_of(tmp_path, "reader", "one").removed == 1
+    assert site_of(tmp_path, "reader", "one").written == 0
     (tmp_path / "ranklake-site.json").write_text("{")
     with pytest.raises(NotASiteError, match="cannot be read"):
         site_of(tmp_path, "reader", "one")
+
+
+def test_what_a_killed_call_wrote_of_a_wider_role_goes(tmp_path, monkeypatch):
+    """The page is there, and the manifest tells the digest of the one before it: it is written again."""
+    monkeypatch.setattr(publishing, "library", lambda: b"")
+    site_of(tmp_path, "reader", "one")
+    with monkeypatch.context() as killed:
+        killed.setattr(publishing, "_finish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            site_of(tmp_path, "reader", "one", said="wider")
+    assert "wider" in held(tmp_path)
+    site_of(tmp_path, "reader", "one")
+    assert "wider" not in held(tmp_path)
+
+
+def interrupted(*_):
+    """End a call before its manifest."""
+    raise KeyboardInterrupt
 
 
 def test_masks_that_would_make_numbers_wrong_leave_them_out(lake):
@@ -163,6 +184,8 @@ def test_a_role_that_sees_none_of_it_is_told_so(at, capsys):
     assert "nothing to show to role none: runs: role none does not see it" in capsys.readouterr().err
     assert at("runs", "--role", "nonne", none={"classes": ["operational"], "tables": ["logs"]}) == 2
     assert "did you mean 'none'" in capsys.readouterr().err
+    assert at("runs", "--role", "", none={"classes": ["operational"], "tables": ["logs"]}) == 2  # of an unset variable
+    assert "unknown role ''" in capsys.readouterr().err
 
 
 @pytest.mark.slow

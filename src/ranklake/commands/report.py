@@ -52,7 +52,7 @@ def report(
     """
     if ctx.invoked_subcommand is None:
         return _write(context, tuple(SECTIONS), out, run, role, as_json=as_json)
-    if out or run or role or as_json:
+    if out or run or role is not None or as_json:
         raise click.UsageError(f"give options behind the section: ranklake report {ctx.invoked_subcommand} --out URI")
     return None
 
@@ -201,8 +201,9 @@ def _write(
     context: Context, sections: tuple[str, ...], out: str, run: str = "", role: str | None = None, *, as_json: bool
 ) -> int:
     """Write sections; of several the first is told, and the others are a step away from it."""
-    seen_by = role and role_of(context, lake := context.open_lake(), role)
-    if not seen_by:
+    # An empty name is a role that nobody defined: a script's variable that is not set must not mean the whole site.
+    seen_by = None if role is None else role_of(context, lake := context.open_lake(), role)
+    if seen_by is None:
         place = out or context.config.report.out or "report"
         done = report_of(Context.of(context.config, {"report.out": place}), sections, run)
     else:

@@ -95,18 +95,20 @@ def publish(place: Lake, *made: Section, role: str = "") -> Published:
         _put(place, f"{FOLDER}/{library_name()}", library())
     known: dict[str, dict[str, Any]] = before["pages"]
     pages = dict(known)
-    written = 0
     kept = {} if role else before["sections"]
     sections = {**kept, **{one.name: _told(one) for one in made}}
     sections = {name: sections[name] for name in sorted(sections, key=SECTIONS.index)}
     mine = {page.path: one.name for one in made for page in one.pages}
-    for page in [*(page for one in made for page in one.pages), _home(sections)]:
-        mark = f"{shell_digest()} {page.fingerprint}"
-        if page.path not in there or known.get(page.path, {}).get("mark") != mark:
-            data = render(page)
-            _put(place, page.path, data)
-            pages[page.path] = {"mark": mark, "section": mine.get(page.path, ""), "bytes": len(data)}
-            written += 1
+    every = [*(page for one in made for page in one.pages), _home(sections)]
+    marks = {page.path: f"{shell_digest()} {page.fingerprint}" for page in every}
+    due = [one for one in every if one.path not in there or known.get(one.path, {}).get("mark") != marks[one.path]]
+    if role and due:  # what a killed call leaves is known by no mark, so the next one, maybe of less, writes it anew
+        before = {**before, "pages": {path: known[path] for path in known.keys() - {one.path for one in due}}}
+        _put(place, MANIFEST, json.dumps(before).encode())
+    for page in due:
+        data = render(page)
+        _put(place, page.path, data)
+        pages[page.path] = {"mark": marks[page.path], "section": mine.get(page.path, ""), "bytes": len(data)}
     stale = _stale(known, mine, {one.name for one in made}, there if role else set())
     for path in stale:
         with suppress(FileNotFoundError):
@@ -114,13 +116,16 @@ def publish(place: Lake, *made: Section, role: str = "") -> Published:
         pages.pop(path, None)
     _finish(place, before, {"format": _FORMAT, "role": role, "pages": pages, "sections": sections}, there)
     largest = max((pages[path]["bytes"] for path in mine), default=0)
-    return Published(place.uri, made[0].href, len(mine) + 1, written, len(stale), largest)
+    return Published(place.uri, made[0].href, len(mine) + 1, len(due), len(stale), largest)
 
 
 def _stale(known: dict[str, dict[str, Any]], mine: dict[str, str], sections: set[str], there: set[str]) -> list[str]:
-    """Return pages of some sections that are no more; of a site whose files are given, all but those just made."""
+    """Return pages of some sections that are no more; of a site whose files are given, all but those just made.
+
+    Among those is what a call that was killed had half written.
+    """
     if there:
-        return sorted(path for path in there if path.endswith(".html") and path != _HOME and path not in mine)
+        return sorted(path for path in there if path.endswith((".html", ".tmp")) and path != _HOME and path not in mine)
     return [path for path, one in known.items() if one["section"] in sections and path not in mine]
 
 
