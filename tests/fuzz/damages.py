@@ -1,4 +1,4 @@
-"""Damage to what a lake writes for itself: plans, Delta log entries, its hints and its marker, each from a seed.
+"""Damage to what a lake writes for itself: plans, log entries, hints, its marker and overlays, each from a seed.
 
 A kind is a function of dice, the lake's folder and a folder outside that nobody may touch. It changes one file, as rot,
 a hand or a thief of the bucket's keys would.
@@ -7,6 +7,7 @@ a hand or a thief of the bucket's keys would.
 import json
 
 import begun
+import forged_overlays
 import registers
 from mutations import odd
 from plan_files import all_plans, write_plan
@@ -173,5 +174,6 @@ KINDS = {
     "log paths": (log_paths, 3),
     "log gone": (log_gone, 2),
     "hints": (hints, 2),
+    "overlay": (forged_overlays.forge, 4),
 }
 """What damages a lake, by name, and how often."""
