@@ -26,7 +26,7 @@ FOLDER: Final = "contracts"
 _FORMAT: Final = 1
 _NAME: Final = re.compile(r"(\d{10})\.json")
 _RETIRED: Final = "retired"
-_NONE: Final[Mapping[str, int]] = MappingProxyType({})
+NONE_WAITING: Final[Mapping[str, int]] = MappingProxyType({})
 _NEW: Final = "draft its migration: ranklake migrate new"
 
 
@@ -106,7 +106,7 @@ def ahead(lake: Place) -> dict[str, int]:
     return found
 
 
-def keep(lake: Place, waiting: Mapping[str, int] = _NONE) -> int:
+def keep(lake: Place, waiting: Mapping[str, int] = NONE_WAITING) -> int:
     """Keep the configured overlay in a lake, unless it is there; return the number of what the lake goes by.
 
     Of tables that wait for a migration the lake goes on to know the version that is named, and not what leads from it.

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from html import escape
-from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -205,7 +204,7 @@ class Lake:
         """Return the tables with migrations of yours that the lake does not know, with the version that it knows."""
         return overlays.ahead(self)
 
-    def keep_overlay(self, waiting: Mapping[str, int] = MappingProxyType({})) -> int:
+    def keep_overlay(self, waiting: Mapping[str, int] = overlays.NONE_WAITING) -> int:
         """Keep the configured overlay in the lake, for who writes rows; see `ranklake.lake.storage.overlays.keep`."""
         number = overlays.keep(self, waiting)
         self.known.clear()
