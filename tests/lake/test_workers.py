@@ -100,6 +100,8 @@ def test_nobody_else_connects_to_a_local_cluster():
             gc.collect()  # else it would be closed whenever it is collected: within the start of the next one, for ever
         said = [one.cmdline() + list(one.environ().values()) for one in ours()]
         assert "PRIVATE KEY" not in json.dumps(said)
+        # any value of it has each array of 128 KiB mapped anew
+        assert crew.run(os.environ.get, ["OMP_NUM_THREADS", "MALLOC_TRIM_THRESHOLD_"]) == ["1", None]
         assert crew.run(abs, [-1, 2]) == [1, 2]
 
 
