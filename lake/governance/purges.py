@@ -1,10 +1,19 @@
 """Purges: plans that delete what applied retention plans kept, once their grace is over."""
 
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.governance.kept import KeptFile, kept
-from ranklake.lake.governance.retention_plans import PURGED, TABLE
+import pyarrow.compute as pc
+
+from ranklake.lake.audit import trail as audit
+from ranklake.lake.audit.proof import prove
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.read import read
+from ranklake.lake.governance.kept import Kept, KeptFile, kept
+from ranklake.lake.governance.retention_plans import PURGED, TABLE, head_row, stamped
 from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.kinds import PURGE
+from ranklake.lake.plans.ledger import row_files
 from ranklake.lake.plans.plan import read_plan
 from ranklake.lake.plans.units import Unit, carry_out
 from ranklake.lake.plans.verification import refusal, verify_files, verify_written
@@ -13,6 +22,17 @@ from ranklake.lake.storage.removal import delete
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.storage.store import Lake
+
+BEGIN: Final = "retention.purge"
+"""Action of the trail's row that comes before such a plan; its time says that the grace was over."""
+
+
+def compose(lake: "Lake", one: Kept, by: str, number: int) -> "Plan":
+    """Return the plan that purges what a retention plan kept; its row of the register is written, and no other file."""
+    row = head_row(one.proposal, PURGED, by, number)
+    add = row_files(lake, TABLE, stamped([row], datetime.now(UTC)), number)
+    facts = {"retention_plan": one.proposal.name, "of": one.plan.number}
+    return action_plan.compose(number, PURGE.name, add=add, facts=facts)
 
 
 def execute(lake: "Lake", plan: "Plan", _workers: object = None, _progress: object = None) -> None:
@@ -42,12 +62,32 @@ def _delete(lake: "Lake", number: int) -> None:
 
 
 def verify_purge(lake: "Lake", plan: "Plan") -> None:
-    """Look whether a found plan purges what is kept, and whose grace is over."""
+    """Look whether a found plan purges what is kept, and whose grace was over when it was begun.
+
+    The clock of whoever finds it is not asked: some of the files may be gone already, and nothing brings them back.
+    """
     verify_files(lake, plan)
     name, number = plan.body["facts"]["retention_plan"], plan.body["facts"]["of"]
     found = next((one for one in kept(lake) if one.proposal.name == name and one.plan.number == number), None)
     if found is None:
         raise refusal(lake, plan, f"the plan would delete what is not kept: {name}")
-    if why_not := found.why_not_over():
+    if why_not := _why_not_begun(lake, found):
         raise refusal(lake, plan, f"the plan would delete what {name} keeps: {why_not}")
     verify_written(lake, plan, TABLE, {"retention_plan": name, "row_kind": PURGED, "plan": plan.number})
+
+
+def _why_not_begun(lake: "Lake", found: Kept) -> str:
+    """Return what the trail lacks for a purge that was begun when the grace was over; empty if it has it."""
+    proof = prove(lake)
+    if not proof.whole:
+        return f"the audit trail is broken: {proof.why}"
+    rows = read(lake, contract(audit.TABLE), ["action", "subject", "ts"])
+    mine = pc.and_(pc.equal(rows["action"], BEGIN), pc.equal(rows["subject"], found.proposal.name))
+    times = rows.filter(mine)["ts"].to_pylist()
+    if not times:
+        return "the audit trail does not say that it was begun"
+    return (
+        ""
+        if max(times) >= found.until
+        else f"it was begun in the grace, which lasts until {found.until:%Y-%m-%d %H:%M} UTC"
+    )

@@ -5,9 +5,9 @@ trail, then the plan: files deleted, the register's row.
 """
 
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
@@ -16,14 +16,12 @@ from ranklake.lake.audit import clock
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.delta.table_schema import as_read
 from ranklake.lake.delta.tables import latest
+from ranklake.lake.governance import purges
 from ranklake.lake.governance.kept import Kept, kept
-from ranklake.lake.governance.retention_plans import PURGED, RETENTION_PLANS, TABLE, head_row, stamped
+from ranklake.lake.governance.retention_plans import RETENTION_PLANS
 from ranklake.lake.governance.retired import ARCHIVED_ROWS, RAW
-from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.action_plan import ENDED, QUARANTINED
 from ranklake.lake.plans.driver import drive
-from ranklake.lake.plans.kinds import PURGE
-from ranklake.lake.plans.ledger import row_files
 from ranklake.lake.plans.workers import InProcess
 from ranklake.retention.archive.sweeping import forget_ended, sweep_archives
 from ranklake.retention.grace.cancel import rows_of
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.storage.store import Lake
     from ranklake.retention.hold import Hold
-
-ACTION: Final = "retention.purge"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +88,8 @@ def _plan(lake: "Lake", name: str, by: str, number: int) -> "Plan | None":
     if one is None or one.why_not_over() or _held(lake, one):  # it was cancelled, or purged, or is held by now
         return None
     facts = {"rows": one.proposal.rows, "files": len(one.files), "kept_until": one.until.isoformat()}
-    audit.record(lake, by, ACTION, name, None, facts, once=True)
-    row = head_row(one.proposal, PURGED, by, number)
-    add = row_files(lake, TABLE, stamped([row], datetime.now(UTC)), number)
-    return action_plan.compose(number, PURGE.name, add=add, facts={"retention_plan": name, "of": one.plan.number})
+    audit.record(lake, by, purges.BEGIN, name, None, facts, once=True)
+    return purges.compose(lake, one, by, number)
 
 
 def _held(lake: "Lake", one: Kept) -> str:

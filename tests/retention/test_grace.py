@@ -3,11 +3,26 @@
 import json
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 
 import pytest
 from archiving import STEPS, archived, policies_in
 from governed import Site, any_rows, die_before
-from retaining import CONTRACTS, POLICIES, TODAY, agree, bring_days, carry_out, days_ago, plan, with_period
+from retaining import (
+    CONTRACTS,
+    POLICIES,
+    TODAY,
+    agree,
+    bring_days,
+    carry_out,
+    days_ago,
+    keeping,
+    plan,
+    purge_after,
+    set_forward,
+    with_period,
+)
 from segments import step_rows
 from ssh_keys import Keys, needs_ssh_keygen
 
@@ -15,11 +30,13 @@ from ranklake.cli import run
 from ranklake.lake.archives.register import archives
 from ranklake.lake.archives.soundness import examine
 from ranklake.lake.audit import clock
+from ranklake.lake.audit import trail as audit
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.governance.kept import kept
+from ranklake.lake.governance.purges import BEGIN, compose
 from ranklake.lake.governance.retention_plans import register
 from ranklake.lake.maintenance.run import upkeep
-from ranklake.lake.plans.plan import last_finished
+from ranklake.lake.plans.plan import RefusedPlanError, last_finished
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
 from ranklake.retention.archive.sweeping import sweep_archives
@@ -37,22 +54,14 @@ from ranklake.retention.rules.read import PACKAGED
 from ranklake.retention.sweep import sweep
 
 DAYS = 7
-KEEPING = replace(POLICIES, grace_days=DAYS)
+KEEPING = keeping(days=DAYS)
 WHO = "Carla Canceller"
 
 
 @pytest.fixture
 def later(monkeypatch):
     """Return what sets the clock, and a machine's uptime with it, forward by days; or the clock alone."""
-    now, up = clock.now, clock.uptime
-
-    def go(days, *, up_too=True):
-        monkeypatch.setattr(clock, "now", lambda: now() + timedelta(days=days))
-        if up_too:
-            boot, seconds = up() or ("none", 0.0)
-            monkeypatch.setattr(clock, "uptime", lambda: (boot, seconds + days * 86_400))
-
-    return go
+    return partial(set_forward, monkeypatch)
 
 
 def applied(site, policies=KEEPING):
@@ -358,6 +367,40 @@ def test_a_purge_that_died_is_finished(site, table, monkeypatch, later):
     assert register(site.lake)[done.name].purged is not None
     assert len(data_files(site)) == 1
     sound(site)
+
+
+@pytest.mark.parametrize("table", ["retention_plans", "ingest_plans"])
+def test_a_purge_that_died_is_finished_under_a_clock_set_back(site, table, monkeypatch):
+    """The trail says that the grace was over when it was begun: whoever finds it finishes it, whatever his clock."""
+    bring_days(site, [0, 91])
+    done = applied(site)
+    with monkeypatch.context() as patched:
+        die_before(patched, table)
+        with pytest.raises(SystemExit):
+            purge_after(site, DAYS + 1)
+    assert len(data_files(site)) == 1
+    site.bring(step_rows(3, segment=7, incarnation=44, start=days_ago(1)), incarnation=44)
+    assert register(site.lake)[done.name].purged is not None
+    sound(site)
+
+
+def test_a_purge_in_the_grace_is_refused(site):
+    """A plan whose row of the trail is missing, or was written in the grace, deletes nothing; the driver names it."""
+    bring_days(site, [0, 91])
+    done = applied(site)
+    before = data_files(site)
+    purge, number = kept(site.lake)[0], last_finished(site.lake) + 1
+    for begun, match in ((False, "does not say that it was begun"), (True, "was begun in the grace")):
+        if begun:
+            audit.record(site.lake, WHO, BEGIN, done.name, None, {})
+        found = compose(site.lake, purge, WHO, number)
+        forged = Path(site.lake.path(found.name))
+        forged.write_bytes(found.to_json())
+        with pytest.raises(RefusedPlanError, match=match):
+            upkeep(site.lake, InProcess())
+        forged.unlink()
+    assert data_files(site) == before
+    assert cancel(site.lake, done.name, WHO)[1]
 
 
 def test_plans_keep_what_is_theirs(site, later):

@@ -3,10 +3,13 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from segments import DAY, step_rows
 
+from ranklake.lake.audit import clock
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.retention.apply import apply, approve
+from ranklake.retention.grace.purge import purge_due
 from ranklake.retention.plan import make_plan
 from ranklake.retention.policy import load_policies
 
@@ -45,6 +48,27 @@ def plan(site, as_of=TODAY, policies=POLICIES):
     return make_plan(site.lake, CONTRACTS, policies, as_of)
 
 
+def set_forward(monkeypatch, days, *, up_too=True):
+    """Set the clock, and a machine's uptime with it, forward by days; or the clock alone."""
+    now, up = clock.now, clock.uptime
+    monkeypatch.setattr(clock, "now", lambda: now() + timedelta(days=days))
+    if up_too:
+        boot, seconds = up() or ("none", 0.0)
+        monkeypatch.setattr(clock, "uptime", lambda: (boot, seconds + days * 86_400))
+
+
+def keeping(policies=POLICIES, days=7):
+    """Return policies under which applied plans can be cancelled for some days."""
+    return replace(policies, grace_days=days)
+
+
+def purge_after(site, days=8):
+    """Purge what is kept, some days later, and set the clock back; return what was purged."""
+    with pytest.MonkeyPatch.context() as patched:
+        set_forward(patched, days)
+        return purge_due(site.lake, "Carla Canceller").plans
+
+
 def agree(site, name):
     """Approve a plan."""
     return approve(site.lake, name, APPROVER, "as agreed")
@@ -66,7 +90,10 @@ __all__ = [
     "bring_days",
     "carry_out",
     "days_ago",
+    "keeping",
     "plan",
+    "purge_after",
+    "set_forward",
     "with_period",
     "written_on",
 ]
