@@ -45,6 +45,8 @@ class Governance:
         Why nothing can be said of what is due; else empty.
     holds, rows_held, erasures, removals
         By the audit trail and the registers; rows that would be due but for holds.
+    grace
+        Of removals, those that can be cancelled, and until when.
     archives, downsampled
         Rows that left their tables for other places, or became aggregates.
     costs
@@ -67,6 +69,7 @@ class Governance:
     rows_held: int
     erasures: Answered
     removals: Answered
+    grace: Answered
     archives: Answered
     downsampled: Answered
     costs: tuple[Row, ...]
@@ -92,10 +95,10 @@ def governance(lake: "Lake", policies: "Policies", today: date) -> Governance:
     rules = tuple(_rules(policies, today))
     taken, undecided = _due(lake, contracts, policies, today)
     waits = tuple(waiting(lake))
-    erasures = _of(ask, "erasures", most=str(_MOST))
+    erasures, grace = (_of(ask, name, most=str(_MOST)) for name in ("erasures", "grace"))
     growing, alerted = costs(lake, contracts, policies, today)
     needs = [*_needs_of_rules(rules, undecided), *alerted, *_needs_of_erasures(erasures.rows)]
-    needs += [*_needs_of_waiting(waits), *_needs_of_due(taken, waits)]
+    needs += [*_needs_of_waiting(waits), *_needs_of_due(taken, waits), *_needs_of_grace(grace.rows, today)]
     needs.sort(key=lambda one: ORDER.index(one.state))
     return Governance(
         lake=lake.uri.rstrip("/").rpartition("/")[2],
@@ -114,6 +117,7 @@ def governance(lake: "Lake", policies: "Policies", today: date) -> Governance:
         rows_held=0 if undecided else sum(held_rows(lake, contracts, policies, today).values()),
         erasures=erasures,
         removals=_of(ask, "removals", most=str(_MOST)),
+        grace=grace,
         archives=_of(ask, "archives", most=str(_MOST)),
         downsampled=_of(ask, "downsampled", most=str(_MOST)),
         costs=growing,
@@ -219,3 +223,13 @@ def _needs_of_due(taken: tuple[Row, ...], waits: tuple[Waiting, ...]) -> Iterato
     if taken and not any(one.noun == "retention plan" for one in waits):
         said = f"{rows:,} rows of {tables:,} {'table' if tables == 1 else 'tables'} are older than their rules allow"
         yield Need("warning", "What is due is in no plan", said, "ranklake retain plan")
+
+
+def _needs_of_grace(rows: tuple[Row, ...], today: date) -> Iterator[Need]:
+    for row in rows:
+        if row["kept_until"].date() < today:
+            said = (
+                f"its grace ended on {row['kept_until']:%Y-%m-%d}; upkeep did not run since, or a legal hold keeps it"
+            )
+            what = f"What retention plan {row['retention_plan']} took is there still"
+            yield Need("warning", what, said, "ranklake upkeep --dry-run")

@@ -15,6 +15,7 @@ from ranklake.lake.archives.objects import look
 from ranklake.lake.archives.register import archive_places
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.tables import latest
+from ranklake.lake.governance.kept import kept_paths
 from ranklake.lake.shares.place import open_place
 from ranklake.lake.shares.register import shares
 from ranklake.lake.storage.listing import listed
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ranklake.lake.spool.spool import Spool
     from ranklake.lake.storage.store import Lake
 
-LIVE, OLD, LOG = "rows of {}", "old versions of {}", "log of {}"
+LIVE, KEPT, OLD, LOG = "rows of {}", "rows of {} in their grace", "old versions of {}", "log of {}"
 COPIES: Final = "copies for role"
 FOLDER: Final = "files below"
 ARCHIVES: Final = "archives"
@@ -85,9 +86,9 @@ class IrregularError(OSError):
 
 def sources(lake: "Lake", spool: "Spool | None", folders: Sequence[Path]) -> Iterator[Source]:
     """Yield every file of a lake, a spool and some local folders, links and odd files among them."""
-    live = _live(lake)
+    live, in_grace = _live(lake), kept_paths(lake)
     for one in _files(lake.fs, lake.path("").rstrip("/"), local=lake.is_local):
-        yield replace(one, place=_place_in_lake(one.path, live))
+        yield replace(one, place=_place_in_lake(one.path, live, in_grace))
     for share in shares(lake):
         place = open_place(lake, share.uri)
         for one in _files(place.fs, place.root.rstrip("/"), local=place.is_local):
@@ -139,14 +140,15 @@ def _tables(lake: "Lake") -> list[str]:
         return []
 
 
-def _place_in_lake(path: str, live: Mapping[str, set[str]]) -> str:
+def _place_in_lake(path: str, live: Mapping[str, set[str]], in_grace: Mapping[str, set[str]]) -> str:
     top, _, rest = path.partition("/")
     if top != "tables":
         return _LAKE.get(top, "other files of the lake")
     table, _, below = rest.partition("/")
     if below.startswith("_delta_log/"):
         return LOG.format(table)
-    return (LIVE if below in live.get(table, ()) else OLD).format(table)
+    kind = LIVE if below in live.get(table, ()) else KEPT if below in in_grace.get(table, ()) else OLD
+    return kind.format(table)
 
 
 def _place_in_spool(path: str) -> str:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -21,12 +22,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from segments import put_segment, step_rows
 from ssh_keys import Keys, needs_ssh_keygen
-from subjects import ADA, EMAIL, GRACE, VALUES, others, plant
+from subjects import ADA, EMAIL, GRACE, GRACE_MAIL, GRACES, VALUES, others, plant
 
 from ranklake.cli import run
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.delta.commit import append_files, replace_partitions
 from ranklake.lake.governance.erasures import register
+from ranklake.lake.governance.kept import kept
 from ranklake.lake.governance.proposals import SameOperatorError, VoidProposalError
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.driver import drive
@@ -44,12 +46,13 @@ from ranklake.retention.erasure.proof import verify_alone, verify_with_lake
 from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.spooled import NotIngestedError
 from ranklake.retention.erasure.subject import OtherSubjectError, subject_of
+from ranklake.retention.grace.cancel import cancel
 from ranklake.retention.holds import set_hold
 from ranklake.retention.removals import unaccounted
 from ranklake.retention.sweep import sweep
 from ranklake.retention.traces.marks import rows_holding
 from ranklake.retention.traces.needles import NeedleError, needles
-from ranklake.retention.traces.roots import ARCHIVES, BACK
+from ranklake.retention.traces.roots import ARCHIVES, BACK, KEPT
 from ranklake.retention.traces.search import search
 from ranklake.retention.traces.words import WORDS
 
@@ -104,6 +107,8 @@ def test_a_person_is_erased_from_every_kind_of_place(site, request):
     assert len({one.place.split("/")[-1] for one in before.found}) >= 20
     places = {one.place for one in before.found}
     assert {"copies for role reader", ARCHIVES, BACK, "rows of downsampled"} <= places
+    assert {KEPT.format("logs"), KEPT.format("spans"), "rows of logs"} <= places
+    assert {row["run"] for row in site.rows("logs")} & set(GRACES) == {"returned"}
     rows = others(site)
     site.balances()
     subject, made = agreed(site, folders=folders)
@@ -124,6 +129,12 @@ def test_a_person_is_erased_from_every_kind_of_place(site, request):
     assert verify_alone(Certificate.parse(done.certificate.raw, "x"), done.certificate.name) == []
     assert verify_with_lake(done.certificate, site.lake) == []
     ingest(site.lake, spool_of(site), InProcess())
+    (in_grace,) = kept(site.lake)
+    cancel(site.lake, in_grace.proposal.name, "Carla Canceller")
+    assert {row["run"] for row in site.rows("spans")} == {f"{GRACE}-exp1"}
+    lines = Counter(row["message"] for row in site.rows("logs") if row["run"] in GRACES)
+    mails = {f"{name}: mail {who}": times for name in GRACES[:2] for who, times in (("nobody", 2), (GRACE_MAIL, 1))}
+    assert lines == mails
     assert search(site.lake, spool_of(site), VALUES, folders).found == ()
 
 

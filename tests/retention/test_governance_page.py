@@ -9,7 +9,7 @@ import pytest
 from archiving import STEPS, archived, policies_in
 from governed import Site, any_rows
 from page_read import compared
-from retaining import CONTRACTS, POLICIES, TODAY, agree, bring_days, carry_out, days_ago, plan, with_period
+from retaining import CONTRACTS, POLICIES, TODAY, agree, bring_days, carry_out, days_ago, keeping, plan, with_period
 from segments import step_rows
 from subjects import ADA, EMAIL, VALUES, person_rows
 
@@ -23,6 +23,7 @@ from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan, propose
 from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.subject import subject_of
+from ranklake.retention.grace.cancel import cancel
 from ranklake.retention.holds import set_hold
 from ranklake.retention.report.facts import governance
 from ranklake.retention.report.waiting import KINDS, waiting
@@ -100,6 +101,26 @@ def test_what_left_its_table_and_what_it_costs_is_told(site, tmp_path):
     text = render(section(told).pages[0]).decode()
     assert compared(site.lake, text) > 60
     assert "ranklake retain cost --price NUMBER" in text
+
+
+def test_what_is_in_grace_is_told_with_its_end(site):
+    """Until when each plan can be cancelled; one past its grace needs a look; cancelled ones came back."""
+    bring_days(site, [100, 95, 1])
+    made = plan(site, TODAY, keeping())
+    agree(site, made.name)
+    done, _ = carry_out(site, made.name, TODAY, keeping())
+    found = governance(site.lake, POLICIES, TODAY)
+    (row,) = found.grace.rows
+    assert (row["retention_plan"], row["rows"], row["kept_until"]) == (made.name, 20, done.kept_until)
+    assert [row["became"] for row in found.removals.rows] == ["in grace"]
+    text = render(section(found).pages[0]).decode()
+    assert compared(site.lake, text) > 10
+    assert f"the last until {done.kept_until:%Y-%m-%d}" in text
+    over = governance(site.lake, POLICIES, done.kept_until.date() + timedelta(days=1))
+    assert f"What retention plan {made.name} took is there still" in {one.what for one in over.needs}
+    cancel(site.lake, made.name, "Carla")
+    found = governance(site.lake, POLICIES, TODAY)
+    assert ([row["became"] for row in found.removals.rows], found.grace.rows) == (["came back"], ())
 
 
 def test_every_kind_of_proposal_may_wait():

@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from archiving import STEPS, archived, policies_in
 from governed import Site, any_rows
 from packing import pack_up
-from retaining import POLICIES, TODAY, agree, carry_out, days_ago, plan, with_period
+from retaining import POLICIES, TODAY, agree, carry_out, days_ago, keeping, plan, purge_after, with_period
 from segments import put_segment, step_rows
 
 from ranklake.lake.delta.tables import delta_table
@@ -33,6 +34,7 @@ from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan, propose
 from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.subject import subject_of
+from ranklake.retention.grace.cancel import cancel
 from ranklake.retention.removals import unaccounted
 from ranklake.retention.sweep import sweep
 from ranklake.retention.traces.search import search
@@ -91,6 +93,25 @@ def by_retention(tmp_path):
     made = plan(taken.site)
     agree(taken.site, made.name)
     carry_out(taken.site, made.name)
+    sweep(taken.site.lake, taken.spool, "Otto")
+    return taken
+
+
+def in_grace(tmp_path):
+    """Let a date go by its age, and keep its files."""
+    taken = recorded(tmp_path, "steps", step_rows(20, start=DAY))
+    made = plan(taken.site, TODAY, keeping())
+    agree(taken.site, made.name)
+    carry_out(taken.site, made.name, TODAY, keeping())
+    taken.before = {"plan": made.name}
+    sweep(taken.site.lake, taken.spool, "Otto")
+    return taken
+
+
+def purged(tmp_path):
+    """Let a date go by its age, and its files when their grace is over."""
+    taken = in_grace(tmp_path)
+    assert purge_after(taken.site) == (taken.before["plan"],)
     sweep(taken.site.lake, taken.spool, "Otto")
     return taken
 
@@ -262,6 +283,8 @@ TAKEN = {
     "some rows": some_rows,
     "an archive": by_archive,
     "downsampling": by_downsampling,
+    "a grace": in_grace,
+    "a purge": purged,
 }
 
 
@@ -287,5 +310,13 @@ def test_nothing_comes_back(tmp_path, how, way):
     taken.site.balances()
     assert unaccounted(taken.site.lake) == []
     sweep(taken.site.lake, taken.spool, "Otto")
+    if how == "a grace":  # what is kept comes back by its cancellation alone, and once
+        for _ in range(2):
+            cancel(taken.site.lake, taken.before["plan"], "Carla")
+            assert Counter(row["run"] for row in taken.site.rows("steps")) == {"r1": 20, "other": 5}
+            WAYS[way](taken)
+            taken.again()
+        taken.site.balances()
+        assert unaccounted(taken.site.lake) == []
     if taken.values:
         assert search(taken.site.lake, taken.spool, taken.values).found == ()

@@ -10,6 +10,7 @@ import pyarrow as pa
 from archiving import archived, policies_in
 from governed import Site, any_rows
 from packing import pack_up
+from retaining import agree, carry_out, keeping, plan, purge_after
 from segments import put_segment, step_rows
 
 from ranklake.lake.contracts.load import contract
@@ -26,13 +27,16 @@ from ranklake.lake.usage.log import note
 from ranklake.lake.usage.record import Asked
 from ranklake.retention.archive.rehydrate import rehydrate
 from ranklake.retention.archive.rehydration import approve, chosen, propose, write_down
+from ranklake.retention.grace.cancel import cancel
 
 ADA, EMAIL = "ada.lovelace", "ada@analytical.example"
-GRACE = "grace.hopper"
+GRACE, GRACE_MAIL = "grace.hopper", "grace@navy.example"
 START = datetime(2026, 3, 1, tzinfo=UTC)
 VALUES = (ADA, EMAIL)
 AGED = date(2026, 3, 25)
 """A day on which rows of `START` are old enough to be downsampled and archived, and not to be deleted."""
+GRACES = ("graced", "returned", "purged")
+"""Runs of which rows are in their grace, came back, and are gone for good."""
 _RETIRING = (
     "curves: {where: {table: scalars}, downsample: {after_days: 20, interval: 1m}, reason: curves stay}",
     "cold: {where: {table: events}, archive: {after_days: 20, to: TO}, reason: rarely read}",
@@ -51,6 +55,12 @@ def person_rows(site: Site, who: str, mail: str, seed: int) -> None:
     values = {"metric": ["loss"] * 3, "value": [1.0, 2.0, 3.0], "kind": ["gauge"] * 3}
     site.bring(any_rows("scalars", 3, run=run, incarnation=seed + 5, **values), "scalars")
     site.bring(any_rows("events", 2, run=run, incarnation=seed + 6, event=["run.start", "run.end"]), "events")
+    for place, name in enumerate(GRACES, 7):  # what comes of each does `keep`
+        lines = [f"{name}: mail {mail}", f"{name}: mail nobody"]
+        own = {"run": name, "incarnation": seed + place}
+        site.bring(any_rows("logs", 2, message=lines, **own), "logs", **own)
+    spans = {"name": ["forward"] * 2, "kind": ["phase"] * 2, "duration_ns": [1, 2], "span_id": [1, 2]}
+    site.bring(any_rows("spans", 2, run=run, incarnation=seed + 10, **spans), "spans")
     bad = step_rows(6, run=run, incarnation=seed + 3, seed=seed)
     at = bad.schema.get_field_index("step_time_s")
     bad = bad.set_column(at, bad.schema.field(at), pa.array([-1.0] * 3 + [1.0] * 3, pa.float32()))
@@ -61,14 +71,15 @@ def person_rows(site: Site, who: str, mail: str, seed: int) -> None:
 
 def plant(site: Site) -> dict:
     """Plant two people; return the folders beside the lake, by what they are."""
-    for who, mail, seed in ((ADA, EMAIL, 100), (GRACE, "grace@navy.example", 200)):
+    for who, mail, seed in ((ADA, EMAIL, 100), (GRACE, GRACE_MAIL, 200)):
         person_rows(site, who, mail, seed)
     site.bring(step_rows(3, run="other", incarnation=11))
     run_rollups(site.lake)
     retire(site)
+    keep(site)
     merge_small(site.lake, InProcess(), ["steps"], thorough=True)
     pack_up(site.spool, sorted(site.spool.glob("segments/*/logs/*.parquet")))
-    for who, mail in ((ADA, EMAIL), (GRACE, "grace@navy.example")):
+    for who, mail in ((ADA, EMAIL), (GRACE, GRACE_MAIL)):
         _result(site, f"values such as {mail}")
         assert not note(site.lake, Asked(who, None, {"steps": ("loss",)}, {}))
         imports = site.spool / "imports" / f"{len(who):064x}.json"
@@ -94,6 +105,22 @@ def retire(site: Site) -> None:
     propose(site.lake, made, "Petra")
     approve(site.lake, made.name, "Anna")
     rehydrate(site.lake, made.name, "Otto", policies, today=AGED)
+
+
+def keep(site: Site) -> None:
+    """Have rows taken under a grace: some are in it, some came back, some were purged."""
+    for name in reversed(GRACES):
+        rules = [f"{name}: {{where: {{table: logs, run: {name}}}, delete_after_days: 5, reason: short}}"]
+        if name == "graced":
+            rules.append("spans: {where: {table: spans}, delete_after_days: 5, reason: short}")
+        policies = keeping(policies_in(site.folder, *rules))
+        made = plan(site, AGED, policies)
+        agree(site, made.name)
+        carry_out(site, made.name, AGED, policies)
+        if name == "purged":
+            assert purge_after(site) == (made.name,)
+        elif name == "returned":
+            cancel(site.lake, made.name, "Carla")
 
 
 def _streams() -> pa.Table:
@@ -144,4 +171,4 @@ def others(site: Site) -> dict[str, list[str]]:
     return found
 
 
-__all__ = ["ADA", "EMAIL", "GRACE", "VALUES", "others", "plant"]
+__all__ = ["ADA", "EMAIL", "GRACE", "GRACES", "GRACE_MAIL", "VALUES", "others", "plant"]

@@ -113,10 +113,19 @@ _REMOVALS: Final = (
     Column("rows", "That went.", "rows", "{row}", is_number=True),
     Column("bytes", "That went.", "bytes", "By", is_number=True, text=size_text),
     Column("files", "That went.", "files", "{file}", is_number=True),
+    Column("became", "in grace: it can be cancelled; came back: it was; deleted: for good.", "became"),
     Column("one person", "Whether who approved it applied it, too.", "single_operator"),
     Column("lake plan", "Number in ingest_plans.", "plan", is_number=True),
 )
-
+_GRACE: Final = (
+    Column("plan", "The retention plan.", "retention_plan"),
+    Column("until", "When its grace ends, and upkeep deletes what it took.", "kept_until", text=time_text),
+    Column("applied", "When.", "applied", text=time_text),
+    Column("rows", "That a cancellation brings back; 0 where values were masked.", "rows", "{row}", is_number=True),
+    Column("bytes", "That went.", "bytes", "By", is_number=True, text=size_text),
+    Column("files", "That went.", "files", "{file}", is_number=True),
+    Column("lake plan", "Number in ingest_plans.", "plan", is_number=True),
+)
 _ARCHIVES: Final = (
     Column("table", "That the rows were in.", "table"),
     Column("place", "Where they are.", "uri"),
@@ -193,6 +202,11 @@ def _figures(found: Governance) -> Iterator[Figure]:
     if found.rows_held:
         said = "Rows that are older than their rules allow, and stay as holds keep them."
         yield Figure("rows held", found.rows_held, "{row}", said, trail, "")
+    if found.grace.rows:
+        last = max(row["kept_until"] for row in found.grace.rows)
+        said = f"In no table any more; 'ranklake retain cancel' brings them back, the last until {last:%Y-%m-%d}."
+        rows = sum(row["rows"] for row in found.grace.rows)
+        yield Figure("rows in grace", rows, "{row}", said, registers, "")
     files = Source("", "", f"The policies {found.policies}.")
     overdue = found.reviews_overdue
     yield Figure("reviews overdue", overdue, "{rule}", "Rules whose review date has passed.", files, "",
@@ -220,6 +234,8 @@ def _fact_tables(found: Governance) -> Iterator[FactTable]:
                     empty="None holds today.")  # fmt: skip
     yield FactTable("Erasures and their certificates", sourced("erasures", found.erasures), _ERASURES, ["erasure"],
                     "erasures", found.erasures.rows, empty="Nobody asked for one.")  # fmt: skip
+    yield FactTable("What can be cancelled", sourced("grace", found.grace), _GRACE, ["retention_plan"], "grace",
+                    found.grace.rows, empty="Nothing is in its grace.")  # fmt: skip
     yield FactTable("What retention removed", sourced("removals", found.removals), _REMOVALS, ["retention_plan"],
                     "removals", found.removals.rows, empty="Nothing yet.")  # fmt: skip
     yield FactTable("Archives", sourced("archives", found.archives), _ARCHIVES, ["table", "uri", "storage_class"],
