@@ -2,10 +2,9 @@
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import partial
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.delta.commit import files, files_digest
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.plans.plan import Plan, Progress
-    from ranklake.lake.plans.workers import Workers
+    from ranklake.lake.plans.workers import Pending, Workers
     from ranklake.lake.storage.store import Lake
 
 BATCH_PARTITIONS: Final = 256
@@ -47,6 +46,19 @@ class _Work:
     contract: "Contract"
     suite: Suite
     parts: list[Partition]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Tables whose results are written down together, and their scans, where these were begun."""
+
+    work: list[_Work] = field(default_factory=list)
+    scans: "Pending[ScanTask, list[Tally]] | None" = None
+
+    @property
+    def partitions(self) -> int:
+        """Return how many there are to scan."""
+        return sum(len(one.parts) for one in self.work)
 
 
 def run_checks(
@@ -95,37 +107,25 @@ def _check(
     """Check the partitions of some tables that are new, or all."""
     metrics = lake.metrics()
     known = {} if again else standing(lake, list(contracts))
-    work: list[_Work] = []
     unchanged: list[Standing] = []
-    for contract in contracts.values():
-        found = _partitions(lake, contract)
-        if not found:
-            continue
-        suite = compile_suite(contract, metrics, asking.suites.of(contract))
-        new = [part for part in found if not _done(known.get((contract.table, part.day)), suite, part)]
-        unchanged += [known[contract.table, part.day] for part in found if part not in new]
-        if new:
-            work.append(_Work(as_stored(lake, contract), suite, new))
-    parts = [part for one in work for part in one.parts]
-    crew = workers.fitting(expected_cpu_s(parts))
-    run = _Run(lake, uuid.uuid4().hex, datetime.now(UTC), crew, len(parts), progress, asking)
-    results = [result for some in _batches(work, crew) for result in run.check(some)]
+    run = _Run(lake, uuid.uuid4().hex, datetime.now(UTC), workers, progress, asking)
+    try:
+        for contract in contracts.values():
+            found = _partitions(lake, contract)
+            if not found:
+                continue
+            suite = compile_suite(contract, metrics, asking.suites.of(contract))
+            new = [part for part in found if not _done(known.get((contract.table, part.day)), suite, part)]
+            unchanged += [known[contract.table, part.day] for part in found if part not in new]
+            if new:
+                run.add(_Work(as_stored(lake, contract), suite, new), found)
+        results = run.results()
+    except BaseException:
+        run.cancel()
+        raise
     fresh, old = unplaced(lake, asking.suites, run.name, run.when)
     still = tuple(result for one in unchanged for result in one.open)
     return CheckReport(run.name, (*results, *fresh), len(unchanged), (*still, *old))
-
-
-def _batches(work: Sequence[_Work], crew: "Workers") -> "Iterator[list[_Work]]":
-    """Yield tables whose results are written down together: each by itself in this process, else many at a time."""
-    most = 1 if isinstance(crew, InProcess) else BATCH_PARTITIONS
-    some: list[_Work] = []
-    for one in work:
-        some.append(one)
-        if sum(len(each.parts) for each in some) >= most:
-            yield some
-            some = []
-    if some:
-        yield some
 
 
 def _partitions(lake: "Lake", contract: "Contract") -> list[Partition]:
@@ -153,25 +153,84 @@ class _Run:
         lake: "Lake",
         name: str,
         when: datetime,
-        crew: "Workers",
-        total: int,
+        workers: "Workers",
         progress: "Progress | None",
         asking: Asking,
     ) -> None:
-        self.lake, self.name, self.when, self._crew, self._asking = lake, name, when, crew, asking
-        self._done, self._total, self._progress = 0, total, progress
+        self.lake, self.name, self.when, self._workers, self._asking = lake, name, when, workers, asking
+        self._work: list[_Work] = []
+        self._ahead = _Batch()
+        self._done, self._total, self._progress = 0, 0, progress
         self._neighbours = Neighbours(lake, when)
 
-    def check(self, some: Sequence[_Work]) -> list[CheckResult]:
-        """Scan the partitions of tables, and commit what came of them; return the results."""
-        tables = [one.contract.table for one in some]
-        days = tuple(part.day for one in some for part in one.parts)
+    def add(self, one: _Work, found: Sequence[Partition]) -> None:
+        """Take a table and what is to be checked of its partitions; a cluster that pays begins to scan them."""
+        self._neighbours.has(one.contract.table, {part.day: part.rows for part in found})
+        self._work.append(one)
+        self._total += len(one.parts)
+        if not isinstance(self._crew(), InProcess):
+            self._begin_ahead()
+
+    def _crew(self) -> "Workers":
+        """Return who is to scan what was found so far."""
+        return self._workers.fitting(expected_cpu_s([part for one in self._work for part in one.parts]))
+
+    def _begin_ahead(self) -> None:
+        """Begin to scan what the first batch has room for."""
+        for one in self._work[len(self._ahead.work) :]:
+            if self._ahead.partitions >= BATCH_PARTITIONS:
+                return
+            self._begin(self._ahead, one)
+
+    def results(self) -> list[CheckResult]:
+        """Check all that was added; return the results."""
+        return [result for batch in self._batches() for result in self._check(batch)]
+
+    def cancel(self) -> None:
+        """Have no more scans begun."""
+        if self._ahead.scans is not None:
+            self._ahead.scans.cancel()
+
+    def _batches(self) -> "Iterator[_Batch]":
+        """Yield tables whose results are written down together: each by itself in this process, else many at a time."""
+        crew = self._crew()
+        most = 1 if isinstance(crew, InProcess) else BATCH_PARTITIONS
+        batch = self._ahead
+        for one in self._work[len(batch.work) :]:
+            if batch.partitions >= most:
+                yield batch
+                batch = _Batch()
+            self._begin(batch, one)
+        if batch.work:
+            yield batch
+
+    def _begin(self, batch: _Batch, one: _Work) -> None:
+        """Begin to scan a table's partitions with those of a batch; in this process they wait for who asks."""
+        one.parts.sort(key=lambda part: -part.rows)  # the longest first, so that none is left over at the end
+        crew = self._crew()
+        work = partial(scan_partition, lake=self.lake) if isinstance(crew, InProcess) else scan_partition
+        rows = fitting_rows(crew.room().bytes_each)
+        tasks = [
+            ScanTask(self.lake.address, self.lake.storage, one.contract, one.suite, part.slim(), rows)
+            for part in one.parts
+        ]
+        urgency = one.parts[0].rows
+        if batch.scans is None:
+            batch.scans = crew.begin(work, tasks, urgency)
+        else:
+            batch.scans.more(tasks, urgency)
+        batch.work.append(one)
+
+    def _check(self, batch: _Batch) -> list[CheckResult]:
+        """Wait for the scans of tables' partitions, and commit what came of them; return the results."""
+        tables = [one.contract.table for one in batch.work]
+        days = tuple(part.day for one in batch.work for part in one.parts)
         alone = len(tables) == 1
         detail = "" if alone else f"{counted(len(tables), 'table')}, {counted(len(days), 'partition')}"
         unit = Unit("check", tables[0] if alone else "", days, detail, reads=tuple(tables))
-        found = iter(carry_out(unit, partial(self._scanned, some)))
+        found = iter(carry_out(unit, partial(self._scanned, batch)))
         moved, quiet = list[CheckResult](), list[CheckResult]()
-        for one in some:
+        for one in batch.work:
             taken, stayed = self._judged(one, [(part, next(found)) for part in one.parts])
             moved += taken
             quiet += stayed
@@ -179,15 +238,8 @@ class _Run:
         place = {table: number for number, table in enumerate(tables)}
         return sorted([*moved, *quiet], key=lambda result: (place[result.table], result.partition_date))
 
-    def _scanned(self, some: Sequence[_Work]) -> list[list[Tally]]:
+    def _scanned(self, batch: _Batch) -> Sequence[list[Tally]]:
         """Return the tallies of each partition, in order."""
-        work = partial(scan_partition, lake=self.lake) if isinstance(self._crew, InProcess) else scan_partition
-        rows = fitting_rows(self._crew.room().bytes_each)
-        tasks = [
-            ScanTask(self.lake.address, self.lake.storage, one.contract, one.suite, part.slim(), rows)
-            for one in some
-            for part in one.parts
-        ]
         before = self._done
         if self._progress is not None:
             self._progress(before, self._total)
@@ -197,11 +249,8 @@ class _Run:
             if self._progress is not None:
                 self._progress(self._done, self._total)
 
-        # the longest first, so that none is left over at the end
-        order = sorted(range(len(tasks)), key=lambda index: -tasks[index].part.rows)
         try:
-            found = self._crew.run(work, [tasks[index] for index in order], tell)
-            return [tallies for _, tallies in sorted(zip(order, found, strict=True), key=itemgetter(0))]
+            return batch.scans.results(tell) if batch.scans is not None else []
         except BaseException:
             self._done = before  # for another try
             raise
@@ -213,7 +262,8 @@ class _Run:
 
         Returns the results that were committed with that, and those of the other partitions, which were not yet.
         """
-        for part, tallies in sorted(found, key=lambda one: one[0].day):
+        found = sorted(found, key=lambda one: one[0].day)
+        for part, tallies in found:
             judge_watched(work.contract, work.suite, part, tallies, self._neighbours)
             self._asking.judge(work.contract, work.suite, part, tallies)
         dirty = [(part, tallies) for part, tallies in found if _must_lose_rows(work.suite, tallies)]

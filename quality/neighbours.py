@@ -47,7 +47,7 @@ class Neighbours:
         self.known = cache(self._known)
         self.newest = cache(self._newest)
         self.recorded = cache(self._recorded)
-        self._volumes = cache(self._volumes_of)
+        self._volumes: dict[str, Mapping[date, int]] = {}
         self._memory: dict[tuple[str, str], Measured] | None = None
 
     def at(self, now: datetime) -> "Neighbours":
@@ -65,7 +65,7 @@ class Neighbours:
             part.day,
             self._now_us,
             rows=part.rows,
-            volumes=self._volumes(contract.table) if check.kind == "volume" else {},
+            volumes=self._volumes_of(contract.table) if check.kind == "volume" else {},
             classified_statistics=_classified_statistics(contract, part.files) if check.kind == "protected" else (),
             earlier=self._earlier(contract.table, check.id, part.day) if remembers else {},
             worlds=self.worlds,
@@ -73,6 +73,10 @@ class Neighbours:
             newest=self.newest,
             recorded=self.recorded,
         )
+
+    def has(self, table: str, volumes: Mapping[date, int]) -> None:
+        """Take the rows of each date of a table from who has looked at its log already."""
+        self._volumes[table] = volumes
 
     def remember(self, table: str, check_id: str, day: date, measured: Mapping[str, float]) -> None:
         """Keep what a check measured for those of later dates in the same call."""
@@ -136,12 +140,13 @@ class Neighbours:
         told = zip(found["table"].to_pylist(), found["run"].to_pylist(), _micros(found["ts_max_max"]), strict=True)
         return {(table, run): newest for table, run, newest in told if newest is not None}
 
-    def _volumes_of(self, table: str) -> dict[date, int]:
-        handle = latest(self._lake, table)
-        if handle is None:
-            return {}
-        found = files(handle).group_by(["date"]).aggregate([("num_records", "sum")])
-        return dict(zip(found["date"].to_pylist(), found["num_records_sum"].to_pylist(), strict=True))
+    def _volumes_of(self, table: str) -> Mapping[date, int]:
+        if table not in self._volumes:
+            handle = latest(self._lake, table)
+            live = None if handle is None else files(handle).group_by(["date"]).aggregate([("num_records", "sum")])
+            days, rows = ([], []) if live is None else (live[name].to_pylist() for name in ("date", "num_records_sum"))
+            self.has(table, dict(zip(days, rows, strict=True)))
+        return self._volumes[table]
 
 
 def _micros_of(when: datetime) -> int:

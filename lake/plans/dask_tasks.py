@@ -72,7 +72,7 @@ class OnDask:
         self._compare()
         return Begun(self.client, work, list(tasks), urgency)
 
-    def wait(self, pending: Sequence[Pending[Any]]) -> None:
+    def wait(self, pending: Sequence[Pending[Any, Any]]) -> None:
         """Wait until one of those that were begun here has ended, in whatever way."""
         begun = [one for one in pending if isinstance(one, Begun)]
         for _ in _ended(self.client, [future for one in begun for future in one.futures]):
@@ -99,16 +99,23 @@ class Begun(Generic[Task, Result]):
     is_put_off: Final = False
 
     def __init__(self, client: Any, work: Callable[[Task], Result], tasks: list[Task], urgency: int) -> None:  # noqa: ANN401 - distributed ships no types
-        self._client, self._work, self._tasks, self._urgency = client, work, tasks, urgency
-        self.futures = self._submitted()
+        self._client, self._work = client, work
+        self._groups: list[tuple[Sequence[Task], int]] = []
+        self.futures: list[Any] = []
+        self.more(tasks, urgency)
 
-    def _submitted(self) -> list[Any]:
+    def more(self, tasks: Sequence[Task], urgency: int = 0) -> None:
+        """Submit further tasks. Raises `ClusterLostError` where the scheduler is gone."""
+        self._groups.append((tasks, urgency))
+        self.futures += self._submitted(tasks, urgency)
+
+    def _submitted(self, tasks: Sequence[Task], urgency: int) -> list[Any]:
         # Each column of a table would be a message of its own, which costs the scheduler more than the task itself.
-        sealed = [pickle.dumps(task) for task in self._tasks]
+        sealed = [pickle.dumps(task) for task in tasks]
         if self._client.status == "closed":
             raise _lost()
         # No retries of a task that fails: an outage is for whoever runs the whole, a mistake stays one.
-        return list(self._client.map(partial(_opened, self._work), sealed, pure=False, priority=self._urgency))
+        return list(self._client.map(partial(_opened, self._work), sealed, pure=False, priority=urgency))
 
     @property
     def is_done(self) -> bool:
@@ -126,7 +133,7 @@ class Begun(Generic[Task, Result]):
     ) -> list[Result]:
         """Return results in the order of the tasks; parameters and errors as for `OnDask.run`."""
         if not self.futures:  # another try
-            self.futures = self._submitted()
+            self.futures = [one for tasks, urgency in self._groups for one in self._submitted(tasks, urgency)]
         try:
             return self._gathered(done, lost)
         except BaseException:
@@ -152,7 +159,7 @@ class Begun(Generic[Task, Result]):
             if done:
                 done()
         found = iter(self._client.gather([future for future in futures if future.key not in dead]))
-        pairs = zip(futures, self._tasks, strict=True)
+        pairs = zip(futures, (task for tasks, _ in self._groups for task in tasks), strict=True)
         return [lost(task) if lost is not None and future.key in dead else next(found) for future, task in pairs]
 
 

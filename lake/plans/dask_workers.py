@@ -46,11 +46,11 @@ class OnDemand:
         """Return what the cluster has."""
         return self._start().room()
 
-    def begin(self, work: Callable[[Task], Result], tasks: Sequence[Task], urgency: int = 0) -> Pending[Result]:
+    def begin(self, work: Callable[[Task], Result], tasks: Sequence[Task], urgency: int = 0) -> Pending[Task, Result]:
         """Submit tasks to the cluster."""
         return self._start().begin(work, tasks, urgency)
 
-    def wait(self, pending: Sequence[Pending[Any]]) -> None:
+    def wait(self, pending: Sequence[Pending[Any, Any]]) -> None:
         """Wait for the cluster, which begins nothing that is not worth it."""
         self._start().wait(pending)
 

@@ -13,6 +13,7 @@ from ranklake.errors import RanklakeError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+Task_contra = TypeVar("Task_contra", contravariant=True)
 Result_co = TypeVar("Result_co", covariant=True)
 
 
@@ -47,7 +48,7 @@ ONE: Final = Room(1, 2 * 2**30)
 """What a process has that is given no limit."""
 
 
-class Pending(Protocol[Result_co]):
+class Pending(Protocol[Task_contra, Result_co]):
     """Tasks that were begun, or are when somebody asks for what came of them."""
 
     @property
@@ -58,8 +59,14 @@ class Pending(Protocol[Result_co]):
     def is_put_off(self) -> bool:
         """Whether they begin, in this process, only when `results` is asked for."""
 
-    def results(self) -> Sequence[Result_co]:
-        """Return results in the order of the tasks, or raise the first error; asked again, it begins them anew then."""
+    def more(self, tasks: Sequence[Task_contra], urgency: int = 0) -> None:
+        """Begin further tasks, whose results come after those of the others."""
+
+    def results(self, done: Callable[[], None] | None = None) -> Sequence[Result_co]:
+        """Return results in the order of the tasks, calling `done` after each, or raise the first error.
+
+        Asked again after an error, it begins them anew.
+        """
 
     def cancel(self) -> None:
         """Have no more of them begun: nobody wants the results."""
@@ -74,10 +81,10 @@ class Workers(Protocol):
     def room(self) -> Room:
         """Return what there is for tasks now; more or less may be there later."""
 
-    def begin(self, work: Callable[[Task], Result], tasks: Sequence[Task], urgency: int = 0) -> Pending[Result]:
+    def begin(self, work: Callable[[Task], Result], tasks: Sequence[Task], urgency: int = 0) -> Pending[Task, Result]:
         """Begin tasks and go on; of those that wait for a worker the more urgent come first."""
 
-    def wait(self, pending: Sequence[Pending[Any]]) -> None:
+    def wait(self, pending: Sequence[Pending[Any, Any]]) -> None:
         """Wait until one of those that it began has ended; at once where none is under way."""
 
     def run(
@@ -93,13 +100,24 @@ class Workers(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Later(Generic[Result]):
+class Later(Generic[Task, Result]):
     """Tasks that are carried out when somebody asks for what came of them."""
 
-    results: Callable[[], Sequence[Result]]
-    is_done: bool = False
-    is_put_off: bool = True
+    is_done: Final = False
+    is_put_off: Final = True
+
+    def __init__(self, run: Callable[[Sequence[Task], Callable[[], None] | None], list[Result]]) -> None:
+        self._run = run
+        self._tasks: list[Task] = []
+
+    def more(self, tasks: Sequence[Task], urgency: int = 0) -> None:
+        """Put further tasks off."""
+        del urgency
+        self._tasks += tasks
+
+    def results(self, done: Callable[[], None] | None = None) -> list[Result]:
+        """Carry all of them out, in order."""
+        return self._run(self._tasks, done)
 
     def cancel(self) -> None:
         """Do nothing: none was begun."""
@@ -117,12 +135,13 @@ class OneByOne(ABC):
         """Return room for one."""
         return ONE
 
-    def begin(self, work: Callable[[Task], Result], tasks: Sequence[Task], urgency: int = 0) -> Pending[Result]:
+    def begin(self, work: Callable[[Task], Result], tasks: Sequence[Task], urgency: int = 0) -> Pending[Task, Result]:
         """Put the tasks off until their results are asked for."""
-        del urgency
-        return Later(partial(self.run, work, tasks))
+        found = Later[Task, Result](partial(self.run, work))
+        found.more(tasks, urgency)
+        return found
 
-    def wait(self, pending: Sequence[Pending[Any]]) -> None:
+    def wait(self, pending: Sequence[Pending[Any, Any]]) -> None:
         """Return at once: nothing is under way."""
         del pending
 

@@ -71,7 +71,7 @@ class Work:
         self._crew = crew
         self._left: list[DaysTask | RunsTask] = []
         self._current: list[DaysTask | RunsTask] = []
-        self.pending: Pending[Computed] | None = None
+        self.pending: Pending[DaysTask | RunsTask, Computed] | None = None
 
     @property
     def is_finished(self) -> bool:

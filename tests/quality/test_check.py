@@ -320,3 +320,29 @@ def test_results_of_a_batch_on_workers_are_one_commit(site):
     assert list(dict.fromkeys(one.table for one in report.results)) == ["runs", "steps"]
     history = delta_table(site.lake, "quality_results").history()
     assert sum(one["operation"] == "WRITE" for one in history) == 1
+
+
+def test_scans_begin_before_all_tables_are_looked_at_and_none_stays_if_one_cannot_be(site):
+    """To open a table's log takes as long as a small scan: workers need not wait for all of them."""
+
+    class Scans:
+        is_cancelled = False
+
+        def cancel(self):
+            self.is_cancelled = True
+
+    class Eager(Others):
+        def begin(self, work, tasks, urgency=0):
+            del work, urgency
+            self.sent += tasks
+            return scans
+
+    site.bring(step_rows(10))
+    site.bring(any_rows("runs", 2), "runs")
+    last = max((site.folder / "lake/tables/steps/_delta_log").glob("*.json"))
+    last.write_text("{")
+    crew, scans = Eager(), Scans()
+    with pytest.raises(LakeError, match="steps cannot be opened"):
+        run_checks(Lake.open(site.lake.uri), workers=crew)
+    assert [task.contract.table for task in crew.sent] == ["runs"]
+    assert scans.is_cancelled
