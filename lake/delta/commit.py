@@ -24,7 +24,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.delta.data_file import DataFile
 from ranklake.lake.delta.parquet import write_partition
 from ranklake.lake.delta.paths import DATA_PATH
-from ranklake.lake.delta.tables import asking, ensure_table
+from ranklake.lake.delta.tables import asking, ensure_table, keep
 from ranklake.lake.storage.reachability import LakeError, unreachable
 
 if TYPE_CHECKING:
@@ -283,6 +283,7 @@ def replace_files(
     swap(table, number_of(table) + 1, add=new, remove=files(table, partitions), metadata=metadata)
     with asking(table):
         table.update_incremental()  # a write transaction leaves its handle at the version that was read
+    keep(lake, contract.table, table)
     return table.version()
 
 

@@ -134,6 +134,11 @@ def latest(lake: "Lake", name: str) -> DeltaTable | None:
     return handle
 
 
+def keep(lake: "Lake", name: str, handle: DeltaTable) -> None:
+    """Give `latest` a handle that is up to date, and that nobody uses any more."""
+    lake.opened[name] = (handle, _mark(lake, name, handle.version()))
+
+
 def _mark(lake: "Lake", name: str, version: int) -> tuple[object, ...] | None:
     """Return what tells a commit's file from one of the same name in a table made anew; None where it is gone."""
     try:

@@ -25,6 +25,7 @@ from ranklake.lake.rollups.own import OwnRollupError
 from ranklake.lake.rollups.work import Work
 
 if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
     from ranklake.lake.plans.workers import Workers
     from ranklake.lake.storage.store import Lake
 
@@ -107,6 +108,7 @@ class _Round:
         self._tables, self._lineage, self._crew, self._full = tables, lineage, crew, full
         self._began: dict[str, float] = {}
         self._ahead: list[str] = []
+        self._unmade: list[Contract] = []
         self.failed: OwnRollupError | None = None
 
     def bring_up_to_date(
@@ -148,18 +150,34 @@ class _Round:
     def _next(self, current: Sequence[Work]) -> Work:
         """Return the most urgent of those that ended, else of those that this process computes; or wait for one.
 
-        While workers are at it, the logs of tables that later rollups read are looked at: these begin sooner then.
+        What else there is to do is done while workers are at it, which then wait less for the driver.
         """
 
         def rank(work: Work) -> tuple[bool, bool, int]:
             return not work.is_done, not work.is_put_off, -work.urgency
 
-        while self._ahead and not any(work.is_done or work.is_put_off for work in current):
-            with suppress(RanklakeError):  # said where it is read: others go on till then
-                self._tables.snapshot(self._ahead.pop(0))
-        if not any(work.is_done or work.is_put_off for work in current):
+        def is_next() -> bool:
+            return any(work.is_done or work.is_put_off for work in current)
+
+        while not is_next() and self._prepared():
+            pass
+        if not is_next():
             self._crew.wait([work.pending for work in current if work.pending is not None])
         return min(current, key=rank)
+
+    def _prepared(self) -> bool:
+        """Make a table that workers compute, or look at the log of one that later rollups read; False if none is left.
+
+        A table that is made here stays empty where nothing comes of what workers compute.
+        """
+        with suppress(RanklakeError):  # said where it is written or read: others go on till then
+            if self._unmade:
+                ensure_table(self._tables.lake, self._unmade.pop(0))
+            elif self._ahead:
+                self._tables.snapshot(self._ahead.pop(0))
+            else:
+                return False
+        return True
 
     def _begun(self, rollup: Rollup, urgency: int) -> Work:
         self._began[rollup.name] = time.monotonic()
@@ -177,6 +195,8 @@ class _Round:
             work.begin_days(due_days(rollup, inputs, output, state, tables.retired), tables.kept_back)
         elif changed_inputs(rollup, inputs, output, state, tables.retired) is not None:
             work.begin_runs(state, tables.retired, kept_back=tables.kept_back)
+        if output.version == ABSENT and work.pending is not None:
+            self._unmade.append(rollup.contract)
         return work
 
     def _ended(self, work: Work) -> RollupResult:

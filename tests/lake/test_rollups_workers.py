@@ -9,6 +9,7 @@ import pytest
 from lake_fixtures import copied
 from rollup_inputs import NOON, append, bring, run_of, state
 
+from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.workers import Later, OneByOne, Room
@@ -187,3 +188,21 @@ def test_logs_are_looked_at_while_workers_compute(two_days, tmp_path, monkeypatc
     late = [name for name, is_late in looked if name in facts and is_late]
     assert late == ["pools"]
     assert all(looked.count((name, False)) == 1 for name in facts)
+
+
+def test_tables_are_made_while_workers_compute(two_days, tmp_path):
+    """To make a table takes as long as the commit that fills it, for which later rollups wait."""
+
+    class Looking(Backwards):
+        missing = None
+
+        def wait(self, pending):
+            if self.missing is None:
+                self.missing = [name for name in self.begun if delta_table(lake, name) is None]
+            super().wait(pending)
+
+    crew = Looking()
+    lake = copied(two_days[0], tmp_path)
+    run_rollups(lake, workers=crew)
+    assert crew.missing == []
+    assert state(lake, ROLLUPS) == two_days[1]
