@@ -12,6 +12,7 @@
         where: {steps: "rank = 0"}           rows of one table besides, in SQL
         groups: {runs: {by: [team, cluster], least: 5, of: user}}   no combination that fewer people share
         until: 2027-06-30                    the last day on which it may be used
+        teams: [vision, speech]              rows of these teams, and of their runs, alone
 
 What a role does not name is not there for it, neither tables nor columns. Masks are written as
 `ranklake.masking.masks` says. Conditions are the operator's: they are evaluated on the tables as they are, with
@@ -36,7 +37,7 @@ from ranklake.masking.masks import NULLIFY, Mask, MaskError
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Column, Contract
 
-_KEYS: Final = ("classes", "tables", "runs", "where", "masked", "masks", "groups", "until")
+_KEYS: Final = ("classes", "tables", "runs", "where", "masked", "masks", "groups", "until", "teams")
 _GROUP_KEYS: Final = ("by", "least", "of")
 _Masks = tuple[Mapping[str, Mask], Mapping[tuple[str, int], Mask]]
 
@@ -94,9 +95,19 @@ def _role(place: str, name: str, body: object, contracts: Mapping[str, "Contract
     if until is not None and (not isinstance(until, date) or isinstance(until, datetime)):
         raise RoleError("until is no day", where=place, mend="write until: 2027-06-30")
     masks = class_masks, column_masks
-    role = Role(name, classes, tables, MappingProxyType(where), runs, masked, *masks, until=until)
+    teams = _teams(place, body)
+    role = Role(name, classes, tables, MappingProxyType(where), runs, masked, *masks, until=until, teams=teams)
     _refuse_half(place, role, contracts)
+    _refuse_of_no_team(place, role, contracts)
     return replace(role, groups=_groups(place, role, body.get("groups", {}), contracts))
+
+
+def _teams(place: str, body: Mapping[Any, Any]) -> frozenset[str]:
+    """Return the teams that a role is bound to; none that is said would be all teams."""
+    said = body.get("teams")
+    if "teams" in body and (not isinstance(said, list) or not said or not all(_is_text(one) and one for one in said)):
+        raise RoleError("teams is no list of names", where=place, mend="write teams: [vision], or leave it out for all")
+    return frozenset(said or ())
 
 
 def _groups(place: str, role: Role, said: object, contracts: Mapping[str, "Contract"]) -> Mapping[str, Groups]:
@@ -193,6 +204,14 @@ def _refuse_half(place: str, role: Role, contracts: Mapping[str, "Contract"]) ->
         what = f"{by_run[0]} is restricted by run, and {open_[0]} tells of all runs"
         mend = f'write the condition under runs:, or where: {{{open_[0]}: "true"}} if that is meant'
         raise RoleError(what, where=place, mend=mend)
+
+
+def _refuse_of_no_team(place: str, role: Role, contracts: Mapping[str, "Contract"]) -> None:
+    """Raise `RoleError` where a role is bound to teams, and sees a table whose rows are of none."""
+    open_ = sorted(table for table in role.tables if role.by_team(contracts[table]) == "false")
+    if open_:
+        mend = f'write where: {{{open_[0]}: "true"}} if rows of all teams are meant, or take it out of tables'
+        raise RoleError(f"rows of {open_[0]} name neither team nor run", where=place, mend=mend)
 
 
 def _names(place: str, noun: str, said: Any, known: Any) -> frozenset[str]:  # noqa: ANN401 - whatever YAML gives

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.query.groups import Groups
+from ranklake.lake.query.teams import of_teams
 from ranklake.masking.masks import NULLIFY, Mask, default_mask
 
 if TYPE_CHECKING:
@@ -87,6 +88,9 @@ class Role:
         Tables of which it sees no group that fewer share, by table.
     until
         The last day on which it may be used; None for no end.
+    teams
+        Teams whose rows alone it sees (`ranklake.lake.query.teams`); none: those of all. Of a table whose rows are of
+        no team it sees those that `where` says, if it says any.
     """
 
     name: str
@@ -99,12 +103,13 @@ class Role:
     column_masks: Mapping[tuple[str, int], Mask] = field(default_factory=lambda: _NO_COLUMNS)
     groups: Mapping[str, Groups] = field(default_factory=lambda: _NO_GROUPS)
     until: date | None = None
+    teams: frozenset[str] = frozenset()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what another process needs to have it, too: read-only mappings do not travel."""
         masks = dict(self.class_masks), dict(self.column_masks)
         facts = self.name, self.classes, self.tables, dict(self.where), self.runs, self.masked, *masks
-        return _arrived, (*facts, dict(self.groups), self.until)
+        return _arrived, (*facts, dict(self.groups), self.until, self.teams)
 
     def refuse_ended(self, today: date) -> None:
         """Raise `RoleError` where its time is over."""
@@ -125,7 +130,7 @@ class Role:
         return [self._sight(contract, column) for column in contract.columns]
 
     def _sight(self, contract: "Contract", column: "Column") -> Sight:
-        if self.runs and column.name in _OTHER_RUNS:
+        if (self.runs or self.teams) and column.name in _OTHER_RUNS:
             return Sight(column, None, is_hidden=True, why="names runs that the role may not see")
         mask, why = self._mask(contract, column)
         if mask is None:
@@ -157,8 +162,19 @@ class Role:
 
     def conditions(self, contract: "Contract") -> list[str]:
         """Return what rows of a table must meet."""
+        by_team = self.by_team(contract)
+        return [*self.own_conditions(contract), *([by_team] if by_team else [])]
+
+    def own_conditions(self, contract: "Contract") -> list[str]:
+        """Return what its file says that rows of a table must meet, whichever teams they are of."""
         said = [self.where.get(contract.table, ""), self.runs if "run" in contract else ""]
         return [one for one in said if one]
+
+    def by_team(self, contract: "Contract") -> str:
+        """Return what rows of a table must meet to be of its teams; empty for nothing."""
+        if not self.teams:
+            return ""
+        return of_teams(self.teams, contract) or ("" if self.where.get(contract.table) else "false")
 
     def words(self, contracts: Iterable["Contract"]) -> set[str]:
         """Return the words, in lower case, of the conditions of some tables: columns and tables among them."""
@@ -176,6 +192,7 @@ def _arrived(  # noqa: PLR0913, PLR0917 - all that a role says
     column_masks: dict[tuple[str, int], Mask],
     groups: dict[str, Groups],
     until: date | None,
+    teams: frozenset[str],
 ) -> Role:
     frozen = MappingProxyType(where), runs, masked, MappingProxyType(class_masks), MappingProxyType(column_masks)
-    return Role(name, classes, tables, *frozen, MappingProxyType(groups), until)
+    return Role(name, classes, tables, *frozen, MappingProxyType(groups), until, teams)

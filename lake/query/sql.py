@@ -261,6 +261,10 @@ def _refuse_of(role: Role | None, as_of: Moment) -> None:
     if role.groups and as_of:
         what = f"role {role.name} sees groups, and two versions of a table tell who came between them"
         raise QueryError(what, where="--as-of", mend="ask of now")
+    moment = AsOf.parse(as_of)
+    if role.teams and (moment.version is not None or moment.versions):
+        what = f"role {role.name} sees rows of its teams, and whose a run was is told of a time, not of one table"
+        raise QueryError(what, where="--as-of", mend="give a time: 2026-03-01T12:00:00Z")
 
 
 @contextmanager

@@ -24,7 +24,7 @@ class Difference:
     role
         Which.
     what
-        A table, ``table.column``, or ``rows of table``; empty for the role as a whole.
+        A table, ``table.column``, ``rows of table``, or ``teams``; empty for the role as a whole.
     old, new
         How it was and is seen.
     sees
@@ -55,9 +55,20 @@ def differences(
         elif name not in old:
             found.append(Difference(name, "", "no role", "a new one", MORE))
         else:
+            found.extend(_of_teams(old[name], new[name]))
             for contract in contracts.values():
                 found.extend(_of_table(view(old[name], contract), view(new[name], contract)))
     return found
+
+
+def _of_teams(old: "Role", new: "Role") -> Iterator[Difference]:
+    """Yield what the teams of a role change of the rows that it sees, whichever table they are of."""
+    if old.teams == new.teams:
+        return
+    more = not new.teams or (bool(old.teams) and old.teams < new.teams)
+    less = not old.teams or (bool(new.teams) and new.teams < old.teams)
+    said = [", ".join(sorted(one.teams)) or "all" for one in (old, new)]
+    yield Difference(old.name, "teams", said[0], said[1], MORE if more else LESS if less else OTHER)
 
 
 def _of_table(old: View, new: View) -> Iterator[Difference]:
@@ -67,9 +78,9 @@ def _of_table(old: View, new: View) -> Iterator[Difference]:
             old.role, old.table, words[old.is_seen], words[new.is_seen], _compared(old.is_seen, new.is_seen)
         )
         return
-    if old.rows != new.rows:
-        said = [" AND ".join(one.rows) or "all" for one in (old, new)]
-        sees = OTHER if old.rows and new.rows else _compared(not old.rows, not new.rows)
+    if old.own_rows != new.own_rows:
+        said = [" AND ".join(one.own_rows) or "all" for one in (old, new)]
+        sees = OTHER if old.own_rows and new.own_rows else _compared(not old.own_rows, not new.own_rows)
         yield Difference(old.role, f"rows of {old.table}", said[0], said[1], sees)
     for before, after in zip(old.sights, new.sights, strict=True):
         if before.said != after.said:

@@ -18,8 +18,10 @@ class View:
         Names.
     is_seen
         Whether the role may ask the table at all.
-    rows
-        Conditions in SQL that rows meet, all of them; none: all rows are seen.
+    own_rows
+        Conditions in SQL that rows meet, all of them, and the least size of their groups.
+    by_team
+        What rows meet besides to be of the role's teams; empty for nothing.
     sights
         How each column is seen; empty where the table is not.
     """
@@ -27,8 +29,14 @@ class View:
     role: str
     table: str
     is_seen: bool
-    rows: tuple[str, ...]
+    own_rows: tuple[str, ...]
+    by_team: str
     sights: tuple["Sight", ...]
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """What rows meet, all of it; none: all rows are seen."""
+        return (*self.own_rows, *([self.by_team] if self.by_team else []))
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -48,11 +56,15 @@ class View:
 def view(role: "Role", contract: "Contract") -> View:
     """Return a role's view of a table."""
     if not role.sees(contract.table):
-        return View(role.name, contract.table, is_seen=False, rows=(), sights=())
+        return View(role.name, contract.table, is_seen=False, own_rows=(), by_team="", sights=())
     return View(
         role.name,
         contract.table,
         is_seen=True,
-        rows=(*role.conditions(contract), *([groups.said] if (groups := role.groups.get(contract.table)) else [])),
+        own_rows=(
+            *role.own_conditions(contract),
+            *([groups.said] if (groups := role.groups.get(contract.table)) else []),
+        ),
+        by_team=role.by_team(contract),
         sights=tuple(role.sights(contract)),
     )

@@ -39,7 +39,7 @@ class Compliance:
     unmasked
         How many pairs of a role and a classified column there are in which its values are seen as they are.
     grants
-        By role: how many are in force, how often and when last they were used. No names.
+        By role: the teams whose rows it sees, how many are in force, how often and when last they were used. No names.
     trail, anchors
         The audit trail; the places of its heads, and how many rows the last head there covers.
     keys, places
@@ -74,7 +74,7 @@ def compliance(
     contracts = lake.contracts()
     rows = tuple(_columns(contracts, roles))
     access, known = accesses(lake), register(lake)
-    grants = tuple(_grants(sorted({*roles, *(one.role for one in known.values())}), access))
+    grants = tuple(_grants(sorted({*roles, *(one.role for one in known.values())}), roles, access))
     anchors = tuple(_anchors(lake))
     needs = [
         Need(
@@ -117,17 +117,22 @@ def _columns(contracts: "Mapping[str, Contract]", roles: "Mapping[str, Role]") -
                 yield {"about": about, "class": column.class_, "mask": column.mask or "by class", **seen}
 
 
-def _grants(roles: list[str], access: list[Access]) -> Iterator[Row]:
-    for role in roles:
+def _grants(names: list[str], roles: "Mapping[str, Role]", access: list[Access]) -> Iterator[Row]:
+    for role in names:
         mine = [one for one in access if one.grant.role == role]
         yield {
             "role": role,
+            "teams": _teams(roles[role]) if role in roles else "the role is gone",
             "grants": len(mine),
             "queries": sum(one.queries for one in mine),
             "last_used": max((one.last_used for one in mine if one.last_used is not None), default=None),
             "next_end": min((one.grant.until for one in mine), default=None),
             "to_review": sum(bool(one.remarks) for one in mine),
         }
+
+
+def _teams(role: "Role") -> str:
+    return ", ".join(sorted(role.teams)) or "all"
 
 
 def _anchors(lake: "Lake") -> Iterator[Row]:

@@ -33,7 +33,8 @@ class Activity:
     rule, period_days, purpose, basis
         The rule for rows that no other rule is about: its period (None: not deleted by time), why, on what grounds.
     recipients
-        Roles that may ask the table, and what of those columns each sees as it is, masked, or not at all.
+        Roles that may ask the table, and what of those columns each sees as it is, masked, or not at all; and whose
+        rows, where it is bound to teams.
     """
 
     table: str
@@ -84,6 +85,7 @@ def _activity(contract: "Contract", policies: "Policies", roles: "Mapping[str, R
 def _seen(role: "Role", contract: "Contract") -> Iterator[tuple[str, tuple[str, ...]]]:
     sights = [one for one in role.sights(contract) if one.column.class_ in CLASSIFIED]
     said = {
+        "rows of": sorted(role.teams),
         "seen": [one.column.name for one in sights if one.said == "seen"],
         "masked": [f"{one.column.name} ({one.said})" for one in sights if one.said not in {"seen", "hidden"}],
         "hidden": [one.column.name for one in sights if one.said == "hidden"],

@@ -92,7 +92,7 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     },
     "subjects": {"contracts", "delta", "governance", "storage"},
     "query": {"archives", "contracts", "delta", "storage", "subjects"},
-    "roles": {"contracts", "query"},
+    "roles": {"contracts", "query", "storage"},
     "grants": {"audit", "contracts", "delta", "governance", "storage", "usage"},
     "shares": {"audit", "contracts", "delta", "governance", "plans", "query", "storage"},
     "migrations": {"audit", "contracts", "delta", "governance", "plans", "query", "storage", "usage"},

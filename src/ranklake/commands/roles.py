@@ -16,6 +16,7 @@ from ranklake.lake.query.roles import RoleError
 from ranklake.lake.roles.cases import run_cases
 from ranklake.lake.roles.differences import MORE, differences
 from ranklake.lake.roles.explain import View, view
+from ranklake.lake.roles.known_teams import unknown_teams
 from ranklake.lake.shares.place import ShareError
 from ranklake.lake.shares.policies import STORES, storage_policy
 from ranklake.views.json_output import show_json
@@ -57,6 +58,8 @@ def explain(context: Context, role: str, table: str, place: Path | None, *, as_j
     if table not in contracts:
         raise RanklakeError(f"unknown table {table!r}", where="TABLE", mend=did_you_mean(table, contracts))
     shown = view(found, contracts[table])
+    for one in unknown_teams(context.open_lake(), [found]) if context.config.lake.uri else ():
+        click.echo(f"warning: {one.line}: {one.mend}", err=True)
     if as_json:
         show_json(shown.plain())
     else:

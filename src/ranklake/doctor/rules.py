@@ -1,6 +1,6 @@
 """Probes of the operator's own rules: contracts, retention policies, roles, prices."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,8 @@ from ranklake.lake.migrations.registry import load_own
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.query.admission import pseudonyms_for
 from ranklake.lake.query.role_file import load_roles
-from ranklake.lake.query.roles import RoleError
+from ranklake.lake.query.roles import Role, RoleError
+from ranklake.lake.roles.known_teams import UnknownTeam, unknown_teams
 from ranklake.lake.rollups.own import faults
 from ranklake.lake.rollups.prices import read_prices
 from ranklake.lake.storage.store import LakeError
@@ -88,7 +89,17 @@ def roles(patient: Patient) -> Iterator[Finding]:
         except RoleError as error:
             yield failed(f"{file}: role {role.name}: {error.what}", error.mend or "mend [masking] key")
             return
+    if patient.config.lake.uri:
+        for one in _unknown_teams(Context.of(patient.config), found):
+            yield warning(f"{file}: {one.line}", one.mend)
     yield ok(f"{file}: {', '.join(found) or 'none'}")
+
+
+def _unknown_teams(context: Context, roles: Mapping[str, Role]) -> list[UnknownTeam]:
+    try:
+        return unknown_teams(context.open_lake(), roles.values())
+    except LakeError:  # another check says so
+        return []
 
 
 def masking(patient: Patient) -> Iterator[Finding]:

@@ -28,6 +28,7 @@ _COLUMNS: Final = (
 )
 _GRANTS: Final = (
     Column("role", "Its name.", "role"),
+    Column("teams", "Whose rows and runs it sees.", "teams"),
     Column("grants", "In force, or taken and not reviewed.", "grants", "{grant}", is_number=True),
     Column("queries", "As that role by those who have it, as far back as the log of queries goes.", "queries",
            "{query}", is_number=True),
