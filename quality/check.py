@@ -2,10 +2,9 @@
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ranklake.lake.delta.commit import files, files_digest
 from ranklake.lake.delta.tables import latest
@@ -19,46 +18,19 @@ from ranklake.quality.engine import gx_version
 from ranklake.quality.neighbours import Neighbours
 from ranklake.quality.partition import Partition, Tally
 from ranklake.quality.results import RESULTS, CheckReport, CheckResult, Standing, standing
+from ranklake.quality.scans import Batch, Scans, TableWork
 from ranklake.quality.suite import Suite, compile_suite
 from ranklake.quality.suites.asking import Asking
 from ranklake.quality.suites.unplaced import unplaced
 from ranklake.quality.tables import KINDS, as_stored, chosen
-from ranklake.quality.tasks import ScanTask, expected_cpu_s, fitting_rows, scan_partition
 from ranklake.quality.verdict import result_of
 from ranklake.quality.watching import judge_watched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.plans.plan import Plan, Progress
-    from ranklake.lake.plans.workers import Pending, Workers
+    from ranklake.lake.plans.workers import Workers
     from ranklake.lake.storage.store import Lake
-
-BATCH_PARTITIONS: Final = 256
-"""Partitions that workers scan before results are written down, in one commit."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """What is to be checked in one table."""
-
-    contract: "Contract"
-    suite: Suite
-    parts: list[Partition]
-
-
-@dataclass(slots=True)
-class _Batch:
-    """Tables whose results are written down together, and their scans, where these were begun."""
-
-    work: list[_Work] = field(default_factory=list)
-    scans: "Pending[ScanTask, list[Tally]] | None" = None
-
-    @property
-    def partitions(self) -> int:
-        """Return how many there are to scan."""
-        return sum(len(one.parts) for one in self.work)
 
 
 def run_checks(
@@ -108,7 +80,8 @@ def _check(
     metrics = lake.metrics()
     known = {} if again else standing(lake, list(contracts))
     unchanged: list[Standing] = []
-    run = _Run(lake, uuid.uuid4().hex, datetime.now(UTC), workers, progress, asking)
+    scans = Scans(lake, workers, progress)
+    run = _Run(lake, uuid.uuid4().hex, datetime.now(UTC), scans, asking)
     try:
         for contract in contracts.values():
             found = _partitions(lake, contract)
@@ -118,10 +91,10 @@ def _check(
             new = [part for part in found if not _done(known.get((contract.table, part.day)), suite, part)]
             unchanged += [known[contract.table, part.day] for part in found if part not in new]
             if new:
-                run.add(_Work(as_stored(lake, contract), suite, new), found)
+                run.add(TableWork(as_stored(lake, contract), suite, new), found)
         results = run.results()
     except BaseException:
-        run.cancel()
+        scans.cancel()
         raise
     fresh, old = unplaced(lake, asking.suites, run.name, run.when)
     still = tuple(result for one in unchanged for result in one.open)
@@ -148,87 +121,27 @@ def _done(last: Standing | None, suite: Suite, part: Partition) -> bool:
 class _Run:
     """One call of `run_checks` on its way."""
 
-    def __init__(
-        self,
-        lake: "Lake",
-        name: str,
-        when: datetime,
-        workers: "Workers",
-        progress: "Progress | None",
-        asking: Asking,
-    ) -> None:
-        self.lake, self.name, self.when, self._workers, self._asking = lake, name, when, workers, asking
-        self._work: list[_Work] = []
-        self._ahead = _Batch()
-        self._done, self._total, self._progress = 0, 0, progress
+    def __init__(self, lake: "Lake", name: str, when: datetime, scans: Scans, asking: Asking) -> None:
+        self.lake, self.name, self.when, self._scans, self._asking = lake, name, when, scans, asking
         self._neighbours = Neighbours(lake, when)
 
-    def add(self, one: _Work, found: Sequence[Partition]) -> None:
-        """Take a table and what is to be checked of its partitions; a cluster that pays begins to scan them."""
+    def add(self, one: TableWork, found: Sequence[Partition]) -> None:
+        """Take a table, all partitions that it has, and what is to be checked of them."""
         self._neighbours.has(one.contract.table, {part.day: part.rows for part in found})
-        self._work.append(one)
-        self._total += len(one.parts)
-        if not isinstance(self._crew(), InProcess):
-            self._begin_ahead()
-
-    def _crew(self) -> "Workers":
-        """Return who is to scan what was found so far."""
-        return self._workers.fitting(expected_cpu_s([part for one in self._work for part in one.parts]))
-
-    def _begin_ahead(self) -> None:
-        """Begin to scan what the first batch has room for."""
-        for one in self._work[len(self._ahead.work) :]:
-            if self._ahead.partitions >= BATCH_PARTITIONS:
-                return
-            self._begin(self._ahead, one)
+        self._scans.add(one)
 
     def results(self) -> list[CheckResult]:
         """Check all that was added; return the results."""
-        return [result for batch in self._batches() for result in self._check(batch)]
+        return [result for batch in self._scans.batches() for result in self._check(batch)]
 
-    def cancel(self) -> None:
-        """Have no more scans begun."""
-        if self._ahead.scans is not None:
-            self._ahead.scans.cancel()
-
-    def _batches(self) -> "Iterator[_Batch]":
-        """Yield tables whose results are written down together: each by itself in this process, else many at a time."""
-        crew = self._crew()
-        most = 1 if isinstance(crew, InProcess) else BATCH_PARTITIONS
-        batch = self._ahead
-        for one in self._work[len(batch.work) :]:
-            if batch.partitions >= most:
-                yield batch
-                batch = _Batch()
-            self._begin(batch, one)
-        if batch.work:
-            yield batch
-
-    def _begin(self, batch: _Batch, one: _Work) -> None:
-        """Begin to scan a table's partitions with those of a batch; in this process they wait for who asks."""
-        one.parts.sort(key=lambda part: -part.rows)  # the longest first, so that none is left over at the end
-        crew = self._crew()
-        work = partial(scan_partition, lake=self.lake) if isinstance(crew, InProcess) else scan_partition
-        rows = fitting_rows(crew.room().bytes_each)
-        tasks = [
-            ScanTask(self.lake.address, self.lake.storage, one.contract, one.suite, part.slim(), rows)
-            for part in one.parts
-        ]
-        urgency = one.parts[0].rows
-        if batch.scans is None:
-            batch.scans = crew.begin(work, tasks, urgency)
-        else:
-            batch.scans.more(tasks, urgency)
-        batch.work.append(one)
-
-    def _check(self, batch: _Batch) -> list[CheckResult]:
+    def _check(self, batch: Batch) -> list[CheckResult]:
         """Wait for the scans of tables' partitions, and commit what came of them; return the results."""
         tables = [one.contract.table for one in batch.work]
         days = tuple(part.day for one in batch.work for part in one.parts)
         alone = len(tables) == 1
         detail = "" if alone else f"{counted(len(tables), 'table')}, {counted(len(days), 'partition')}"
         unit = Unit("check", tables[0] if alone else "", days, detail, reads=tuple(tables))
-        found = iter(carry_out(unit, partial(self._scanned, batch)))
+        found = iter(carry_out(unit, batch.results))
         moved, quiet = list[CheckResult](), list[CheckResult]()
         for one in batch.work:
             taken, stayed = self._judged(one, [(part, next(found)) for part in one.parts])
@@ -238,25 +151,8 @@ class _Run:
         place = {table: number for number, table in enumerate(tables)}
         return sorted([*moved, *quiet], key=lambda result: (place[result.table], result.partition_date))
 
-    def _scanned(self, batch: _Batch) -> Sequence[list[Tally]]:
-        """Return the tallies of each partition, in order."""
-        before = self._done
-        if self._progress is not None:
-            self._progress(before, self._total)
-
-        def tell() -> None:
-            self._done += 1
-            if self._progress is not None:
-                self._progress(self._done, self._total)
-
-        try:
-            return batch.scans.results(tell) if batch.scans is not None else []
-        except BaseException:
-            self._done = before  # for another try
-            raise
-
     def _judged(
-        self, work: _Work, found: list[tuple[Partition, list[Tally]]]
+        self, work: TableWork, found: list[tuple[Partition, list[Tally]]]
     ) -> tuple[list[CheckResult], list[CheckResult]]:
         """Judge partitions as wholes, and take failing rows out of the table.
 
@@ -285,7 +181,7 @@ class _Run:
         if rows:
             carry_out(unit, partial(append_own, self.lake, RESULTS, lambda _: rows))
 
-    def _take_out(self, work: _Work, dirty: list[tuple[Partition, list[Tally]]]) -> list[CheckResult]:
+    def _take_out(self, work: TableWork, dirty: list[tuple[Partition, list[Tally]]]) -> list[CheckResult]:
         """Move failing rows to ``rejects`` and commit the results of those partitions with it; return the results.
 
         None are returned, and nothing was committed, if another process took the rows out first.
