@@ -58,6 +58,9 @@ DAMAGED: Final = "damaged"
 UNSEALABLE: Final = "file not sealable"
 UNEXPECTED: Final = "unexpected error"
 LOG_QUEUE_FULL: Final = "log queue full"
+MEDIA_QUEUE_FULL: Final = "media queue full"
+MEDIA_LIMIT: Final = "more media than the settings allow"
+NOT_IN_TIME: Final = "the run ended first"
 FOUND_WHEN_SEALING: Final = frozenset({DAMAGED, OUT_OF_RANGE})
 """These are in footers without having been noted in meta.frames before."""
 DELIBERATE: Final = frozenset({SAMPLED_OUT})

@@ -204,6 +204,7 @@ FRAME_LANES: Final = (
     "logs",
     "artifacts",
     "datasets",
+    "media",
     "inferences",
     "gpu_samples",
     "host_samples",

@@ -124,6 +124,13 @@ class CaptureSettings:
     log_verbose: float = 0.1
     """Share of the lines below INFO that is kept, if a handler lets them through."""
 
+    media_max_bytes: int = 512 << 10
+    """Largest image, table or text that `Run.media` keeps, at most 640 KiB. A larger one is counted as a gap."""
+    media_max_count: int = 1000
+    """How many of them a process keeps; 0 for none."""
+    media_max_total_bytes: int = 64 << 20
+    """How many bytes of them a process keeps."""
+
     announce: str = "on"
     """Whether rank 0 says on standard error what the run is called and where it goes when it starts, and what it
     recorded when it ends: ``on`` or ``off``."""
@@ -178,6 +185,9 @@ _LEAST: Final[dict[str, float]] = {
     "heartbeat_every_s": 0.0,
     "log_rate_per_s": 0.0,
     "log_burst": 1.0,
+    "media_max_bytes": 0,
+    "media_max_count": 0,
+    "media_max_total_bytes": 0,
     "log_verbose": 0.0,
     "preemption_grace_s": 0.0,
     "sample_every_s": 0.1,

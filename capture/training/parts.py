@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from ranklake.capture.assets.artifacts import Artifacts
 from ranklake.capture.assets.datasets import Datasets
 from ranklake.capture.assets.hashing import Hashing
+from ranklake.capture.assets.media import Media
 from ranklake.capture.common.gaps import Gaps
 from ranklake.capture.common.run_like import RunLike
 from ranklake.capture.common.settings import CaptureSettings
@@ -56,6 +57,7 @@ class RowParts:
         self.hashing = Hashing(self.sink, self.lifecycle, None if recorder is None else recorder.root)
         self.artifacts = Artifacts(self.sink, self.events, self.progress, self.hashing)
         self.datasets = Datasets(self.sink, self.hashing)
+        self.media = Media(self.sink, self.progress, self.lifecycle, settings)
         self.annotations = Annotations(self.sink)
         self.own_tables = OwnTables(self.sink, self.progress, {} if recorder is None else recorder.own.tables)
 

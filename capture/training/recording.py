@@ -97,7 +97,7 @@ class Recording:
             self.recorder.close()
             if self.threads is not None:
                 self.threads.stop(seconds)
-                tell_end(self.recorder, stream, sink.gaps)
+                tell_end(self.recorder, stream, sink.gaps, self._rows.media.kept)
             elif self.recorder.stream is not None:  # a forked child: its parent seals and uploads
                 self.recorder.gap_notes.flush()
                 self.recorder.stream.close()

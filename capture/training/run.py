@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from ranklake.capture.assets.artifacts import Artifacts
 from ranklake.capture.assets.datasets import Datasets
 from ranklake.capture.assets.loads import Loads
+from ranklake.capture.assets.media import Media
 from ranklake.capture.common.gaps import BAD_ARGUMENTS, NOWHERE, Gaps
 from ranklake.capture.common.values import repr_of, text
 from ranklake.capture.logs.logs import LogHandler, StructlogProcessor
@@ -59,6 +60,10 @@ def _datasets(run: "Run") -> Datasets:
 
 def _artifacts(run: "Run") -> Artifacts:
     return run.rows.artifacts
+
+
+def _media(run: "Run") -> Media:
+    return run.rows.media
 
 
 def _loads(run: "Run") -> Loads:
@@ -411,6 +416,7 @@ class Run:
     dataset = handed_on("dataset", _datasets, Datasets.add)
     artifact = handed_on("artifact", _artifacts, Artifacts.add)
     checkpoint = handed_on("checkpoint", _artifacts, Artifacts.checkpoint)
+    media = handed_on("media", _media, Media.add)
     loading = handed_on("loading", _loads, Loads.loading)
     tag = handed_on("tag", _artifacts, Artifacts.tag)
 

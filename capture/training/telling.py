@@ -16,21 +16,27 @@ def tell_start(recorder: Recorder) -> None:
     _say(recorder, f"run {run} ({readable_name(run)}) is recorded to {where}; look: ranklake watch {run}")
 
 
-def tell_end(recorder: Recorder, stream: Stream | None, gaps: Gaps) -> None:
+def tell_end(recorder: Recorder, stream: Stream | None, gaps: Gaps, media: int = 0) -> None:
     """Say how much rank 0 recorded, what waits to be sent, what was lost, and what to do next.
 
     Parameters
     ----------
     stream
         What it was recorded to, after all of it was sealed.
+    media
+        How many images, tables and texts are among the rows.
     """
     run = recorder.launch.run
     rows = stream.sealed_rows if stream is not None else 0
     waiting = sum(count for _, count in stream.waiting.values()) if stream is not None else 0
-    lost = sum(count for (_, reason), count in gaps.totals().items() if reason not in DELIBERATE)
+    totals = gaps.totals().items()
+    lost = sum(count for (_, reason), count in totals if reason not in DELIBERATE)
+    refused = sum(count for (table, _), count in totals if table == "media")
     told = (
         f"run {run} ended: rank {recorder.launch.rank} recorded {rows:,} rows, {waiting:,} not sent yet, {lost:,} lost"
     )
+    if media or refused:
+        told += f", {media:,} media kept" + (f" and {refused:,} refused" if refused else "")
     _say(recorder, f"{told}; next: ranklake pipeline, then ranklake show {run}")
 
 

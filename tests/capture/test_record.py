@@ -12,6 +12,7 @@ REQUIRED = {
     "datasets": {"name": "d"},
     "events": {"event": "e"},
     "host_samples": {"subject": "host"},
+    "media": {"name": "m", "kind": "text"},
     "inferences": {"model": "m"},
     "jobs": {"job_id": "1"},
     "pools": {"pool": "p"},
