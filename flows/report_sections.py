@@ -57,7 +57,7 @@ def compliance_of(context: Context, lake: Lake) -> Compliance:
         "[plans] key": context.config.plans.key,
         "[shares] key": context.config.shares.key,
     }
-    return compliance(lake, context.policies(lake), roles, lacking, references)
+    return compliance(lake, context.policies(lake), roles, lacking, references, context.spool_place())
 
 
 def _compliance(context: Context, lake: Lake) -> Section:

@@ -41,7 +41,7 @@ def load_policies(contracts: "Mapping[str, Contract]", path: Path | None = None,
     for one in (*sources.findings, *lint(sources, contracts, region, datetime.now(UTC).date())):
         if one.error:
             raise PolicyError(one.what, where=str(one.at), mend=one.mend)
-    return Policies(in_region(sources.rules, region), sources.sha256, place, sources.grace_days)
+    return Policies(in_region(sources.rules, region), sources.sha256, place, sources.grace_days, sources.demands)
 
 
 def lint_policies(

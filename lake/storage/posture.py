@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
 MARKER: Final = "ranklake.json"
+EMPTY: Final = "empty"
+NONE: Final = "none"
 _NONE: Final = "ServerSideEncryptionConfigurationNotFoundError"
 _FIRST_REGION: Final = "us-east-1"
 """What S3 calls no region at all."""
@@ -27,7 +29,8 @@ class Posture:
     by_default, by_default_key
         What the bucket does with new objects, and by which key; None where nobody knows.
     of_object, of_object_key
-        What one object there says of itself: the marker of a lake.
+        What one object there says of itself: the marker of a lake, else the first below the place; ``empty`` where
+        there is none.
     region
         Where it is.
     unknown
@@ -44,17 +47,23 @@ class Posture:
     unknown: str = ""
 
 
-def posture(name: str, place: "Lake") -> Posture:
-    """Return how a place is protected. Raises nothing: what cannot be asked is unknown."""
+def posture(name: str, place: "Lake", marker: str = MARKER) -> Posture:
+    """Return how a place is protected. Raises nothing: what cannot be asked is unknown.
+
+    Parameters
+    ----------
+    marker
+        Object that every such place has; empty: the first that is listed there is asked instead.
+    """
     if place.is_local:
         why = "a local disk: ask whoever runs the machine whether it is encrypted, and where it is"
         return Posture(name, "file", unknown=why)
     if not is_s3(place):
         return Posture(name, _protocols(place)[0], unknown="this store is not asked; its console tells")
-    bucket, _, key = place.path(MARKER).removeprefix("s3://").partition("/")
+    bucket, _, key = place.path(marker or "x").removeprefix("s3://").partition("/")
     doubts: list[str] = []
 
-    def ask(call: str, **what: str) -> dict[str, Any] | None:
+    def ask(call: str, **what: str | int) -> dict[str, Any] | None:
         try:
             found: dict[str, Any] = place.fs.call_s3(call, Bucket=bucket, **what)
         except Exception as error:  # noqa: BLE001 - whatever a store answers, it is not what was asked for
@@ -68,13 +77,17 @@ def posture(name: str, place: "Lake") -> Posture:
     default = ask("get_bucket_encryption")
     rules = [] if not default else default["ServerSideEncryptionConfiguration"]["Rules"]
     rule = rules[0].get("ApplyServerSideEncryptionByDefault", {}) if rules else {}
-    where, head = ask("get_bucket_location"), ask("head_object", Key=key)
+    where = ask("get_bucket_location")
+    if not marker:
+        some = ask("list_objects_v2", Prefix=key.removesuffix("x"), MaxKeys=1)
+        key = next((one["Key"] for one in (some or {}).get("Contents", ())), "")
+    head = ask("head_object", Key=key) if key else None
     return Posture(
         name,
         "s3",
-        None if default is None else rule.get("SSEAlgorithm", "none"),
+        None if default is None else rule.get("SSEAlgorithm", NONE),
         rule.get("KMSMasterKeyID"),
-        None if head is None else head.get("ServerSideEncryption", "none"),
+        (None if doubts or key else EMPTY) if head is None else head.get("ServerSideEncryption", NONE),
         (head or {}).get("SSEKMSKeyId"),
         None if where is None else where.get("LocationConstraint") or _FIRST_REGION,
         ", ".join(doubts),

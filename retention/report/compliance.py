@@ -10,7 +10,8 @@ from ranklake.lake.grants.access import Access, accesses
 from ranklake.lake.grants.grant import register
 from ranklake.lake.runs.asking import Answered, Row, asking, sql_text
 from ranklake.lake.runs.need import Need
-from ranklake.lake.storage.posture import Posture, posture
+from ranklake.lake.storage.posture import Posture
+from ranklake.retention.placement import DIFFERS, UNKNOWN, Verdict, places, verdicts
 from ranklake.retention.report.facts import policies_name
 from ranklake.retention.report.key_ages import KeyAge, key_ages
 from ranklake.retention.report.record import CLASSIFIED, Activity, record
@@ -43,7 +44,9 @@ class Compliance:
     trail, anchors
         The audit trail; the places of its heads, and how many rows the last head there covers.
     keys, places
-        Which keys are configured, by reference; how places are encrypted, and where they are.
+        Which keys are configured, by reference; how the places of tables are encrypted, and where they are.
+    demands
+        What policies demand of those, and what it came to.
     record
         The data-protection record.
     """
@@ -60,13 +63,24 @@ class Compliance:
     anchors: tuple[Row, ...]
     keys: tuple[Row, ...]
     places: tuple[Posture, ...]
+    demands: tuple[Verdict, ...]
     record: tuple[Activity, ...]
 
 
 def compliance(
-    lake: "Lake", policies: "Policies", roles: "Mapping[str, Role]", no_roles: str, references: Mapping[str, str]
+    lake: "Lake",
+    policies: "Policies",
+    roles: "Mapping[str, Role]",
+    no_roles: str,
+    references: Mapping[str, str],
+    spool: "Lake | None" = None,
 ) -> Compliance:
     """Return the state of compliance; `references` are those to keys, by setting. Reads, and writes nothing.
+
+    Parameters
+    ----------
+    spool
+        The place of the spool, if there is one.
 
     Raises what queries and the audit trail's places raise.
     """
@@ -86,6 +100,13 @@ def compliance(
         for one in access
         for remark in one.remarks
     ]
+    held = places(lake, contracts, spool)
+    demands = tuple(verdicts(policies.demands, held, contracts))
+    needs += [
+        Need("warning", f"{one.demand}: {one.what} of {one.place} is {one.state}", one.said, one.mend)
+        for one in demands
+        if one.state in {DIFFERS, UNKNOWN}
+    ]
     seen = sum(row[name] == "seen" for row in rows for name in roles)
     return Compliance(
         lake=lake.uri.rstrip("/").rpartition("/")[2],
@@ -99,7 +120,8 @@ def compliance(
         trail=asking(lake)(sql_text("ranklake.retention.report", "trail")),
         anchors=anchors,
         keys=tuple(_keys(references, {one.setting: one for one in key_ages(lake, now)})),
-        places=(posture("lake", lake),),
+        places=tuple(one.posture for one in held),
+        demands=demands,
         record=record(contracts, policies, roles),
     )
 

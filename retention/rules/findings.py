@@ -26,6 +26,7 @@ ERRORS: Final[Mapping[str, str]] = {
     "RP024": "a budget of some rows of a table",
     "RP025": "what cannot be downsampled",
     "RP026": "an archive that cannot be",
+    "RP028": "a demand on places that asks nothing, or is about nothing",
 }
 """Policies with one of these are not used."""
 WARNINGS: Final[Mapping[str, str]] = {

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from ranklake.retention.rules import archiving, conflicts, statements
+from ranklake.retention.rules.demand import demands
 from ranklake.retention.rules.findings import Finding
 from ranklake.retention.rules.look import Look
 from ranklake.retention.rules.model import Place, Rule
@@ -27,6 +28,7 @@ CHECKS: Final[tuple[Callable[[Look], Iterator[Finding]], ...]] = (
     *(statements.regions, statements.doubles),
     *(archiving.archives, archiving.unmasked),
     *(conflicts.bounds, conflicts.twins, conflicts.shadowed, conflicts.too_late, conflicts.outlived),
+    demands,
 )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
+    from ranklake.retention.rules.demand import Demand
 
 ROW_KEYS: Final = ("run", "tag", "team", "environment", "metric", "severity")
 """What rows of one partition differ in."""
@@ -165,12 +166,15 @@ class Policies:
         The file or folder.
     grace_days
         How many days what plans take is kept, so that they can be cancelled; 0 for none.
+    demands
+        What the places of tables must be.
     """
 
     rules: tuple[Rule, ...]
     sha256: str
     place: Path
     grace_days: int = 0
+    demands: "tuple[Demand, ...]" = ()
 
     def rule(self, name: str) -> Rule:
         """Return a rule by its name."""

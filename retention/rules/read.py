@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from ranklake.lake.contracts.document import Document, KeyPath
 from ranklake.lake.contracts.errors import ContractError
-from ranklake.lake.contracts.schema import problems
+from ranklake.lake.contracts.schema import Problem, problems
+from ranklake.retention.rules.demand import SECTION, Demand
 from ranklake.retention.rules.findings import Finding
 from ranklake.retention.rules.model import KEYS, Destination, Place, Rule
 
@@ -37,6 +38,8 @@ class Sources:
         Of the bytes of the file; of a folder, of the names and bytes of its files.
     grace_days
         The longest grace that a file asks for; 0 where none does.
+    demands
+        What the places of tables must be.
     """
 
     rules: tuple[Rule, ...]
@@ -44,6 +47,7 @@ class Sources:
     documents: Mapping[Path, Document]
     sha256: str
     grace_days: int = 0
+    demands: tuple[Demand, ...] = ()
 
 
 @cache
@@ -62,6 +66,7 @@ def read_policies(place: Path) -> Sources:
     rules: list[Rule] = []
     findings: list[Finding] = []
     documents: dict[Path, Document] = {}
+    demands: list[Demand] = []
     for path in paths:
         try:
             documents[path] = Document(path)
@@ -69,10 +74,12 @@ def read_policies(place: Path) -> Sources:
             findings.append(unreadable(path, error))
             continue
         some, wrong = _read(documents[path])
+        asked, amiss = _demands(documents[path])
         rules += some
-        findings += wrong
+        demands += asked
+        findings += [*wrong, *amiss]
     grace = max((_grace(one.content) for one in documents.values()), default=0)
-    return Sources(tuple(rules), tuple(findings), documents, _digest(place, paths), grace)
+    return Sources(tuple(rules), tuple(findings), documents, _digest(place, paths), grace, tuple(demands))
 
 
 def unreadable(path: Path, error: ContractError) -> Finding:
@@ -108,11 +115,28 @@ def _read(document: Document) -> tuple[list[Rule], list[Finding]]:
         every = facts if section == "classes" else {**_shared(content), **facts}
         rules.append(_of_class(name, facts, at) if section == "classes" else _rule(name, every, at))
         unsaid += [] if section == "classes" else _unsaid(document, rules[-1], every)
-    broken = [
+    return rules, [*_broken(document, found), *unsaid]
+
+
+def _demands(document: Document) -> tuple[list[Demand], list[Finding]]:
+    items = document.content.get(SECTION) if isinstance(document.content, dict) else None
+    of_one = schema("rules")["properties"][SECTION]["additionalProperties"]
+    demands: list[Demand] = []
+    findings: list[Finding] = []
+    for name, facts in items.items() if isinstance(items, dict) else ():
+        if wrong := list(problems(facts, of_one, (SECTION, name))):
+            findings += _broken(document, wrong)
+            continue
+        at = Place(document.path, document.line((SECTION, name)))
+        demands.append(Demand.of(str(name), {**_shared(document.content), **facts}, at))
+    return demands, findings
+
+
+def _broken(document: Document, found: Iterable[Problem]) -> list[Finding]:
+    return [
         Finding("RP002", Place(document.path, document.line(one.at)), one.what, one.mend or _remedy(one.at))
         for one in found
     ]
-    return rules, [*broken, *unsaid]
 
 
 def _grace(content: Any) -> int:  # noqa: ANN401 - what a file holds

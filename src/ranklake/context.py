@@ -87,6 +87,10 @@ class Context:
         """Return the spool. Raises `ConfigError` if there is none."""
         return Spool(self.spool_uri, self.config.storage, self.lake_config)
 
+    def spool_place(self) -> Lake | None:
+        """Return the place of the spool, to ask its store; None where none is configured."""
+        return self.place(self.spool_uri) if self.has_spool else None
+
     def place(self, uri: str) -> Lake:
         """Return a place outside the lake, such as a site's, reached as the lake is. Raises `LakeUnreachableError`."""
         return Lake.place(uri, self.config.storage)

@@ -31,6 +31,11 @@ def own(rule):
     return f"{HEAD}  {rule}\n"
 
 
+def demanding(demand):
+    """Return a file with a demand on places (in line 7)."""
+    return f"{own(DEBUG)}places: {{a: {demand}}}\n"
+
+
 MISTAKES = [  # code, line, file, and what is said
     # what cannot be read, or breaks the schema
     ("RP001", 7, own("a: {where: {"), "YAML"),
@@ -98,6 +103,13 @@ MISTAKES = [  # code, line, file, and what is said
     ("RP023", 6, own("a: {where: {table: runs}, minimum_days: 99999, reason: why}"), "more than a hundred years"),
     ("RP024", 6, own("a: {where: {team: x}, budget_bytes: 9, reason: why}"), "leave team out of where"),
     ("RP025", 6, own("a: {where: {table: logs}, downsample: {after_days: 3, interval: 1m}, reason: w}"), "name one of"),
+    # what is demanded of places
+    ("RP002", 7, demanding("{where: {}, encrypted: false, reason: w}"), "cannot be False"),
+    ("RP002", 7, demanding("{where: {tabel: logs}, encrypted: true, reason: w}"), "did you mean 'table'?"),
+    ("RP003", 7, demanding("{where: {}, encrypted: true, reason: w}").replace("owner:", "# own"), "the demand 'a'"),
+    ("RP005", 7, demanding("{where: {table: lgos}, encrypted: true, reason: w}"), "did you mean 'logs'?"),
+    ("RP028", 7, demanding("{where: {table: logs}, reason: w}"), "asks nothing"),
+    ("RP028", 7, demanding("{where: {class: raw, table: runs}, encrypted: true, reason: w}"), "no table"),
     # what rules say of each other
     ("RP010", 6, own("a: {where: {table: logs}, minimum_days: 9, maximum_days: 8, reason: why}"), "raise maximum_days"),
     ("RP010", 6, own("a: {where: {table: logs}, minimum_days: 9, delete_after_days: 8, reason: why}"), "raise delete_"),

@@ -99,6 +99,7 @@ PROBES: Final = (
     Probe("audit-trail", "books:audit", ("lake",), _NETWORK),
     Probe("anchors", "vouching:anchors", ("lake",), _NETWORK),
     Probe("keys", "vouching:keys", ("lake",), _NETWORK),
+    Probe("placement", "vouching:placement", ("lake", "retention-policies"), _NETWORK),
     Probe("masking", "rules:masking", ("contracts",)),
     Probe("approvals", "books:approvals", ("lake",), _NETWORK),
     Probe("grants", "books:grants", ("lake",), _NETWORK),

@@ -1,4 +1,4 @@
-"""Probes of what vouches for a lake: anchors of its audit trail, and how old its keys are."""
+"""Probes of what vouches for a lake: anchors of its audit trail, how old its keys are, how its places are protected."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -12,6 +12,7 @@ from ranklake.lake.audit.heads import head_records
 from ranklake.lake.governance.anchors import last_anchor
 from ranklake.lake.storage.reachability import LakeError
 from ranklake.lake.trust.approvals import SIGNED
+from ranklake.retention.placement import DIFFERS, UNKNOWN, places, verdicts
 from ranklake.retention.report.key_ages import key_ages
 from ranklake.views.words import counted
 
@@ -69,3 +70,23 @@ def keys(patient: Patient) -> Iterator[Finding]:
             yield warning(what, "write a new key before it, and keep the old one; see docs/signing.md")
     if is_fine:
         yield ok(f"{counted(len(found), 'key')}, the oldest {max(one.age_days or 0 for one in found):,} days in use")
+
+
+def placement(patient: Patient) -> Iterator[Finding]:
+    """Say where places of tables are not what policies demand, and where nobody knows."""
+    context = Context.of(patient.config)
+    lake = context.open_lake()
+    demands = context.policies(lake).demands
+    if not demands:
+        yield nothing("no policy demands encryption or a region")
+        return
+    contracts = lake.contracts()
+    found = verdicts(demands, places(lake, contracts, context.spool_place()), contracts)
+    for one in found:
+        if one.state == DIFFERS:
+            yield warning(one.said, one.mend)
+        elif one.state == UNKNOWN:
+            yield not_known(one.said, one.mend)
+    met = sum(one.state not in {DIFFERS, UNKNOWN} for one in found)
+    if met == len(found):
+        yield ok(f"{counted(len(demands), 'demand')} of policies met at all places of their tables")

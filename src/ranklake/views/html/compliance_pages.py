@@ -15,6 +15,7 @@ from ranklake.views.words import counted
 SECTION: Final = "compliance"
 HOME: Final = f"{SECTION}/index.html"
 _STATES: Final = {"seen": "warning"}
+_DEMAND_STATES: Final = {"met": "passed", "differs": "failing", "unknown": "unchecked"}
 
 
 def _days(value: int) -> str:
@@ -56,6 +57,16 @@ _PLACES: Final = (
     Column("region", "Where it is.", "region"),
     Column("unknown", "What the store did not say, and why.", "unknown"),
 )
+_DEMANDS: Final = (
+    Column("demand", "Its name in the policies.", "demand"),
+    Column("state", "What is not known is never met.", "state"),
+    Column("place", "That has rows of its tables.", "place"),
+    Column("what", "That is demanded.", "what"),
+    Column("wanted", "As the policies say.", "wanted"),
+    Column("found", "As the store says.", "found"),
+    Column("remedy", "What to do about it.", "mend"),
+    Column("tables", "Those there that it is about.", "tables"),
+)
 _RECORD: Final = (
     Column("table", "Of those with columns that are about somebody.", "table"),
     Column("data", "Columns by class.", "data"),
@@ -70,7 +81,7 @@ _RECORD: Final = (
 def section(found: Compliance) -> Section:
     """Return the compliance page as a section of its own."""
     state = "unchecked" if found.no_roles else "warning" if found.needs else "passed"
-    told = [f"{counted(len(found.needs), 'grant')} to look at"] if found.needs else []
+    told = [f"{counted(len(found.needs), 'thing')} to look at"] if found.needs else []
     told += [f"Roles see classified columns as they are in {counted(found.unmasked, 'case')}"] if found.unmasked else []
     headline = found.no_roles or "; ".join(told) or "No role sees a classified column as it is"
     digest = digest_of(found)
@@ -121,6 +132,10 @@ def _fact_tables(found: Compliance) -> Iterator[FactTable]:
     stores = Source("places", "", "The stores were asked. Files of tables are not encrypted by ranklake itself.")
     places = tuple(asdict(one) for one in found.places)
     yield FactTable("Encryption and residency", stores, _PLACES, ["place"], "places", places)
+    asked = Source("demands", "", "'places' in the policies says what is demanded; 'ranklake doctor' tells the same.")
+    demands = tuple(asdict(one) | {"tables": ", ".join(one.tables)} for one in found.demands)
+    yield FactTable("Demands of policies on places", asked, _DEMANDS, ["demand", "place", "what"], "demands", demands,
+                    states=_DEMAND_STATES, empty="No policy demands encryption or a region.")  # fmt: skip
     made = Source("record", "", "Contracts, policies and roles say it; 'ranklake report record' prints all of it.")
     rows = tuple(map(_row, found.record))
     yield FactTable("Data-protection record", made, _RECORD, ["table"], "record", rows, empty="No table needs one.")
