@@ -12,6 +12,7 @@ from ranklake.allowed import allowed
 from ranklake.artifacts import longest_unverified, note
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
+from ranklake.flows.mask_findings import with_masks
 from ranklake.flows.report_sections import ROLE_SECTIONS, SECTIONS
 from ranklake.lake.catalog.refresh import refresh
 from ranklake.lake.contracts.model import ALARMS
@@ -101,11 +102,14 @@ def ingest_once(context: Context, progress: Progress | None = None) -> dict[str,
 def check_once(
     context: Context, progress: Progress | None = None, kinds: Sequence[str] = KINDS, *, again: bool = False
 ) -> dict[str, Any]:
-    """Check new partitions of tables of some kinds, or `again` all; return whether all passed, and what did not."""
+    """Check new partitions of tables of some kinds, or `again` all; return whether all passed, and what did not.
+
+    Masked columns that hold values in clear do not pass, either, whether their partitions are new or not.
+    """
     lake = context.open_lake()
     with context.workers() as workers:
         report = run_checks(lake, kinds=kinds, workers=workers, progress=progress, again=again)
-    return report.summary()
+    return with_masks(context, lake, kinds, report.summary())
 
 
 def rollup_once(context: Context, progress: Progress | None = None) -> dict[str, Any]:

@@ -15,11 +15,13 @@ from ranklake.lake.overview.pipeline import pipeline_state
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.runs.report import runs_state
 from ranklake.lake.storage.store import Lake
+from ranklake.masking.masks import MaskError
 from ranklake.quality.report.gather import gather
 from ranklake.quality.why.samples import samples
 from ranklake.retention.policy import PolicyError
 from ranklake.retention.report.compliance import Compliance, compliance
 from ranklake.retention.report.facts import governance
+from ranklake.segments.envelope import MissingKeyError
 from ranklake.views.html import (
     catalog_pages,
     cluster_pages,
@@ -57,7 +59,14 @@ def compliance_of(context: Context, lake: Lake) -> Compliance:
         "[plans] key": context.config.plans.key,
         "[shares] key": context.config.shares.key,
     }
-    return compliance(lake, context.policies(lake), roles, lacking, references, context.spool_place())
+    policies = context.policies(lake)
+    try:
+        proofs, no_proofs = context.mask_proofs(lake), ""
+    except (MaskError, MissingKeyError) as error:
+        proofs, no_proofs = [], error.what
+    return compliance(
+        lake, policies, roles, lacking, references, context.spool_place(), proofs=proofs, no_proofs=no_proofs
+    )
 
 
 def _compliance(context: Context, lake: Lake) -> Section:

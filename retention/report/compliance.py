@@ -1,6 +1,6 @@
 """The facts of the compliance page: who sees what, by which grants, by which keys, and what the trail says."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from ranklake.lake.grants.grant import register
 from ranklake.lake.runs.asking import Answered, Row, asking, sql_text
 from ranklake.lake.runs.need import Need
 from ranklake.lake.storage.posture import Posture
+from ranklake.retention.mask_proof import Proof
 from ranklake.retention.placement import DIFFERS, UNKNOWN, Verdict, places, verdicts
 from ranklake.retention.report.facts import policies_name
 from ranklake.retention.report.key_ages import KeyAge, key_ages
@@ -47,6 +48,8 @@ class Compliance:
         Which keys are configured, by reference; how the places of tables are encrypted, and where they are.
     demands
         What policies demand of those, and what it came to.
+    proofs, no_proofs
+        What samples show of masked columns; why none were looked at, empty where they were.
     record
         The data-protection record.
     """
@@ -64,6 +67,8 @@ class Compliance:
     keys: tuple[Row, ...]
     places: tuple[Posture, ...]
     demands: tuple[Verdict, ...]
+    proofs: tuple[Proof, ...]
+    no_proofs: str
     record: tuple[Activity, ...]
 
 
@@ -74,6 +79,9 @@ def compliance(
     no_roles: str,
     references: Mapping[str, str],
     spool: "Lake | None" = None,
+    *,
+    proofs: Sequence[Proof] = (),
+    no_proofs: str = "",
 ) -> Compliance:
     """Return the state of compliance; `references` are those to keys, by setting. Reads, and writes nothing.
 
@@ -81,6 +89,8 @@ def compliance(
     ----------
     spool
         The place of the spool, if there is one.
+    proofs, no_proofs
+        What samples show of masked columns; why none were looked at.
 
     Raises what queries and the audit trail's places raise.
     """
@@ -107,6 +117,11 @@ def compliance(
         for one in demands
         if one.state in {DIFFERS, UNKNOWN}
     ]
+    needs += [
+        Need("failing", f"{one.table}.{one.column} holds values in clear", one.said, one.mend)
+        for one in proofs
+        if one.status == "unmasked"
+    ]
     seen = sum(row[name] == "seen" for row in rows for name in roles)
     return Compliance(
         lake=lake.uri.rstrip("/").rpartition("/")[2],
@@ -122,6 +137,8 @@ def compliance(
         keys=tuple(_keys(references, {one.setting: one for one in key_ages(lake, now)})),
         places=tuple(one.posture for one in held),
         demands=demands,
+        proofs=tuple(proofs),
+        no_proofs=no_proofs,
         record=record(contracts, policies, roles),
     )
 

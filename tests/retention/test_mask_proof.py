@@ -13,6 +13,12 @@ from people import OLD, PEOPLE, bring_runs
 from retaining import CONTRACTS, POLICIES, TODAY, agree, carry_out, days_ago, plan
 
 from ranklake.cli import run
+from ranklake.config import load_config
+from ranklake.context import Context
+from ranklake.flows.calls import ChecksFailedError, check_once, refuse_failure
+from ranklake.flows.mask_findings import with_masks
+from ranklake.flows.pages import findings
+from ranklake.flows.report_sections import compliance_of
 from ranklake.lake.contracts.capture_masks import CaptureMasks
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
@@ -23,6 +29,8 @@ from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.masking.shape import unmasked
 from ranklake.retention.mask_proof import prove, spread
 from ranklake.segments.keys import Keyring
+from ranklake.views.html import compliance_pages
+from ranklake.views.html.shell import render
 
 RING = Pseudonyms(Keyring.parse(OLD, "here"))
 
@@ -128,6 +136,47 @@ def test_the_command_names_the_column_and_fails(keyed, tmp_path, monkeypatch, ca
     assert (one["column"], one["status"], one["unmasked"]) == ("user", "unmasked", 5)
     assert run(["catalog", "runs"]) == 0
     assert "masked at capture (hash)" in capsys.readouterr().out
+
+
+@pytest.fixture
+def masking(keyed, tmp_path, monkeypatch):
+    """Give the context of a lake whose names are masked at capture, and are there in clear."""
+    bring_runs(keyed, 5, age=3)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "masking.yaml").write_text("at_capture: {masks: {runs.user: hash}}")
+    (tmp_path / "ranklake.toml").write_text(
+        f'[lake]\nuri = "{keyed.lake.uri}"\n[masking]\npolicy = "masking.yaml"\nkey = "file:{tmp_path}/keys"\n'
+    )
+    return Context.of(load_config())
+
+
+FOUND = {"check_run": "c", "passed": True, "checks": {"passed": 7}, "unsound": [], "standing": []}
+
+
+def test_a_flow_s_check_and_the_page_tell_it(masking, tmp_path):
+    """A scheduled check fails as the command does, and names column and dates; so does the compliance page."""
+    lake = masking.open_lake()
+    found = with_masks(masking, lake, ("fact",), FOUND)
+    assert (found["passed"], found["checks"]) == (False, {"failed": 1, "passed": 7})
+    (row,) = findings(found)
+    assert (row["table"], row["check"], row["rows failed"], row["of"]) == ("runs", "user_masked", 5, 5)
+    with pytest.raises(ChecksFailedError, match="user_masked"):
+        refuse_failure(found)
+    assert with_masks(masking, lake, ("derived",), FOUND) == FOUND
+    text = render(compliance_pages.section(compliance_of(masking, lake)).pages[0]).decode()
+    assert "runs.user holds values in clear" in text
+    assert not [one for one in (str(found), text) if "person-" in one]
+    (tmp_path / "keys").unlink()
+    lost = with_masks(masking, lake, ("fact",), FOUND)
+    assert (lost["passed"], lost["checks"]) == (False, {"errored": 1, "passed": 7})
+    assert "masks cannot be proven" in lost["unsound"][0]["message"]
+
+
+@pytest.mark.slow
+def test_the_flow_s_check_asks_for_it(masking):
+    """What the stage of a schedule calls proves masks, too."""
+    found = check_once(masking, kinds=("fact",))
+    assert "user_masked" in [one["check_id"] for one in found["unsound"]]
 
 
 @pytest.mark.parametrize("many", [0, 1, 8, 9, 100])

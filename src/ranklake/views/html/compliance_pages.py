@@ -15,6 +15,7 @@ from ranklake.views.words import counted
 SECTION: Final = "compliance"
 HOME: Final = f"{SECTION}/index.html"
 _STATES: Final = {"seen": "warning"}
+_PROOF_STATES: Final = {"masked": "passed", "unmasked": "failing", "due": "warning", "unseen": "unchecked"}
 _DEMAND_STATES: Final = {"met": "passed", "differs": "failing", "unknown": "unchecked"}
 
 
@@ -67,6 +68,17 @@ _DEMANDS: Final = (
     Column("remedy", "What to do about it.", "mend"),
     Column("tables", "Those there that it is about.", "tables"),
 )
+_PROOFS: Final = (
+    Column("column", "That is masked there.", "about"),
+    Column("state", "What a sample shows: due is what a plan may still come for, unseen is where there was no value.",
+           "status"),
+    Column("place", "Where it is masked.", "place"),
+    Column("mask", "How.", "mask"),
+    Column("values", "Distinct values that were looked at.", "values", "{value}", is_number=True),
+    Column("in clear", "Those that the mask cannot have left.", "unmasked", "{value}", is_number=True),
+    Column("first", "Date of the first of those.", "first", text=time_text),
+    Column("last", "Date of the last.", "last", text=time_text),
+)  # fmt: skip
 _RECORD: Final = (
     Column("table", "Of those with columns that are about somebody.", "table"),
     Column("data", "Columns by class.", "data"),
@@ -80,7 +92,8 @@ _RECORD: Final = (
 
 def section(found: Compliance) -> Section:
     """Return the compliance page as a section of its own."""
-    state = "unchecked" if found.no_roles else "warning" if found.needs else "passed"
+    is_failing = any(one.state == "failing" for one in found.needs)
+    state = "failing" if is_failing else "unchecked" if found.no_roles else "warning" if found.needs else "passed"
     told = [f"{counted(len(found.needs), 'thing')} to look at"] if found.needs else []
     told += [f"Roles see classified columns as they are in {counted(found.unmasked, 'case')}"] if found.unmasked else []
     headline = found.no_roles or "; ".join(told) or "No role sees a classified column as it is"
@@ -136,6 +149,11 @@ def _fact_tables(found: Compliance) -> Iterator[FactTable]:
     demands = tuple(asdict(one) | {"tables": ", ".join(one.tables)} for one in found.demands)
     yield FactTable("Demands of policies on places", asked, _DEMANDS, ["demand", "place", "what"], "demands", demands,
                     states=_DEMAND_STATES, empty="No policy demands encryption or a region.")  # fmt: skip
+    samples = Source("proofs", "", "'ranklake check' looks at the same, and fails where values are in clear.")
+    proofs = tuple(asdict(one) | {"about": f"{one.table}.{one.column}"} for one in found.proofs)
+    none = found.no_proofs or "No column is masked where it is stored."
+    yield FactTable("Proof of masks by values", samples, _PROOFS, ["about", "place"], "proofs", proofs,
+                    states=_PROOF_STATES, empty=none)  # fmt: skip
     made = Source("record", "", "Contracts, policies and roles say it; 'ranklake report record' prints all of it.")
     rows = tuple(map(_row, found.record))
     yield FactTable("Data-protection record", made, _RECORD, ["table"], "record", rows, empty="No table needs one.")
