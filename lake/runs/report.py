@@ -14,6 +14,7 @@ from ranklake.lake.runs.changes import Changes, changes
 from ranklake.lake.runs.curves import Curves, curves
 from ranklake.lake.runs.facts import RunFacts, gather
 from ranklake.lake.runs.find import Wanted, find, named
+from ranklake.lake.runs.media import Media, media
 from ranklake.lake.runs.slowed import Cause, slowed
 
 if TYPE_CHECKING:
@@ -78,12 +79,15 @@ class RunState:
         Since its attempt before, and since the run before of its job.
     lines
         Its log lines, errors first, at most `MOST_LINES`; asked for a role alone, since they hold what people wrote.
+    media
+        What it showed: to a role as it sees that, else what is about nobody.
     """
 
     facts: RunFacts
     curves: Curves
     changes: tuple[Changes, ...]
     lines: Answered
+    media: Media
 
 
 def runs_state(lake: "Lake", run: str = "", role: "Role | None" = None) -> RunsState:
@@ -122,6 +126,7 @@ def run_state(ask: Ask, run: str, scalars: str = "scalars", *, is_for_role: bool
         curves=curves(ask, run, found.summary.one.get("rank_steps") or 0, scalars),
         changes=changes(ask, run, found.code),
         lines=ask(lines) if is_for_role else Answered(lines, (), NO_LINES),
+        media=media(ask, run, is_for_role=is_for_role),
     )
 
 

@@ -15,7 +15,8 @@ from ranklake.lake.runs.slowed import Cause
 from ranklake.views.html.figures import Figure, sourced, time_text
 from ranklake.views.html.run_curves import charts, metrics
 from ranklake.views.html.run_ends import ended, ends_table
-from ranklake.views.html.run_tables import STATES, lines_tables, tables
+from ranklake.views.html.run_media import drawn
+from ranklake.views.html.run_tables import STATES, lines_tables, media_table, tables
 from ranklake.views.html.slowdown_charts import slowdown_charts, verdict
 from ranklake.views.words import counted, number_text, percent_text
 from ranklake.views.words import time_text as length_text
@@ -65,7 +66,17 @@ def page_facts(
         "not_simulated": cause.reason,
         "charts": list(charts(found)),
         "metrics": list(metrics(found.curves.metrics, units)),
-        "tables": [*([ends_table(facts)] if facts.ends.rows else []), *tables(facts), *lines_tables(found)],
+        "media": list(drawn(found.media)),
+        "media_sources": [
+            sourced(f"media-bytes-{place}", one) for place, one in enumerate(found.media.sources) if not one.reason
+        ],
+        "media_withheld": found.media.withheld,
+        "tables": [
+            *([ends_table(facts)] if facts.ends.rows else []),
+            *tables(facts),
+            *media_table(found),
+            *lines_tables(found),
+        ],
         "no_lines": "" if is_for_role else found.lines.reason,
         "changed": [_changed(place, one, facts) for place, one in enumerate(found.changes)],
         "code": [(name, _plain(last[name])) for name in _CODE if last and last[name] is not None],

@@ -5,6 +5,7 @@ from typing import Final
 
 from ranklake.lake.runs.asking import Answered
 from ranklake.lake.runs.facts import RunFacts
+from ranklake.lake.runs.media import MOST_MEDIA, MOST_OF_A_NAME
 from ranklake.lake.runs.report import MOST_CHARACTERS, MOST_LINES, NO_LINES, RunState
 from ranklake.views.html.figures import Column, FactTable, moment_text, sourced, time_text
 from ranklake.views.words import percent_text, size_text
@@ -48,6 +49,14 @@ def lines_tables(found: RunState) -> Iterator[FactTable]:
     caption = f"Log lines: errors, then the latest; at most {MOST_LINES}"
     key = ["ts", "rank", "message"]
     yield _table("lines", caption, found.lines, key, _LINES, "no lines", _LEVELS)
+
+
+def media_table(found: RunState) -> Iterator[FactTable]:
+    """Yield the table of media, of a run that has some."""
+    listed = found.media.listed
+    if listed.rows or listed.reason:
+        caption = f"Media: of each name the latest {MOST_OF_A_NAME}, at most {MOST_MEDIA}"
+        yield _table("media", caption, listed, ["name", "ts", "rank", "attempt"], _MEDIA, "none recorded")
 
 
 def _table(
@@ -112,6 +121,18 @@ _ARTIFACTS: Final = (
     Column("SHA-256", "Of its bytes, or of the list of its files.", "sha256", text=lambda text: text[:12]),
     Column("verified", "Whether the bytes had the expected digest.", "verified"),
     Column("when", "End of the action.", "ts", text=time_text),
+    Column("attempt", "Restart number.", "attempt", is_number=True),
+)  # fmt: skip
+_MEDIA: Final = (
+    Column("name", "The same at other steps.", "name"),
+    Column("kind", "What it is.", "kind"),
+    Column("step", "Step that it shows.", "step", is_number=True),
+    Column("rank", "Global rank.", "rank", is_number=True),
+    Column("size", "Of its bytes.", "bytes", "By", is_number=True, text=size_text),
+    Column("rows", "Of a table or matrix; height of an image in pixels.", "row_count", is_number=True),
+    Column("columns", "Of a table or matrix; width of an image in pixels.", "column_count", is_number=True),
+    Column("of that name", "In all.", "of_name", "{row}", is_number=True),
+    Column("when", "When it was given.", "ts", text=moment_text),
     Column("attempt", "Restart number.", "attempt", is_number=True),
 )  # fmt: skip
 _DATASETS: Final = (

@@ -1,0 +1,12 @@
+-- Grain: one row per medium of a run: of each name the latest, then those before. Input: media, without bytes.
+SELECT attempt, ts, rank, name, kind, step, bytes, row_count, column_count, incarnation, segment, slot, of_name
+FROM (
+  SELECT attempt, ts, rank, name, kind, step, bytes, row_count, column_count, incarnation, segment, slot,
+    row_number() OVER (PARTITION BY name, kind ORDER BY step DESC NULLS LAST, ts DESC, incarnation, segment, slot) AS place,
+    count(*) OVER (PARTITION BY name, kind) AS of_name
+  FROM media
+  WHERE run = $run
+) AS shown
+WHERE place <= {each}
+ORDER BY place, name, kind
+LIMIT {most}

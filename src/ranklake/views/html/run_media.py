@@ -1,0 +1,142 @@
+"""Media on a run's page: images as images, tables as tables, confusion matrices as heat maps, texts as texts.
+
+What a row holds may be forged, or masked: what is not what it says is told in words, and all else is text.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any, Final
+
+from ranklake.capture.assets.image_file import image_file
+from ranklake.capture.common.values import BadValueError
+from ranklake.lake.runs.asking import Row
+from ranklake.lake.runs.media import Media, key
+from ranklake.views.words import counted, number_text
+
+_MOST_ROWS: Final = 50
+_MOST_COLUMNS: Final = 20
+_MOST_CLASSES: Final = 40
+_MOST_CELLS: Final = 12_000
+"""Of all tables and matrices of a page: half a megabyte."""
+_MOST_OF_CELL: Final = 200
+_MOST_CHARACTERS: Final = 4000
+_LEVELS: Final = 10
+"""Shades of a heat map, which the style sheet names: pages have no style of their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Medium:
+    """One medium as the template draws it; of `image`, `table`, `matrix` and `text` one is there, or `unknown`.
+
+    Attributes
+    ----------
+    about
+        Where it is from: its step, rank and attempt.
+    more
+        What is left out of it here, in words; else empty.
+    image
+        Address of an image that holds its bytes, and its width and height.
+    table
+        Heads, and rows of cells.
+    matrix
+        Labels, and rows of cells: a number in words, and its shade from 0 to `_LEVELS`.
+    text
+        Its lines.
+    unknown
+        Why it is not drawn.
+    """
+
+    name: str
+    kind: str
+    about: str
+    caption: str = ""
+    more: str = ""
+    image: tuple[str, int, int] | None = None
+    table: tuple[Sequence[str], Sequence[Sequence[str]]] | None = None
+    matrix: tuple[Sequence[str], Sequence[Sequence[tuple[str, int]]]] | None = None
+    text: Sequence[str] | None = None
+    unknown: str = ""
+
+
+def drawn(found: Media) -> Iterator[Medium]:
+    """Yield the media whose bytes are held, those of a name one after another, the latest first."""
+    room = _MOST_CELLS
+    for row in sorted(found.listed.rows, key=lambda row: (row["name"], row["kind"])):  # stable: the latest stay first
+        held = found.held.get(key(row))
+        if held is None:
+            continue
+        one = _medium(row, held, found.captions.get(key(row), ""))
+        cells = sum(len(row) for _, rows in (one.table or ("", ()), one.matrix or ("", ())) for row in rows)
+        if cells > room:
+            yield replace(one, table=None, matrix=None, more="", unknown="Not drawn: the page is full.")
+        else:
+            room -= cells
+            yield one
+
+
+def _medium(row: Row, held: str, caption: str) -> Medium:
+    step = "outside of steps" if row["step"] is None else f"step {row['step']:,}"
+    told = {"name": row["name"], "kind": row["kind"].replace("_", " "), "caption": caption}
+    about = f"{step}, rank {row['rank']}" + (f", attempt {row['attempt']}" if row["attempt"] else "")
+    try:
+        drawing = _DRAWN.get(row["kind"], _text)(held)
+    except (BadValueError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
+        why = str(error) if isinstance(error, BadValueError) else "what is stored is damaged"
+        drawing = {"unknown": f"Not drawn: {why}."}
+    return Medium(about=about, **told, **drawing)
+
+
+def _image(held: str) -> Mapping[str, Any]:
+    try:
+        found = image_file(base64.b64decode(held, validate=True))
+    except binascii.Error as error:
+        raise BadValueError("no base64") from error
+    address = f"data:{found.media_type};base64,{held}"
+    return {"image": (address, found.width, found.height)}
+
+
+def _table(held: str) -> Mapping[str, Any]:
+    told = json.loads(held)
+    heads = list(map(_cell, told["columns"]))
+    rows = [list(map(_cell, row[:_MOST_COLUMNS])) for row in told["rows"][:_MOST_ROWS]]
+    left = [
+        f"the first {most} of {counted(count, noun)}"
+        for count, most, noun in (
+            (len(told["rows"]), _MOST_ROWS, "row"),
+            (len(heads), _MOST_COLUMNS, "column"),
+        )
+        if count > most
+    ]
+    return {"table": (heads[:_MOST_COLUMNS], rows), "more": ", ".join(left)}
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    shown = value if isinstance(value, str) else json.dumps(value)
+    return shown if len(shown) <= _MOST_OF_CELL else f"{shown[:_MOST_OF_CELL]} […]"
+
+
+def _matrix(held: str) -> Mapping[str, Any]:
+    told = json.loads(held)
+    labels = list(map(_cell, told["labels"]))
+    if len(labels) < len(told["counts"]) or not all(isfinite(one) for row in told["counts"] for one in row):
+        raise BadValueError("a matrix without numbers, or without labels")
+    rows = []
+    for row in told["counts"][:_MOST_CLASSES]:
+        most = sum(row) or 1  # a shade is the share of the row: what became of a true class
+        rows.append([(number_text(one), round(_LEVELS * min(1, max(0, one / most)))) for one in row[:_MOST_CLASSES]])
+    more = f"the first {_MOST_CLASSES} of {len(labels):,} classes" if len(labels) > _MOST_CLASSES else ""
+    return {"matrix": (labels[:_MOST_CLASSES], rows), "more": more}
+
+
+def _text(held: str) -> Mapping[str, Any]:
+    more = f"the first {_MOST_CHARACTERS:,} of {len(held):,} characters" if len(held) > _MOST_CHARACTERS else ""
+    return {"text": held[:_MOST_CHARACTERS].splitlines(), "more": more}
+
+
+_DRAWN: Final = {"image": _image, "table": _table, "confusion_matrix": _matrix}
