@@ -14,7 +14,7 @@ from ranklake.flows.stage_flows import FLOWS
 from ranklake.flows.stages import Done, Step, gathered, pipeline_outcome, steps
 
 
-@flow(name="ranklake-pipeline", flow_run_name=partial(run_names.at_first, "pipeline"))
+@flow(name="ranklake-pipeline", flow_run_name=partial(run_names.at_first, "pipeline"), persist_result=False)
 async def pipeline_flow(settings: FlowSettings) -> dict[str, Any]:
     """Ingest, check facts, roll up, check rollups and refresh the catalog; where [report] names a place, write pages.
 

@@ -27,6 +27,7 @@ from ranklake.lake.plans.units import watched_by
 from ranklake.redaction.redact import redact_uri
 
 _LOG: Final = logging.getLogger(__name__)
+# Results stay in memory, whatever Prefect's default is: what a check saw may be somebody's, and no erasure looks there.
 _ONCE: Final[dict[str, Any]] = {"cache_policy": NO_CACHE, "persist_result": False}
 
 
@@ -63,7 +64,8 @@ def stage_flow(stage: Stage) -> Flow[..., Any]:
         return stage.outcome(done)
 
     _named(run, stage, "flow")
-    return flow(name=f"ranklake-{stage.name}", flow_run_name=partial(run_names.at_first, stage.name))(run)
+    at_first = partial(run_names.at_first, stage.name)
+    return flow(name=f"ranklake-{stage.name}", flow_run_name=at_first, persist_result=False)(run)
 
 
 def _named(function: Any, stage: Stage, kind: str) -> None:  # noqa: ANN401 - functions have what mypy does not know of

@@ -4,8 +4,7 @@ Keys hardly ever repeat. If no two rows have the same 64 bits of hash, no two ha
 along with the scan of the rows. Only if a hash comes twice are the keys themselves counted, by `repeated`.
 """
 
-import tempfile
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
@@ -14,9 +13,11 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.storage.scratch import scratch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from datafusion import SessionContext
 
@@ -50,17 +51,17 @@ class Hashes:
         self.columns, self.rows = columns, 0
         self._bits = max(0, (rows * 8 - 1) // held_bytes).bit_length()
         self._held: list[_Words] = []
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: Path | None = None
+        self._stack = ExitStack()
         self._able = bool(columns)
 
     def __enter__(self) -> Self:
         if self._bits:
-            self._folder = tempfile.TemporaryDirectory(prefix="ranklake-keys-")
+            self._folder = self._stack.enter_context(scratch("keys"))
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._folder is not None:
-            self._folder.cleanup()
+        self._stack.close()
 
     def add(self, rows: pa.Table) -> None:
         """Take in some rows; those with a NULL in the key are passed over. Text is dictionary-typed."""
@@ -87,14 +88,14 @@ class Hashes:
         found.sort()
         ends = np.arange(1, 2**self._bits, dtype=np.uint64) << np.uint64(64 - self._bits)
         for index, some in enumerate(np.split(found, np.searchsorted(found, ends))):
-            with (Path(self._folder.name) / str(index)).open("ab") as file:
+            with (self._folder / str(index)).open("ab") as file:
                 some.tofile(file)
 
     def distinct(self) -> bool:
         """Say whether all keys differ; False where that is not sure."""
         if self._folder is None:
             return self._able and _all_differ(np.concatenate([np.empty(0, np.uint64), *self._held]))
-        files = sorted(Path(self._folder.name).iterdir())
+        files = sorted(self._folder.iterdir())
         return self._able and all(_all_differ(np.fromfile(file, np.uint64)) for file in files)
 
 
@@ -140,24 +141,28 @@ def repeated(lake: "Lake", contract: "Contract", files: pa.Table, columns: "Sequ
 
     NULLs are not equal to one another, as in SQL's UNIQUE. ``date`` is the same in all rows, so it is left out.
     """
-    session, keys = _grouped(lake, contract, files, columns)
-    found = session.sql(f"SELECT sum(n), sum(n - 1) FROM ({keys})").to_arrow_table()  # noqa: S608
+    with _grouped(lake, contract, files, columns) as (session, keys):
+        found = session.sql(f"SELECT sum(n), sum(n - 1) FROM ({keys})").to_arrow_table()  # noqa: S608
     total, surplus = (found.column(index)[0].as_py() or 0 for index in (0, 1))
     return int(total), int(surplus)
 
 
 def repeated_keys(lake: "Lake", contract: "Contract", files: pa.Table, columns: "Sequence[str]") -> pa.Table:
     """Return the keys that repeat in the files of one partition, each once; one more than `MOST_REPEATED` at most."""
-    session, keys = _grouped(lake, contract, files, columns)
     names = ", ".join(f'"{name}"' for name in columns if name not in contract.partition)
-    some = f"SELECT {names} FROM ({keys}) WHERE n > 1 LIMIT {MOST_REPEATED + 1}"  # noqa: S608
-    return session.sql(some).to_arrow_table()
+    with _grouped(lake, contract, files, columns) as (session, keys):
+        some = f"SELECT {names} FROM ({keys}) WHERE n > 1 LIMIT {MOST_REPEATED + 1}"  # noqa: S608
+        return session.sql(some).to_arrow_table()
 
 
+@contextmanager
 def _grouped(
     lake: "Lake", contract: "Contract", files: pa.Table, columns: "Sequence[str]"
-) -> "tuple[SessionContext, str]":
-    """Return a session, and the query in it that gives each key without NULL, and how often it is there as ``n``."""
+) -> "Iterator[tuple[SessionContext, str]]":
+    """Give a session, and the query in it that gives each key without NULL, and how often it is there as ``n``.
+
+    What it spills goes with the context, and where the process is killed, with the next one's.
+    """
     from datafusion import RuntimeEnvBuilder, SessionConfig, SessionContext
 
     names = [name for name in columns if name not in contract.partition]
@@ -171,10 +176,11 @@ def _grouped(
         ),
         filesystem=lake.arrow_filesystem(),
     )
-    runtime = RuntimeEnvBuilder().with_disk_manager_os().with_fair_spill_pool(MEMORY_BYTES)
-    session = SessionContext(SessionConfig().with_target_partitions(2), runtime)
-    session.register_dataset("rows", rows)
     quoted = ", ".join(f'"{name}"' for name in names)
     there = " AND ".join(f'"{name}" IS NOT NULL' for name in names)
-    # Names are a contract's column names, which hold letters, digits and underscores only.
-    return session, f"SELECT {quoted}, count(*) AS n FROM rows WHERE {there} GROUP BY {quoted}"  # noqa: S608
+    with scratch("keys") as folder:
+        runtime = RuntimeEnvBuilder().with_disk_manager_specified(folder).with_fair_spill_pool(MEMORY_BYTES)
+        session = SessionContext(SessionConfig().with_target_partitions(2), runtime)
+        session.register_dataset("rows", rows)
+        # Names are a contract's column names, which hold letters, digits and underscores only.
+        yield session, f"SELECT {quoted}, count(*) AS n FROM rows WHERE {there} GROUP BY {quoted}"  # noqa: S608

@@ -88,6 +88,8 @@ driver takes while workers are at it."""
 _ONE_QUEUE: Final = {"distributed.scheduler.worker-saturation": 1.0}
 """Tasks wait with the scheduler for the first worker that is free. Dask gives a worker of one thread a second task to
 hold, which then waits there for the first, however long that takes, while another worker has nothing to do."""
+_NO_SPILL: Final = {"distributed.worker.memory.target": False, "distributed.worker.memory.spill": False}
+"""Workers hold descriptions of work alone, and never write one to disk, where it would outlive an erasure."""
 
 
 @contextmanager
@@ -114,7 +116,7 @@ def workers(section: DaskSection = _DEFAULT) -> Iterator[OnDask]:
     said = os.environ.get(_PURGE)
     kept = {f"distributed.nanny.pre-spawn-environ.{_PURGE}": said or "-1", _TRIM: None}
     count = section.workers or min(4, os.cpu_count() or 1)
-    with _interrupts_held(), dask.config.set(_QUIET | _ONE_QUEUE | kept):
+    with _interrupts_held(), dask.config.set(_QUIET | _ONE_QUEUE | _NO_SPILL | kept):
         cluster = _local_cluster(count, section.memory_limit)
     if said is None:  # Dask tells its workers by setting it here: it is not for this process
         os.environ.pop(_PURGE, None)

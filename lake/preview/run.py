@@ -12,7 +12,6 @@ from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.preview.clone import clone
 from ranklake.lake.preview.differences import RollupDifference, compare
-from ranklake.lake.preview.scratch import scratch
 from ranklake.lake.preview.tables import TableDifference, table_difference
 from ranklake.lake.preview.verdicts import CheckDifference, differing, standing
 from ranklake.lake.rollups.anew import FromInputs
@@ -21,6 +20,7 @@ from ranklake.lake.rollups.inputs import Tables
 from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.named import rollups_of
 from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.storage.scratch import scratch
 
 if TYPE_CHECKING:
     from ranklake.lake.migrations.migration import Migration
@@ -87,7 +87,7 @@ def preview(
     run = rollups_of(lake, [one.name for one in rollups])  # also what these read
     needed = {one.table for one in wanted} | {name for one in run for name in (one.name, *one.tables)}
     needed |= {name for name, one in lake.contracts().items() if one.kind == "system"}
-    with scratch(place) as folder:
+    with scratch("preview", place) as folder:
         copy = clone(lake, folder, needed)
         stale = _stale(copy, rollups)
         for one in wanted:

@@ -12,7 +12,7 @@ it, what comes after is done again until the search finds nothing.
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -30,10 +30,11 @@ from ranklake.lake.plans.grace import REPLACED
 from ranklake.lake.plans.kinds import ERASURE
 from ranklake.lake.plans.ledger import row_files
 from ranklake.lake.shares.withdrawal import withdraw
+from ranklake.lake.storage.scratch import sweep
 from ranklake.retention.erasure.certificate import Certificate, certify
 from ranklake.retention.erasure.kept import kept_hits, replaced
 from ranklake.retention.erasure.keys import PLACE, forget_keys
-from ranklake.retention.erasure.places import FORGOTTEN, Done, erase_files, erase_versions
+from ranklake.retention.erasure.places import DELETED, FORGOTTEN, Done, erase_files, erase_versions
 from ranklake.retention.erasure.plan import Found, find, member_check, planned, refuse_unfit
 from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.rows import rewritten
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan, Progress
     from ranklake.lake.storage.store import Lake
     from ranklake.retention.erasure.subject import Subject
+
+
+SCRATCH: Final = "scratch of processes that died"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,8 @@ def apply(
     holds = member_check(lake, subject)
     keys = forget_keys(lake, subject)
     done = [Done(PLACE, FORGOTTEN, keys)] if keys else []
+    if left := sweep():
+        done.append(Done(SCRATCH, DELETED, len(left)))
     done += erase_files(reach, subject, reach.each(subject), holds, erasure.name)
     done += erase_versions(reach, subject)
     certificate = certify(reach, subject, erasure, done, progress=progress)

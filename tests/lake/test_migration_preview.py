@@ -2,9 +2,6 @@
 
 import hashlib
 import json
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,7 +14,6 @@ from ranklake.cli import run
 from ranklake.lake.migrations import registry
 from ranklake.lake.plans.plan import Plan
 from ranklake.lake.preview.clone import BusyLakeError, clone
-from ranklake.lake.preview.scratch import PREFIX, scratch, sweep
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.quality.check import run_checks
 
@@ -129,27 +125,6 @@ def test_a_drop_is_previewed_without_approval(lake, spool, changed, ask):
     _, found = ask("--json")
     assert found["tables"][0]["columns"] == ["grad_norm goes"]
     assert contents(lake) == before
-
-
-def test_what_a_killed_preview_left_goes_with_the_next(tmp_path):
-    """The folder of a process that died is removed; that of one that lives stays."""
-    code = (
-        "import pathlib, time\n"
-        "from ranklake.lake.preview.scratch import scratch\n"
-        f"with scratch(pathlib.Path({str(tmp_path)!r})) as folder:\n"
-        "    (folder / 'x').write_text('x'); print(folder, flush=True); time.sleep(600)\n"
-    )
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    left = Path(child.stdout.readline().strip())
-    with scratch(tmp_path) as mine:
-        assert left.exists()
-        assert mine.exists()
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    child.stdout.close()
-    assert (left / "x").exists()
-    assert sweep(tmp_path) == [left]
-    assert [path for path in tmp_path.iterdir() if path.name.startswith(PREFIX)] == []
 
 
 def test_a_lake_with_a_plan_under_way_is_not_cloned(lake, spool, tmp_path):

@@ -4,6 +4,7 @@ import contextvars
 import gc
 import json
 import os
+import signal
 import socket
 import ssl
 import subprocess
@@ -103,6 +104,42 @@ def test_nobody_else_connects_to_a_local_cluster():
         # any value of it has each array of 128 KiB mapped anew
         assert crew.run(os.environ.get, ["OMP_NUM_THREADS", "MALLOC_TRIM_THRESHOLD_"]) == ["1", None]
         assert crew.run(abs, [-1, 2]) == [1, 2]
+
+
+HOLDING = """
+import os, sys
+from ranklake.lake.plans.dask_section import DaskSection
+from ranklake.lake.plans.dask_workers import workers
+
+if __name__ == "__main__":
+    with workers(DaskSection(workers=1)) as crew:
+        begun = crew.begin("ada.lovelace ".__mul__, [4_000_000] * 3)
+        crew.wait([begun])
+        print(crew.run(os.path.expandvars, ["$TMPDIR"])[0], flush=True)
+        sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+def test_workers_write_no_result_to_disk(tmp_path):
+    """Whatever Dask is told of spilling, and though command and workers are killed: nothing is there to find."""
+    place = tmp_path / "tmp"
+    place.mkdir()
+    (tmp_path / "holding.py").write_text(HOLDING)
+    told = {"TMPDIR": str(place), "DASK_DISTRIBUTED__WORKER__MEMORY__TARGET": "0.001"}
+    command = [sys.executable, str(tmp_path / "holding.py")]
+    with subprocess.Popen(
+        command, env={**os.environ, **told}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == str(place)
+        every = [process, *psutil.Process(process.pid).children(recursive=True)]
+        for one in every:
+            with suppress(psutil.NoSuchProcess):
+                one.send_signal(signal.SIGKILL)
+    left = [path for path in place.rglob("*") if path.is_file()]
+    assert left, "Dask's own folder is there, as the workers had no time to remove it"
+    assert not [path for path in left if b"ada.lovelace" in path.read_bytes() or path.stat().st_size > 10_000]
 
 
 @pytest.mark.slow

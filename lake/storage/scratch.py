@@ -1,4 +1,4 @@
-"""A folder of one process, that goes with it, and at the latest when the next one looks."""
+"""Folders of one process: each goes with it, and at the latest when the next one looks."""
 
 import fcntl
 import os
@@ -10,20 +10,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-PREFIX: Final = "ranklake-preview-"
+PREFIX: Final = "ranklake-"
 
 
 @contextmanager
-def scratch(place: Path | None = None) -> Iterator[Path]:
+def scratch(kind: str, place: Path | None = None) -> Iterator[Path]:
     """Give a new folder below a place (default: the system's for temporary files), and remove it at the end.
 
-    What processes that were killed left there is removed first. Beside each folder lies a file that its process holds
-    locked; the kernel lets go of it when the process ends, however it ends.
+    Its name says of which kind it is. What processes that were killed left there, of any kind, is removed first. Beside
+    each folder lies a file that its process holds locked; the kernel lets go of it when the process ends, however it
+    ends.
     """
     place = Path(tempfile.gettempdir()) if place is None else place
     place.mkdir(parents=True, exist_ok=True)
     sweep(place)
-    held, lock = _locked(place)
+    held, lock = _locked(kind, place)
     folder = lock.with_suffix("")
     try:
         folder.mkdir(mode=0o700)
@@ -34,10 +35,10 @@ def scratch(place: Path | None = None) -> Iterator[Path]:
         os.close(held)
 
 
-def _locked(place: Path) -> tuple[int, Path]:
+def _locked(kind: str, place: Path) -> tuple[int, Path]:
     """Return a new file of ours, held locked, and its path."""
     while True:
-        lock = place / f"{PREFIX}{uuid.uuid4().hex}.lock"
+        lock = place / f"{PREFIX}{kind}-{uuid.uuid4().hex}.lock"
         held = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(held, fcntl.LOCK_EX)
         # Thread 1 makes the lock's file, thread 2 (sweeping) locks it first and removes it: thread 1 then finds another
@@ -47,12 +48,13 @@ def _locked(place: Path) -> tuple[int, Path]:
         os.close(held)
 
 
-def sweep(place: Path) -> list[Path]:
-    """Remove what dead processes left below a place; return the folders."""
+def sweep(place: Path | None = None) -> list[Path]:
+    """Remove what dead processes left below a place (default as for `scratch`); return the folders."""
+    place = Path(tempfile.gettempdir()) if place is None else place
     gone = []
-    for lock in sorted(place.glob(f"{PREFIX}*.lock")):
+    for lock in sorted(place.glob(f"{PREFIX}*-*.lock")):
         with suppress(OSError):  # another's, or one that another sweeper was faster with
-            held = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+            held = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 folder = lock.with_suffix("")

@@ -1,0 +1,45 @@
+"""Scratch: folders that go with their process, however it ends, or with the next one."""
+
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from ranklake.lake.storage.scratch import PREFIX, scratch, sweep
+from ranklake.quality.keys import Hashes
+
+
+def test_what_a_killed_process_left_goes_with_the_next(tmp_path):
+    """The folder of a process that died is removed; that of one that lives stays."""
+    code = (
+        "import pathlib, time\n"
+        "from ranklake.lake.storage.scratch import scratch\n"
+        f"with scratch('x', pathlib.Path({str(tmp_path)!r})) as folder:\n"
+        "    (folder / 'x').write_text('x'); print(folder, flush=True); time.sleep(600)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    left = Path(child.stdout.readline().strip())
+    with scratch("x", tmp_path) as mine:
+        assert left.exists()
+        assert mine.exists()
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    assert (left / "x").exists()
+    assert sweep(tmp_path) == [left]
+    assert [path for path in tmp_path.iterdir() if path.name.startswith(PREFIX)] == []
+
+
+def test_keys_that_do_not_fit_into_memory_are_scratch(tmp_path, monkeypatch):
+    """What a check writes beside its partition is in such a folder, and goes with it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Hashes(["a"], rows=1_000, held_bytes=100) as hashes:
+        hashes.add(pa.table({"a": np.arange(1_000)}))
+        (lock,) = tmp_path.glob(f"{PREFIX}keys-*.lock")
+        assert list(lock.with_suffix("").iterdir())
+        assert sweep() == [], "it is held"
+    assert list(tmp_path.iterdir()) == []
