@@ -1,7 +1,7 @@
 """What became of the keys of a lake's subjects: there, damaged, forgotten, lost."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,15 +25,18 @@ class KeyState:
     keys, forgotten
         How many are there, and how many were forgotten on purpose.
     faults
-        Files that hold no key that can be used, each with the reason.
+        Files that hold no key that can be used, each with the reason and what to do.
     lost
         Rows by ``table.column`` that a key sealed which is neither there nor forgotten.
+    unread
+        Columns of which nobody looked for such rows, as there are too many.
     """
 
     keys: int
     forgotten: int
-    faults: tuple[tuple[str, str], ...]
+    faults: tuple[tuple[str, str, str], ...]
     lost: tuple[tuple[str, int], ...]
+    unread: tuple[str, ...] = ()
 
     @property
     def is_sound(self) -> bool:
@@ -45,19 +48,35 @@ class KeyState:
         return {
             "keys": self.keys,
             "forgotten": self.forgotten,
-            "faults": [{"where": where, "what": what} for where, what in self.faults],
+            "faults": [{"where": where, "what": what, "mend": mend} for where, what, mend in self.faults],
             "lost": [{"column": column, "rows": rows} for column, rows in self.lost],
         }
 
 
-def key_state(lake: "Lake") -> KeyState:
-    """Look at every key, and at every value in live rows that one sealed. Raises as `KeyStore`."""
+LOST: Final = "restore their files from a backup; a key that is gone for good leaves what it sealed unread for ever"
+
+
+def key_state(lake: "Lake", most_rows: int | None = None) -> KeyState:
+    """Look at every key, and at every value in live rows that one sealed. Raises as `KeyStore`.
+
+    Parameters
+    ----------
+    most_rows
+        Rows of a table, in live files, up to which its values are looked at; None: however many.
+    """
     store = KeyStore(lake)
     every = list(store.each())
     there = store.ids | store.forgotten
-    lost = [(name, rows) for name in sorted(known_columns(lake)) if (rows := _lost(lake, name, there))]
-    faults = [(one.place.path(one.name), one.wrong) for one in every if one.wrong]
-    return KeyState(len(store.ids), len(store.forgotten), tuple(faults), tuple(lost))
+    names = sorted(known_columns(lake))
+    unread = [name for name in names if most_rows is not None and _rows(lake, name) > most_rows]
+    lost = [(name, rows) for name in names if name not in unread and (rows := _lost(lake, name, there))]
+    faults = [(one.place.path(one.name), one.wrong, one.mend) for one in every if one.wrong]
+    return KeyState(len(store.ids), len(store.forgotten), tuple(faults), tuple(lost), tuple(unread))
+
+
+def _rows(lake: "Lake", column: str) -> int:
+    handle = latest(lake, column.partition(".")[0])
+    return 0 if handle is None else int(pc.sum(files(handle)["num_records"]).as_py() or 0)
 
 
 def _lost(lake: "Lake", column: str, there: frozenset[str]) -> int:

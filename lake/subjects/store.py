@@ -3,6 +3,8 @@
     <keys>/ranklake-subjects.json     whose keys these are, and by which key of the keyring they are looked up
     <keys>/<lookup>.key               a key, wrapped; the name is a keyed hash of whom it is of
     <lake>/forgotten/<key id>         a key that is forgotten: one that comes back, from a backup, is no key any more
+    <lake>/forgotten-unread/<tag>     a subject that was forgotten while nobody could read the key, damaged or lost: of
+                                      this one only those keys count that were made since, <tag>~<key id>
     <lake>/subjects.json              columns that were ever stored under keys
 
 A key is made once (put-if-absent), whoever is at it beside; it is forgotten by a mark in the lake first, and then gone
@@ -25,6 +27,7 @@ from ranklake.lake.storage.reachability import LakeError
 from ranklake.lake.storage.removal import delete
 from ranklake.lake.storage.rewriting import overwrite
 from ranklake.lake.storage.store import Lake
+from ranklake.lake.storage.versions import keeps_versions, remove_dead, versions
 from ranklake.lake.subjects.keys import KEY_BYTES, SubjectKey
 from ranklake.segments.envelope import ID_BYTES, MAGIC, NotAuthenticError, decrypt, encrypt
 from ranklake.segments.keys import read_keyring
@@ -35,11 +38,14 @@ if TYPE_CHECKING:
 MARKER: Final = "ranklake-subjects.json"
 KNOWN: Final = "subjects.json"
 FORGOTTEN: Final = "forgotten"
+UNREAD: Final = "forgotten-unread"
 FORMAT: Final = 1
 _ENDING: Final = ".key"
 _BOND: Final = b"ranklake subject 1: "
 _LOOKED_UP: Final = b"\0ranklake subject 1: looked up by"
+_UNREAD: Final = b"\0ranklake subject 1: forgotten unread "
 _LOOKUP_DIGITS: Final = 40
+_DAMAGED: Final = "restore it from a backup, or erase the person: what it sealed cannot be read"
 
 
 class SubjectKeysError(LakeError):
@@ -50,14 +56,25 @@ class SubjectKeysError(LakeError):
 class Found:
     """A file of a place of keys: its name, and the key in it.
 
-    `wrong` says why there is none; `is_foreign` whether a key that is not in the keyring wrapped it.
+    `wrong` says why there is none, and `mend` what to do. `is_hidden` says whether it may be there all the same: this
+    keyring lacks what wraps it, or this account may not read it.
     """
 
     place: Lake
     name: str
     key: SubjectKey | None
     wrong: str = ""
-    is_foreign: bool = False
+    mend: str = ""
+    is_hidden: bool = False
+
+    @property
+    def lookup(self) -> str:
+        """Under what name the key is kept."""
+        return self.name.partition(".")[0]
+
+    def error(self) -> SubjectKeysError:
+        """Return the error that says what is wrong with it."""
+        return SubjectKeysError(f"a subject's key {self.wrong}", where=self.place.path(self.name), mend=self.mend)
 
 
 class KeyStore:
@@ -107,25 +124,26 @@ class KeyStore:
         """
         self._known.clear()
         lookups = {self.lookup(one) for one in subjects}
-        gone = set()
-        for place in self.places:
-            for name in self._names(place, lookups):
-                one = self._read(place, name)
-                if one.is_foreign:  # it could not be told from others when it comes back
-                    mend = "add the key that wraps it to the keyring"
-                    raise SubjectKeysError(f"a subject's key {one.wrong}", where=place.path(name), mend=mend)
-                if one.key is not None:
-                    self.lake.put_if_absent(f"{FORGOTTEN}/{one.key.id}", b"")
-                gone.add(name.partition(".")[0])
+        there = [self._read(place, name) for place in self.places for name in self._names(place, lookups)]
+        for one in there:
+            if one.is_hidden:  # it could not be told from others when it comes back
+                raise one.error()
+        keys = [(one.lookup, one.key) for one in there if one.key is not None]
+        for lookup, key in keys:
+            self._mark(lookup, key)
+        for lookup in lookups - {lookup for lookup, _ in keys}:
+            self.lake.put_if_absent(f"{UNREAD}/{self._tag(lookup)}", b"")
         for place in self.places:
             for name in self._names(place, lookups):
                 delete(place, place.path(name))
-        return len(gone)
+            if _keeps(place, lookups):
+                remove_dead(place.fs, [place.path(one) for one in lookups])
+        return len({one.lookup for one in there})
 
     def left(self, subjects: Collection[str]) -> list[str]:
-        """Return the URIs of the places that have a key of some subjects, or a part of one."""
+        """Return the URIs of the places that have a key of some subjects, a part of one, or an old version."""
         lookups = {self.lookup(one) for one in subjects}
-        return [place.uri for place in self.places if any(True for _ in self._names(place, lookups))]
+        return [place.uri for place in self.places if any(self._names(place, lookups)) or _keeps(place, lookups)]
 
     def each(self) -> Iterator[Found]:
         """Yield every file with a key of the first place, and those that are in copies alone."""
@@ -139,7 +157,8 @@ class KeyStore:
 
     def by_id(self) -> dict[str, SubjectKey]:
         """Return the keys that are there and not forgotten, by their ids."""
-        return {one.key.id: one.key for one in self.each() if one.key is not None and one.key.id not in self.forgotten}
+        found = ((one.lookup, one.key) for one in self.each() if one.key is not None)
+        return {key.id: key for lookup, key in found if not self._was_forgotten(lookup, key)}
 
     @cached_property
     def ids(self) -> frozenset[str]:
@@ -149,7 +168,12 @@ class KeyStore:
     @cached_property
     def forgotten(self) -> frozenset[str]:
         """Ids of the keys that were forgotten, when this was first asked."""
-        return forgotten(self.lake)
+        return _marks(self.lake, FORGOTTEN)
+
+    @cached_property
+    def _unread(self) -> frozenset[str]:
+        """Marks of subjects whose key nobody could read when it was forgotten, when this was first asked."""
+        return _marks(self.lake, UNREAD)
 
     def lookup(self, subject: str) -> str:
         """Return under what name a subject's key is kept: its letters' case and form do not count."""
@@ -198,22 +222,22 @@ class KeyStore:
         """Return a key that is there, put back where a place lacks it."""
         name = f"{lookup}{_ENDING}"
         tried = [self._read(place, name) for place in self.places]
+        gone = [(one.place, one.key) for one in tried if one.key is not None and self._is_forgotten(lookup, one.key)]
+        if gone:  # from a backup, or somebody died while he forgot it
+            for place, key in gone:
+                self._mark(lookup, key)
+                delete(place, place.path(name))
+            return self._found(lookup)
         keys = [one.key for one in tried if one.key is not None]
         wrong = [one for one in tried if one.wrong]
-        if any(self._is_forgotten(key) for key in keys):  # from a backup, or somebody died while he forgot it
-            for place in self.places:
-                delete(place, place.path(name))
-            return None
         if not keys:
             if wrong:
-                mend = "restore it from a backup, or erase the person: what it sealed cannot be read"
-                where = wrong[0].place.path(name)
-                raise SubjectKeysError(f"a subject's key {wrong[0].wrong}", where=where, mend=mend)
+                raise wrong[0].error()
             return None
         for one in tried:
-            if one.key is None:
+            if one.key is None and not one.is_hidden:
                 overwrite(one.place.fs, one.place.path(name), self._wrapped(lookup, keys[0]), local=one.place.is_local)
-        if self._is_forgotten(keys[0]):  # while it was put back
+        if self._is_forgotten(lookup, keys[0]):  # while it was put back
             return self._found(lookup)
         return keys[0]
 
@@ -221,6 +245,8 @@ class KeyStore:
         """Make a key; who makes it beside makes the same."""
         first = self.places[0]
         key = SubjectKey(secrets.token_bytes(KEY_BYTES))
+        if self._is_there(UNREAD, self._tag(lookup)):  # said first, so that nobody takes the key for an older one
+            self.lake.put_if_absent(f"{UNREAD}/{self._since(lookup, key)}", b"")
         if first.put_if_absent(f"{lookup}{_ENDING}", self._wrapped(lookup, key)) and len(self.places) == 1:
             return key
         found = self._found(lookup)  # which is another's, perhaps, and goes to the copies now
@@ -234,20 +260,45 @@ class KeyStore:
             raw = place.fs.cat_file(place.path(name))
         except FileNotFoundError:
             return Found(place, name, None)
-        lookup = name.partition(".")[0]
+        except PermissionError:
+            return Found(place, name, None, "may not be read", "let this account read it", is_hidden=True)
         head = raw[: len(MAGIC) + ID_BYTES]
         key_id = head[len(MAGIC) :].hex()
-        if not head.startswith(MAGIC) or key_id not in self._ring.ids:
-            known = head.startswith(MAGIC) and len(key_id) == 2 * ID_BYTES
-            wrong = f"is wrapped with {key_id}, which is not in the keyring" if known else "is damaged"
-            return Found(place, name, None, wrong, is_foreign=known)
+        if head.startswith(MAGIC) and len(key_id) == 2 * ID_BYTES and key_id not in self._ring.ids:
+            wrong, mend = f"is wrapped with {key_id}, which is not in the keyring", "add that key to the keyring"
+            return Found(place, name, None, wrong, mend, is_hidden=True)
         try:
-            return Found(place, name, SubjectKey(decrypt(self._ring.get(key_id), raw, _BOND + lookup.encode())))
+            if head.startswith(MAGIC) and key_id in self._ring.ids:
+                bond = _BOND + name.partition(".")[0].encode()
+                return Found(place, name, SubjectKey(decrypt(self._ring.get(key_id), raw, bond)))
         except NotAuthenticError:
-            return Found(place, name, None, "is damaged")
+            pass
+        return Found(place, name, None, "is damaged", _DAMAGED)
 
-    def _is_forgotten(self, key: SubjectKey) -> bool:
-        return bool(self.lake.fs.exists(self.lake.path(FORGOTTEN, key.id)))
+    def _mark(self, lookup: str, key: SubjectKey) -> None:
+        """Have a key be forgotten, wherever it comes back."""
+        self.lake.put_if_absent(f"{FORGOTTEN}/{key.id}", b"")
+        delete(self.lake, self.lake.path(UNREAD, self._since(lookup, key)))  # else it would tell whose the key was
+
+    def _is_forgotten(self, lookup: str, key: SubjectKey) -> bool:
+        if self._is_there(FORGOTTEN, key.id):
+            return True
+        return self._is_there(UNREAD, self._tag(lookup)) and not self._is_there(UNREAD, self._since(lookup, key))
+
+    def _was_forgotten(self, lookup: str, key: SubjectKey) -> bool:
+        """Say the same as of when marks were first asked for, without another question to the store."""
+        unread = self._tag(lookup) in self._unread and self._since(lookup, key) not in self._unread
+        return key.id in self.forgotten or unread
+
+    def _is_there(self, *name: str) -> bool:
+        return bool(self.lake.fs.exists(self.lake.path(*name)))
+
+    def _tag(self, lookup: str) -> str:
+        """Return what stands for a subject in the lake: nothing to whoever has not the keyring."""
+        return hmac.digest(self._lookup_secret, _UNREAD + lookup.encode(), "sha256").hex()[:_LOOKUP_DIGITS]
+
+    def _since(self, lookup: str, key: SubjectKey) -> str:
+        return f"{self._tag(lookup)}~{key.id}"
 
     @staticmethod
     def _names(place: Lake, lookups: Collection[str] | None = None) -> Iterator[str]:
@@ -259,9 +310,19 @@ class KeyStore:
                 yield name
 
 
-def forgotten(lake: Lake) -> frozenset[str]:
-    """Return the ids of the keys that were forgotten."""
-    return frozenset(one.path.rpartition("/")[2] for one in listed(lake.fs, lake.path(FORGOTTEN)))
+def _keeps(place: Lake, lookups: Collection[str]) -> bool:
+    """Say whether a bucket keeps old versions of keys. Raises `SubjectKeysError` where it does not say."""
+    if not lookups or not keeps_versions(place.fs, place.root):
+        return False
+    try:
+        return any(not one.is_marker for lookup in lookups for one in versions(place.fs, place.path(lookup)))
+    except OSError as error:
+        mend = "let this account do s3:ListBucketVersions and s3:DeleteObjectVersion there"
+        raise SubjectKeysError("old versions of keys cannot be listed", where=place.uri, mend=mend) from error
+
+
+def _marks(lake: Lake, folder: str) -> frozenset[str]:
+    return frozenset(one.path.rpartition("/")[2] for one in listed(lake.fs, lake.path(folder)))
 
 
 def known_columns(lake: Lake) -> dict[str, str]:

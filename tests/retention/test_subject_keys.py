@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 import pyarrow.parquet as pq
 import pytest
 from archiving import archived, policies_in
+from fsspec.implementations.local import LocalFileSystem
 from governed import Site, any_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +25,9 @@ from segments import put_segment
 from subjects import ADA, EMAIL, GRACE, VALUES
 
 from ranklake.cli import run
+from ranklake.config import load_config
+from ranklake.doctor.examination import Patient
+from ranklake.doctor.subject_keys import subject_keys
 from ranklake.lake.governance.erasures import register
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.workers import InProcess
@@ -36,7 +40,7 @@ from ranklake.lake.storage.store import Lake
 from ranklake.lake.subjects.columns import SubjectColumnError, sealed_columns
 from ranklake.lake.subjects.keys import NotSealedError
 from ranklake.lake.subjects.state import key_state
-from ranklake.lake.subjects.store import KeyStore, SubjectKeysError
+from ranklake.lake.subjects.store import UNREAD, KeyStore, SubjectKeysError
 from ranklake.lake.trust.lake_config import SubjectsSection
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.held import HeldError
@@ -80,6 +84,14 @@ def erased(site, *values, run_name=None):
     propose(site.lake, made, "Petra")
     approve(site.lake, made.name, "Anna")
     return apply(reach, made.name, subject, "Otto")
+
+
+def config_of(site, folder):
+    """Write the configuration of a site to a file; return its path."""
+    said, path = site.lake.config.subjects, folder / "ranklake.toml"
+    lines = [f'[lake]\nuri = "{site.lake.uri}"', f'[subjects]\nkeys = "{said.keys}"\nwrap = "{said.wrap}"']
+    path.write_text("\n".join([*lines, f"columns = {json.dumps(said.columns)}", ""]))
+    return str(path)
 
 
 def sealed_of(site, who):
@@ -253,13 +265,9 @@ def test_a_lost_key_is_told_from_a_forgotten_one(site, tmp_path, monkeypatch, ca
     state = key_state(site.lake)
     assert state.lost == (("runs.command_line", 2), ("runs.user", 2))
     assert not state.is_sound
-    config = tmp_path / "ranklake.toml"
-    said = site.lake.config.subjects
-    columns = json.dumps(said.columns)
-    config.write_text(f'[subjects]\nkeys = "{said.keys}"\nwrap = "{said.wrap}"\ncolumns = {columns}\n')
-    monkeypatch.setenv("RANKLAKE_CONFIG", str(config))
+    monkeypatch.setenv("RANKLAKE_CONFIG", config_of(site, tmp_path))
     assert run(["erase", "keys", "--lake", site.lake.uri]) == 1
-    assert "runs.user: 2 rows under keys that are lost; restore them" in capsys.readouterr().out
+    assert "runs.user: 2 rows under keys that are lost; restore their files" in capsys.readouterr().out
     (tmp_path / "copy0").mkdir()
     (tmp_path / "copy0" / place.name).write_bytes(raw)
     site.lake = site.lake.configured(subjects=section(tmp_path, copies=1))
@@ -285,10 +293,85 @@ def test_a_damaged_key_stores_nothing_and_is_named(site, harm):
     with pytest.raises(SubjectKeysError, match="is damaged"):
         users(site, ADA, first=11)
     assert len(site.rows("runs")) == 2
-    assert key_state(site.lake).faults == ((str(place), "is damaged"),)
+    ((where, what, mend),) = key_state(site.lake).faults
+    assert (where, what, mend[:7]) == (str(place), "is damaged", "restore")
     KeyStore(site.lake).forget([ADA])
     users(site)
     assert query(site.lake, CLEAR)["who"].to_pylist() == [None, ADA, GRACE]
+
+
+@pytest.mark.parametrize("copies", [0, 1])
+@pytest.mark.parametrize("harm", [Path.unlink, lambda place: place.write_bytes(b"")], ids=["lost", "damaged"])
+def test_a_key_that_nobody_could_read_is_forgotten_all_the_same(site, tmp_path, harm, copies):
+    """Restored from a backup after the erasure it is no key; the one that the person got since is."""
+    site.lake = site.lake.configured(subjects=section(tmp_path, copies=copies))
+    users(site, ADA, GRACE)
+    name = f"{KeyStore(site.lake).lookup(ADA)}.key"
+    places = [tmp_path / "keys" / name, *(tmp_path / f"copy{at}" / name for at in range(copies))]
+    raw = places[0].read_bytes()
+    for place in places:
+        harm(place)
+    KeyStore(site.lake).forget([ADA])
+    places[0].write_bytes(raw)
+    assert query(site.lake, CLEAR)["who"].to_pylist() == [None, GRACE], "nobody had it deleted yet"
+    assert KeyStore(site.lake).find(ADA) is None
+    assert not places[0].exists()
+    users(site, ADA, first=11)
+    assert query(site.lake, CLEAR)["who"].to_pylist() == [None, ADA, GRACE]
+    new = places[0].read_bytes()
+    for restored in (raw, new) if copies else ():  # over the newer one, which a copy has still
+        places[0].write_bytes(restored)
+        assert KeyStore(site.lake).find(ADA) is not None
+        assert places[0].read_bytes() != raw
+    assert query(site.lake, CLEAR)["who"].to_pylist() == [None, ADA, GRACE]
+    KeyStore(site.lake).forget([ADA])
+    left = [one.name for one in (tmp_path / "lake" / UNREAD).iterdir()]
+    assert not [one for one in left if "~" in one], "which key was hers is not told any more"
+    places[0].write_bytes(new)
+    assert KeyStore(site.lake).find(ADA) is None
+
+
+def test_a_key_that_may_not_be_read_is_kept(site, monkeypatch):
+    """It may be whole: nobody makes another, and an erasure says so rather than leave it to come back."""
+    users(site, ADA, GRACE)
+    store = KeyStore(site.lake)
+    name = f"{store.lookup(ADA)}.key"
+    genuine = LocalFileSystem.cat_file
+
+    def denied(self, path, *args, **more):
+        if path.endswith(name):
+            raise PermissionError(path)
+        return genuine(self, path, *args, **more)
+
+    monkeypatch.setattr(LocalFileSystem, "cat_file", denied)
+    for asked in (store.of, store.find, lambda who: store.forget([who])):
+        with pytest.raises(SubjectKeysError, match=r"may not be read.*let this account read it"):
+            asked(ADA)
+    assert [what for _, what, _ in key_state(site.lake).faults] == ["may not be read"]
+    monkeypatch.undo()
+    assert query(site.lake, CLEAR)["who"].to_pylist() == [ADA, GRACE]
+
+
+def test_the_doctor_tells_of_keys(site, tmp_path, monkeypatch):
+    """A damaged one, a lost one, both with the remedy; of whole ones how many there are."""
+    patient = Patient(load_config(Path(config_of(site, tmp_path))))
+    assert [one.state for one in subject_keys(patient)] == ["skipped"]
+    users(site, ADA, GRACE, "alan.turing")
+    patient = Patient(load_config(Path(config_of(site, tmp_path))))
+    assert [(one.state, one.what) for one in subject_keys(patient)] == [("ok", "3 keys of subjects, 0 forgotten")]
+    store = KeyStore(site.lake)
+    (site.folder / "keys" / f"{store.lookup(ADA)}.key").write_bytes(b"")
+    (site.folder / "keys" / f"{store.lookup(GRACE)}.key").unlink()
+    found = list(subject_keys(patient))
+    assert {one.state for one in found} == {"failed"}
+    assert all(one.remedy for one in found)
+    told = " ".join(one.what for one in found)
+    assert "a subject's key is damaged" in told
+    assert "runs.user: 2 rows under keys that are lost" in told
+    monkeypatch.setattr("ranklake.doctor.subject_keys.MOST_ROWS", 1)
+    store.forget([ADA])
+    (one,) = subject_keys(patient)
+    assert (one.state, one.what.endswith("looks for lost ones in runs.command_line, runs.user")) == ("ok", True)
 
 
 def test_places_that_cannot_hold_keys_are_refused(site, tmp_path):
@@ -324,7 +407,7 @@ def test_the_wrapping_key_is_rotated(site, tmp_path):
     assert len(list(tmp_path.glob("keys/*.key"))) == 2
     newest = os.urandom(32).hex()
     wrap.write_text(f"{newest}\n{old}")
-    assert {what.split(" ", 2)[1] for _, what in key_state(site.lake).faults} == {"wrapped"}
+    assert {what.split(" ", 2)[1] for _, what, _ in key_state(site.lake).faults} == {"wrapped"}
 
 
 def test_a_configuration_that_lacks_a_column_stores_nothing_in_clear(site, tmp_path):

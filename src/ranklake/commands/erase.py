@@ -12,7 +12,7 @@ from ranklake.commands.erase_certificate import certificate
 from ranklake.commands.erase_steps import apply, approve, list_, plan
 from ranklake.commands.options import json_option, lake_option, spool_option
 from ranklake.context import Context
-from ranklake.lake.subjects.state import key_state
+from ranklake.lake.subjects.state import LOST, key_state
 from ranklake.retention.erasure.keys import key_traces
 from ranklake.retention.traces.search import Trace, search
 from ranklake.views.json_output import show_json
@@ -87,10 +87,10 @@ def keys(context: Context, *, as_json: bool) -> int:
     if as_json:
         show_json(state.plain())
         return 0 if state.is_sound else 1
-    for where, wrong in state.faults:
-        click.echo(f"{where}: {wrong}")
+    for where, wrong, mend in state.faults:
+        click.echo(f"{where}: {wrong}; {mend}")
     for column, rows in state.lost:
-        click.echo(f"{column}: {counted(rows, 'row')} under keys that are lost; restore them from a backup")
+        click.echo(f"{column}: {counted(rows, 'row')} under keys that are lost; {LOST}")
     click.echo(f"{counted(state.keys, 'key')} of subjects, {state.forgotten:,} forgotten")
     return 0 if state.is_sound else 1
 

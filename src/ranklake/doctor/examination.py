@@ -100,6 +100,7 @@ PROBES: Final = (
     Probe("anchors", "vouching:anchors", ("lake",), _NETWORK),
     Probe("keys", "vouching:keys", ("lake",), _NETWORK),
     Probe("placement", "vouching:placement", ("lake", "retention-policies"), _NETWORK),
+    Probe("subject-keys", "subject_keys:subject_keys", ("lake",), _NETWORK),
     Probe("masking", "rules:masking", ("contracts",)),
     Probe("approvals", "books:approvals", ("lake",), _NETWORK),
     Probe("grants", "books:grants", ("lake",), _NETWORK),
