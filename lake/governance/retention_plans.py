@@ -99,6 +99,9 @@ class RetentionPlan(Proposal):
         When it was cancelled, and the lake's plan that did; None if not.
     purged
         When the bytes were deleted that were kept; None if not.
+    overtaken_by
+        Of one that was not applied, the first plan that was, since, and took of a partition of its: it cannot be
+        applied any more. Empty if there is none.
     """
 
     items: tuple[Item, ...]
@@ -107,6 +110,7 @@ class RetentionPlan(Proposal):
     cancelled: datetime | None = None
     cancellation: int | None = None
     purged: datetime | None = None
+    overtaken_by: str = ""
 
     first_state: ClassVar[str] = "planned"
 
@@ -117,9 +121,11 @@ class RetentionPlan(Proposal):
 
     @property
     def state(self) -> str:
-        """As for every proposal, or cancelled."""
+        """As for every proposal, or cancelled, or overtaken."""
         if self.cancelled is not None and self.intact:
             return "cancelled"
+        if self.overtaken_by and self.intact:
+            return "overtaken"
         return super(RetentionPlan, self).state
 
     @property
@@ -184,6 +190,7 @@ class RetentionPlan(Proposal):
         ]
         sums = {"rows": self.rows, "bytes": self.bytes, "files": self.files}
         head = {"retention_plan": self.name, "state": self.state, "single_operator": self.single_operator}
+        head["overtaken_by"] = self.overtaken_by or None
         return {**head, **sums, "plan": self.plan, **times, "items": items}
 
 
@@ -221,7 +228,21 @@ def register(lake: "Lake") -> dict[str, RetentionPlan]:
     ordered = {
         name: sorted(one.items, key=lambda item: (item.table, item.partition_date)) for name, one in found.items()
     }
-    return {name: replace(one, items=tuple(ordered[name])) for name, one in found.items()}
+    return _overtaken({name: replace(one, items=tuple(ordered[name])) for name, one in found.items()})
+
+
+def _overtaken(plans: dict[str, RetentionPlan]) -> dict[str, RetentionPlan]:
+    """Return plans with what overtook them: whoever takes of a partition leaves other files than were planned."""
+    applied = sorted((one for one in plans.values() if one.applied is not None), key=lambda one: one.plan or 0)
+    places = {one.name: {(item.table, item.partition_date) for item in one.items} for one in plans.values()}
+    for name, one in plans.items():
+        if one.applied is not None or one.proposed is None:
+            continue
+        for other in applied:
+            if other.applied > one.proposed and places[name] & places[other.name]:  # type: ignore[operator]
+                plans[name] = replace(one, overtaken_by=other.name)
+                break
+    return plans
 
 
 def plan_name(items: Iterable[Item], times: int = 0) -> str:

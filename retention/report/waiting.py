@@ -10,7 +10,7 @@ from ranklake.lake.governance.cancellations import CANCELLATIONS
 from ranklake.lake.governance.erasures import ERASURES
 from ranklake.lake.governance.proposals import AnyKind, Proposal
 from ranklake.lake.governance.releases import RELEASES
-from ranklake.lake.governance.retention_plans import RETENTION_PLANS
+from ranklake.lake.governance.retention_plans import RETENTION_PLANS, RetentionPlan
 from ranklake.lake.governance.standing import stand
 from ranklake.lake.governance.steps import Actions, recorded_actions
 from ranklake.lake.grants.grant import GRANTS, Grant
@@ -86,6 +86,8 @@ def _is_over(kind: AnyKind, one: Proposal, every: list[Proposal]) -> bool:
     if isinstance(one, Grant) and (one.revoked is not None or one.until <= now or one.is_break_glass):
         return True
     if kind in _APPROVED_IS_DONE and one.approved is not None:
+        return True
+    if isinstance(one, RetentionPlan) and one.overtaken_by:
         return True
     return kind is RETENTION_PLANS and one.approved is None and one is not every[-1]
 

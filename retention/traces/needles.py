@@ -103,6 +103,9 @@ def needles(values: Iterable[str], within: str = "") -> Needles:
     least = LEAST if within == WORDS else SHORTEST
     if any(len(value) < least for value in given):
         mend = f"give at least {least} characters, such as the whole address"
+        if within == WORDS:
+            mend += "; of a shorter account erase the runs, each with 'ranklake erase plan --run RUN'"
+            mend += """: ranklake sql "SELECT run FROM runs WHERE \\"user\\" = 'ACCOUNT'" lists them"""
         raise NeedleError("a value is so short that it would be found everywhere", mend=mend)
     if any("\ud800" <= one <= "\udfff" for value in given for one in value):
         raise NeedleError("a value is no text in UTF-8", mend="write it in UTF-8")

@@ -5,9 +5,11 @@ import os
 import random
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from dataclasses import replace
@@ -161,6 +163,21 @@ def test_rows_go_and_their_neighbours_stay(site):
         make_plan(reach(site), subject)
 
 
+def test_what_a_killed_process_left_in_scratch_goes(site, tmp_path, monkeypatch):
+    """An erasure clears what dead processes of its machine left, and says so; it cannot know whose it was."""
+    place = tmp_path / "tmp"
+    left = place / "ranklake-keys-0"
+    left.mkdir(parents=True)
+    (left / "spilled").write_text(EMAIL)
+    left.with_suffix(".lock").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    logs(site, f"hello {EMAIL}", "hello")
+    subject, made = agreed(site)
+    done = erase(site, subject, made)
+    assert {one.place: one.files for one in done.done}[erasure_apply.SCRATCH] == 1
+    assert list(place.iterdir()) == []
+
+
 def test_a_run_is_erased_and_runs_of_longer_names_stay(site):
     """Rows of the run go, whatever they say; what others say of it stays, and so do runs whose names begin with its."""
     for number, name in enumerate(("exp-1", "exp-1.b", "exp-12")):
@@ -236,8 +253,8 @@ def test_what_was_approved_is_what_goes(site):
 
 @pytest.mark.parametrize("values", [[], ["ada"], ["12345"]])
 def test_values_that_would_take_others_are_refused(site, values):
-    """None, or one so short that it would be found everywhere."""
-    with pytest.raises(NeedleError):
+    """None, or one so short that it would be found everywhere: then it is told how to erase such an account."""
+    with pytest.raises(NeedleError, match="ranklake erase plan --run RUN" if values else "no value"):
         subject_of(site.lake, values)
 
 
@@ -469,3 +486,50 @@ def test_a_signed_certificate_verifies_without_the_lake(site, tmp_path, capsys):
     keys.allow("pia", "otto")
     assert run(["erase", "certificate", "verify", str(file), "--allowed-signers", str(keys.file)]) == 1
     assert "(erasure.approve)" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@needs_ssh_keygen
+def test_a_certificate_verifies_on_another_machine(site, tmp_path):
+    """By the guide's command, of another account, with nothing but the two files: and none that was altered does."""
+    keys = Keys(tmp_path / "keys")
+    keys.allow("pia", "ada", "otto")
+    site.lake = site.lake.configured(approvals=keys.section())
+    logs(site, f"hello {EMAIL}", "hello")
+    subject = subject_of(site.lake, VALUES)
+    made = make_plan(reach(site), subject)
+    propose(site.lake, made, **keys.by("pia"))
+    approve(site.lake, made.name, **keys.by("ada"))
+    found = apply(reach(site), made.name, subject, **keys.by("otto")).certificate
+    there = tmp_path / "there"
+    (there / "evidence").mkdir(parents=True)
+    (there / "home").mkdir()
+    (there / "allowed_signers").write_bytes(Path(keys.file).read_bytes())
+    shutil.rmtree(site.folder / "lake")
+    shutil.rmtree(keys.file.parent)
+    page = (Path(__file__).parents[2] / "docs/governance.md").read_text()
+    (command,) = re.findall(r"^ranklake (erase certificate verify .*--allowed-signers.*)$", page, re.MULTILINE)
+
+    def verified(raw, name):
+        (there / "evidence" / name).write_bytes(raw)
+        words = shlex.split(command.replace("evidence/….json", f"evidence/{name}"))
+        environment = {"PATH": os.environ["PATH"], "HOME": str(there / "home"), "USER": "auditor", "LANG": "C"}
+        program = str(Path(sys.executable).with_name("ranklake"))
+        done = subprocess.run(
+            [program, *words], cwd=there, env=environment, capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    code, said = verified(found.raw, f"{found.name}.json")
+    assert code == 0, said
+    assert "the certificate holds; verified: the certificate by itself, signatures" in said
+    assert list((there / "home").iterdir()) == []
+    altered = found.raw.replace(b'"is_clean": true', b'"is_clean":  true', 1)
+    assert altered != found.raw
+    assert verified(altered, f"{found.name}.json")[0] == 1
+    facts = json.loads(found.raw)
+    step = next(one for one in facts["steps"] if one["action"] == "erasure.approve")
+    step["reason"] = "asked for by telephone"
+    other = Certificate(facts)  # under the name that its bytes give it
+    code, said = verified(other.raw, f"{other.name}.json")
+    assert (code, "(erasure.approve)" in said) == (1, True), said

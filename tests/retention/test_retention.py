@@ -22,6 +22,7 @@ from retaining import (
 )
 from segments import put_segment, step_rows
 
+from ranklake.cli import run
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.audit.proof import verify
 from ranklake.lake.contracts.arrow import arrow_schema
@@ -38,6 +39,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.trust.limits import Limits
 from ranklake.retention.plan import make_plan
+from ranklake.retention.report.waiting import waiting
 
 
 def ages(site):
@@ -395,3 +397,22 @@ def test_who_dates_rows_in_the_future_does_not_keep_them_for_ever(site):
     assert make_plan(site.lake, CONTRACTS, POLICIES, today + timedelta(days=90)) is None
     made = make_plan(site.lake, CONTRACTS, POLICIES, today + timedelta(days=91))
     assert [(item.table, item.partition_date, item.rows) for item in made.items] == [("steps", ahead.date(), 5)]
+
+
+def test_a_plan_whose_rows_went_by_another_is_overtaken(site, capsys):
+    """The list says by which; it waits for nobody any more, and applying it says that it is void."""
+    bring_days(site, [0, 91])
+    old = plan(site)
+    site.bring(step_rows(5, segment=7, incarnation=44, start=days_ago(120)), incarnation=44)
+    new = plan(site)
+    assert {one.state for one in register(site.lake).values()} == {"planned"}
+    agree(site, old.name)
+    agree(site, new.name)
+    carry_out(site, new.name)
+    found = register(site.lake)[old.name]
+    assert (found.state, found.overtaken_by, register(site.lake)[new.name].overtaken_by) == ("overtaken", new.name, "")
+    assert waiting(site.lake) == []
+    assert run(["retain", "list", "--lake", site.lake.uri]) == 0
+    assert f"{new.name} took of the same dates since" in capsys.readouterr().out
+    with pytest.raises(VoidProposalError):
+        carry_out(site, old.name)

@@ -14,6 +14,8 @@ from ranklake.lake.governance.lifecycle import Approve, standing
 from ranklake.lake.governance.proposals import Proposal, ProposalKind, Some
 from ranklake.views.json_output import show_json
 
+Naming = Callable[[str], str]
+"""Returns a command with the option by which somebody says who runs it (`ApprovalsSection.by_somebody`)."""
 _BY: Final = "Who approves; kept in the audit trail. Where approvals are signed, the key tells."
 _ALONE: Final = "Let its author approve it, too; not where approvals are signed."
 
@@ -24,7 +26,7 @@ def approval_command(
     said: str,
     *,
     metavar: str,
-    then: Callable[[Some], str],
+    then: Callable[[Some, Naming], str],
     plain: Callable[[Some], dict[str, Any]],
     prefix: str = "",
 ) -> click.Command:
@@ -39,7 +41,7 @@ def approval_command(
     metavar
         What its argument is called.
     then
-        Says what comes once it has enough approvals.
+        Says what comes once it has enough approvals; a command in it is given what makes it say who runs it.
     plain
         Returns its plain JSON values.
     prefix
@@ -75,7 +77,9 @@ def approval_command(
         if as_json:
             show_json({"approved_now": fresh, "lacking": lacking or None, **mode_facts(lake), **plain(found)})
             return
-        click.echo(f"{found.name}: {_outcome(found, then(found), lacking, fresh=fresh)}")
+        click.echo(
+            f"{found.name}: {_outcome(found, then(found, lake.config.approvals.by_somebody), lacking, fresh=fresh)}"
+        )
         tell_mode(lake)
 
     return command

@@ -127,7 +127,7 @@ approve = approval_command(
     approve_erasure,
     "Approve an erasure, so that it can be applied. Its author may not.",
     metavar="ERASURE",
-    then=lambda one: f"apply it with 'ranklake erase apply {one.name} -' and the same values",
+    then=lambda one, named: f"apply it with '{named(f'ranklake erase apply {one.name} -')}' and the same values",
     plain=Erasure.plain,
 )
 

@@ -58,7 +58,7 @@ grants.add_command(
         approve_grant,
         "Approve a grant: it holds from then on, until its time. Neither who asked nor who gets the role may.",
         metavar="GRANT",
-        then=lambda one: f"{one.to} has role {one.role} until {one.until:%Y-%m-%d %H:%M} UTC",
+        then=lambda one, _named: f"{one.to} has role {one.role} until {one.until:%Y-%m-%d %H:%M} UTC",
         plain=lambda one: one.plain(clock.now()),
     )
 )

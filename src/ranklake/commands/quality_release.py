@@ -94,7 +94,7 @@ release.add_command(
         approve_release,
         "Approve a release that another person proposed.",
         metavar="RELEASE",
-        then=lambda one: f"apply it with 'ranklake quality release apply {one.name}'",
+        then=lambda one, named: f"apply it with '{named(RELEASES.to_apply(one.name))}'",
         plain=Release.plain,
     )
 )

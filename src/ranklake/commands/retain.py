@@ -62,7 +62,7 @@ approve = approval_command(
     approve_plan,
     f"Approve a plan, so that it can be applied.\n\n{_SIGN}",
     metavar="PLAN",
-    then=lambda one: f"apply it with 'ranklake retain apply {one.name}'",
+    then=lambda one, named: f"apply it with '{named(RETENTION_PLANS.to_apply(one.name))}'",
     plain=RetentionPlan.plain,
 )
 
@@ -206,7 +206,8 @@ def list_(context: Context, *, as_json: bool) -> None:
     for one in plans:
         when = one.applied or one.approved or one.proposed or datetime.fromtimestamp(0, UTC)
         when = one.purged or one.cancelled or when
-        click.echo(f"{one.name}  {one.state:<9}  {when:%Y-%m-%d %H:%M}  {_sums(one)}{_alone(one)}{_kept(one)}")
+        told = f"{_sums(one)}{_alone(one)}{_kept(one)}{_overtaken(one)}"
+        click.echo(f"{one.name}  {one.state:<9}  {when:%Y-%m-%d %H:%M}  {told}")
     tell_mode(lake)
 
 
@@ -249,6 +250,7 @@ def _show(lake: Lake, made: RetentionPlan) -> None:
         "approved": f"approved: {as_somebody(RETENTION_PLANS.to_apply(made.name))}",
         "applied": f"applied{_alone(made)}{_kept(made)}",
         "cancelled": "cancelled",
+        "overtaken": f"overtaken{_overtaken(made)}",
         "altered": "its items were altered",
     }
     click.echo(f"plan {made.name}: {_sums(made)}; {then[made.state]}")
@@ -272,6 +274,13 @@ def _kept(one: RetentionPlan) -> str:
     if one.is_kept:
         return f"; until {one.kept_until:%Y-%m-%d %H:%M} UTC: ranklake retain cancel {one.name}"
     return "; purged since" if one.purged is not None else ""
+
+
+def _overtaken(one: RetentionPlan) -> str:
+    """Say why a plan cannot be applied any more; empty if it can, or was."""
+    if one.state != "overtaken":
+        return ""
+    return f"; {one.overtaken_by} took of the same dates since, so it is void: ranklake retain plan"
 
 
 def _sums(one: RetentionPlan) -> str:

@@ -78,7 +78,7 @@ rehydrate.add_command(
         approve_rehydration,
         "Approve that archived rows come back. Its author may not.",
         metavar="REHYDRATION",
-        then=lambda one: f"bring them back with 'ranklake retain rehydrate apply {one.name}'",
+        then=lambda one, _named: f"bring them back with 'ranklake retain rehydrate apply {one.name}'",
         plain=Rehydration.plain,
     )
 )

@@ -46,7 +46,7 @@ release.add_command(
         approve_release,
         "Approve the release of HOLD. Once enough people did, it holds no more.",
         metavar="HOLD",
-        then=lambda _: "the hold ended, and what it kept goes by the rules again",
+        then=lambda _one, _named: "the hold ended, and what it kept goes by the rules again",
         plain=HoldRelease.plain,
         prefix=PREFIX,
     )
