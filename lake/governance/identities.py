@@ -87,7 +87,15 @@ class Identity:
         return str(self.details.get("signature", ""))
 
 
-def name_of(lake: "Lake", what: str, by: str | None, signing: Signing = NOT_SIGNING, *, login: bool = True) -> str:
+def name_of(
+    lake: "Lake",
+    what: str,
+    by: str | None,
+    signing: Signing = NOT_SIGNING,
+    *,
+    login: bool = True,
+    elsewhere: bool = True,
+) -> str:
     """Return the name of whoever runs a command, before anything is signed.
 
     Parameters
@@ -98,13 +106,16 @@ def name_of(lake: "Lake", what: str, by: str | None, signing: Signing = NOT_SIGN
         The name that was given.
     login
         Whether an unsigned name may be that of the account.
+    elsewhere
+        Whether the command takes what was signed on another machine, for the message.
 
     Raises `NobodyError`, `SignatureError`, `SignersError` and `SecretError`.
     """
     section = lake.config.approvals
     given = " ".join((by or "").split())
     if section.mode == SIGNED:
-        return _signer_name(load_signers(section.allowed_signers), what, given, _with_default(lake, signing))
+        how = how_to_sign(what) if elsewhere else f"{what} --key ~/.ssh/id_ed25519"
+        return _signer_name(load_signers(section.allowed_signers), how, given, _with_default(lake, signing))
     if signing.key or signing.signed:
         mend = "name the keys that may: allowed_signers under [approvals]; see docs/approvals.md"
         raise NobodyError("no allowed-signers file is configured, so no signature can be verified", mend=mend)
@@ -125,6 +136,11 @@ def doer(lake: "Lake", by: str | None) -> str:
     return _asked(section.identity)[0] if section.mode == COMMAND else given or getpass.getuser()
 
 
+def unproven(lake: "Lake") -> dict[str, str]:
+    """Return what the trail says beside a name of `doer` or `account`: that it is not signed, where others are."""
+    return {"mode": UNSIGNED} if lake.config.approvals.mode == SIGNED else {}
+
+
 def account(lake: "Lake") -> str:
     """Return who runs a command that signs nothing: what ``[approvals] identity`` says, or the login name.
 
@@ -138,7 +154,7 @@ def _with_default(lake: "Lake", signing: Signing) -> Signing:
     return signing if signing.key or signing.signed else Signing(key=lake.config.approvals.key)
 
 
-def _signer_name(signers: Signers, what: str, given: str, signing: Signing) -> str:
+def _signer_name(signers: Signers, how: str, given: str, signing: Signing) -> str:
     if signing.signed:
         name = Statement.parse(_text(signing.signed), signing.signed).signer
     elif signing.key:
@@ -150,7 +166,7 @@ def _signer_name(signers: Signers, what: str, given: str, signing: Signing) -> s
             raise SignatureError(f"this key is not in {signers.file}", where=signing.key, mend=mend)
         name = lines[0].name
     else:
-        raise NobodyError("this lake takes signatures only", mend=how_to_sign(what))
+        raise NobodyError("this lake takes signatures only", mend=how)
     if given and given != name:
         raise SignatureError(f"the key is of {name}, not of {given}", mend="leave --by out")
     return name

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.trail import record
 from ranklake.lake.governance import lifecycle
-from ranklake.lake.governance.identities import NOT_SIGNING, About, Signing, identify
+from ranklake.lake.governance.identities import NOT_SIGNING, About, Signing, identify, unproven
 from ranklake.lake.governance.standing import is_one_of, plain
 from ranklake.lake.grants.grant import GRANTS, REVIEW, REVOKE, Grant, GrantError, register, request
 
@@ -99,7 +99,7 @@ def revoke(lake: "Lake", name: str, by: str, reason: str) -> tuple[Grant, bool]:
     if not reason.strip():
         raise GrantError("revoking needs a reason", where="--reason", mend="say why")
     GRANTS.find(lake, name)
-    fresh = record(lake, by, REVOKE, name, reason, once=True) is not None
+    fresh = record(lake, by, REVOKE, name, reason, unproven(lake), once=True) is not None
     return GRANTS.find(lake, name), fresh
 
 

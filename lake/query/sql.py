@@ -186,7 +186,8 @@ def answer(  # noqa: PLR0913 - what may be said of a query
             ctx.register_view(name, ctx.sql_with_options(meant, READ_ONLY))
         frame = ctx.sql_with_options(text, READ_ONLY, param_values=dict(params or {}))
         if role is not None and _explains(frame):
-            raise QueryError("a plan shows more than a role may see", where="EXPLAIN", mend="ask without --role")
+            mend = f"leave EXPLAIN out; DESCRIBE shows columns, 'ranklake roles explain {role.name} TABLE' rows and why"
+            raise QueryError("a plan shows more than a role may see", where="EXPLAIN", mend=mend)
         return frame if limit is None else frame.limit(limit)
 
     def planned(ctx: SessionContext) -> DataFrame:

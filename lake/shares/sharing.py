@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit.trail import record
+from ranklake.lake.governance.identities import unproven
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.shares.place import ShareError, claim, open_place, share_uri
 from ranklake.lake.shares.refresh import Refreshed, refresh, refuse_unshareable
@@ -71,7 +72,7 @@ def share(
     claim(lake, open_place(lake, uri), role.name)
     known = next((one for one in shares(lake) if (one.role, one.uri) == (role.name, uri)), None)
     if known is None:
-        record(lake, by, CREATE, role.name, None, {"to": uri})
+        record(lake, by, CREATE, role.name, None, {"to": uri, **unproven(lake)})
         known = enter(lake, role.name, uri)
     return _refreshed(lake, known, role, by, workers, progress)
 
@@ -157,9 +158,10 @@ def _ended(role: Role) -> str:
 def end(lake: "Lake", one: Share, by: str, why: str) -> Dropped:
     """Drop a share, and say so before and after. Raises `ShareError` where its place is another's."""
     which = f"{one.name} {one.since}"
-    record(lake, by, DROP, one.role, why, {"to": one.uri}, once=True, once_for=which)
+    record(lake, by, DROP, one.role, why, {"to": one.uri, **unproven(lake)}, once=True, once_for=which)
     gone = drop(lake, one)
-    record(lake, by, DROPPED, one.role, None, {"to": one.uri, "files": gone}, once=True, once_for=which)
+    facts = {"to": one.uri, "files": gone, **unproven(lake)}
+    record(lake, by, DROPPED, one.role, None, facts, once=True, once_for=which)
     strike(lake, one)
     return Dropped(one, why, gone)
 
@@ -176,6 +178,7 @@ def _refreshed(
             "rows_added": sum(table.rows_added for table in changed),
             "files_removed": sum(table.files_removed for table in changed),
             "taken_back": list(done.taken_back),
+            **unproven(lake),
         }
         record(lake, by, REFRESH, role.name, None, facts)
     return done

@@ -239,11 +239,18 @@ def test_the_commands_of_grants_take_keys(command, tmp_path):
         file.write(f'[approvals]\nallowed_signers = "{keys.file}"\n')
     by = {name: ("--key", str(keys.path(name))) for name in ("pia", "ada")}
     wanted = ("grant", "reader", "--to", "eve", "--until", "2h", "--reason", "study", "--json", *by["pia"])
+    asked = command("grant", "reader", "--to", "eve", "--until", "2h", "--reason", "study")[2]
+    assert asked.endswith("grant reader --to eve --until TIME --reason TEXT --key ~/.ssh/id_ed25519\n")
     name = json.loads(command(*wanted)[1])["grant"]
     assert f"grants approve {name} --key KEY" in command("sql", "SELECT 1", "--role", "reader")[2]
     assert command("grants", "approve", name, *by["ada"])[0] == 0
     assert command("share", "reader")[0] == 0
-    assert command("revoke", name, "--reason", "over")[0] == 0
+    assert command("revoke", name, "--reason", "over", "--by", "ada")[0] == 0
+    rows = [line.strip().split("  ") for line in command("audit", "show")[1].splitlines()]
+    trail = {row[3]: row[2] for row in rows}
+    assert trail["grant.revoke"] == "ada (not signed)"
+    assert trail["share.create"].endswith(" (not signed)")
+    assert "not signed" not in trail["grant.approve"]
     taken = json.loads(command(*wanted, "--break-glass")[1])["grant"]
     assert "takes signatures only" in command("grants", "review", taken, "--reason", "seen")[2]
     assert command("grants", "review", taken, "--reason", "seen", *by["ada"])[1] == f"{taken}: reviewed\n"

@@ -1,6 +1,7 @@
 """``ranklake audit``."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import date
 from typing import Any
@@ -19,7 +20,7 @@ from ranklake.lake.governance.anchors import anchor as sign_head
 from ranklake.lake.governance.examination import Examined, examine
 from ranklake.lake.governance.modes import UNSIGNED_NOTE
 from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.approvals import UNSIGNED
+from ranklake.lake.trust.approvals import SIGNED, UNSIGNED
 from ranklake.views.audit_lines import FORMS
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
@@ -171,18 +172,28 @@ def _rows(lake: Lake, since: str | None, action: str | None = None) -> list[dict
 @with_context
 def show(context: Context, action: str | None, since: str | None, *, as_json: bool) -> None:
     """Show who did what to governed data, and why; `list` is another name of it."""
-    rows = _rows(context.open_lake(), since, action)
+    lake = context.open_lake()
+    rows = _rows(lake, since, action)
     if as_json:
         plain = [{**row, "ts": row["ts"].isoformat(), "date": row["date"].isoformat()} for row in rows]
         show_json(plain)
         return
     if not rows:
         click.echo("the audit trail is empty")
+    is_signed = lake.config.approvals.mode == SIGNED
     for row in rows:
         reason = f"  {' '.join(row['reason'].split())}" if row["reason"] else ""
-        click.echo(
-            f"{row['seq']:>5}  {row['ts']:%Y-%m-%d %H:%M:%S}  {row['actor']}  {row['action']}  {row['subject']}{reason}"
-        )
+        who = f"{row['actor']}{' (not signed)' if is_signed and _is_unproven(row) else ''}"
+        click.echo(f"{row['seq']:>5}  {row['ts']:%Y-%m-%d %H:%M:%S}  {who}  {row['action']}  {row['subject']}{reason}")
+
+
+def _is_unproven(row: Mapping[str, Any]) -> bool:
+    """Say whether a row says of its actor's name that nobody proved it."""
+    try:
+        said = json.loads(row["details"] or "{}")
+    except ValueError:
+        return False
+    return isinstance(said, dict) and said.get("mode") == UNSIGNED
 
 
 audit.add_command(show, "list")

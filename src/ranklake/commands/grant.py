@@ -8,7 +8,7 @@ import click
 
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
-from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
+from ranklake.commands.signing import Told, key_option, mode_facts, tell_mode
 from ranklake.context import Context
 from ranklake.errors import did_you_mean
 from ranklake.lake.audit import clock
@@ -52,7 +52,7 @@ class Until(click.ParamType[datetime]):
     help="Take it without approval, for 4 hours at most. It is told everywhere until another person reviews it.",
 )
 @lake_option
-@signing_options
+@key_option
 @json_option
 @with_context
 def grant(  # noqa: PLR0913 - one parameter an option
@@ -71,13 +71,11 @@ def grant(  # noqa: PLR0913 - one parameter an option
 
     Roles need grants where [sql] grants = true.
     """
-    if told.text_only or told.signing.signed:
-        raise click.UsageError("a grant is signed where it is asked for: --key")
     lake = context.open_lake()
     roles = context.roles(lake)
     if role not in roles:
         raise RoleError(f"unknown role {role!r}", where="ROLE", mend=did_you_mean(role, roles))
-    who = told.who(lake, f"ranklake grant {role}", by)
+    who = told.who(lake, f"ranklake grant {role} --to {to} --until TIME --reason TEXT", by, elsewhere=False)
     found = ask(lake, role, to, until, reason, who, glass=glass, signing=told.signing)
     if as_json:
         show_json({**mode_facts(lake), **found.plain(clock.now())})

@@ -15,7 +15,7 @@ from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.trail import record
-from ranklake.lake.governance.identities import doer
+from ranklake.lake.governance.identities import doer, unproven
 from ranklake.lake.grants.use import NotGrantedError, used
 from ranklake.lake.query.roles import RoleError
 from ranklake.lake.shares.register import shares
@@ -56,7 +56,8 @@ def profile(context: Context, role: str, to: str, until: datetime, endpoint: str
         used(lake, role, to)
     keys = sharing_keys(context.config.shares.key)
     facts = {"role": role, "to": to, "until": until.isoformat()}
-    record(lake, doer(lake, by), ACTION, to, None, {"role": role, "until": facts["until"]})
+    told = {"role": role, "until": facts["until"], **unproven(lake)}
+    record(lake, doer(lake, by), ACTION, to, None, told)
     said = {
         "shareCredentialsVersion": 1,
         "endpoint": endpoint or f"http://127.0.0.1:{_PORT}/delta-sharing",

@@ -29,11 +29,11 @@ class Told:
         section, signing = lake.config.approvals, self.signing
         return bool(by or signing.key or signing.signed or section.key or section.mode == COMMAND)
 
-    def who(self, lake: Lake, what: str, by: str | None, *, login: bool = True) -> str:
+    def who(self, lake: Lake, what: str, by: str | None, *, login: bool = True, elsewhere: bool = True) -> str:
         """Return the name of whoever does it; see `ranklake.lake.governance.identities.name_of`."""
         if by is not None and not by.strip():
             raise click.BadParameter("the name is empty", param_hint="--by")
-        return name_of(lake, what, by, self.signing, login=login)
+        return name_of(lake, what, by, self.signing, login=login, elsewhere=elsewhere)
 
     def print_statement(
         self, lake: Lake, kind: AnyKind, name: str, step: str, by: str | None, reason: str | None = None
@@ -55,6 +55,17 @@ def signing_options(command: Command) -> Command:
         if key and signed:
             raise click.UsageError("--key signs now, and --signed was signed already: give one of them")
         return command(*args, told=Told(key, signed, text_only=text_only), **options)
+
+    return run  # type: ignore[return-value]
+
+
+def key_option(command: Command) -> Command:
+    """Declare ``--key`` alone, as ``told``: for steps whose statement nobody can know before they are taken."""
+
+    @click.option("--key", metavar="PATH", help=_KEY)
+    @wraps(command)
+    def run(*args: Any, key: str | None, **options: Any) -> Any:  # noqa: ANN401 - the command's own
+        return command(*args, told=Told(key, None, text_only=False), **options)
 
     return run  # type: ignore[return-value]
 
