@@ -2,15 +2,12 @@
 
 import base64
 import json
-from datetime import timedelta
 
-import numpy as np
 import pytest
 from page_read import Read
 from rollup_inputs import NOON, append
-from told_runs import lake_of_runs
+from told_runs import PICTURE, SCRIPT, lake_of_runs, media_of
 
-from ranklake.capture.assets.image_file import png
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.runs.asking import asking
@@ -22,35 +19,14 @@ from ranklake.views.html.run_pages import href, section
 from ranklake.views.html.shell import render
 
 CONTRACTS = load_contracts()
-EVIL = '<script>alert(1)</script>"\u202e'
-PNG = base64.b64encode(png(np.eye(8)).raw).decode()
-MATRIX = json.dumps({"labels": ["cat", EVIL], "counts": [[3, 1], [0, 4]]})
-TABLE = json.dumps({"columns": ["who", EVIL], "rows": [["ada@example.org", 1.5], [None, True]]})
-
-
-def rows(run="alpha-1"):
-    """Yield a row of each kind, in the column of its class; of one name four steps."""
-    held = [
-        ("confusion", "confusion_matrix", "content", MATRIX),
-        ("plot", "image", "content", PNG),
-        ("face", "image", "personal_image", PNG),
-        ("people", "table", "personal_text", TABLE),
-        (EVIL, "text", "personal_text", f"mail ada@example.org {EVIL}\nsecond line"),
-        *(("loss", "text", "content", f"at {step}") for step in range(4)),
-    ]
-    for slot, (name, kind, column, text) in enumerate(held):
-        yield {
-            "run": run, "incarnation": 10, "segment": 0, "slot": slot, "ts": NOON + timedelta(seconds=slot),
-            "name": name, "kind": kind, "step": slot, "bytes": len(text), "caption": "by ada@example.org", column: text,
-        }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory):
     """Give a lake whose only rows are media."""
     made = Lake.create(str(tmp_path_factory.mktemp("media") / "lake"))
-    append(made, "media", list(rows()))
-    append(made, "media", list(rows("hidden")))
+    append(made, "media", media_of("alpha-1"))
+    append(made, "media", media_of("hidden"))
     return made
 
 
@@ -73,14 +49,14 @@ def role(tmp_path, **facts):
 def test_without_a_role_only_what_is_about_nobody_is_told(lake):
     """Names and sizes of the others are listed; why their bytes are not there is said; of a name three are kept."""
     found, by_name = told(lake)
-    assert set(by_name) == {"confusion", "plot", "loss"}
+    assert set(by_name) == {"confusion", "plot", "samples", "loss"}
     assert found.withheld == FOR_ROLES
-    assert [row["step"] for row in found.listed.rows if row["name"] == "loss"] == [8, 7, 6]
+    assert [row["step"] for row in found.listed.rows if row["name"] == "loss"] == [9, 8, 7]
     assert {row["of_name"] for row in found.listed.rows if row["name"] == "loss"} == {4}
     assert by_name["loss"].text == ["at 3"]
-    assert by_name["plot"].image == (f"data:image/png;base64,{PNG}", 8, 8)
+    assert by_name["plot"].image == (f"data:image/png;base64,{PICTURE}", 8, 8)
     labels, cells = by_name["confusion"].matrix
-    assert labels == ["cat", EVIL]
+    assert labels == ["cat", SCRIPT]
     assert cells == [[("3", 8), ("1", 2)], [("0", 0), ("4", 10)]]
     assert not found.captions
 
@@ -88,14 +64,14 @@ def test_without_a_role_only_what_is_about_nobody_is_told(lake):
 def test_a_role_gets_what_it_sees(lake, tmp_path):
     """Text under its mask, and no image of class personal unless it sees that class as it is."""
     found, by_name = told(lake, role(tmp_path, classes=["operational"]))
-    assert set(by_name) == {"confusion", "plot", "loss"}
+    assert set(by_name) == {"confusion", "plot", "samples", "loss"}
     assert found.withheld
     _, by_name = told(lake, role(tmp_path, classes=["operational"], masked=["personal"]))
-    assert set(by_name) == {"confusion", "plot", "loss", "people", EVIL}
+    assert set(by_name) == {"confusion", "plot", "samples", "loss", "people", SCRIPT}
     assert "ada" not in repr(by_name)
     assert by_name["people"].table[1][1] == ["", "true"]
     found, by_name = told(lake, role(tmp_path, classes=["operational", "personal"]))
-    assert set(by_name) == {"confusion", "plot", "loss", "people", EVIL, "face"}
+    assert set(by_name) == {"confusion", "plot", "samples", "loss", "people", SCRIPT, "face"}
     assert by_name["face"].caption == "by ada@example.org"
     assert not found.withheld
     assert told(lake, role(tmp_path, classes=["operational"], runs="run = 'alpha-1'"), "hidden")[1] == {}
@@ -145,7 +121,7 @@ def test_a_page_takes_only_so_much_of_them(tmp_path):
 def test_the_page_shows_them_as_text(tmp_path):
     """No element comes of what a row holds; the image is of the page itself; the page is small."""
     made = lake_of_runs(tmp_path)
-    append(made, "media", list(rows()))
+    append(made, "media", media_of("alpha-1"))
     matrix = json.dumps({"labels": list(map(str, range(100))), "counts": [[0] * 100] * 100})
     of = {"run": "alpha-1", "incarnation": 11, "ts": NOON, "kind": "confusion_matrix", "bytes": len(matrix)}
     append(made, "media", [{**of, "slot": n, "name": f"m{n}", "content": matrix} for n in range(40)])
@@ -153,7 +129,7 @@ def test_the_page_shows_them_as_text(tmp_path):
     text = render(page).decode()
     found = Read(text)
     assert len(text) < 2_000_000
-    assert [given["src"] for tag, given in found.elements if tag == "img"] == [f"data:image/png;base64,{PNG}"]
+    assert [given["src"] for tag, given in found.elements if tag == "img"] == [f"data:image/png;base64,{PICTURE}"]
     assert "alert(1)</script>" not in text
     assert "level-8" in text
     assert "the page is full" in text

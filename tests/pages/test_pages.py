@@ -15,7 +15,7 @@ from live_child import Child
 from retaining import CONTRACTS, POLICIES, TODAY
 from rollup_inputs import NOON, append
 from segments import DAY, step_rows
-from told_runs import lake_of_runs
+from told_runs import SCRIPT, lake_of_runs, media_of
 
 from ranklake.capture.node.endpoint import Endpoint
 from ranklake.lake.catalog.refresh import refresh
@@ -100,6 +100,7 @@ def report(tmp_path_factory):
     append(lake, "ingest_plans", [{
         "plan": 1, "kind": "ingest", "created_ts": NOON, "committed_ts": NOON + timedelta(hours=6), "date": NOON.date(),
     }])  # fmt: skip
+    append(lake, "media", media_of("alpha-1"))
     ask, names = asking(lake), ("alpha-1", "alpha-2", "beta")
     side_by_side = compare(ask, names)
     drawn = [plotted(ask, names, ["loss"], {})]
@@ -180,6 +181,28 @@ def test_pages_are_sound(report, browser, width, theme):
     context.close()
     assert told == []
     assert [url for url in left if not url.startswith((f"file://{report}/", "data:"))] == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_run_shows_images_matrices_tables_and_texts(report, browser, theme):
+    """The image is decoded, a matrix is shaded by its rows, and markup in a label is a label."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=theme)
+    page = context.new_page()
+    page.on("dialog", lambda _: pytest.fail("a label was run as a script"))
+    page.goto(f"file://{report}/{run_pages.href('alpha-1')}")
+    page.locator(".medium img").scroll_into_view_if_needed()
+    page.wait_for_function("() => document.querySelector('.medium img').naturalWidth == 8")
+    shades = page.eval_on_selector_all(
+        ".matrix td", "cells => cells.map((one) => getComputedStyle(one).backgroundColor)"
+    )
+    assert len(shades) == len(set(shades)) == 4
+    assert page.locator(".matrix thead th").nth(2).inner_text().startswith(SCRIPT[:-1])
+    assert page.locator(".medium pre").first.inner_text().strip() == "at 3"
+    assert page.locator(".medium table").count() == 2
+    assert "images, tables and texts may be about persons" in page.locator("main").inner_text()
+    left = "all => all.map((one) => one.getBoundingClientRect().left - one.parentNode.getBoundingClientRect().left)"
+    assert min(page.eval_on_selector_all(".medium > *", left)) >= 0  # else it lies over its neighbour
+    context.close()
 
 
 def test_search_theme_sorting_and_definitions_work_by_keyboard(report, browser):

@@ -1,14 +1,19 @@
 """A lake of runs as people have them: failed, finished, going on; with settings, labels, and text that plays tricks."""
 
+import base64
 import json
 from datetime import timedelta
 from itertools import product
 
+import numpy as np
 from rollup_inputs import NOON, append
 
+from ranklake.capture.assets.image_file import png
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.storage.store import Lake
 
+SCRIPT = '<script>alert(1)</script>"\u202e'
+PICTURE = base64.b64encode(png(np.eye(8)).raw).decode()
 EVIL = "<b>\u202eevil\x1b[2J"
 RUNS = {
     "alpha-1": {"config": {"lr": 0.001, "opt": {"name": "adam"}}, "labels": {"kind": "base"}, "team": "vision"},
@@ -50,6 +55,26 @@ def _steps():
                     "step_time_s": 0.9 + number / 100,
                     "collective_time_s": 0.1 if rank else 0.5,
                 }
+
+
+def media_of(run):
+    """Return a row of each kind, in the column of its class; of one name four steps."""
+    matrix = json.dumps({"labels": ["cat", SCRIPT], "counts": [[3, 1], [0, 4]]})
+    table = json.dumps({"columns": ["who", SCRIPT], "rows": [["ada@example.org", 1.5], [None, True]]})
+    held = [
+        ("confusion", "confusion_matrix", "content", matrix),
+        ("plot", "image", "content", PICTURE),
+        ("samples", "table", "content", json.dumps({"columns": ["prompt", "score"], "rows": [["a", 0.5], ["b", 1]]})),
+        ("face", "image", "personal_image", PICTURE),
+        ("people", "table", "personal_text", table),
+        (SCRIPT, "text", "personal_text", f"mail ada@example.org {SCRIPT}\nsecond line"),
+        *(("loss", "text", "content", f"at {step}") for step in range(4)),
+    ]
+    return [
+        {"run": run, "incarnation": 10, "segment": 0, "slot": slot, "ts": NOON + timedelta(seconds=slot), "name": name,
+         "kind": kind, "step": slot, "bytes": len(text), "caption": "by ada@example.org", column: text}
+        for slot, (name, kind, column, text) in enumerate(held)
+    ]  # fmt: skip
 
 
 def lake_of_runs(folder):
