@@ -14,12 +14,12 @@ from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.runs import slowed as slowed_module
 from ranklake.lake.runs.asking import asking
 from ranklake.lake.runs.report import runs_state
-from ranklake.lake.runs.slowed import slowed
+from ranklake.lake.runs.slowed import Cause, slowed
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
 from ranklake.views.html.run_pages import section
 from ranklake.views.html.shell import render
-from ranklake.views.html.slowdown_charts import slowdown_charts, verdict
+from ranklake.views.html.slowdown_charts import slowdown_charts, slowdown_tables, verdict
 
 SOUND = Slowdowns(
     run="r", attempt=0, s=1.2,
@@ -48,6 +48,21 @@ def test_the_part_that_makes_half_of_the_loss_is_to_blame(changed, said):
     assert said in verdict(slowed_module._cause(replace(SOUND, **changed)))
 
 
+def test_tables_tell_each_part_and_the_way_to_a_timeline():
+    """By kind, stage and rank, worst first; of one stage and one rank there is nothing to compare."""
+    found = slowdown_tables(slowed_module._cause(replace(SOUND, per_step={1: 1.1, 7: 1.3})))
+    told = {one.name: [tuple(row.values()) for row in one.rows] for one in found}
+    assert told == {
+        "what-if-kinds": [("forward-compute", 1.05)],
+        "what-if-stages": [(1, 1.0), (0, 1.0)],
+        "what-if-ranks": [(3, 1, 1, 1.0), (0, 0, 0, 1.0)],
+        "what-if-steps": [(7, 1.3, "ranklake trace r --step 7"), (1, 1.1, "ranklake trace r --step 1")],
+    }
+    alone = replace(SOUND, by_stage={0: 1.2}, by_worker=[Worker(0, 0, 0, 1.0)])
+    assert [one.name for one in slowdown_tables(slowed_module._cause(alone))] == ["what-if-kinds", "what-if-steps"]
+    assert not list(slowdown_tables(Cause(None, "no spans")))
+
+
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory):
     """Give a lake with a run of two ranks whose steps have phases."""
@@ -68,7 +83,10 @@ def test_pages_say_what_slowed_a_run_or_why_that_is_unknown(lake, monkeypatch, t
     assert found.found is not None
     assert verdict(found)
     assert [one.name for one in slowdown_charts(found)] == ["slowed-workers", "slowed-parts"]
-    assert 'id="slowed"' in text_of(lake, "r1")
+    text = text_of(lake, "r1")
+    assert 'id="slowed"' in text
+    assert "ranklake trace r1 --step" in text
+    assert '<h2 id="what-if-kinds">' in text
     none = text_of(lake_of_runs(tmp_path), "beta")
     assert "What slowed it is unknown: no spans of its steps were recorded." in none
     monkeypatch.setattr(slowed_module, "MOST_SPANS", 3)

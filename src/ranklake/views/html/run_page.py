@@ -17,7 +17,7 @@ from ranklake.views.html.run_curves import charts, metrics
 from ranklake.views.html.run_ends import ended, ends_table
 from ranklake.views.html.run_media import drawn
 from ranklake.views.html.run_tables import STATES, lines_tables, media_table, tables
-from ranklake.views.html.slowdown_charts import slowdown_charts, verdict
+from ranklake.views.html.slowdown_charts import slowdown_charts, slowdown_tables, verdict
 from ranklake.views.words import counted, number_text, percent_text
 from ranklake.views.words import time_text as length_text
 
@@ -62,6 +62,7 @@ def page_facts(
         "slowed": verdict(cause),
         "is_slowed": bool(cause.what),
         "slowed_by": list(slowdown_charts(cause)),
+        "slowed_tables": list(slowdown_tables(cause)),
         "slowed_next": cause.next_step,
         "not_simulated": cause.reason,
         "charts": list(charts(found)),

@@ -1,4 +1,4 @@
-"""What slowed a run, as charts: a verdict, bars of parts, and workers by stage."""
+"""What slowed a run: a verdict, bars of parts, workers by stage; and the same in tables, with the way to a timeline."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -6,11 +6,12 @@ from typing import Any, Final
 from ranklake.lake.diagnosis.facts import Slowdowns
 from ranklake.lake.runs.slowed import Cause
 from ranklake.views.html.charts import SCHEMA, Chart, Spec
-from ranklake.views.html.figures import Source
+from ranklake.views.html.figures import Column, FactTable, Source
 from ranklake.views.html.step_charts import short
 from ranklake.views.words import percent_text
 
 _MOST: Final = 12
+_MOST_ROWS: Final = 50
 _SEEN: Final = 1.001
 _ROW_PX: Final = 26
 
@@ -35,8 +36,7 @@ def slowdown_charts(cause: Cause) -> Iterator[Chart]:
     found = cause.found
     if found is None:
         return
-    note = f"No SQL: 'ranklake what-if {found.run} --json' simulates the steps from their spans."
-    source = Source("what-if", "", " ".join([note, *(f"{one}." for one in found.notes)]))
+    source = _source(found)
     stages, dp_ranks = len(found.by_stage), len(found.by_dp_rank)
     if stages > 1 or dp_ranks > 1:
         words = "Slowdown that each rank makes alone: the lower of its stage's and its data-parallel rank's."
@@ -48,6 +48,65 @@ def slowdown_charts(cause: Cause) -> Iterator[Chart]:
     parts = [one for one in parts if one[1] > _SEEN] or parts[:1]
     words = "Step time if this part alone kept its own durations and all else were ideal, less the ideal step time."
     yield Chart("slowed-parts", "Which parts slow it", words, _bars(parts), source)
+
+
+def slowdown_tables(cause: Cause) -> Iterator[FactTable]:
+    """Yield tables of what was simulated, worst first: kinds of operations, stages, ranks, and steps to look at."""
+    found = cause.found
+    if found is None:
+        return
+    kinds = [{"part": name, "s": s} for name, s in found.by_kind.items()]
+    stages = [{"part": stage, "s": s} for stage, s in found.by_stage.items()]
+    ranks = [
+        {"rank": one.rank, "stage": one.stage, "dp_rank": one.dp_rank, "s": one.s}
+        for one in found.by_worker[:_MOST_ROWS]
+    ]
+    steps = [
+        {"step": step, "s": s, "command": f"ranklake trace {found.run} --step {step}"}
+        for step, s in sorted(found.per_step.items(), key=lambda one: -one[1])[:_MOST]
+    ]
+    whole = f"ranklake what-if {found.run} --timeline FILE"
+    for name, caption, rows, columns in (
+        ("what-if-kinds", "What if: by kind of operation", kinds, (_KIND, _SLOWER)),
+        ("what-if-stages", "What if: by stage", stages if len(stages) > 1 else [], (_STAGE, _SLOWER)),
+        (
+            "what-if-ranks",
+            f"What if: by rank, the worst {_MOST_ROWS}",
+            ranks if len(found.by_worker) > 1 else [],
+            _RANKS,
+        ),
+        ("what-if-steps", f"Slowest steps, and their timelines; of all: {whole}", steps, _STEPS),
+    ):
+        if rows:
+            yield FactTable(caption, _source(found), columns, [columns[0].name], name, rows, {}, {}, "")
+
+
+def _source(found: Slowdowns) -> Source:
+    note = f"No SQL: 'ranklake what-if {found.run} --json' simulates the steps from their spans."
+    return Source("what-if", "", " ".join([note, *(f"{one}." for one in found.notes)]))
+
+
+def _excess(s: float) -> str:
+    return percent_text(s - 1)
+
+
+_SLOWER: Final = Column(
+    "slower than ideal", "Step time if this part alone kept its own durations, over the ideal step time, less 1.", "s",
+    "ratio", is_number=True, text=_excess,
+)  # fmt: skip
+_KIND: Final = Column("kind", "Operations of a step that do the same.", "part")
+_STAGE: Final = Column("stage", "Of the pipeline, from 0.", "part")
+_RANKS: Final = (
+    Column("rank", "Global rank.", "rank"),
+    Column("stage", "Of the pipeline, from 0.", "stage", is_number=True),
+    Column("dp rank", "Data-parallel rank.", "dp_rank", is_number=True),
+    _SLOWER,
+)
+_STEPS: Final = (
+    Column("step", "Number of the step.", "step"),
+    Column("slower than ideal", "Its time over its ideal one, less 1.", "s", "ratio", is_number=True, text=_excess),
+    Column("timeline", "Writes the spans of all ranks for https://ui.perfetto.dev.", "command"),
+)
 
 
 def _bars(parts: list[tuple[str, float]]) -> Spec:
