@@ -12,9 +12,11 @@ from ranklake.flows.one_driver import one_driver
 from ranklake.flows.settings import FlowSettings
 from ranklake.flows.stage_flows import FLOWS
 from ranklake.flows.stages import Done, Step, gathered, pipeline_outcome, steps
+from ranklake.flows.unkept import unkept
 
 
 @flow(name="ranklake-pipeline", flow_run_name=partial(run_names.at_first, "pipeline"), persist_result=False)
+@unkept
 async def pipeline_flow(settings: FlowSettings) -> dict[str, Any]:
     """Ingest, check facts, roll up, check rollups and refresh the catalog; where [report] names a place, write pages.
 

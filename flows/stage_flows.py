@@ -22,6 +22,7 @@ from ranklake.flows.parameters import documented
 from ranklake.flows.retrying import RETRIES
 from ranklake.flows.settings import FlowSettings
 from ranklake.flows.stages import STAGES, Done, Stage
+from ranklake.flows.unkept import unkept
 from ranklake.flows.watching import Watching
 from ranklake.lake.plans.units import watched_by
 from ranklake.redaction.redact import redact_uri
@@ -65,7 +66,7 @@ def stage_flow(stage: Stage) -> Flow[..., Any]:
 
     _named(run, stage, "flow")
     at_first = partial(run_names.at_first, stage.name)
-    return flow(name=f"ranklake-{stage.name}", flow_run_name=at_first, persist_result=False)(run)
+    return flow(name=f"ranklake-{stage.name}", flow_run_name=at_first, persist_result=False)(unkept(run))
 
 
 def _named(function: Any, stage: Stage, kind: str) -> None:  # noqa: ANN401 - functions have what mypy does not know of

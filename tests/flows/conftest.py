@@ -76,5 +76,6 @@ def play(folder):
         f'[storage]\naws_secret_access_key = "{SECRET}"\n[report]\nout = "{folder}/site"\nurl = "https://pages/ml/"\n'
     )
     command = [sys.executable, str(SCENARIO), *map(str, (folder, folder / "lake", spool, f"file:{config}"))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=420, check=False)
+    environment = {**os.environ, "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "true"}  # as a user may have set it
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=420, check=False)
     assert done.returncode == 0, done.stderr

@@ -28,7 +28,7 @@ def test_the_embedded_pipeline_runs_on_prefect_and_dask(scenario):
     """The pipeline flow ingests, checks, rolls up and checks again, with a server of its own.
 
     Where a check fails, the flows end Failed, after all stages ran; a credential among the storage options is in no
-    byte that Prefect keeps.
+    byte that Prefect keeps. No result of a flow or task is kept, though the server's default is to keep all.
     """
     home = scenario.folder / "prefect"
     assert not scenario.told["done"]["check"]["passed"]
@@ -38,6 +38,7 @@ def test_the_embedded_pipeline_runs_on_prefect_and_dask(scenario):
     assert {"steps", "step_rollup", "goodput"} <= judged, "rollups are judged in the run that made them"
     kept = [path for path in home.rglob("*") if path.is_file()]
     assert not [path for path in kept if SECRET.encode() in path.read_bytes()]
+    assert [path for path in kept if path.is_relative_to(home / "storage")] == []
     assert home.stat().st_mode & 0o077 == 0
     (database,) = home.glob("*.db")
     with closing(sqlite3.connect(database)) as base:

@@ -96,7 +96,7 @@ def _probe():
         with watched_by(watching.Watching(Lineage("s3://a:b@c/l k?x=1", "", {}))):
             return [carry_out(Unit("many", dates=(date(2026, 3, day),)), partial(int, day)) for day in range(1, 6)]
 
-    @flow(name="probe", flow_run_name="probe")
+    @flow(name="probe", flow_run_name="probe", persist_result=False)
     async def probe():
         run_log.attach()
         return await asyncio.to_thread(units)
