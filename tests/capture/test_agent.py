@@ -306,6 +306,7 @@ def test_a_flush_does_not_wait_for_the_agent(place):
         assert Agent(place.local).look(pack_now=True).segments == 0
 
 
+@pytest.mark.slow
 def test_one_damaged_stream_blocks_no_other(tmp_path):
     """A stream that cannot be read is told of at every look, and the others are sent, the living and the dead."""
     local, spool = tmp_path / "local", tmp_path / "spool"
@@ -474,6 +475,7 @@ def test_prometheus_reads_the_figures():
     assert lost == {("steps", odd): 7, ("spans", "full"): 1}
 
 
+@pytest.mark.slow
 def test_the_agent_serves_its_figures_on_loopback(node):
     """--metrics-port serves them; other paths are not found, and another address is not listened on."""
     with socket.socket() as probe:
@@ -541,6 +543,7 @@ def meta(node):
     ]
 
 
+@pytest.mark.slow
 def test_the_agent_samples_its_node(node):
     """The host, what GPUs there are, and a page that it is told of; its rows are stored like any other's."""
     page = Endpoint(0, lambda _: Answer("text/plain", b"# TYPE a_total counter\na_total 5\n"))

@@ -397,6 +397,7 @@ def test_a_write_that_is_cut_off_leaves_the_state_before():
 
 
 @pytest.mark.parametrize("after", [1, 37, 500, 2500])
+@pytest.mark.slow
 def test_a_killed_process_loses_no_value_that_was_acknowledged(tmp_path, after):
     """SIGKILL while two threads fold and files are sealed: all that returned is there, once, and at most one more."""
     spool, local = tmp_path / "spool", tmp_path / "local"

@@ -297,6 +297,7 @@ def test_names_of_any_length_and_script(place):
     assert run.gaps() == {"scalars": {TOO_LARGE: 1}}
 
 
+@pytest.mark.slow
 def test_a_mapping_of_ten_thousand_keys(place):
     """It is recorded as far as the number of series allows, and the rest is counted."""
     with place.start() as run:
@@ -307,6 +308,7 @@ def test_a_mapping_of_ten_thousand_keys(place):
     check_books(place.spool)
 
 
+@pytest.mark.slow
 def test_a_wide_mapping_blocks_no_longer_than_its_keys_do(place):
     """Ten thousand new keys at once take about as long as a thousand mappings of ten, and less the next time."""
     wide = {f"wide/{n}": 1.0 for n in range(10_000)}
@@ -335,6 +337,7 @@ def test_mappings_of_ever_other_keys(place):
     assert run.gaps() == {}
 
 
+@pytest.mark.slow
 def test_wrong_arguments_do_not_raise(place):
     """Too many arguments, of wrong types, where none belong."""
     with place.start() as run:

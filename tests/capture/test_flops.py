@@ -10,6 +10,7 @@ from ranklake.capture.steps.flops import _flop_counter
 
 @pytest.mark.parametrize(("query_heads", "key_heads"), [(4, 4), (8, 2)])
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.slow
 def test_fused_attention_counts_like_its_matrix_products(query_heads, key_heads, causal):
     """Attention costs 2 products forward, 4 backward, whichever kernel runs it; scores computed again do not count."""
     batch, positions, channels = 2, 32, 16

@@ -59,6 +59,7 @@ def child(tmp_path):
         one.process.wait()
 
 
+@pytest.mark.slow
 def test_sigterm_in_a_call_of_c_ends_the_process_as_ever(child):
     """A main thread that waits in C dies of SIGTERM at once; the event, the rows and the end are in the spool."""
     one = child("stuck")

@@ -91,6 +91,7 @@ def test_a_value_that_does_not_fit_is_a_gap(place, tmp_path, name, value):
     assert [row["small"] for row in rows(place, "every")] == [1]
 
 
+@pytest.mark.slow
 def test_own_numbers_are_in_the_steps_row(place, tmp_path, warnings_told):
     """Floats, whole numbers and booleans, however they are logged; NaN is NULL and said; text is told at the start."""
     run = place.start(contracts_overlay=str(written(tmp_path / "own", {"steps.yaml": STEPS})))

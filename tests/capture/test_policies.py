@@ -281,6 +281,7 @@ def write_overlay(folder, *names):
     (folder / "metrics.yaml").write_text("\n".join(["version: 1", "metrics:", *lines]) + "\n")
 
 
+@pytest.mark.slow
 def test_an_overlay_registers_metrics_of_ones_own(place, tmp_path, monkeypatch):
     """The overlay that the commands use is the one that the recorder uses, unless it has one of its own."""
     write_overlay(tmp_path / "mine", "my/cats")

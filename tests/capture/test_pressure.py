@@ -157,6 +157,7 @@ def test_drop_oldest_gives_up_what_waits_longest(place, outage):
     assert said["scalars"] == [len(found), sum(lost.values())]
 
 
+@pytest.mark.slow
 def test_drop_oldest_gives_up_the_oldest_samples_and_takes_new_ones(place, outage):
     """They have the room of values, by age and not by table; none finds the door shut while the disk keeps up."""
     run = start(place, backpressure="drop_oldest")

@@ -94,6 +94,7 @@ def test_everything_acknowledged_is_recovered(local, tmp_path):
     assert recover(local, spool).streams == 0
 
 
+@pytest.mark.slow
 def test_what_was_uploaded_before_the_kill_is_not_doubled(tmp_path):
     """Rows sealed and sent by the process itself and rows recovered later make one whole."""
     record(tmp_path / "local", tmp_path / "spool", flush=True)
@@ -106,6 +107,7 @@ def test_what_was_uploaded_before_the_kill_is_not_doubled(tmp_path):
     check_books(tmp_path / "spool")
 
 
+@pytest.mark.slow
 def test_a_living_process_is_left_alone(place, tmp_path):
     """The stream of a process that runs is not touched: not by another process, and not by itself."""
     run = place.start()
@@ -136,6 +138,7 @@ def test_without_a_spool_each_stream_goes_where_it_was_meant_to(local, tmp_path)
     assert len(rows(tmp_path / "theirs", "steps")) == 300
 
 
+@pytest.mark.slow
 def test_two_recoveries_at_once_do_not_meet(local, tmp_path):
     """While somebody has taken a stream over, nobody else does."""
     with taken_over(stream_of(local), SealingKeys()) as taken:

@@ -114,6 +114,7 @@ print(json.dumps(counted))
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_counted_to_the_row(tmp_path):
     """When no file can be made any more, each row is one gap; recorded and counted are all there is."""
     command = [sys.executable, "-c", FULL, str(tmp_path / "spool"), str(tmp_path / "local")]
@@ -180,6 +181,7 @@ def may_mount():
 
 
 @pytest.mark.skipif(not may_mount(), reason="needs a mount namespace")
+@pytest.mark.slow
 def test_a_file_system_without_a_page_to_spare(tmp_path):
     """Every way of recording goes on, all that was attempted is stored or counted, and what comes later is recorded."""
     (tmp_path / "local").mkdir()
@@ -283,6 +285,7 @@ EXITS = {
 
 
 @pytest.mark.parametrize("how", EXITS)
+@pytest.mark.slow
 def test_however_a_process_ends_its_rows_are_there(tmp_path, how):
     """At every kind of exit the steps that ended are stored or recovered, and the process ends as it would have."""
     script = (
@@ -342,6 +345,7 @@ class Hesitant(MemoryFileSystem):
         super().pipe_file(path, value, **kwargs)
 
 
+@pytest.mark.slow
 def test_what_is_being_sent_when_its_folder_vanishes_is_stored_and_no_gap(place):
     """A segment whose bytes are on their way is not counted as lost before it is known that it is."""
     fsspec.register_implementation("hesitant", Hesitant, clobber=True)

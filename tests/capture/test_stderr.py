@@ -28,6 +28,7 @@ def rank(folder, how, mode):
     return done.returncode, done.stderr
 
 
+@pytest.mark.slow
 def test_a_helper_that_was_killed_costs_rows_and_nothing_else(tmp_path):
     """Standard error is what it was before: who writes there neither raises nor dies of SIGPIPE."""
     status, said = rank(tmp_path, "orphaned", "all")
@@ -88,6 +89,7 @@ def _with_mask(frame, said):
     return {**frame, "t": {table: dict.fromkeys(of, said) for table, of in frame["t"].items()}}
 
 
+@pytest.mark.slow
 def test_the_second_run_of_a_process_has_its_faults(tmp_path):
     """The fault handler writes to the stream of the run that is open."""
     rank(tmp_path, "again", "faults")
@@ -95,6 +97,7 @@ def test_the_second_run_of_a_process_has_its_faults(tmp_path):
     assert [row["run"] for row in rows(tmp_path / "spool", "logs")] == ["again"]
 
 
+@pytest.mark.slow
 def test_a_users_fault_handler_stays(tmp_path):
     """Turned on after the start, it writes where the user wants it to, also when the run has closed."""
     _, out = rank(tmp_path, "users", "faults")

@@ -173,6 +173,7 @@ def test_a_gradient_of_a_gradient_is_the_models_own(place):
     assert count.flops == count.hardware_flops > 3 * 2 * 4 * 8 * 8
 
 
+@pytest.mark.slow
 def test_a_counted_step_that_fails_counts_nothing(place):
     """The exception goes on, and no number is made up."""
     run = place.start()

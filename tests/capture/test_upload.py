@@ -206,6 +206,7 @@ def test_a_server_that_is_asked_too_much_is_asked_once(s3, folder):
         assert len(proxy.seen) == 1
 
 
+@pytest.mark.slow
 def test_one_probe_asks_whether_the_server_is_back(s3, folder):
     """When its time has come, an open breaker lets one request through, and its success lets all the others."""
     store, proxy = s3
@@ -222,6 +223,7 @@ def test_one_probe_asks_whether_the_server_is_back(s3, folder):
 
 
 @pytest.mark.parametrize("fault", ["reset", "swallow", "late", 500, 403, 404])
+@pytest.mark.slow
 def test_whatever_goes_wrong_on_the_wire_is_sent_again(s3, folder, fault):
     """A cut connection, a PUT answered and not stored, one stored and denied: in the end each segment is there."""
     store, proxy = s3
@@ -308,6 +310,7 @@ def test_encryption_by_the_store_is_asked_for_with_each_put(s3, folder, storage,
     assert not any("x-amz-server-side-encryption" in one.headers for one in looked)
 
 
+@pytest.mark.slow
 def test_a_run_takes_its_storage_options_from_the_configuration(place, s3, tmp_path, monkeypatch):
     """One section ``[storage]`` names the bucket for recording too: a run finds endpoint, keys and encryption there."""
     store, proxy = s3

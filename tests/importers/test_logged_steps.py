@@ -77,6 +77,7 @@ def test_a_line_for_ten_steps(lake, spool, tmp_path, stamped):
     assert list(ask(lake, f"SELECT {facts} FROM runs")[0].values()) == [8, 4, 2, 1, 1234, "torch.bfloat16"]
 
 
+@pytest.mark.slow
 def test_restarts_count_steps(lake, spool, tmp_path):
     """What a restart lost is counted in steps; its first line stands for those since its checkpoint."""
     first = [line(n, 1.0, n) for n in (10, 20, 30, 40)]
@@ -98,6 +99,7 @@ def test_what_begins_anew_is_a_restart(lake, spool, tmp_path):
     assert goodput(lake, "attempt", "steps", "steps_lost") == [[0, 20, 0], [1, 20, 0]]
 
 
+@pytest.mark.slow
 def test_a_line_that_is_lost(lake, spool, tmp_path):
     """Of a line that other output destroyed the steps are missing; the next line stands for no more than its own."""
     lines = [line(n, 1.0, n) for n in (10, 20, 30, 40, 50)]
@@ -110,6 +112,7 @@ def test_a_line_that_is_lost(lake, spool, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_mfu_of_a_job_that_one_rank_logs(lake, spool, tmp_path):
     """Tokens are the whole job's, and so are the devices that MFU and HFU are taken against."""
     run(lake, spool, tmp_path, *(line(n, 2.0, 2 * n) for n in (10, 20, 30)), rollups=[])
@@ -138,6 +141,7 @@ ENDS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_how_it_ended(lake, spool, tmp_path):
     """A run ended as its log says, and when it says; one whose log says nothing is imported, and ends where it ends."""
     for number, last in enumerate(ENDS):
@@ -152,6 +156,7 @@ def test_how_it_ended(lake, spool, tmp_path):
     assert {state for _, state in states} == {"ended", "preempted", "failed"}
 
 
+@pytest.mark.slow
 def test_steps_under_way_at_the_end_are_no_stall(lake, spool, tmp_path):
     """What a run did between its last line and its end is no stall while a line is not due; beyond that it is."""
     cancelled = "slurmstepd: error: *** JOB 1 ON n CANCELLED AT 2024-06-01T12:0{}:00 DUE TO TIME LIMIT ***"
@@ -164,6 +169,7 @@ def test_steps_under_way_at_the_end_are_no_stall(lake, spool, tmp_path):
     assert [list(row.values()) for row in told] == [[0.0, 120.0, 300.0], [210.0, 90.0, 480.0]]
 
 
+@pytest.mark.slow
 def test_the_last_step_is_an_end(lake, spool, tmp_path):
     """A run that reached the step that it was to end with is finished, whatever stands behind."""
     lines = [line(n, 1.0, n, total=20) for n in (10, 20)]
@@ -171,6 +177,7 @@ def test_the_last_step_is_an_end(lake, spool, tmp_path):
     assert goodput(lake, "status") == [["finished"]]
 
 
+@pytest.mark.slow
 def test_the_first_line_has_no_time(lake, spool, tmp_path):
     """Steps before the first time that a log tells end there, not in the year 2000."""
     memory = "[Rank 0] (after 1 iterations) memory (MB) | allocated: 1.0 | max allocated: 2.0 | max reserved: 3.0"

@@ -81,6 +81,7 @@ def test_what_is_lost_is_counted(lake, spool, tmp_path):
 
 @settings(max_examples=5, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 330), st.sampled_from(["", "\n", MEMORY, "NCCL", "\n| x |\n"])), max_size=12))
+@pytest.mark.slow
 def test_cut_anywhere(tmp_path_factory, cuts):
     """However lines are cut, each iteration is a step or refused, and no step is made up."""
     place = tmp_path_factory.mktemp("log")

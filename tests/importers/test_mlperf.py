@@ -127,6 +127,7 @@ def nemo(*between, batch=4):
     return [*head, *between, *tail, line("eval_stop", 110_000), line("run_stop", 110_000, status="success")]
 
 
+@pytest.mark.slow
 def test_what_is_told_goes_before_what_is_inferred(lake, spool, tmp_path):
     """Steps whose lengths reach into the start and the evaluation move neither; a block's mean is no step of it."""
     steps = [stats(at * 1_000 + 100, {"train_step_time": 30.4, "reduced_train_loss": at / 8}, step=number * 4)
@@ -162,6 +163,7 @@ def test_lines_for_several_steps(lake, spool, tmp_path):
     assert list(ask(lake, f"SELECT {told} FROM steps")[0].values()) == [96, 0, 95, 384, 3_072, 95, 16]
 
 
+@pytest.mark.slow
 def test_logs_without_steps(lake, spool, tmp_path):
     """Unknown is how many steps there were where none is told, and how long evaluations were that only end; and why."""
     means = stats(100_000, {"throughput": 1.0, "train_step_time": 2.0}, step=12)

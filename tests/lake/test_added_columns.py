@@ -255,6 +255,7 @@ def test_columns_that_cannot_be_are_refused_at_load(known, own, text, what):
         under(Lake.open(known.uri), own).keep_overlay()
 
 
+@pytest.mark.slow
 def test_what_was_migrated_keeps_its_version(known, spool, own):
     """Afterwards an older copy of the folder is told from a newer one, and each change wants a version."""
     assert drafted(known, own, RENAMED) == 0

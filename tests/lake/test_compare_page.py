@@ -75,6 +75,7 @@ def test_the_least_p_value_counts_most():
     assert values == pytest.approx([0.03, 0.04, 0.04])
 
 
+@pytest.mark.slow
 def test_every_number_is_what_its_sql_gives(lake):
     """Figures, cells and curves, run as the SQL stands there; what names say is text."""
     ask = asking(lake)

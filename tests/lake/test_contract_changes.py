@@ -40,6 +40,7 @@ def log_of(lake, table):
 
 @pytest.mark.leaky("polars keeps its thread pool")
 @pytest.mark.parametrize("by", ["ingest", "upkeep"])
+@pytest.mark.slow
 def test_other_readers_see_an_added_column(lake, spool, changed, by):
     """After the next ingest, or upkeep, Polars, DuckDB and DataFusion see a column that a new version added."""
     put_segment(spool, step_rows(10))
@@ -162,6 +163,7 @@ DEFAULTS = {
 }
 
 
+@pytest.mark.slow
 def test_a_default_stands_for_what_is_missing(lake, spool, changed):
     """Old rows read as the default, new rows without a value are written as it, and merging them changes neither."""
     put_segment(spool, step_rows(3))

@@ -134,6 +134,7 @@ def test_failures_agree_with_the_oracle(one, rows):
 
 @settings(deadline=None)
 @given(contracts(), ROWS)
+@pytest.mark.slow
 def test_good_rows_stay_good(one, rows):
     """What judge passes is judged good again alone, fits the contract and has no NULL where none may be."""
     table = pa.Table.from_pylist(rows, schema=arrow_schema(one))
@@ -210,6 +211,7 @@ def test_every_packaged_check_can_be_computed(name):
             assert failures(check, nulls).null_count == 0
 
 
+@pytest.mark.slow
 def test_judging_is_fast_enough_to_stand_before_every_row():
     """Judging rows of steps costs under three times what writing them as Parquet does, and the bad half is found."""
     table = pa.concat_tables([steps({}, {"step": -1})] * 100_000).combine_chunks()

@@ -80,6 +80,7 @@ def test_facts_begin_with_the_envelope(name):
     assert "date" not in {column.name for column in one.segment_columns}
 
 
+@pytest.mark.slow
 def test_loading_all_is_quick():
     """Reading and checking all packaged contracts and the registry costs under three times what bare PyYAML takes."""
 

@@ -100,6 +100,7 @@ def test_a_footer_at_which_pyarrow_ends_the_process_is_damage(lake, spool):
     adds_up(lake, spool)
 
 
+@pytest.mark.slow
 def test_memory_that_is_not_there_is_no_damage(lake, spool, monkeypatch):
     """A task that runs out of memory is tried again by itself, and nothing is in quarantine."""
     segments(spool)

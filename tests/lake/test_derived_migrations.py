@@ -147,6 +147,7 @@ def test_verify_finds_a_date_that_comes_out_otherwise(known, monkeypatch):
 
 
 @pytest.mark.parametrize("is_rolled_up", [False, True])
+@pytest.mark.slow
 def test_what_was_computed_goes_back(known, lake, spool, own, is_rolled_up):
     """Undone at once, rows are those of before; where rollups wrote since, they come back by the steps."""
     before = read(Lake.open(lake.uri), contract_of(known, 1)).to_pylist()
@@ -251,6 +252,7 @@ def test_a_plan_that_computes_dates_of_a_fact_is_refused():
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
+@pytest.mark.slow
 def test_runs_are_computed_as_wholes(lake, spool, changed, monkeypatch, is_gone):
     """Dates of a table of whole runs are computed if all runs on them can be; else they are rewritten."""
     for number, run_name in enumerate(("r1", "r2")):

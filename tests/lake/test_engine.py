@@ -169,6 +169,7 @@ VALUES = {
 @pytest.mark.parametrize("name", ["steps", "scalars", "spans"])
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
+@pytest.mark.slow
 def test_what_the_judge_clears_is_good(name, data):
     """Reasons are those of judging every row by every check; text may have a dictionary, empty columns may be bare."""
     table = contract(name)

@@ -81,6 +81,7 @@ SAME = [
 ]
 
 
+@pytest.mark.slow
 def test_a_query_of_before_gives_what_it_gave(lake, spool, changed):
     """Whatever a query does with columns, under their former names it gives what it gave before the migration."""
     put_segment(spool, step_rows(40))
@@ -142,6 +143,7 @@ def test_files_are_chosen_through_a_former_name(moved, store, monkeypatch):
     assert plan("SELECT tokens_seen FROM steps WHERE step_time_s > 1000000") == "steps: 2 of 2 files"
 
 
+@pytest.mark.slow
 def test_after_its_day_the_error_says_what_to_write(lake, spool, changed):
     """Over is over: the error has the new name, the migration, the day and the factor."""
     put_segment(spool, step_rows(5))
@@ -232,6 +234,7 @@ OF_DIVIDED = [
 ]
 
 
+@pytest.mark.slow
 def test_columns_that_were_split_and_merged_answer(lake, spool, changed):
     """Former names are computed as `back` says, also where what came of them was renamed and converted since."""
     put_segment(spool, step_rows(40))
@@ -309,6 +312,7 @@ LEAKS = [
 
 @pytest.mark.parametrize("text", LEAKS)
 @pytest.mark.parametrize("by_version", [False, True])
+@pytest.mark.slow
 def test_a_role_sees_under_a_former_name_what_it_sees_under_the_new(hidden, text, by_version):
     """A column that a role does not see is unknown under each of its names, and so is that it ever was there."""
     role = Role("r", OPERATIONAL, frozenset({"runs"}))
@@ -323,6 +327,7 @@ def test_a_role_sees_under_a_former_name_what_it_sees_under_the_new(hidden, text
 
 
 @pytest.mark.parametrize("version", [0, 1, None])
+@pytest.mark.slow
 def test_a_masked_column_is_masked_under_each_of_its_names(hidden, version):
     """A mask is of a column, whatever it was called: under its former name, and in versions of the table before."""
     column = contract("runs").column("person")
@@ -415,6 +420,7 @@ STEPS = st.lists(st.sampled_from([None, 2.0, 0.001, 1000.0, -4.0]), min_size=1, 
 
 @given(STEPS, st.lists(st.one_of(st.none(), st.integers(-(2**40), 2**40)), min_size=1, max_size=8), st.integers(0, 4))
 @settings(max_examples=15, deadline=None)
+@pytest.mark.slow
 def test_old_names_give_what_plain_python_gives(tmp_path_factory, factors, values, pick):
     """Over chains of renames and conversions, each former name gives the value that Python computes back."""
     folder = tmp_path_factory.mktemp("chain")

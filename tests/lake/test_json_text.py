@@ -73,6 +73,7 @@ def test_a_text_is_parsed_once(monkeypatch):
     assert seen == ["{}"]
 
 
+@pytest.mark.slow
 def test_rows_that_are_there_already_stop_no_reader(lake, spool, monkeypatch):
     """Malformed attributes that earlier software stored: liveness and rollups pass over them, in no time."""
     monkeypatch.setattr(json_kind, "is_json", lambda _: True)

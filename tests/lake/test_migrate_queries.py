@@ -123,6 +123,7 @@ def test_versions_and_migrations_are_chosen(tmp_path, ask, changed):
     assert run(["migrate", "queries", str(tmp_path / "b.sql")]) == 2
 
 
+@pytest.mark.slow
 def test_a_file_that_somebody_changed_meanwhile_stays(tmp_path, ask, monkeypatch):
     """What was read must be what is there when it is written."""
     from ranklake.lake.migrations.queries import files

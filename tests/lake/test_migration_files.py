@@ -46,6 +46,7 @@ def test_a_version_without_its_migration_is_found(changed):
     )
 
 
+@pytest.mark.slow
 def test_ci_refuses_what_lint_does(changed):
     """The command that `make lint`, and so CI, runs exits 1 for a version without migration, and an edit."""
     lint = CliRunner()

@@ -163,6 +163,7 @@ def test_expressions_are_of_one_row(lake, spool, changed, into, what):
         apply(lake)
 
 
+@pytest.mark.slow
 def test_files_are_sorted_anew(lake, spool, changed):
     """Each file lies in the new order, and in the old one after an undo; verify looks at the order."""
     for rank in (1, 0):
@@ -198,6 +199,7 @@ def rekeys(facts):
     facts["checks"] = [one for one in facts["checks"] if one["kind"] != "unique"]
 
 
+@pytest.mark.slow
 def test_a_key_is_changed_where_each_row_has_it_alone(lake, spool, changed):
     """Without a file written anew, forth and back; what nobody says is a fault."""
     put_segment(spool, step_rows(20))
@@ -292,6 +294,7 @@ def test_rows_that_ranks_recorded_stay_on_their_date(changed):
     assert any("only system tables are partitioned anew" in one for one in registry.problems({}))
 
 
+@pytest.mark.slow
 def test_a_plan_that_moves_rows_without_its_migration_saying_so_is_refused(lake, spool, changed):
     """A found plan may not claim what its migration does not do."""
     put_segment(spool, step_rows(5))
@@ -306,6 +309,7 @@ def test_a_plan_that_moves_rows_without_its_migration_saying_so_is_refused(lake,
     assert Plan.from_json(json.dumps(body).encode(), "x").number == 2
 
 
+@pytest.mark.slow
 def test_a_value_that_does_not_fit_stops_in_one_line(lake, spool, changed):
     """A number that grows out of its type names the file, and the table stays as it was."""
     put_segment(spool, step_rows(5))

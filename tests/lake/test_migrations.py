@@ -56,6 +56,7 @@ def apply(lake, **options):
     return applying.apply(lake, InProcess(), "Ada", **options)
 
 
+@pytest.mark.slow
 def test_rows_come_along_and_go_back(lake, spool, changed):
     """A rename, a unit and a type in one migration: rows of before and after mean the same; undo gives them back."""
     put_segment(spool, step_rows(50))
@@ -165,6 +166,7 @@ def test_a_disk_that_fills_on_the_way(small_disk, spool, changed, way):
     adds_up(lake, spool)
 
 
+@pytest.mark.slow
 def test_a_table_that_was_restored_to_before_is_migrated_again(lake, spool, changed):
     """Who restores a version of before is told; the migration is due again, and rows that came since by a replay."""
     put_segment(spool, step_rows(20))
@@ -197,6 +199,7 @@ def test_a_table_that_was_restored_to_before_is_migrated_again(lake, spool, chan
     adds_up(fresh, spool)
 
 
+@pytest.mark.slow
 def test_rows_that_come_meanwhile_are_taken_along(lake, spool, changed, monkeypatch):
     """An older driver that ingests during the rewrite takes the number; its rows are in the next plan, and once."""
     put_segment(spool, step_rows(20))
@@ -237,6 +240,7 @@ def test_two_that_apply_at_once_do_it_once(lake, spool, changed):
     adds_up(lake, spool)
 
 
+@pytest.mark.slow
 def test_values_go_only_by_approval_and_come_back(lake, spool, changed):
     """A drop is approved by one and applied by another; undo reads the dropped values from the files of before."""
     put_segment(spool, step_rows(20))
@@ -299,6 +303,7 @@ def test_an_additive_migration_is_metadata_only(lake, spool, changed):
     assert DeltaTable(lake.table_uri("steps")).schema().fields[-1].name == "late"
 
 
+@pytest.mark.slow
 def test_a_plan_that_drops_without_approval_is_refused(lake, spool, changed, monkeypatch):
     """Whoever finds such a plan carries nothing of it out; nor one of a migration that is another now."""
     put_segment(spool, step_rows(20))

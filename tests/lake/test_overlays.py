@@ -150,6 +150,7 @@ def loaded(folder):
 
 
 @pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.slow
 def test_a_wrong_overlay_is_refused_with_file_and_line(tmp_path, case):
     """One line names file and line, what is wrong, and the mend."""
     files, where, said = BROKEN[case]
@@ -234,6 +235,7 @@ def test_a_table_outlives_its_overlay(lake, spool, tmp_path):
     assert sorted(path.name for path in (tmp_path / "lake" / "contracts").iterdir()) == ["0000000001.json"]
 
 
+@pytest.mark.slow
 def test_two_overlays_add_up_unless_they_contradict(lake, spool, tmp_path):
     """Another folder adds its tables; one that gives an id another type, or an older copy, is refused before a plan."""
     one, two = (
@@ -275,6 +277,7 @@ def test_a_column_that_is_added_later_shows_in_the_table(lake, spool, tmp_path):
     assert query(lake, "SELECT count(*) AS n, count(kl) AS kl FROM steps").to_pylist() == [{"n": 4, "kl": 2}]
 
 
+@pytest.mark.slow
 def test_a_later_release_with_the_same_names_is_refused_before_anything_is_written(lake, spool, tmp_path, monkeypatch):
     """A column and a table of ours that a lake has as an operator's: file and line, with the folder and without it."""
     folder = documented(tmp_path / "own")
@@ -300,6 +303,7 @@ def test_a_later_release_with_the_same_names_is_refused_before_anything_is_writt
     assert bring(under(Lake.open(lake.uri), folder), spool).rows_stored == 2, "the release of before goes on"
 
 
+@pytest.mark.slow
 def test_an_own_table_gets_another_name(lake, spool, tmp_path):
     """`called` under a new version renames it in queries; what asks by the old name goes on, and is told."""
     folder = written(tmp_path / "own", GOOD)
@@ -378,6 +382,7 @@ def test_a_damaged_copy_in_the_lake_is_told(lake, tmp_path):
         ("doc: '\ud800'", "copy of your contracts is damaged"),
     ],
 )
+@pytest.mark.slow
 def test_a_hostile_copy_in_the_lake_ends_no_process(lake, text, what):
     """Collections that libyaml would overflow the stack by, and half a character: one line, of each command."""
     packed = json.dumps({"format": 1, "files": {"x.yaml": text}}).encode()

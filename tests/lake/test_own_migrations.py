@@ -171,6 +171,7 @@ def test_a_drop_of_an_own_column_is_approved(known, spool, own, capfd):
         (lambda facts: facts["digests"].update(to="0"), "not the contract that the migration was written for"),
     ],
 )
+@pytest.mark.slow
 def test_a_migration_that_is_wrong_is_named_with_its_file(known, own, edit, what, capfd):
     """One line, and nothing is changed."""
     assert drafted(known, own) == 0

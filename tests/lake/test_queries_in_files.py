@@ -115,6 +115,7 @@ def test_what_python_puts_together_is_told(text):
 
 
 @given(st.text(), st.sampled_from(["", "r", "f", "rf"]), st.sampled_from(["'", '"', "'''", '"""']))
+@pytest.mark.slow
 def test_what_a_literal_says_is_what_python_says(text, prefix, quote):
     """What is read of a literal is what Python reads, and each character stands where it is said to."""
     source = f"x = {prefix}{quote}{text}{quote}"

@@ -345,6 +345,7 @@ def test_each_engine_has_its_own_rules(text):
     assert rewrite(text, added).findings
 
 
+@pytest.mark.slow
 def test_names_that_are_reserved_are_quoted():
     """A word that means something else in SQL is a column where it is in quotes, in each dialect."""
     words = [word for (word,) in duckdb.sql("SELECT keyword_name FROM duckdb_keywords()").fetchall()]

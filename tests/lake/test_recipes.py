@@ -63,6 +63,7 @@ def test_there_are_recipes():
 
 
 @pytest.mark.parametrize("engine", BLOCKS)
+@pytest.mark.slow
 def test_a_recipe_gives_what_sql_gives(lake, engine):
     """Each is a whole program: it ends without a crash, and its rows are those of `ranklake sql`."""
     code = f"LAKE = {lake.uri!r}\n{BLOCKS[engine]}\nimport json\nprint(json.dumps(rows))"

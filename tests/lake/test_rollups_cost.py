@@ -168,6 +168,7 @@ def charged(table, jobs, days=(DAY,), *, date=DAY, **tables):
     return [row for row in costs(table, days, job_facts=facts, **tables) if row["told_by"] == "jobs"]
 
 
+@pytest.mark.slow
 def test_jobs_that_no_run_accounts_for_have_a_cost(tmp_path):
     """A job without a run is unrecorded, one that holds on after its run idle: by day, beyond the run."""
     table = prices(tmp_path, ",,2,EUR,2026-01-01,")

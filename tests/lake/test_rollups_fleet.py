@@ -156,6 +156,7 @@ def add_job(row, gpus, place, sums, unknown):
 @settings(max_examples=2, deadline=None)
 @example(seed=20487124, count=6)  # the only job of a day, whose devices nobody counts
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 60))
+@pytest.mark.slow
 def test_hours_of_jobs_are_what_plain_loops_give(seed, count):
     """Waits, device time and outcomes of any jobs, in each scope and hour, are those of loops over their last rows."""
     jobs = random_jobs(seed, count)

@@ -33,6 +33,7 @@ def noisy_compute(rng, ranks, steps=STEPS):
 
 
 @pytest.mark.parametrize("ranks", [2, 8])
+@pytest.mark.slow
 def test_no_clean_run_has_a_straggler(ranks):
     """In 200 clean runs on noisy machines no rank is named, though in many one rank is slowest for a while."""
     rng = np.random.default_rng(ranks)
@@ -194,6 +195,7 @@ def demo_like(rng, ranks, steps):
     return compute
 
 
+@pytest.mark.slow
 def test_a_rank_slow_in_a_hundredth_of_its_steps_is_named():
     """10 % in 1 % of 3,000 steps, at 8 ranks: named in every run, its peers never, and no rank of 100 clean runs."""
     rng = np.random.default_rng(1)

@@ -92,6 +92,7 @@ def test_a_table_of_a_newer_release_holds_up_no_other(rolled):
     assert written(run_rollups(Lake.open(rolled.uri))) == {}
 
 
+@pytest.mark.slow
 def test_quiet_days_come_and_go_with_what_arrives(lake):
     """A run seen twice in 900 days has 4 dates; a sign from between makes others, as a full rebuild does."""
     event = {"run": "a", "event": "checkpoint", "duration_ns": 10**9}
@@ -126,6 +127,7 @@ def test_what_yields_no_rows_is_not_computed_again(lake):
     ]
 
 
+@pytest.mark.slow
 def test_only_changed_dates_are_computed(rolled):
     """Another run on the next day leaves the first day's partitions as they are."""
     bring(rolled, run_of("b", start=NOON + timedelta(days=1), seed=1))
@@ -134,6 +136,7 @@ def test_only_changed_dates_are_computed(rolled):
         assert done[name] == (NEXT.isoformat(),), name
 
 
+@pytest.mark.slow
 def test_an_unchanged_result_stops_the_cascade(rolled):
     """A rewritten input with the same rows (compaction) is computed again and found the same: nothing is committed."""
     lake = rolled

@@ -93,6 +93,7 @@ def assert_same(row, expected):
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32), ranks=st.integers(1, 9), steps=st.integers(1, 12))
+@pytest.mark.slow
 def test_each_column_is_what_plain_loops_give(seed, ranks, steps):
     """Every statistic of random steps equals the oracle's: NULL where nothing was recorded, never 0."""
     facts = steps_of(seed, ranks, steps)
@@ -105,6 +106,7 @@ def test_each_column_is_what_plain_loops_give(seed, ranks, steps):
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32), order=st.integers(0, 2**32))
+@pytest.mark.slow
 def test_no_order_of_rows_changes_a_digit(seed, order):
     """The same rows in another order, in other batches and with other parallelism, give equal bytes."""
     table = rows("steps", steps_of(seed, 5, 20))
@@ -157,6 +159,7 @@ def test_an_absurd_time_does_not_stop_the_day():
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32), ranks=st.integers(1, 6), steps=st.integers(1, 30))
+@pytest.mark.slow
 def test_steps_add_up_to_any_coarser_figure(seed, ranks, steps):
     """Sums and weighted means of steps give, digit for digit, the sums of all ranks' rows, and their means."""
     facts = steps_of(seed, ranks, steps)

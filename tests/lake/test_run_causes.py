@@ -58,6 +58,7 @@ def test_the_rank_that_died_first_is_named(lake):
     assert ended(gather(ask, "alpha-2")).what == ""
 
 
+@pytest.mark.slow
 def test_pages_tell_what_changed_and_no_message(lake):
     """Since the run before of the same job; who may see messages is not known of the whole site's readers."""
     text = pages(lake)

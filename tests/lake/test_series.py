@@ -162,6 +162,7 @@ def histogram_rows(values, segment=0):
     return pa.Table.from_pylist(rows, schema=schema)
 
 
+@pytest.mark.slow
 def test_histograms_are_one_series_too(own, spool, capfd):
     """Across a rename and a unit that turns values round: count, sum, mean, least and greatest are the values' own."""
     old, new = [1000.0, 3000.0, 5000.0], [2.0, 4.0]
@@ -527,6 +528,7 @@ FROM distributions AS s WHERE s.date = $date AND s.metric = 'own/wait' GROUP BY 
 """
 
 
+@pytest.mark.slow
 def test_rollups_read_distributions_under_all_their_names(lake, spool, tmp_path):
     """Of two runs, one before a metric got another name and unit and one after, both are summed up, in its unit."""
     files = {"metrics.yaml": METRICS, "wait_spread.yaml": SPREAD, "rollups/wait_spread.sql": SPREAD_SQL}
@@ -551,6 +553,7 @@ def test_rollups_read_distributions_under_all_their_names(lake, spool, tmp_path)
     assert told() == (0, [("r1", 8.0, 4, 1.0, 3.0, 0), second])
 
 
+@pytest.mark.slow
 def test_runs_are_compared_by_a_metric_under_all_its_names(own, spool):
     """One run before a metric got another name and unit, one after: one chart has both, in one unit."""
     put(own, spool, [("own/wait_ms", step, 1000.0 + step) for step in range(3)])

@@ -314,6 +314,7 @@ def test_other_readers_agree(lake):
     assert [dict(zip(("rank", "n", "tokens"), map(int, row), strict=True)) for row in found] == ours
 
 
+@pytest.mark.slow
 def test_rolling_up_from_the_command_line(lake):
     """`ranklake rollup` says what it wrote, and the second time that nothing changed."""
     first = CliRunner().invoke(rollup, ["step_rollup", "--lake", lake.uri, "--json"])

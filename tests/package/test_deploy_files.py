@@ -69,6 +69,7 @@ def test_the_dockerfile_passes_hadolint():
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+@pytest.mark.slow
 def test_units_start_commands_that_there_are(path):
     """ExecStart is a command of ours with options that it has; one that stops within its TimeoutStopSec."""
     (command,) = re.findall(r"^ExecStart=/opt/ranklake/bin/ranklake (\S+)", path.read_text(), re.MULTILINE)

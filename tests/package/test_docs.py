@@ -170,6 +170,7 @@ def test_lines_of_prose_are_at_most_120_characters():
     assert not too_long, too_long
 
 
+@pytest.mark.slow
 def test_the_guide_of_imported_runs_ends_with_its_figures(tmp_path):
     """Followed from the first command to the last, the guide gives MFU, devices and a price to a run that had none."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RANKLAKE_")}

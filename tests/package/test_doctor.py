@@ -257,6 +257,7 @@ def test_fault_wrong_credentials(tmp_path, examined):
     assert "wr0ng" not in json.dumps(found)
 
 
+@pytest.mark.slow
 def test_fault_a_store_that_ignores_conditions(s3, tmp_path, examined):
     """A proxy that drops If-None-Match is found on a lake and on an empty place, and no object is left behind."""
     Lake.create("s3://bucket/held", s3_storage(s3))
@@ -588,6 +589,7 @@ def test_fault_a_cluster_of_another_version(schedulers, examined):
     held(examined("--dask", other), "dask", "failed", "the scheduler has distributed 2025.1.0", "the same versions")
 
 
+@pytest.mark.slow
 def test_fault_no_scheduler_at_the_address(examined):
     """A port where no scheduler listens is told within seconds."""
     address = f"tcp://127.0.0.1:{free_port()}"

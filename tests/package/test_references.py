@@ -112,6 +112,7 @@ def test_what_a_helper_said_is_kept_for_a_while(tmp_path, monkeypatch):
     assert resolved({"a": source})["a"] == "2"
 
 
+@pytest.mark.slow
 def test_a_lake_and_a_spool_open_by_references(tmp_path, monkeypatch):
     """Ingest runs against a store that checks signatures, by a variable and a helper; nothing that travels has them."""
     monkeypatch.setenv("OUR_KEY_ID", KEY)

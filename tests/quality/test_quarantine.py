@@ -38,6 +38,7 @@ def moved(report):
     return {result.check_id: result.quarantined_rows for result in report.results if result.quarantined_rows}
 
 
+@pytest.mark.slow
 def test_failing_rows_move_to_rejects(site):
     """They leave the table, arrive whole with their reason, and the books still add up."""
     site.bring(step_rows(40))
@@ -73,6 +74,7 @@ def test_again_finds_nothing_to_do(site):
     assert last_finished(site.lake) == 2
 
 
+@pytest.mark.slow
 def test_a_row_that_breaks_two_checks_is_counted_once(site):
     """It is taken out for the first; both results say that it failed."""
     site.bring(step_rows(40, segment=1))

@@ -54,6 +54,7 @@ def coded(rows, spare=("zz",)):
 
 @settings(max_examples=150, deadline=None)
 @given(rows=ROWS, odd=st.none() | st.sampled_from([math.nan, math.inf, -math.inf]))
+@pytest.mark.slow
 def test_what_is_cleared_has_no_failing_row(rows, odd):
     """Where the screen clears, the mask of each row finds no failure and as many rows judged."""
     if odd is not None:

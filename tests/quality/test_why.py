@@ -181,6 +181,7 @@ def test_what_could_not_be_computed_did_not_pass(site, capsys):
     assert capsys.readouterr().out.startswith("no check failed here; ")
 
 
+@pytest.mark.slow
 def test_pages_have_keys_of_failing_rows(site, monkeypatch):
     """Of each failing check some rows of its last partition, those in quarantine, too, unless that reads too much."""
     overlaid = under(site.lake, site.overlay(steps=STRICT))

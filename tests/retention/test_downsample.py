@@ -130,6 +130,7 @@ def test_aggregates_go_by_their_own_period_while_others_come(site, policies):
     site.balances()
 
 
+@pytest.mark.slow
 def test_dates_side_by_side_become_what_they_become_alone(site, policies):
     """However many at a time: the same rows of the same dates; one that is damaged is told, and nothing goes."""
     for number in range(6):

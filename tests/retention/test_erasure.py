@@ -259,6 +259,7 @@ def test_values_that_would_take_others_are_refused(site, values):
 
 
 @pytest.mark.parametrize("table", ["logs", "segments", "erasures", "ingest_plans"])
+@pytest.mark.slow
 def test_whoever_dies_on_the_way_is_followed(site, monkeypatch, table):
     """Killed before any of the commits, the next call finishes: the same rows are gone, once, and nothing is left."""
     logs(site, f"hello {EMAIL}", "hello", run=RUN)

@@ -43,6 +43,7 @@ def needs_of(lake, policies=POLICIES):
     return {one.what: one for one in governance(lake, policies, TODAY).needs}
 
 
+@pytest.mark.slow
 def test_what_is_due_waits_went_and_is_held(site):
     """Due rows are in no plan, then a plan waits, then it is applied; a hold and an overdue review are told."""
     bring_days(site, [100, 95, 1])
@@ -103,6 +104,7 @@ def test_what_left_its_table_and_what_it_costs_is_told(site, tmp_path):
     assert "ranklake retain cost --price NUMBER" in text
 
 
+@pytest.mark.slow
 def test_what_is_in_grace_is_told_with_its_end(site):
     """Until when each plan can be cancelled; one past its grace needs a look; cancelled ones came back."""
     bring_days(site, [100, 95, 1])

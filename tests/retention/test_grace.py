@@ -241,6 +241,7 @@ def test_archived_rows_come_back_and_their_archive_goes(tmp_path):
     sound(site)
 
 
+@pytest.mark.slow
 def test_an_archive_that_ended_is_there_again(tmp_path, later):
     """An archive that a plan ends keeps its files for the grace; cancelled, it is known as before."""
     site = Site(tmp_path)
@@ -261,6 +262,7 @@ def test_an_archive_that_ended_is_there_again(tmp_path, later):
     assert list((tmp_path / "archive").rglob("*.parquet")) == []
 
 
+@pytest.mark.slow
 def test_downsampled_rows_come_back_and_aggregates_go(tmp_path):
     """Rows are there again, and their aggregates are not: a later plan counts each row once."""
     site = Site(tmp_path)
@@ -280,6 +282,7 @@ def test_downsampled_rows_come_back_and_aggregates_go(tmp_path):
     sound(site)
 
 
+@pytest.mark.slow
 def test_masked_values_come_back(tmp_path):
     """Values that were masked are there again, in rows that are there; rows that came since stay as they are."""
     site = Site(tmp_path)
@@ -298,6 +301,7 @@ def test_masked_values_come_back(tmp_path):
 
 
 @pytest.mark.parametrize("rule", ["column: command_line}, mask_after_days", "run: r1}, delete_after_days"])
+@pytest.mark.slow
 def test_of_two_plans_about_a_row_the_later_is_cancelled_first(tmp_path, rule):
     """Else what it masked would come back in clear by the earlier one's files, or what that one masked in no row."""
     site = Site(tmp_path)
@@ -318,6 +322,7 @@ def test_of_two_plans_about_a_row_the_later_is_cancelled_first(tmp_path, rule):
     sound(site)
 
 
+@pytest.mark.slow
 def test_what_was_masked_since_for_good_stays_masked(tmp_path):
     """A later plan without a grace masked other values of the rows: nothing of them comes back; other dates do."""
     site = Site(tmp_path)
@@ -337,6 +342,7 @@ def test_what_was_masked_since_for_good_stays_masked(tmp_path):
 
 
 @pytest.mark.parametrize("table", ["steps", "retention_plans", "ingest_plans", "audit"])
+@pytest.mark.slow
 def test_a_cancellation_that_died_is_finished(site, table, monkeypatch):
     """Whoever comes after a process that died in a cancellation finishes it; rows are there once."""
     bring_days(site, [0, 91, 200])
@@ -384,6 +390,7 @@ def test_a_purge_that_died_is_finished_under_a_clock_set_back(site, table, monke
     sound(site)
 
 
+@pytest.mark.slow
 def test_a_purge_in_the_grace_is_refused(site):
     """A plan whose row of the trail is missing, or was written in the grace, deletes nothing; the driver names it."""
     bring_days(site, [0, 91])
@@ -417,6 +424,7 @@ def test_plans_keep_what_is_theirs(site, later):
     sound(site)
 
 
+@pytest.mark.slow
 def test_what_an_erasure_took_does_not_come_back(tmp_path):
     """A person who is erased in the grace is in no kept file; the rows of others come back, and the books add up."""
     site = Site(tmp_path)
@@ -441,6 +449,7 @@ def test_what_an_erasure_took_does_not_come_back(tmp_path):
     sound(site)
 
 
+@pytest.mark.slow
 def test_an_erasure_goes_into_archives_that_ended(tmp_path):
     """A person who is erased in the grace is in no archive that a cancellation brings back."""
     site = Site(tmp_path)
@@ -490,6 +499,7 @@ def command(site, monkeypatch, capfd):
     return call
 
 
+@pytest.mark.slow
 def test_as_people_run_it(site, command, later):
     """The grace of the policies is told when a plan is applied and listed; cancelled and purged likewise."""
     bring_days(site, [0, 91])
@@ -516,6 +526,7 @@ def test_as_people_run_it(site, command, later):
 
 
 @needs_ssh_keygen
+@pytest.mark.slow
 def test_where_approvals_are_signed_another_person_agrees(site, command):
     """One person proposes to cancel, another approves; until then nothing comes back, and the trail verifies."""
     bring_days(site, [0, 91])

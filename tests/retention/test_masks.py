@@ -70,6 +70,7 @@ def test_values_are_masked_and_rows_stay(keyed, policies):
     assert unaccounted(site.lake) == []
 
 
+@pytest.mark.slow
 def test_a_masked_date_is_not_due_again(keyed, policies, tmp_path):
     """Nothing is planned twice: nor after a merge, nor under a new key; rows that come late are due."""
     site, found = keyed, policies(PEOPLE)

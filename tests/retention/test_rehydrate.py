@@ -170,6 +170,7 @@ def test_roles_see_what_they_see_of_the_table(site, cold):
     assert rows_of(site, role=insider) == [{"n": 20}]
 
 
+@pytest.mark.slow
 def test_they_come_back_under_todays_names(site, cold, changed):
     """A column that was renamed after the archive was made has its name of today, and its values."""
     changed.earlier()
@@ -192,6 +193,7 @@ def test_they_come_back_under_todays_names(site, cold, changed):
     assert [one.contract_version for one in archives(site.lake)] == [CONTRACTS["steps"].version]
 
 
+@pytest.mark.slow
 def test_a_person_is_erased_from_archives_and_what_came_back(site, archiving):
     """In no byte of an archive, of rows that came back, of the lake; other rows are archived as they were."""
     found = archiving("cold: {where: {table: logs}, archive: {after_days: 10, to: TO}, reason: old}")

@@ -39,6 +39,7 @@ def test_rows_that_become_aggregates_leave_their_table_and_add_to_that_of_aggreg
     assert [one.rows for one in told["downsampled"].months] == [round(one * 2 / 60) for one in folded]
 
 
+@pytest.mark.slow
 def test_growth_and_retention(site):
     """Ten rows a day are 300 a month until the period of 90 days, and 91 days' rows from then on."""
     bring_days(site, list(range(1, 11)))

@@ -215,6 +215,7 @@ def test_rejected_rows_are_sealed_too(site):
     assert json.loads(row["row"])["user"] == sealed_of(site, ADA)
 
 
+@pytest.mark.slow
 def test_a_legal_hold_wins(site):
     """Rows of the person that only her keys show are hers: no key is forgotten while a hold is about one."""
     users(site, ADA, GRACE)
