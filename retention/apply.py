@@ -54,7 +54,8 @@ if TYPE_CHECKING:
     from ranklake.lake.governance.lifecycle import WritePlan
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.storage.store import Lake
-    from ranklake.retention.rules.model import Destination, Policies
+    from ranklake.retention.rules.model import Destination
+    from ranklake.retention.rules.policies import Policies
 
 
 approve = lifecycle.approving(RETENTION_PLANS)

@@ -19,7 +19,7 @@ from ranklake.retention.rules.read import schema
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.retention.rules.model import Policies
+    from ranklake.retention.rules.policies import Policies
 
 _DAY = date(2026, 6, 1)
 """Some day; cases speak of ages alone."""

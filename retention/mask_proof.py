@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.query.roles import Role
     from ranklake.lake.storage.store import Lake
-    from ranklake.retention.rules.model import Policies
+    from ranklake.retention.rules.policies import Policies
 
 FILES: Final = 8
 """Files of a table, or dates, that are looked at: half of them the newest, the others spread over the rest."""

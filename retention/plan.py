@@ -44,7 +44,7 @@ from ranklake.retention.tiers import refuse_low_tier
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.storage.store import Lake
-    from ranklake.retention.rules.model import Policies
+    from ranklake.retention.rules.policies import Policies
 
 
 def make_plan(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ranklake.errors import RanklakeError
 from ranklake.retention.rules.findings import Finding
 from ranklake.retention.rules.lint import in_region, lint
-from ranklake.retention.rules.model import Policies
+from ranklake.retention.rules.policies import Policies
 from ranklake.retention.rules.read import PACKAGED, read_policies
 
 if TYPE_CHECKING:

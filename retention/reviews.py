@@ -7,7 +7,8 @@ from ranklake.lake.audit.trail import Entry, record_all
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
-    from ranklake.retention.rules.model import Policies, Rule
+    from ranklake.retention.rules.model import Rule
+    from ranklake.retention.rules.policies import Policies
 
 ACTION: Final = "retention.review_overdue"
 

@@ -24,7 +24,7 @@ from ranklake.retention.parts import Parts, RunFacts, run_facts
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.storage.store import Lake
-    from ranklake.retention.rules.model import Policies
+    from ranklake.retention.rules.policies import Policies
 
 GROWTH_DAYS: Final = 30
 """Days before the first simulated one whose mean is what comes each day."""

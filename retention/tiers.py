@@ -9,7 +9,7 @@ from ranklake.retention.policy import PolicyError
 if TYPE_CHECKING:
     from ranklake.lake.governance.retention_plans import RetentionPlan
     from ranklake.lake.storage.store import Lake
-    from ranklake.retention.rules.model import Policies
+    from ranklake.retention.rules.policies import Policies
 
 
 def refuse_low_tier(lake: "Lake", plan: "RetentionPlan", policies: "Policies") -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.storage.store import Lake
     from ranklake.retention.hold import Hold
-    from ranklake.retention.rules.model import Policies
+    from ranklake.retention.rules.policies import Policies
 
 
 def ended_archives(

@@ -36,7 +36,7 @@ from ranklake.retention.archive.rehydration import REHYDRATIONS, Rehydration, Re
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.storage.store import Lake
-    from ranklake.retention.rules.model import Policies
+    from ranklake.retention.rules.policies import Policies
 
 DONE: Final = "rehydration.done"
 ENDED: Final = "rehydration.ended"

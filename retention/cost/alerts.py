@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.retention.rules.model import Policies, Rule
+from ranklake.retention.rules.model import Rule
 from ranklake.retention.rules.order import days
+from ranklake.retention.rules.policies import Policies
 from ranklake.retention.simulate import GB, Forecast, simulate
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.query.roles import Role
     from ranklake.lake.storage.store import Lake
-    from ranklake.retention.rules.model import Policies
+    from ranklake.retention.rules.policies import Policies
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from ranklake.retention.rules.read import PACKAGED
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.storage.store import Lake
-    from ranklake.retention.rules.model import Policies
+    from ranklake.retention.rules.policies import Policies
 
 _HERE: Final = "ranklake.retention.report"
 _MOST: Final = 100

@@ -14,7 +14,7 @@ from ranklake.retention.rules.order import decide
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.query.roles import Role
-    from ranklake.retention.rules.model import Policies
+    from ranklake.retention.rules.policies import Policies
 
 CLASSIFIED: Final = ("pseudonymous", "personal", "secret")
 """Classes of columns whose values are about somebody, or open something."""

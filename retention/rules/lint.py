@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from ranklake.retention.rules import archiving, conflicts, statements
-from ranklake.retention.rules.demand import demands
+from ranklake.retention.rules.demand_faults import demands
 from ranklake.retention.rules.findings import Finding
 from ranklake.retention.rules.look import Look
 from ranklake.retention.rules.model import Place, Rule

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.retention.rules.demand import Demand
 
 ROW_KEYS: Final = ("run", "tag", "team", "environment", "metric", "severity")
 """What rows of one partition differ in."""
@@ -150,39 +149,6 @@ class Rule:
             any(fnmatchcase(text, pattern) for text in facts[key] for pattern in patterns)
             for key, patterns in tables.items()
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Policies:
-    """All rules that apply to a lake.
-
-    Attributes
-    ----------
-    rules
-        In the order of their files.
-    sha256
-        Of the file's bytes; of a folder, of the names and bytes of its files.
-    place
-        The file or folder.
-    grace_days
-        How many days what plans take is kept, so that they can be cancelled; 0 for none.
-    demands
-        What the places of tables must be.
-    """
-
-    rules: tuple[Rule, ...]
-    sha256: str
-    place: Path
-    grace_days: int = 0
-    demands: "tuple[Demand, ...]" = ()
-
-    def rule(self, name: str) -> Rule:
-        """Return a rule by its name."""
-        return next(one for one in self.rules if one.name == name)
-
-    def overdue(self, today: date) -> tuple[Rule, ...]:
-        """Return the rules whose review date has passed."""
-        return tuple(one for one in self.rules if one.review is not None and one.review < today)
 
 
 def is_glob(text: str) -> bool:

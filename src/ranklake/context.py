@@ -31,7 +31,7 @@ from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.mask_proof import Proof, prove
 from ranklake.retention.policy import load_policies
-from ranklake.retention.rules.model import Policies
+from ranklake.retention.rules.policies import Policies
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,10 +213,10 @@ def broken(taken):
 def elsewhere(taken):
     """Send the file in the folder of another day."""
     taken.restore()
-    (path,) = [path for path in taken.site.spool.rglob("*.parquet") if path.name == taken.paths[0].name]
-    target = taken.site.spool / "segments" / "2026-06-06" / taken.table / path.name
-    target.parent.mkdir(parents=True)
-    path.rename(target)
+    target = taken.site.spool / "segments" / "2026-06-06" / taken.table / taken.paths[0].name
+    (path,) = (path for path in taken.site.spool.rglob(target.name) if path != target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    path.replace(target)
 
 
 def packed(taken):
