@@ -468,9 +468,8 @@ def test_killed_at_any_moment_it_converges(site):
     print(f"{kills} kills, {survived} after the plan was finished")
 
 
-@needs_ssh_keygen
-def test_a_signed_certificate_verifies_without_the_lake(site, tmp_path, capsys):
-    """Whoever has the allowed signers verifies who proposed, approved and applied; a key that is not there is none."""
+def signed_erasure(site, tmp_path):
+    """Erase a person where approvals are signed; return the keys and the certificate."""
     keys = Keys(tmp_path / "keys")
     keys.allow("pia", "ada", "otto")
     site.lake = site.lake.configured(approvals=keys.section())
@@ -479,9 +478,15 @@ def test_a_signed_certificate_verifies_without_the_lake(site, tmp_path, capsys):
     made = make_plan(reach(site), subject)
     propose(site.lake, made, **keys.by("pia"))
     approve(site.lake, made.name, **keys.by("ada"))
-    done = apply(reach(site), made.name, subject, **keys.by("otto"))
-    file = tmp_path / f"{done.certificate.name}.json"
-    file.write_bytes(done.certificate.raw)
+    return keys, apply(reach(site), made.name, subject, **keys.by("otto")).certificate
+
+
+@needs_ssh_keygen
+def test_a_signed_certificate_verifies_without_the_lake(site, tmp_path, capsys):
+    """Whoever has the allowed signers verifies who proposed, approved and applied; a key that is not there is none."""
+    keys, found = signed_erasure(site, tmp_path)
+    file = tmp_path / f"{found.name}.json"
+    file.write_bytes(found.raw)
     assert run(["erase", "certificate", "verify", str(file), "--allowed-signers", str(keys.file)]) == 0
     assert "verified: the certificate by itself, signatures" in capsys.readouterr().out
     keys.allow("pia", "otto")
@@ -493,15 +498,7 @@ def test_a_signed_certificate_verifies_without_the_lake(site, tmp_path, capsys):
 @needs_ssh_keygen
 def test_a_certificate_verifies_on_another_machine(site, tmp_path):
     """By the guide's command, of another account, with nothing but the two files: and none that was altered does."""
-    keys = Keys(tmp_path / "keys")
-    keys.allow("pia", "ada", "otto")
-    site.lake = site.lake.configured(approvals=keys.section())
-    logs(site, f"hello {EMAIL}", "hello")
-    subject = subject_of(site.lake, VALUES)
-    made = make_plan(reach(site), subject)
-    propose(site.lake, made, **keys.by("pia"))
-    approve(site.lake, made.name, **keys.by("ada"))
-    found = apply(reach(site), made.name, subject, **keys.by("otto")).certificate
+    keys, found = signed_erasure(site, tmp_path)
     there = tmp_path / "there"
     (there / "evidence").mkdir(parents=True)
     (there / "home").mkdir()
