@@ -43,6 +43,8 @@ from ranklake.retention.traces.search import search
 
 STEPS = ("apply", "cancel", "purge", "archive", "rehydrate", "erase")
 GRACE_DAYS = 7
+COLD_AGES = range(12, 30)
+"""Ages in days at which rows move to the archive, and do not go for good by the policies that come with ranklake."""
 RULES = (
     "going: {where: {table: steps}, delete_after_days: 30, reason: old}",
     "cold: {where: {table: logs}, archive: {after_days: 10, to: TO}, reason: old}",
@@ -120,7 +122,8 @@ class Campaign:
     def archive(self) -> None:
         """Have rows of a date move."""
         person = f"person{self.rounds}@example.org"
-        self.bring("logs", 12 + self.rounds % 60, "cold", [f"mail {person}", *["by nobody"] * (ROWS - 1)])
+        age = COLD_AGES[self.rounds % len(COLD_AGES)]
+        self.bring("logs", age, "cold", [f"mail {person}", *["by nobody"] * (ROWS - 1)])
         before = sum(one.rows for one in archives(self.site.lake))
         self._to_the_end("archive", self._planned())
         assert sum(one.rows for one in archives(self.site.lake)) == before + ROWS
