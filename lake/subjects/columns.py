@@ -9,8 +9,10 @@ import pyarrow as pa
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.storage.reachability import LakeError
-from ranklake.lake.subjects.keys import NotSealedError, sealed_by
-from ranklake.lake.subjects.store import KNOWN, KeyStore, know, known_columns
+from ranklake.lake.subjects.keys import opened, sealed_by
+from ranklake.lake.subjects.known import know, known_columns
+from ranklake.lake.subjects.store import KeyStore
+from ranklake.lake.subjects.whose import RunSubject, Whose
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -31,11 +33,6 @@ class SealedColumn:
     table: str
     name: str
     by: str
-
-
-def run_subject(run: str) -> str:
-    """Return the subject of values of which no person is named: their run."""
-    return f"run {run}"
 
 
 def sealed_columns(contracts: Mapping[str, "Contract"], said: Sequence[str]) -> tuple[SealedColumn, ...]:
@@ -81,15 +78,20 @@ def sealer(lake: "Lake", contract: "Contract") -> Callable[[pa.Table], pa.Table]
     `SubjectColumnError` where its configuration lacks one of them: it would store in clear what others seal. Raises
     `ranklake.segments.envelope.MissingKeyError`.
     """
-    said = lake.config.subjects.columns
+    said, clear = lake.config.subjects.columns, lake.config.subjects.clear
     every = sealed_columns(lake.contracts(), said) if said else ()
     mine = [one for one in every if one.table == contract.table]
-    before = [name for name in known_columns(lake) if name.startswith(f"{contract.table}.")]
+    before = [f"{contract.table}.{one.name}" for one in contract.columns]
+    before = sorted(known_columns(lake).keys() & set(before) - set(clear))
     if before and not lake.config.subjects.keys:
         KeyStore(lake)  # which says what is missing
-    if lacking := sorted(set(before) - {f"{one.table}.{one.name}" for one in mine}):
+    named = {f"{one.table}.{one.name}" for one in every}
+    if both := sorted(named & set(clear)):
+        what = f"{both[0]} is to be under keys and in clear"
+        raise SubjectColumnError(what, where="[subjects] clear", mend="name it in one of columns and clear")
+    if lacking := sorted(set(before) - named):
         what = f"{lacking[0]} was stored under keys, and would be stored in clear"
-        mend = f"name it; if it is to be in clear from now on, take it out of {lake.path(KNOWN)}"
+        mend = "name it; if it is to be in clear from now on, name it in clear"
         raise SubjectColumnError(what, where="[subjects] columns", mend=mend)
     if not mine:
         return None
@@ -110,13 +112,13 @@ def sealed_rows(rows: pa.Table, columns: Sequence[SealedColumn], store: KeyStore
         if at < 0 or pa.types.is_null(rows.schema.field(at).type):
             continue
         texts = _texts(rows, one.name)
-        made: dict[tuple[str, str], str] = {}
+        made: dict[tuple[Whose, str], str] = {}
         sealed: list[str | None] = []
         for text, whose, run in zip(texts, named[one.by], runs, strict=True):
             if text is None:
                 sealed.append(None)
                 continue
-            subject = whose if whose and whose.strip() else run_subject(run or "")
+            subject: Whose = whose if whose and whose.strip() else RunSubject(run or "")
             if (subject, text) not in made:
                 made[subject, text] = text if _is_sealed(text, store) else store.of(subject).seal(text)
             sealed.append(made[subject, text])
@@ -139,17 +141,10 @@ def unsealer(lake: "Lake") -> Callable[[pa.Array], pa.Array]:
 
     Raises as `KeyStore`.
     """
-    store = KeyStore(lake)
-    keys = store.by_id()
+    keys = KeyStore(lake).by_id()
 
     def clear(text: str | None) -> str | None:
-        key_id = None if text is None else sealed_by(text)
-        if text is None or key_id is None:
-            return text
-        try:
-            return keys[key_id].unseal(text) if key_id in keys else None
-        except NotSealedError:
-            return None
+        return text if text is None or sealed_by(text) is None else opened(text, keys)
 
     def unsealed(values: pa.Array) -> pa.Array:
         found = values.cast(pa.string()).dictionary_encode()

@@ -10,6 +10,7 @@ is told to 16 bytes.
 import base64
 import hmac
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ from ranklake.segments.envelope import EncryptionError
 
 KEY_BYTES: Final = 32
 FORM: Final = re.compile(r"s-([0-9a-f]{16})-([A-Za-z0-9_-]{43,})")
+SEALED: Final = re.compile(FORM.pattern.encode())
+"""A sealed text among other bytes."""
 _ID_DIGITS: Final = 16
 _BLOCK: Final = 16
 _HEAD_BYTES: Final = 4
@@ -69,6 +72,15 @@ class SubjectKey:
             mend = "pip install 'ranklake[encryption]'"
             raise EncryptionError("columns under keys of subjects need the package cryptography", mend=mend) from error
         return AESSIV(self._derive(b"seal", "sha512"))
+
+
+def opened(text: str, keys: Mapping[str, SubjectKey]) -> str | None:
+    """Return what a sealed text says; None where none of some keys, by their ids, sealed it."""
+    key = keys.get(sealed_by(text) or "")
+    try:
+        return None if key is None else key.unseal(text)
+    except NotSealedError:
+        return None
 
 
 def sealed_by(text: str) -> str | None:

@@ -10,7 +10,8 @@ from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.read import read_some
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.subjects.keys import sealed_by
-from ranklake.lake.subjects.store import KeyStore, known_columns
+from ranklake.lake.subjects.known import known_columns
+from ranklake.lake.subjects.store import KeyStore
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
@@ -53,7 +54,10 @@ class KeyState:
         }
 
 
-LOST: Final = "restore their files from a backup; a key that is gone for good leaves what it sealed unread for ever"
+LOST: Final = (
+    "restore their files from a backup, each beside a newer one of its name: as NAME.old.key; a key that is gone for "
+    "good leaves what it sealed unread for ever"
+)
 
 
 def key_state(lake: "Lake", most_rows: int | None = None) -> KeyState:
@@ -66,10 +70,12 @@ def key_state(lake: "Lake", most_rows: int | None = None) -> KeyState:
     """
     store = KeyStore(lake)
     every = list(store.each())
-    there = store.ids | store.forgotten
-    names = sorted(known_columns(lake))
+    contracts = lake.contracts()
+    there = {f"{table}.{one.name}" for table, contract in contracts.items() for one in contract.columns}
+    names = sorted(known_columns(lake).keys() & there)  # a migration may have renamed some
+    known = store.ids | store.forgotten
     unread = [name for name in names if most_rows is not None and _rows(lake, name) > most_rows]
-    lost = [(name, rows) for name in names if name not in unread and (rows := _lost(lake, name, there))]
+    lost = [(name, rows) for name in names if name not in unread and (rows := _lost(lake, name, known))]
     faults = [(one.place.path(one.name), one.wrong, one.mend) for one in every if one.wrong]
     return KeyState(len(store.ids), len(store.forgotten), tuple(faults), tuple(lost), tuple(unread))
 

@@ -1,55 +1,43 @@
 """Where keys of subjects are: a folder or prefix outside of the lake, and copies of it that the operator names.
 
-    <keys>/ranklake-subjects.json     whose keys these are, and by which key of the keyring they are looked up
     <keys>/<lookup>.key               a key, wrapped; the name is a keyed hash of whom it is of
     <lake>/forgotten/<key id>         a key that is forgotten: one that comes back, from a backup, is no key any more
     <lake>/forgotten-unread/<tag>     a subject that was forgotten while nobody could read the key, damaged or lost: of
                                       this one only those keys count that were made since, <tag>~<key id>
-    <lake>/subjects.json              columns that were ever stored under keys
 
 A key is made once (put-if-absent), whoever is at it beside; it is forgotten by a mark in the lake first, and then gone
 from every place. Killed anywhere between, the next call goes on. What the lake has says nothing of whom a key was of.
 """
 
 import hmac
-import json
 import secrets
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
-from unicodedata import normalize
 
-from ranklake.lake.governance.statements import owner
 from ranklake.lake.storage.listing import listed
-from ranklake.lake.storage.overlap import overlaps
-from ranklake.lake.storage.reachability import LakeError
 from ranklake.lake.storage.removal import delete
 from ranklake.lake.storage.rewriting import overwrite
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.storage.versions import keeps_versions, remove_dead, versions
 from ranklake.lake.subjects.keys import KEY_BYTES, SubjectKey
+from ranklake.lake.subjects.known import SubjectKeysError, known_columns
+from ranklake.lake.subjects.places import LOOKUP_DIGITS, MARKER, claim, key_files, lookup_of
+from ranklake.lake.subjects.whose import Whose, looked_up
 from ranklake.segments.envelope import ID_BYTES, MAGIC, NotAuthenticError, decrypt, encrypt
 from ranklake.segments.keys import read_keyring
 
 if TYPE_CHECKING:
     from ranklake.segments.keys import Keyring
 
-MARKER: Final = "ranklake-subjects.json"
-KNOWN: Final = "subjects.json"
 FORGOTTEN: Final = "forgotten"
 UNREAD: Final = "forgotten-unread"
-FORMAT: Final = 1
 _ENDING: Final = ".key"
 _BOND: Final = b"ranklake subject 1: "
 _LOOKED_UP: Final = b"\0ranklake subject 1: looked up by"
 _UNREAD: Final = b"\0ranklake subject 1: forgotten unread "
-_LOOKUP_DIGITS: Final = 40
 _DAMAGED: Final = "restore it from a backup, or erase the person: what it sealed cannot be read"
-
-
-class SubjectKeysError(LakeError):
-    """Keys of subjects that are not there, or not what was written. Nothing was stored, and nothing forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +58,7 @@ class Found:
     @property
     def lookup(self) -> str:
         """Under what name the key is kept."""
-        return self.name.partition(".")[0]
+        return lookup_of(self.name)
 
     def error(self) -> SubjectKeysError:
         """Return the error that says what is wrong with it."""
@@ -100,10 +88,9 @@ class KeyStore:
         self._ring: Keyring = read_keyring(section.wrap)
         self._lookup_secret = self._ring.keys[-1].subject_secret
         self._known: dict[str, SubjectKey] = {}
-        for at, place in enumerate(self.places):
-            self._claim(place, is_copy=at > 0)
+        self._elsewhere = claim(lake, self.places, self._looked_up_by)
 
-    def of(self, subject: str) -> SubjectKey:
+    def of(self, subject: Whose) -> SubjectKey:
         """Return the key of a subject, made where there is none.
 
         Raises `SubjectKeysError` where it is there and damaged in every place: another would be another person's.
@@ -113,18 +100,20 @@ class KeyStore:
             self._known[lookup] = self._found(lookup) or self._made(lookup)
         return self._known[lookup]
 
-    def find(self, subject: str) -> SubjectKey | None:
+    def find(self, subject: Whose) -> SubjectKey | None:
         """Return the key of a subject; None where there is none (any more). Raises as `of`."""
         return self._found(self.lookup(subject))
 
-    def forget(self, subjects: Collection[str]) -> int:
+    def forget(self, subjects: Collection[Whose]) -> int:
         """Forget the keys of some subjects in every place; return how many. Again changes nothing.
 
-        Raises what the stores raise; whoever dies on the way, or cannot reach a place, has to come again.
+        Raises `SubjectKeysError` where a copy is not configured: nothing was forgotten. Raises what the stores raise;
+        whoever dies on the way, or cannot reach a place, has to come again.
         """
+        self._refuse_others()
         self._known.clear()
         lookups = {self.lookup(one) for one in subjects}
-        there = [self._read(place, name) for place in self.places for name in self._names(place, lookups)]
+        there = [self._read(place, name) for place in self.places for name in key_files(place, lookups)]
         for one in there:
             if one.is_hidden:  # it could not be told from others when it comes back
                 raise one.error()
@@ -134,30 +123,42 @@ class KeyStore:
         for lookup in lookups - {lookup for lookup, _ in keys}:
             self.lake.put_if_absent(f"{UNREAD}/{self._tag(lookup)}", b"")
         for place in self.places:
-            for name in self._names(place, lookups):
+            names = list(key_files(place, lookups))
+            for name in names:
                 delete(place, place.path(name))
-            if _keeps(place, lookups):
-                remove_dead(place.fs, [place.path(one) for one in lookups])
+            if _keeps(place, {*lookups, *names}):
+                remove_dead(place.fs, [place.path(one) for one in {*lookups, *names}])
         return len({one.lookup for one in there})
 
-    def left(self, subjects: Collection[str]) -> list[str]:
-        """Return the URIs of the places that have a key of some subjects, a part of one, or an old version."""
+    def left(self, subjects: Collection[Whose]) -> list[str]:
+        """Return the URIs of the places that have a key of some subjects, a part of one, or an old version.
+
+        Raises `SubjectKeysError` where a copy is not configured: nobody knows what it has.
+        """
+        self._refuse_others()
         lookups = {self.lookup(one) for one in subjects}
-        return [place.uri for place in self.places if any(self._names(place, lookups)) or _keeps(place, lookups)]
+        return [place.uri for place in self.places if any(key_files(place, lookups)) or _keeps(place, lookups)]
+
+    def _refuse_others(self) -> None:
+        if self._elsewhere:
+            what = f"keys of subjects were copied to {self._elsewhere[0]}, too, which is not configured"
+            gone = f"if that copy is gone for good, take it out of {self.places[0].path(MARKER)}"
+            raise SubjectKeysError(what, where="[subjects] copies", mend=f"name it; {gone}")
 
     def each(self) -> Iterator[Found]:
         """Yield every file with a key of the first place, and those that are in copies alone."""
         seen: set[str] = set()
         for place in self.places:
-            for name in sorted(self._names(place)):
+            for name in sorted(key_files(place)):
                 if name.endswith(_ENDING) and name not in seen:
                     one = self._read(place, name)
                     seen |= {name} if one.key is not None else set()
                     yield one
 
-    def by_id(self) -> dict[str, SubjectKey]:
-        """Return the keys that are there and not forgotten, by their ids."""
-        found = ((one.lookup, one.key) for one in self.each() if one.key is not None)
+    def by_id(self, but: Collection[Whose] = ()) -> dict[str, SubjectKey]:
+        """Return the keys that are there and not forgotten, by their ids; but those of some subjects."""
+        others = {self.lookup(one) for one in but}
+        found = ((one.lookup, one.key) for one in self.each() if one.key is not None and one.lookup not in others)
         return {key.id: key for lookup, key in found if not self._was_forgotten(lookup, key)}
 
     @cached_property
@@ -175,48 +176,15 @@ class KeyStore:
         """Marks of subjects whose key nobody could read when it was forgotten, when this was first asked."""
         return _marks(self.lake, UNREAD)
 
-    def lookup(self, subject: str) -> str:
-        """Return under what name a subject's key is kept: its letters' case and form do not count."""
-        said = normalize("NFC", subject.strip()).casefold()
-        return hmac.digest(self._lookup_secret, said.encode("utf-8", "surrogatepass"), "sha256").hex()[:_LOOKUP_DIGITS]
-
-    def _claim(self, place: Lake, *, is_copy: bool) -> None:
-        if overlaps(self.lake, place):
-            mend = "give keys a place of their own: whoever copies the lake must not copy them"
-            what = "keys of subjects lie in the lake or a spool, or around it"
-            raise SubjectKeysError(what, where=place.uri, mend=mend)
-        path = place.path(MARKER)
-        if not place.fs.exists(path):
-            if not is_copy and known_columns(self.lake):
-                mend = (
-                    f"mount or restore the place; if it is lost for good, remove {self.lake.path(KNOWN)}: what those "
-                    "keys sealed stays sealed"
-                )
-                raise SubjectKeysError("the keys of subjects are not there", where=place.uri, mend=mend)
-            place.put_if_absent(MARKER, self._marker())
-        try:
-            said = json.loads(place.fs.cat_file(path))
-            whose, by = (str(said["lake"]) if said["format"] == FORMAT else ""), said.get("looked_up_by")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            whose, by = "", None
-        if whose != owner(self.lake):
-            what = "no keys of this lake's subjects are there"
-            raise SubjectKeysError(what, where=place.uri, mend="name another place")
-        if by is None:  # written before it said so
-            overwrite(place.fs, path, self._marker(), local=place.is_local)
-        elif by != self._looked_up_by:  # everybody would get a second key, and the first would never be forgotten
-            what = f"the keys in {place.uri} are looked up by another key than the last of this keyring"
-            mend = "write a new key before the others, and leave the oldest where it was: last"
-            raise SubjectKeysError(what, where="[subjects] wrap", mend=mend)
-
-    def _marker(self) -> bytes:
-        said = {"format": FORMAT, "lake": owner(self.lake), "looked_up_by": self._looked_up_by}
-        return json.dumps(said).encode()
+    def lookup(self, subject: Whose) -> str:
+        """Return under what name a subject's key is kept."""
+        said = looked_up(subject).encode("utf-8", "surrogatepass")
+        return hmac.digest(self._lookup_secret, said, "sha256").hex()[:LOOKUP_DIGITS]
 
     @property
     def _looked_up_by(self) -> str:
         """What tells the key by which subjects are looked up from others, and nothing of it."""
-        return hmac.digest(self._lookup_secret, _LOOKED_UP, "sha256").hex()[:_LOOKUP_DIGITS]
+        return hmac.digest(self._lookup_secret, _LOOKED_UP, "sha256").hex()[:LOOKUP_DIGITS]
 
     def _found(self, lookup: str) -> SubjectKey | None:
         """Return a key that is there, put back where a place lacks it."""
@@ -237,9 +205,16 @@ class KeyStore:
         for one in tried:
             if one.key is None and not one.is_hidden:
                 overwrite(one.place.fs, one.place.path(name), self._wrapped(lookup, keys[0]), local=one.place.is_local)
-        if self._is_forgotten(lookup, keys[0]):  # while it was put back
+        for other in {key.id: key for key in keys if key != keys[0]}.values():
+            self._keep_beside(lookup, other)
+        if any(self._is_forgotten(lookup, key) for key in keys):  # while they were put back
             return self._found(lookup)
         return keys[0]
+
+    def _keep_beside(self, lookup: str, key: SubjectKey) -> None:
+        """Keep a second key of a subject, of a place that was restored to before the first, for what it sealed."""
+        for place in self.places:
+            place.put_if_absent(f"{lookup}.{key.id}{_ENDING}", self._wrapped(lookup, key))
 
     def _made(self, lookup: str) -> SubjectKey:
         """Make a key; who makes it beside makes the same."""
@@ -269,7 +244,7 @@ class KeyStore:
             return Found(place, name, None, wrong, mend, is_hidden=True)
         try:
             if head.startswith(MAGIC) and key_id in self._ring.ids:
-                bond = _BOND + name.partition(".")[0].encode()
+                bond = _BOND + lookup_of(name).encode()
                 return Found(place, name, SubjectKey(decrypt(self._ring.get(key_id), raw, bond)))
         except NotAuthenticError:
             pass
@@ -295,19 +270,15 @@ class KeyStore:
 
     def _tag(self, lookup: str) -> str:
         """Return what stands for a subject in the lake: nothing to whoever has not the keyring."""
-        return hmac.digest(self._lookup_secret, _UNREAD + lookup.encode(), "sha256").hex()[:_LOOKUP_DIGITS]
+        return hmac.digest(self._lookup_secret, _UNREAD + lookup.encode(), "sha256").hex()[:LOOKUP_DIGITS]
 
     def _since(self, lookup: str, key: SubjectKey) -> str:
         return f"{self._tag(lookup)}~{key.id}"
 
-    @staticmethod
-    def _names(place: Lake, lookups: Collection[str] | None = None) -> Iterator[str]:
-        """Yield the files with keys, of some subjects or all, and what a death left of writing one."""
-        for one in listed(place.fs, place.root):
-            name = one.path.rpartition("/")[2]
-            lookup, dot, _ = name.partition(".")
-            if dot and len(lookup) == _LOOKUP_DIGITS and (lookups is None or lookup in lookups):
-                yield name
+
+def has_keys(lake: Lake) -> bool:
+    """Say whether keys are configured, or a column was ever stored under keys."""
+    return bool(lake.config.subjects.keys or known_columns(lake))
 
 
 def _keeps(place: Lake, lookups: Collection[str]) -> bool:
@@ -323,29 +294,3 @@ def _keeps(place: Lake, lookups: Collection[str]) -> bool:
 
 def _marks(lake: Lake, folder: str) -> frozenset[str]:
     return frozenset(one.path.rpartition("/")[2] for one in listed(lake.fs, lake.path(folder)))
-
-
-def known_columns(lake: Lake) -> dict[str, str]:
-    """Return the columns of a lake that were ever stored under keys of subjects: whose, by ``table.column``.
-
-    Raises `SubjectKeysError` where the file cannot be read.
-    """
-    try:
-        said = json.loads(lake.fs.cat_file(lake.path(KNOWN)))
-        return {str(name): str(by) for name, by in said["columns"].items()}
-    except FileNotFoundError:
-        return {}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        mend = "write it again: the columns under [subjects], each with the column that names whose it is"
-        what = "what says which columns are under keys is damaged"
-        raise SubjectKeysError(what, where=lake.path(KNOWN), mend=mend) from None
-
-
-def know(lake: Lake, columns: dict[str, str]) -> None:
-    """Write down that columns are under keys of subjects, with those that are already."""
-    known = known_columns(lake)
-    if columns.items() <= known.items():
-        return
-    said = json.dumps({"format": FORMAT, "columns": {**known, **columns}}, sort_keys=True).encode()
-    if known or not lake.put_if_absent(KNOWN, said):
-        overwrite(lake.fs, lake.path(KNOWN), said, local=lake.is_local)

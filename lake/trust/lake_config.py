@@ -109,6 +109,8 @@ class SubjectsSection:
     columns: tuple[str, ...] = ()
     """Columns, such as ``runs.user`` (the person whom it names) or ``runs.command_line by user`` (of whom another
     column of the row names)."""
+    clear: tuple[str, ...] = ()
+    """Columns that were stored under keys, such as ``runs.user``, and are stored in clear from now on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from ranklake.lake.governance.statements import lake_identity
 from ranklake.lake.governance.steps import Step, recorded_actions
 from ranklake.lake.plans.action_plan import QUARANTINED
 from ranklake.lake.plans.plan import read_plan
-from ranklake.lake.subjects.store import known_columns
+from ranklake.lake.subjects.known import known_columns
 from ranklake.retention.erasure.keys import PLACE, key_store, keys_left
 from ranklake.retention.erasure.reach import Reach, why_it_stays
 from ranklake.retention.traces.search import told_of

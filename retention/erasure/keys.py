@@ -13,8 +13,8 @@ from datetime import date
 from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.governance.erasures import FILES, Item
-from ranklake.lake.subjects.columns import run_subject
-from ranklake.lake.subjects.store import KeyStore, known_columns
+from ranklake.lake.subjects.known import known_columns
+from ranklake.lake.subjects.store import KeyStore, has_keys
 from ranklake.retention.erasure.archived import hits
 from ranklake.retention.erasure.held import refuse_held
 from ranklake.retention.erasure.kept import kept_hits
@@ -33,31 +33,26 @@ PLACE: Final = "keys of subjects"
 
 
 def key_store(lake: "Lake") -> KeyStore | None:
-    """Return the keys of a lake's subjects; None where no column was ever stored under keys.
+    """Return the keys of a lake's subjects; None where none are configured, and no column was ever stored under keys.
 
     Raises `ranklake.lake.subjects.store.SubjectKeysError` where some were, and the keys are not at hand.
     """
-    return KeyStore(lake) if known_columns(lake) else None
+    return KeyStore(lake) if has_keys(lake) else None
 
 
 def key_items(lake: "Lake", subject: "Subject") -> list[Item]:
     """Return what of keys goes, as items: one for each table with columns under keys; none where there is no key."""
     store = key_store(lake)
-    if store is None or not store.left(names_of(subject)):
+    if store is None or not store.left(subject.keyed):
         return []
     columns: dict[str, list[str]] = {}
+    places = len(store.places)
+    if not known_columns(lake):  # whoever took the list of them away left the keys
+        return [Item(FILES, about=PLACE, files=places)]
     for name in sorted(known_columns(lake)):
         table, _, column = name.partition(".")
         columns.setdefault(table, []).append(column)
-    return [
-        Item(FILES, table, about=f"{PLACE}: {', '.join(some)}", files=len(store.places))
-        for table, some in columns.items()
-    ]
-
-
-def names_of(subject: "Subject") -> tuple[str, ...]:
-    """Return what a subject's keys are kept under."""
-    return subject.names if subject.run is None else (run_subject(subject.run),)
+    return [Item(FILES, table, about=f"{PLACE}: {', '.join(some)}", files=places) for table, some in columns.items()]
 
 
 def refuse_held_keys(reach: "Reach", subject: "Subject", today: date) -> None:
@@ -65,7 +60,7 @@ def refuse_held_keys(reach: "Reach", subject: "Subject", today: date) -> None:
     lake, store = reach.lake, key_store(reach.lake)
     if store is None or not holds_of(lake, today):
         return
-    ids = [key.id for one in names_of(subject) if (key := store.find(one)) is not None]
+    ids = [key.id for one in subject.keyed if (key := store.find(one)) is not None]
     if not ids:
         return
     sealed = replace(subject, sought=needles([f"s-{one}" for one in ids], within=WORDS), run=None)
@@ -79,8 +74,8 @@ def forget_keys(lake: "Lake", subject: "Subject") -> int:
     store = key_store(lake)
     if store is None:
         return 0
-    places = len(store.left(names_of(subject)))
-    store.forget(names_of(subject))
+    places = len(store.left(subject.keyed))
+    store.forget(subject.keyed)
     return places
 
 
@@ -94,4 +89,4 @@ def key_traces(lake: "Lake", values: Iterable[str]) -> list[Trace]:
 def keys_left(lake: "Lake", subject: "Subject") -> list[str]:
     """Return the places that have keys of a subject."""
     store = key_store(lake)
-    return [] if store is None else store.left(names_of(subject))
+    return [] if store is None else store.left(subject.keyed)

@@ -2,9 +2,8 @@
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
-from unicodedata import normalize
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,12 +11,15 @@ import pyarrow.compute as pc
 from ranklake.errors import RanklakeError
 from ranklake.lake.governance.statements import lake_identity
 from ranklake.lake.ingest.ingestion_index import ERASED
+from ranklake.lake.subjects.whose import RunSubject, folded
 from ranklake.retention.traces.marks import rows_holding
 from ranklake.retention.traces.needles import Needles, needles
+from ranklake.retention.traces.sealed import opened_by_others
 from ranklake.retention.traces.words import NAMES, WORDS
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
+    from ranklake.lake.subjects.whose import Whose
 
 _COST: Final = 2**14
 """Of scrypt: some 30 ms a try."""
@@ -54,6 +56,11 @@ class Subject:
         return f"{ERASED}{self.sha256[:8]}"
 
     @property
+    def keyed(self) -> "tuple[Whose, ...]":
+        """Whose keys are the subject's."""
+        return self.names if self.run is None else (RunSubject(self.run),)
+
+    @property
     def said(self) -> str:
         """Whether it is a person or a run."""
         return "person" if self.run is None else "run"
@@ -66,8 +73,13 @@ class Subject:
 
 
 def subject_of(lake: "Lake", values: Iterable[str], run: str | None = None) -> Subject:
-    """Return the subject that values name in a lake, or a run; see `subject_under`."""
-    return subject_under(lake_identity(lake), values, run)
+    """Return the subject that values name in a lake, or a run; see `subject_under`.
+
+    It is looked for in what keys of other people sealed, too.
+    """
+    made = subject_under(lake_identity(lake), values, run)
+    opened = opened_by_others(lake, made.keyed)
+    return made if opened is None else replace(made, sought=replace(made.sought, opened=opened))
 
 
 def subject_under(identity: str, values: Iterable[str], run: str | None = None) -> Subject:
@@ -77,7 +89,7 @@ def subject_under(identity: str, values: Iterable[str], run: str | None = None) 
     """
     given = [run] if run is not None else list(values)
     sought = needles(given, within=NAMES if run is not None else WORDS)
-    said = sorted({normalize("NFC", value.strip()).casefold() for value in given if value.strip()})
+    said = sorted({folded(value) for value in given if value.strip()})
     text = "\n".join(["person" if run is None else "run", *said])
     digest = hashlib.scrypt(text.encode(), salt=identity.encode(), n=_COST, r=8, p=1, dklen=32)
     return Subject(digest.hex(), sought, run, () if run is not None else tuple(said))

@@ -4,7 +4,7 @@ import base64
 import html
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -12,6 +12,7 @@ from unicodedata import normalize
 from urllib.parse import quote, quote_plus
 
 from ranklake.errors import RanklakeError
+from ranklake.lake.subjects.keys import SEALED
 from ranklake.retention.traces.escapes import Wanted, resolved, unbroken, wanted
 from ranklake.retention.traces.words import LEAST, WORDS, edged, in_text
 
@@ -24,6 +25,9 @@ _BREAKS: Final = 64
 _PER_LETTER: Final = 8
 """Bytes of an escape of a letter at most, such as ``\\\\u0040``; longer ones are found within a piece alone."""
 _CODED: Final = ("utf-8", "utf-16-le")
+_SEALED_MARK: Final = b"s-"
+_SEALED_BYTES: Final = 2**16
+"""Of a sealed text that is still found where a file is read in pieces."""
 
 
 class NeedleError(RanklakeError):
@@ -46,6 +50,9 @@ class Needles:
         What matches a spelling in text where it counts.
     edges
         By spelling as bytes what matches it where it counts. One that is not there counts wherever it stands.
+    opened
+        What gives in clear a text that is sealed under a key of a person, or None; a value may be in there. None where
+        no keys are at hand.
     """
 
     texts: tuple[str, ...]
@@ -54,18 +61,32 @@ class Needles:
     plain: tuple[bytes, ...]
     text: re.Pattern[str]
     edges: Mapping[bytes, re.Pattern[bytes]] = field(default_factory=dict)
+    opened: Callable[[str], str | None] | None = None
 
     @cached_property
     def longest(self) -> int:
         """Bytes that a spelling takes at most, escapes and lines that break it among them."""
-        return max(_PER_LETTER * max(map(len, self.plain)), max(map(len, self.folded + self.exact)) + _BREAKS)
+        spelt = max(_PER_LETTER * max(map(len, self.plain)), max(map(len, self.folded + self.exact)) + _BREAKS)
+        return spelt if self.opened is None else max(spelt, _SEALED_BYTES)
 
     @cached_property
     def _digits(self) -> Wanted:
         return wanted({letter for one in self.plain for letter in one})
 
     def count(self, raw: bytes) -> int:
-        """Return how often bytes hold a value; where one spelling holds another, the most frequent counts."""
+        """Return how often bytes hold a value; where one spelling holds another, the most frequent counts.
+
+        What is sealed in them counts, too, as far as it can be opened.
+        """
+        return self._spelt_in(raw) + self._sealed_in(raw)
+
+    def _sealed_in(self, raw: bytes) -> int:
+        if self.opened is None or _SEALED_MARK not in raw:
+            return 0
+        clear = (self.opened(found[0].decode()) for found in SEALED.finditer(raw))
+        return sum(self._spelt_in(text.encode("utf-8", "surrogatepass")) for text in clear if text is not None)
+
+    def _spelt_in(self, raw: bytes) -> int:
         lower, whole = raw.lower(), unbroken(raw)
         told = [self._times(lower, one) for one in self.folded] + [whole.count(one) for one in self.exact]
         near = resolved(lower, self._digits, self.longest)

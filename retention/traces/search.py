@@ -12,6 +12,7 @@ from ranklake.retention.traces.found import Unsearched
 from ranklake.retention.traces.kept_versions import kept_versions, with_lock
 from ranklake.retention.traces.needles import Needles, needles
 from ranklake.retention.traces.roots import Source, sources
+from ranklake.retention.traces.sealed import opened_by_others
 from ranklake.segments.envelope import EncryptionError, decrypt
 from ranklake.segments.keys import find_key
 from ranklake.segments.references import SecretError
@@ -87,15 +88,16 @@ def search(
     """Look for values in every file of a lake, a spool and some folders; nothing is written, no value is told.
 
     A value is found as it is, in JSON, HTML, URLs, base64 and hex, and in letters of either case; in columns of
-    Parquet, archives, gzip, SQLite, and segments that a configured key opens. Numbers, hashes and pseudonyms of it are
-    not found.
+    Parquet, archives, gzip, SQLite, segments that a configured key opens, and in what keys of other people sealed.
+    Numbers, hashes and pseudonyms of it are not found.
 
     Raises
     ------
     ranklake.retention.traces.needles.NeedleError
         No value is given, or one of less than four characters.
     """
-    sought = needles(values)
+    given = list(values)
+    sought = replace(needles(given), opened=opened_by_others(lake, given))
     return told_of(each(lake, spool, sought, folders, progress=progress), sought)
 
 

@@ -6,6 +6,7 @@ import pytest
 from archiving import policies_in
 from changed_contracts import changed
 from governed import Site
+from keyed import section
 from people import OLD, with_keys
 from retaining import CONTRACTS
 
@@ -53,3 +54,11 @@ def policies(tmp_path):
 def keyed(site, tmp_path):
     """Return the site, its lake with a key."""
     return with_keys(site, tmp_path, OLD)
+
+
+@pytest.fixture
+def sealing(tmp_path):
+    """Return a lake whose users are stored under keys."""
+    found = Site(tmp_path)
+    found.lake = found.lake.configured(subjects=section(tmp_path))
+    return found

@@ -21,6 +21,7 @@ from fsspec.implementations.local import LocalFileSystem
 from governed import Site, any_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from keyed import CLEAR, COLUMNS, config_of, erased, sealed_of, section, users
 from segments import put_segment
 from subjects import ADA, EMAIL, GRACE, VALUES
 
@@ -39,72 +40,24 @@ from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.subjects.columns import SubjectColumnError, sealed_columns
 from ranklake.lake.subjects.keys import NotSealedError
+from ranklake.lake.subjects.known import SubjectKeysError
 from ranklake.lake.subjects.state import key_state
-from ranklake.lake.subjects.store import UNREAD, KeyStore, SubjectKeysError
+from ranklake.lake.subjects.store import UNREAD, KeyStore
+from ranklake.lake.subjects.whose import RunSubject
 from ranklake.lake.trust.lake_config import SubjectsSection
-from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.held import HeldError
-from ranklake.retention.erasure.plan import make_plan, propose
+from ranklake.retention.erasure.plan import make_plan
 from ranklake.retention.erasure.proof import verify_alone
 from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.subject import subject_of
 from ranklake.retention.holds import set_hold
 from ranklake.segments.keys import read_keyring
 
-COLUMNS = ("runs.user", "runs.command_line by user")
-CLEAR = 'SELECT run, unsealed("user") AS who, unsealed(command_line) AS line FROM runs ORDER BY run'
-
-
-def section(folder, *, copies=0, columns=COLUMNS):
-    """Return a configuration with keys in a folder, made where there are none."""
-    wrap = folder / "wrap.keys"
-    if not wrap.exists():
-        wrap.write_text(os.urandom(32).hex())
-    places = tuple(str(folder / f"copy{at}") for at in range(copies))
-    return SubjectsSection(str(folder / "keys"), places, f"file:{wrap}", columns)
-
-
-def users(site, *who, first=1):
-    """Ingest a run of each of some people; return the segments."""
-    paths = []
-    for number, name in enumerate(who, first):
-        rows = any_rows(
-            "runs", 1, run=f"exp-{number}", incarnation=number, user=[name], command_line=[f"train --for {name}"]
-        )
-        paths.append(put_segment(site.spool, rows, "runs"))
-    ingest(site.lake, Spool(str(site.spool)), InProcess())
-    return paths
-
-
-def erased(site, *values, run_name=None):
-    """Have a person erased by two people; return what was done."""
-    reach = Reach(site.lake, Spool(str(site.spool)))
-    subject = subject_of(site.lake, values, run_name)
-    made = make_plan(reach, subject)
-    propose(site.lake, made, "Petra")
-    approve(site.lake, made.name, "Anna")
-    return apply(reach, made.name, subject, "Otto")
-
-
-def config_of(site, folder):
-    """Write the configuration of a site to a file; return its path."""
-    said, path = site.lake.config.subjects, folder / "ranklake.toml"
-    lines = [f'[lake]\nuri = "{site.lake.uri}"', f'[subjects]\nkeys = "{said.keys}"\nwrap = "{said.wrap}"']
-    path.write_text("\n".join([*lines, f"columns = {json.dumps(said.columns)}", ""]))
-    return str(path)
-
-
-def sealed_of(site, who):
-    """Return what the lake stores in the place of a person's name."""
-    return KeyStore(site.lake).find(who).seal(who)
-
 
 @pytest.fixture
-def site(tmp_path):
+def site(sealing):
     """Return a lake whose users are stored under keys."""
-    found = Site(tmp_path)
-    found.lake = found.lake.configured(subjects=section(tmp_path))
-    return found
+    return sealing
 
 
 @pytest.mark.slow
@@ -202,7 +155,7 @@ def test_values_of_nobody_are_the_runs(site):
     assert "a secret plan" in query(site.lake, CLEAR)["line"].to_pylist()
     erased(site, run_name="exp-1")
     assert site.rows("runs") == []
-    assert KeyStore(site.lake).find("run exp-1") is None
+    assert KeyStore(site.lake).find(RunSubject("exp-1")) is None
     assert KeyStore(site.lake).find(ADA) is not None
 
 
@@ -450,7 +403,7 @@ def test_a_place_of_keys_from_before_goes_on(site, tmp_path):
     said = json.loads(marker.read_text())
     marker.write_text(json.dumps({name: said[name] for name in ("format", "lake")}))
     users(site, ADA, first=11)
-    assert json.loads(marker.read_text()) == said
+    assert json.loads(marker.read_text())["looked_up_by"] == said["looked_up_by"]
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from ranklake.lake.query.sql import query
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.storage.versions import versions
+from ranklake.lake.subjects.known import SubjectKeysError
 from ranklake.lake.subjects.state import key_state
-from ranklake.lake.subjects.store import KeyStore, SubjectKeysError
+from ranklake.lake.subjects.store import KeyStore
 from ranklake.lake.trust.lake_config import SubjectsSection
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan

@@ -7,8 +7,8 @@ from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok
 from ranklake.doctor.finding import skipped as nothing
+from ranklake.lake.subjects.known import known_columns
 from ranklake.lake.subjects.state import LOST, key_state
-from ranklake.lake.subjects.store import known_columns
 from ranklake.redaction.redact import redact_uri
 from ranklake.views.words import counted
 
