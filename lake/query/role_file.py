@@ -7,10 +7,11 @@
         masks:                               or masked in other ways: a class, or one column
           personal: nullify
           runs.git_branch: keep:2
-        tables: [steps, scalars, runs]       of these tables
+          attempt_facts.user: nullify
+        tables: [steps, runs, attempt_facts] of these tables
         runs: "run LIKE 'open-%'"            rows of every table that has `run`, in SQL
         where: {steps: "rank = 0"}           rows of one table besides, in SQL
-        groups: {runs: {by: [team, cluster], least: 5, of: user}}   no combination that fewer people share
+        groups: {attempt_facts: {by: [team], least: 5, of: user}}   no combination that fewer people share
         until: 2027-06-30                    the last day on which it may be used
         teams: [vision, speech]              rows of these teams, and of their runs, alone
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
 from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.roles.explain import View, view
@@ -24,7 +25,7 @@ class Difference:
     role
         Which.
     what
-        A table, ``table.column``, ``rows of table``, or ``teams``; empty for the role as a whole.
+        A table, ``table.column``, ``rows of table``, ``teams``, or ``until``; empty for the role as a whole.
     old, new
         How it was and is seen.
     sees
@@ -55,10 +56,19 @@ def differences(
         elif name not in old:
             found.append(Difference(name, "", "no role", "a new one", MORE))
         else:
+            found.extend(_of_end(old[name], new[name]))
             found.extend(_of_teams(old[name], new[name]))
             for contract in contracts.values():
                 found.extend(_of_table(view(old[name], contract), view(new[name], contract)))
     return found
+
+
+def _of_end(old: "Role", new: "Role") -> Iterator[Difference]:
+    """Yield what another last day changes."""
+    if old.until != new.until:
+        said = [str(one.until or "no end") for one in (old, new)]
+        ends = [one.until or date.max for one in (old, new)]
+        yield Difference(old.name, "until", said[0], said[1], MORE if ends[1] > ends[0] else LESS)
 
 
 def _of_teams(old: "Role", new: "Role") -> Iterator[Difference]:

@@ -229,6 +229,24 @@ def test_break_glass_is_told_wherever_it_is_used(command):
     assert command("grants", "review")[0] == 0
 
 
+def test_a_shell_that_stays_open_outlives_no_grant(command, lake, monkeypatch):
+    """Each statement asks for the grant anew: one that ended or was revoked meanwhile holds no more."""
+    name = asked(lake).name
+    approve(lake, name, "bob")
+    monkeypatch.setattr("ranklake.commands.sql._texts", lambda *_: None)
+
+    def interact(*given):
+        answer = given[-1]
+        assert answer("SELECT count(*) AS n FROM steps").num_rows == 1
+        revoke(lake, name, "carl", "left the team")
+        with pytest.raises(NotGrantedError, match="it was revoked"):
+            answer("SELECT count(*) AS n FROM steps")
+
+    monkeypatch.setattr("ranklake.shell.terminal.interact", interact)
+    code, _, err = command("sql", "--role", "reader")
+    assert (code, err) == (0, "")
+
+
 @needs_ssh_keygen
 @pytest.mark.slow
 def test_the_commands_of_grants_take_keys(command, tmp_path):

@@ -1,6 +1,8 @@
 """`ranklake roles`: what a role sees and why, tests of roles as data, and what another file would change."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -8,7 +10,10 @@ from click.testing import CliRunner
 from ranklake.commands.roles import PACKAGED, roles
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.role_file import load_roles
+from ranklake.lake.roles.cases import run_cases
+from ranklake.lake.roles.differences import differences
 
+CONTRACTS = load_contracts()
 OLD = """
 roles:
   reader:
@@ -104,6 +109,23 @@ def test_diff_says_who_sees_more_and_who_less():
     assert ask("diff", "old.yaml", "old.yaml")[1] == "0 differences, 0 by which a role sees more\n"
 
 
+def test_diff_tells_of_the_last_day(tmp_path):
+    """A role that may be used for longer sees more than before; one that ends sooner, less."""
+
+    def roles_of(said):
+        (tmp_path / "one.yaml").write_text(f"roles: {{a: {{classes: [operational], tables: [steps], {said}}}}}")
+        return load_roles(tmp_path / "one.yaml", CONTRACTS)
+
+    never, soon, late = map(roles_of, ("masked: []", "until: 2027-01-01", "until: 2027-06-30"))
+    for old, new, line in (
+        (soon, late, "+ a: until: 2027-01-01 -> 2027-06-30"),
+        (soon, never, "+ a: until: 2027-01-01 -> no end"),
+        (never, soon, "- a: until: no end -> 2027-01-01"),
+        (late, late, None),
+    ):
+        assert [found.line for found in differences(old, new, CONTRACTS)] == ([line] if line else [])
+
+
 def test_tests_of_roles_pass_and_fail(files):
     """Tests hold for the roles that they were written for, and each fault of others is named with its line."""
     assert ask("test", "tests.yaml") == (0, "2 tests of roles, 0 failed\n", "")
@@ -173,3 +195,16 @@ def test_example_roles_are_understood_and_keep_people_apart(tmp_path):
         if one.column.class_ != "operational" and one.column.name in {"user", "actor", "message"} and one.said == "seen"
     }
     assert plain == {"auditor"}
+
+
+def test_the_guide_s_role_and_its_tests_hold(tmp_path):
+    """The role of the guide is one that can be used, and its tests pass."""
+    text = (Path(__file__).parents[2] / "docs/roles.md").read_text(encoding="utf-8")
+    blocks = dict(re.findall(r"```yaml\n((?:roles|tests):)\n(.*?)```", text, re.DOTALL))
+    for key, body in blocks.items():
+        (tmp_path / f"{key[:-1]}.yaml").write_text(f"{key}\n{body}")
+    known = load_roles(tmp_path / "roles.yaml", CONTRACTS)
+    assert list(known) == ["researcher"]
+    found = run_cases([tmp_path / "tests.yaml"], known, CONTRACTS)
+    assert [one.line for one in found if not one.passed] == []
+    assert len(found) == 3

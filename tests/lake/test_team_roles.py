@@ -32,13 +32,14 @@ SEEN = frozenset({"operational"})
 TEAMS = ["vision", "speech", "it's", "runs"]
 RUNS = [f"r{n}" for n in range(8)]
 COLUMNS = {
-    "runs": ["run", "attempt", "team"],
+    "runs": ["run", "attempt", "team", "pid"],
     "steps": ["run", "step"],
     "jobs": ["run", "job_id", "team"],
     "cost": ["run", "team", "cluster"],
     "cluster_hourly": ["team", "pool", "scope"],
     "run_summary": ["run", "status"],
 }
+DERIVED = {"cost", "cluster_hourly", "run_summary"}
 
 
 def role(*teams, tables=COLUMNS, **said):
@@ -53,6 +54,7 @@ def some_rows(chance, table):
         "team": lambda: chance.choice([*TEAMS, None]),
         "attempt": lambda: chance.randrange(3),
         "step": lambda: chance.randrange(50),
+        "pid": lambda: chance.choice([None, 7]),
     }
     words = lambda: chance.choice(["a", "b", "c"])  # noqa: E731 - what any other column holds
     count = chance.randrange(30)
@@ -63,13 +65,17 @@ def theirs(stored, teams, table):
     """Return the rows of a table that are of some teams, in plain Python."""
     named = {}
     for row in stored["runs"]:
-        named.setdefault(row["run"], set()).update({row["team"]} - {None})
-    runs = {run for run, found in named.items() if found and found <= set(teams)}
-    return [
-        row
-        for row in stored[table]
-        if (row["team"] in teams if row.get("team") is not None else row.get("run") in runs)
-    ]
+        if row["team"] is not None or row["pid"] is not None:
+            named.setdefault(row["run"], set()).add(row["team"])
+    runs = {run for run, found in named.items() if found <= set(teams)}
+
+    def is_theirs(row):
+        by_run = row.get("run") in runs
+        if row.get("team") is None:
+            return by_run
+        return row["team"] in teams and (table not in DERIVED or row.get("run") is None or by_run)
+
+    return [row for row in stored[table] if is_theirs(row)]
 
 
 @pytest.mark.slow
@@ -105,11 +111,12 @@ def test_answers_are_those_of_filter_then_query(tmp_path, seed):
 def lake(tmp_path_factory):
     """Give a lake with a run of vision, one of speech, one that both name, and one without a team."""
     lake = Lake.create(str(tmp_path_factory.mktemp("lake")))
-    runs = [("v", "vision"), ("v", None), ("s", "speech"), ("both", "vision"), ("both", "speech"), ("none", None)]
-    told(lake, "runs", [{"run": run, "team": team} for run, team in runs])
+    runs = [("v", "vision"), ("s", "speech"), ("both", "vision"), ("both", "speech"), ("none", None), ("taken", None)]
+    told(lake, "runs", [{"run": run, "team": team, "pid": 7} for run, team in [*runs, ("taken", "vision")]])
+    told(lake, "runs", [{"run": "v"}])
     for table in ("steps", "host_samples"):
         told(lake, table, [{"run": run, "holder_run": "s"} if "holder_run" in contract(table) else {"run": run}
-                           for run in ("v", "s", "both", "none")])  # fmt: skip
+                           for run in ("v", "s", "both", "none", "taken")])  # fmt: skip
     told(lake, "pools", [{"run": "agent", "pool": "p"}])
     told(lake, "ingest_plans", [{"plan": 1}])
     return lake
@@ -122,7 +129,28 @@ def test_a_run_that_two_teams_name_is_of_neither_alone(lake):
     assert query(lake, runs, role=role("vision", "speech")).column("run").to_pylist() == ["both", "s", "v"]
     assert query(lake, runs, role=role("audio")).num_rows == 0
     mine = query(lake, "SELECT run, team FROM runs ORDER BY run, team", role=role("vision")).to_pylist()
-    assert mine == [{"run": "both", "team": "vision"}, {"run": "v", "team": "vision"}, {"run": "v", "team": None}]
+    told_of = [("both", "vision"), ("taken", "vision"), ("v", "vision"), ("v", None)]
+    assert mine == [{"run": run, "team": team} for run, team in told_of]
+
+
+def test_a_run_without_a_team_is_not_taken_by_a_later_word(lake):
+    """Else whoever records under its name, an agent's for one, would see all of it; what is added by hand need name none."""
+    runs = "SELECT DISTINCT run FROM host_samples ORDER BY run"
+    assert query(lake, runs, role=role("vision", tables=["host_samples"])).column("run").to_pylist() == ["v"]
+
+
+def test_books_of_a_run_that_two_teams_name_are_of_neither_alone(tmp_path):
+    """Derived rows name one team of a run, and the last word by hand is the one: it gives no sight of the others'."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    told(lake, "runs", [{"run": "s", "team": "speech"}, {"run": "s", "team": "vision"}])
+    for table in ("attempt_facts", "cost", "goodput_daily"):
+        told(lake, table, [{"run": "s", "team": "vision"}])
+        count = f"SELECT count(*) AS n FROM {table}"
+        for teams, rows in ((["vision"], 0), (["vision", "speech"], 1)):
+            found = query(lake, count, role=role(*teams, tables=["attempt_facts", "cost", "goodput_daily"]))
+            assert found.column("n").to_pylist() == [rows], (table, teams)
+    told(lake, "cost", [{"run": None, "team": "vision"}])
+    assert query(lake, "SELECT team FROM cost", role=role("vision")).num_rows == 1
 
 
 def test_the_file_s_conditions_hold_besides(lake):
@@ -146,7 +174,7 @@ def test_whose_a_run_was_is_told_of_a_time_alone(lake):
     for said in ("runs=1", "1"):
         with pytest.raises(QueryError, match="told of a time"):
             query(lake, "SELECT run FROM runs", as_of=[said], role=role("vision"))
-    assert query(lake, "SELECT run FROM runs", as_of=["2100-01-01"], role=role("vision")).num_rows == 3
+    assert query(lake, "SELECT run FROM runs", as_of=["2100-01-01"], role=role("vision")).num_rows == 4
 
 
 def test_a_share_has_the_rows_of_teams_and_follows_them(tmp_path):

@@ -119,13 +119,13 @@ def sql(  # noqa: PLR0913 - one parameter an option
     consumer = consumer_named(context.config.query.consumer)
     texts = _texts(text, source, kind, output)
     lake = context.open_lake()
-    seen_by = role_of(context, lake, role)
 
     def answer(statement: str) -> pa.Table:
-        found = ask(lake, statement, values, limit, as_of=as_of, role=seen_by, verify=verify, rehydrated=rehydrated)
+        now = role_of(context, lake, role)  # a shell that stays open outlives no grant
+        found = ask(lake, statement, values, limit, as_of=as_of, role=now, verify=verify, rehydrated=rehydrated)
         for said in dict.fromkeys(one.said for one in used(found)):
             tell(said, err=True)
-        if context.config.query.log and (why := note(lake, asked(found, consumer, seen_by))):
+        if context.config.query.log and (why := note(lake, asked(found, consumer, now))):
             off = "log = false under [query] in ranklake.toml switches it off"
             tell(f"the query log could not be written ({why}); {off}", err=True)
         return found.rows
@@ -133,7 +133,7 @@ def sql(  # noqa: PLR0913 - one parameter an option
     if texts is None:
         from ranklake.shell.terminal import interact  # prompt_toolkit, for whoever has a terminal
 
-        interact(lake, lake.contracts(), seen_by, answer)
+        interact(lake, lake.contracts(), role_of(context, lake, role), answer)
         return
     for number, (line, statement) in enumerate(texts, 1):
         with _located(f"statement {number} of {len(texts)}, line {line}" if len(texts) > 1 else ""):
