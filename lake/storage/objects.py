@@ -47,7 +47,9 @@ def file_system(uri: str, storage: Mapping[str, str]) -> tuple[Any, str]:
     if uri.startswith(_S3):
         options["max_concurrency"] = 1  # else every file's size is asked for before it is read
         patience = {"connect_timeout": _CONNECT_S, "read_timeout": _READ_S}
-        options["config_kwargs"] = {**patience, "retries": {"mode": "standard", "total_max_attempts": _TRIES}}
+        again = {"retries": {"mode": "standard", "total_max_attempts": _TRIES}}
+        # addresses are signed so, too: S3 takes older ones for no new bucket, and for none that a KMS key encrypts
+        options["config_kwargs"] = {**patience, **again, "signature_version": "s3v4"}
     try:
         if uri.startswith(_GS) and "token" not in options:
             # gcsfs would go on without any, and ask for most of a minute before it says so

@@ -31,22 +31,30 @@ class Allowed:
         allowed, too.
     named
         Places that were named by whoever asks: these very ones.
+    closed
+        Places that may not be opened, nor what is in them or around them, whatever else is said.
     """
 
     places: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
 
     def check(self, uri: str) -> None:
         """Raise `NotAllowedError` unless a place may be opened."""
+        if any(_is_below(uri, place) or _is_below(place, uri) for place in self.closed):
+            mend = "share rows of tables: ranklake share ROLE --to URI"
+            raise NotAllowedError(
+                "that place holds rows, and they are shared otherwise", where=redact_uri(uri), mend=mend
+            )
         if uri in self.named or any(_is_below(uri, place) for place in self.places if place):
             return
         mend = "name the place with --at, or allow it: [artifacts] allow = [...] in ranklake.toml"
         raise NotAllowedError("the place that was recorded is not allowed to open", where=redact_uri(uri), mend=mend)
 
 
-def allowed(places: Iterable[str], named: Iterable[str]) -> Allowed:
+def allowed(places: Iterable[str], named: Iterable[str], closed: Iterable[str] = ()) -> Allowed:
     """Return what is allowed by some places, empty ones left out."""
-    return Allowed(tuple(filter(None, places)), tuple(filter(None, named)))
+    return Allowed(*(tuple(filter(None, some)) for some in (places, named, closed)))
 
 
 def _is_below(uri: str, place: str) -> bool:

@@ -134,7 +134,7 @@ def test_a_run_that_two_teams_name_is_of_neither_alone(lake):
 
 
 def test_a_run_without_a_team_is_not_taken_by_a_later_word(lake):
-    """Else whoever records under its name, an agent's for one, would see all of it; what is added by hand need name none."""
+    """Else whoever records under its name, an agent's for one, would see all of it; what imports add counts not."""
     runs = "SELECT DISTINCT run FROM host_samples ORDER BY run"
     assert query(lake, runs, role=role("vision", tables=["host_samples"])).column("run").to_pylist() == ["v"]
 

@@ -84,7 +84,10 @@ def serving(command: list[str], port: int, log: Path, env: dict[str, str] | None
             yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
-            process.wait(10)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:  # it waits for who is connected
+                process.kill()
 
 
 def _answers(port: int) -> bool:

@@ -11,6 +11,7 @@ import uvicorn
 from ranklake.commands.context import with_context
 from ranklake.commands.grant import Until
 from ranklake.commands.options import lake_option
+from ranklake.commands.sharing_link import ENDPOINT, link, links_of
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit import clock
@@ -32,14 +33,17 @@ _ASKED_S = 30.0
 
 @click.group()
 def sharing() -> None:
-    """Serve shares by the Delta Sharing protocol, and make profiles for who reads them."""
+    """Serve shares by the Delta Sharing protocol, and make profiles and links for who reads them."""
+
+
+sharing.add_command(link)
 
 
 @sharing.command()
 @click.argument("role", metavar="ROLE")
 @click.option("--to", metavar="NAME", required=True, help="Who gets it; kept in the audit trail.")
 @click.option("--until", type=Until(), metavar="TIME", required=True, help="Its end: 30d, 8h, a date, a time (UTC).")
-@click.option("--endpoint", metavar="URL", help="Address of the server; default: http://127.0.0.1:8411/delta-sharing.")
+@click.option("--endpoint", metavar="URL", help=f"Address of the server; default: {ENDPOINT}.")
 @click.option("--by", metavar="NAME", help="Who makes it; default: the account that runs this.")
 @lake_option
 @with_context
@@ -60,7 +64,7 @@ def profile(context: Context, role: str, to: str, until: datetime, endpoint: str
     record(lake, doer(lake, by), ACTION, to, None, told)
     said = {
         "shareCredentialsVersion": 1,
-        "endpoint": endpoint or f"http://127.0.0.1:{_PORT}/delta-sharing",
+        "endpoint": endpoint or ENDPOINT,
         "bearerToken": sealed(keys, PROFILE, facts),
         "expirationTime": until.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
     }
@@ -80,7 +84,8 @@ def serve(context: Context, host: str, port: int, tls_cert: str | None, tls_key:
         what = "tokens would pass in clear where others can listen"
         raise RanklakeError(what, where="--host", mend="give --tls-cert and --tls-key, or leave --host out")
     lake = context.open_lake()
-    app = sharing_app(lake, sharing_keys(context.config.shares.key), _refusal(context, lake))
+    links = links_of(context, lake) if context.config.sql.roles else None
+    app = sharing_app(lake, sharing_keys(context.config.shares.key), _refusal(context, lake), links)
     click.echo(f"serving at {'https' if tls_cert else 'http'}://{host}:{port}/delta-sharing", err=True)
     tls = {"ssl_certfile": tls_cert, "ssl_keyfile": tls_key} if tls_cert else {}
     uvicorn.run(app, host=host, port=port, access_log=False, log_level="warning", **tls)  # type: ignore[arg-type]

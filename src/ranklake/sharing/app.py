@@ -5,22 +5,25 @@ files are good for an hour, and for the one file. Nothing is logged of tokens an
 """
 
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from ranklake.allowed import NotAllowedError
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import clock
+from ranklake.sharing.links import LinkError, Links
 from ranklake.sharing.protocol import SCHEMA, NotThereError, Served, SharedFile, Snapshot, file_lines, metadata_lines
-from ranklake.sharing.tokens import FILE, PROFILE, TokenError, opened, sealed
+from ranklake.sharing.tokens import FILE, LINK, PROFILE, TokenError, opened, sealed
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
@@ -30,12 +33,14 @@ PREFIX: Final = "/delta-sharing"
 FILE_S: Final = 3600
 _MOST_BYTES: Final = 2**20
 _LINES: Final = "application/x-ndjson; charset=utf-8"
+_BYTES: Final = "application/octet-stream"
+_PIECE: Final = 2**20
 _VERSION: Final = "Delta-Table-Version"
 Refusal = Callable[[str, str], str]
 """Says why somebody may not read a role's share now; empty where they may."""
 
 
-def sharing_app(lake: "Lake", keys: "Keyring", refusal: Refusal) -> Starlette:
+def sharing_app(lake: "Lake", keys: "Keyring", refusal: Refusal, links: Links | None = None) -> Starlette:
     """Return the server of a lake's shares.
 
     Parameters
@@ -44,6 +49,8 @@ def sharing_app(lake: "Lake", keys: "Keyring", refusal: Refusal) -> Starlette:
         What profiles and addresses of files are sealed with.
     refusal
         Asked at each request, with the role and the name that a profile was made for.
+    links
+        Which artifacts links lead to; None for no links.
     """
     api = _Api(lake, keys, refusal)
     table = "/shares/{share}/schemas/{schema}/tables/{table}"
@@ -59,6 +66,8 @@ def sharing_app(lake: "Lake", keys: "Keyring", refusal: Refusal) -> Starlette:
         Route(f"{PREFIX}{table}/query", api.answered(api.query), methods=["POST"]),
         Route(f"{PREFIX}/files/{{token}}", api.file),
     ]
+    if links is not None:
+        routes.append(Route(f"{PREFIX}/artifacts/{{token}}", partial(api.artifact, links)))
     return Starlette(routes=routes)
 
 
@@ -185,6 +194,30 @@ class _Api:
         if not Path(path).is_file():
             return _fault(404, "RESOURCE_DOES_NOT_EXIST", "the table moved on: ask for its files again")
         return FileResponse(path, media_type="application/vnd.apache.parquet")
+
+    def artifact(self, links: Links, request: Request) -> Response:
+        """Answer with the bytes of an artifact's file, for who has a link to it."""
+        try:
+            facts = opened(self._keys, LINK, request.path_params["token"], clock.now())
+            self._held(facts)
+            there = links.file(facts)
+            headers = {"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"}
+            if there.is_local:
+                return FileResponse(os.path.realpath(there.root), media_type=_BYTES, headers=headers)
+            file = there.fs.open(there.root, "rb", cache_type="none")
+        except TokenError as error:
+            return _fault(401, "UNAUTHENTICATED", error.what)
+        except (LinkError, NotAllowedError, FileNotFoundError):
+            return _fault(404, "RESOURCE_DOES_NOT_EXIST", "the artifact is not there, or not for you any more")
+        except (RanklakeError, OSError):
+            return _fault(503, "TEMPORARILY_UNAVAILABLE", "the artifact cannot be read now")
+        return StreamingResponse(_pieces(file), media_type=_BYTES, headers=headers)
+
+
+def _pieces(file: IO[bytes]) -> Iterator[bytes]:
+    with file:
+        while piece := file.read(_PIECE):
+            yield piece
 
 
 async def _body(request: Request) -> bytes | None:

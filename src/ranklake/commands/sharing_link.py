@@ -1,0 +1,73 @@
+"""``ranklake sharing link``."""
+
+from datetime import datetime
+from functools import partial
+
+import click
+
+from ranklake.commands.context import with_context
+from ranklake.commands.grant import Until
+from ranklake.commands.options import json_option, lake_option
+from ranklake.context import Context
+from ranklake.errors import RanklakeError
+from ranklake.lake.audit import clock
+from ranklake.lake.audit.trail import record
+from ranklake.lake.governance.identities import doer, unproven
+from ranklake.lake.grants.use import used
+from ranklake.lake.storage.store import Lake
+from ranklake.sharing.links import Links
+from ranklake.sharing.tokens import sharing_keys
+from ranklake.views.json_output import show_json
+
+ACTION = "share.link"
+ENDPOINT = "http://127.0.0.1:8411/delta-sharing"
+
+
+def links_of(context: Context, lake: Lake) -> Links:
+    """Return the links to artifacts of a lake, under the configured roles and places."""
+    return Links(lake, lambda: context.roles(lake), context.config.artifacts.allow)
+
+
+@click.command()
+@click.argument("role", metavar="ROLE")
+@click.argument("artifact", metavar="NAME")
+@click.option("--run", default="", help="Run that made it; default: the last run that made one of this name.")
+@click.option("--to", metavar="NAME", required=True, help="Who gets it; kept in the audit trail.")
+@click.option("--until", type=Until(), metavar="TIME", required=True, help="Its end: 8h, 7d, a time (UTC).")
+@click.option("--endpoint", metavar="URL", help=f"Address of the server; default: {ENDPOINT}.")
+@click.option("--by", metavar="NAME", help="Who makes it; default: the account that runs this.")
+@lake_option
+@json_option
+@with_context
+def link(  # noqa: PLR0913 - one parameter an option
+    context: Context,
+    role: str,
+    artifact: str,
+    run: str,
+    to: str,
+    until: datetime,
+    endpoint: str | None,
+    by: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print addresses by which somebody reads an artifact that a role sees until a time, one a file.
+
+    Its bytes are hashed first: they must be those that were recorded. Where the role sees artifacts.uri and the store
+    signs addresses, they lead there; else 'ranklake sharing serve' gives the bytes.
+    """
+    if until <= clock.now():
+        raise RanklakeError(f"{until:%Y-%m-%d %H:%M} UTC is past", where="--until", mend="name a time to come")
+    lake = context.open_lake()
+    if context.config.sql.grants:
+        used(lake, role, to)
+    keys = partial(sharing_keys, context.config.shares.key)
+    row, made = links_of(context, lake).made(keys, role, artifact, run, to, until, endpoint or ENDPOINT)
+    facts = {name: row[name] for name in ("run", "attempt", "name", "kind", "sha256")}
+    told = {"role": role, "until": until.isoformat(), **facts, "files": len(made), "by": made[0].by}
+    record(lake, doer(lake, by), ACTION, to, None, {**told, **unproven(lake)})
+    if as_json:
+        show_json({**facts, "until": until.isoformat(), "links": [one.plain() for one in made]})
+        return
+    for one in made:
+        click.echo(one.url)
