@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MOST_PIXELS: Final = 1 << 24
 """A file of few bytes may claim any size, and a browser would make room for that."""
+MOST_SIDE: Final = 1 << 14
+"""No browser draws a longer one."""
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _PNG_END: Final = b"\0\0\0\0IEND\xaeB`\x82"
@@ -43,7 +45,8 @@ class ImageFile:
 def image_file(raw: bytes) -> ImageFile:
     """Return what bytes say of themselves.
 
-    Raises `BadValueError` if they are neither PNG nor JPEG, are cut short, or claim more than `MOST_PIXELS`.
+    Raises `BadValueError` if they are neither PNG nor JPEG, are cut short, or claim more than `MOST_PIXELS` or a side
+    longer than `MOST_SIDE`.
     """
     if raw.startswith(_PNG):
         size = _IHDR.unpack_from(raw, 16)[::-1] if raw[12:16] == b"IHDR" and len(raw) > 24 else None  # noqa: PLR2004
@@ -55,9 +58,14 @@ def image_file(raw: bytes) -> ImageFile:
     if size is None or not raw.endswith(end):
         raise BadValueError(f"{found} that is cut short")
     height, width = size
-    if not 0 < width * height <= MOST_PIXELS:
-        raise BadValueError(f"{found} of {width:,} by {height:,} pixels; at most {MOST_PIXELS:,}")
+    _refuse_size(width, height, found)
     return ImageFile(raw, found, width, height)
+
+
+def _refuse_size(width: int, height: int, what: str) -> None:
+    if not 0 < width * height <= MOST_PIXELS or max(width, height) > MOST_SIDE:
+        most = f"at most {MOST_PIXELS:,}, and {MOST_SIDE:,} a side"
+        raise BadValueError(f"{what} of {width:,} by {height:,} pixels; {most}")
 
 
 def _jpeg_size(raw: bytes) -> tuple[int, int] | None:
@@ -84,6 +92,7 @@ def png(pixels: "np.ndarray[Any, Any]") -> ImageFile:
     """
     shaped = _channels_last(pixels)
     height, width, channels = shaped.shape
+    _refuse_size(width, height, "an image")
     eight = _eight_bits(shaped)
     rows = b"".join(b"\0" + eight[row].tobytes() for row in range(height))
     head = _IHDR.pack(width, height) + bytes((8, _COLOURS[channels], 0, 0, 0))

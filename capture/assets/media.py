@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from ranklake.capture.assets.background import Background
-from ranklake.capture.assets.media_value import CONFUSION_MATRIX, IMAGE, KINDS, Held, held, kind_of
+from ranklake.capture.assets.media_value import CONFUSION_MATRIX, IMAGE, Held, held, kind_of
 from ranklake.capture.common.gaps import (
     BAD_ARGUMENTS,
     DEVICE_VALUE,
@@ -105,20 +105,31 @@ class Media:
             if excess or unknown:
                 raise RefusedError(BAD_ARGUMENTS, repr_of(excess or sorted(unknown)))
             row: dict[str, Any] = {"name": checked(name)}
-            row["kind"] = found = kind_of(value) if kind is None else kind
-            if found not in KINDS:
-                raise BadValueError(f"kind {repr_of(found)}: {', '.join(KINDS)}")
             row["step"] = self._progress.latest_step() if step is None else integer(step)
             self._refuse_beyond_limits()
-            try:
-                taken = held(value, found, labels=labels, columns=columns, most_bytes=self._most_bytes)
-            except DeviceValueError as error:
-                raise RefusedError(DEVICE_VALUE, text(error, 80)) from error
+            row["kind"], taken = self._held(value, kind, labels, columns)
             if self._waiting_bytes + taken.size_bytes > _MOST_WAITING_BYTES:
                 raise RefusedError(MEDIA_QUEUE_FULL, row["name"])
             row["caption"] = None if caption is None else redacted(caption, _LONGEST_CAPTION)
-            is_personal = found != CONFUSION_MATRIX if personal is None else bool(personal)
+            is_personal = row["kind"] != CONFUSION_MATRIX if personal is None else bool(personal)
             self._submit(row, taken, is_personal=is_personal)
+
+    def after_fork(self) -> None:
+        """In a forked child: what waits is the parent's, and the limits are a process's."""
+        self._taken = self._waiting_bytes = self._kept_bytes = 0
+        self.kept = 0
+
+    def _held(self, value: object, kind: str | None, labels: object, columns: object) -> tuple[str, Held]:
+        """Return what a value is, and it held. What its own code raises is its fault, not ours."""
+        try:
+            found = kind_of(value) if kind is None else kind
+            return found, held(value, found, labels=labels, columns=columns, most_bytes=self._most_bytes)
+        except DeviceValueError as error:
+            raise RefusedError(DEVICE_VALUE, text(error, 80)) from error
+        except (RefusedError, BadValueError):
+            raise
+        except Exception as error:
+            raise BadValueError(f"{type(value).__name__}: {type(error).__name__}: {text(error, 200)}") from error
 
     def _refuse_beyond_limits(self) -> None:
         most, most_bytes = self._settings.media_max_count, self._settings.media_max_total_bytes
@@ -155,7 +166,9 @@ class Media:
                 is_image = row["kind"] == IMAGE
                 column = "content" if not is_personal else "personal_image" if is_image else "personal_text"
                 row |= {"media_type": made.media_type, "bytes": size, "row_count": made.rows}
-                row |= {"column_count": made.columns, "sha256": hashlib.sha256(made.raw).hexdigest()}
+                is_masked = self._sink.masks("media", column)  # of what is not written, its digest would tell
+                digest = None if is_masked else hashlib.sha256(made.raw).hexdigest()
+                row |= {"column_count": made.columns, "sha256": digest}
                 row[column] = base64.b64encode(made.raw).decode() if is_image else made.raw.decode()
                 if self._sink.record("media", row, at_ns):
                     self.kept += 1

@@ -4,7 +4,8 @@ import dataclasses
 import json
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import repeat
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ PLAIN: Final = frozenset({float, int, bool})
 
 ABSURDLY_LONG: Final = 1 << 16
 _CUT: Final = " […]"
+_ENDLESS: Final = repeat(None)
 
 
 class BadValueError(Exception):
@@ -97,8 +99,8 @@ def text(value: object, longest: int = ABSURDLY_LONG) -> str:
         shown = value if isinstance(value, str) else str(value)
     except Exception:  # noqa: BLE001 - the str of a user's object may raise anything
         shown = f"<{type(value).__name__}>"
-    shown = shown.encode("utf-8", "replace").decode()
-    return shown if len(shown) <= longest else shown[: longest - len(_CUT)] + _CUT
+    shown = shown if len(shown) <= longest else shown[: longest - len(_CUT)] + _CUT
+    return shown.encode("utf-8", "replace").decode()
 
 
 def redacted(value: object, longest: int) -> str:
@@ -113,10 +115,13 @@ def json_text(value: object) -> str | None:
     return json.dumps(plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def plain(value: object, depth: int = 8) -> Any:  # noqa: ANN401, PLR0911 - JSON; a line for each kind of value
+def plain(  # noqa: PLR0911 - a line for each kind of value
+    value: object, depth: int = 8, room: Iterator[None] = _ENDLESS
+) -> Any:  # noqa: ANN401 - JSON
     """Return something as what JSON has: keys are texts, NaN and infinities are texts, the unknown is its text.
 
-    Mappings of any kind, dataclasses and namespaces, which hold hyperparameters, are what they hold, by name.
+    Mappings of any kind, dataclasses and namespaces, which hold hyperparameters, are what they hold, by name. Items
+    for which `room`, which gives something for each, has nothing left are left out.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -126,11 +131,12 @@ def plain(value: object, depth: int = 8) -> Any:  # noqa: ANN401, PLR0911 - JSON
         return text(value, 80)
     named = _named(value)
     if named is not None:
-        return {text(key, 256): plain(item, depth - 1) for key, item in named.items()}
+        some = zip(named.items(), room, strict=False)
+        return {text(key, 256): plain(item, depth - 1, room) for (key, item), _ in some}
     if isinstance(value, list | tuple):
-        return [plain(item, depth - 1) for item in value]
+        return [plain(item, depth - 1, room) for item, _ in zip(value, room, strict=False)]
     if isinstance(value, set | frozenset):
-        return [plain(item, depth - 1) for item in sorted(value, key=text)]
+        return [plain(item, depth - 1, room) for item, _ in zip(sorted(value, key=text), room, strict=False)]
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value) if abs(value) < 1 << 63 else text(value)
     try:

@@ -150,3 +150,4 @@ class Recording:
         if self.identity is not None:
             self.identity.after_fork()
         self._rows.progress.after_fork()
+        self._rows.media.after_fork()

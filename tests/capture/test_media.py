@@ -12,12 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 import torch
 
 from ranklake.capture.assets import media as media_module
-from ranklake.capture.assets.image_file import MOST_PIXELS, image_file, png
-from ranklake.capture.assets.media_value import MOST_CLASSES, MOST_COLUMNS, MOST_ROWS
+from ranklake.capture.assets.image_file import MOST_PIXELS, MOST_SIDE, image_file, png
+from ranklake.capture.assets.media_table import MOST_CLASSES, MOST_COLUMNS, MOST_ROWS
 from ranklake.capture.common.values import BadValueError
 from tests.support.recorded import check_books, rows
 
@@ -80,12 +82,16 @@ def test_each_kind_in_each_form(place, tmp_path):
     run.media("lists", [[1, 2.5], [None, True]], columns=["a", "b"])
     run.media("mapping", {"a": np.arange(2), "b": ["x", "y"]})
     run.media("frame", pd.DataFrame({"a": [1, 2], "b": ["x", None]}))
+    arrow = pa.table({"a": [1, 2], "b": ["x", None]})
+    run.media("arrow", arrow)
+    run.media("batch", arrow.to_batches()[0])
+    run.media("polars", pl.DataFrame({"a": [1, 2], "b": ["x", None]}))
     run.media("matrix", np.array([[3, 1], [0, 4]]), kind="confusion_matrix", labels=["cat", "dog"])
     run.media("ratios", [[0.5, 0.5], [0, 1]], kind="confusion_matrix")
     run.media("text", "Once upon a time")
     pixels[:] = 0  # what is changed afterwards is not shown
     found = kept(place)
-    assert len(found) == 16
+    assert len(found) == 19
     assert (found["array"]["step"], found["grey"]["step"], found["png"]["step"]) == (7, 9, 7)
     assert np.array_equal(decoded(found["array"]["raw"]), np.arange(60).reshape(4, 5, 3))
     assert decoded(found["grey"]["raw"]).squeeze().tolist() == (np.eye(3) * 255).tolist()
@@ -102,6 +108,8 @@ def test_each_kind_in_each_form(place, tmp_path):
     assert json.loads(found["lists"]["raw"]) == {"columns": ["a", "b"], "rows": [[1, 2.5], [None, True]]}
     assert json.loads(found["mapping"]["raw"]) == {"columns": ["a", "b"], "rows": [[0, "x"], [1, "y"]]}
     assert json.loads(found["frame"]["raw"])["columns"] == ["a", "b"]
+    for name in ("arrow", "batch", "polars"):
+        assert json.loads(found[name]["raw"]) == {"columns": ["a", "b"], "rows": [[1, "x"], [2, None]]}
     assert json.loads(found["matrix"]["raw"]) == {"labels": ["cat", "dog"], "counts": [[3, 1], [0, 4]]}
     assert json.loads(found["ratios"]["raw"]) == {"labels": ["0", "1"], "counts": [[0.5, 0.5], [0, 1]]}
     assert (found["text"]["kind"], found["text"]["raw"]) == ("text", b"Once upon a time")
@@ -134,6 +142,10 @@ REFUSED = {
     "five channels": (np.zeros((5, 5, 5)), {}, "bad value"),
     "empty": (np.zeros((0, 3)), {}, "bad value"),
     "objects": (np.array([[None]]), {}, "bad value"),
+    "sparse": (torch.eye(3).to_sparse(), {}, "bad value"),
+    "not resolved": (torch._neg_view(torch.zeros(3, 3)), {}, "bad value"),
+    "a tower": (np.zeros((MOST_SIDE + 1, 1), np.uint8), {}, "bad value"),
+    "eight bits of float": (torch.zeros(1, dtype=torch.float8_e4m3fn).expand(1 << 12, 1 << 12), {}, "too large"),
     "one gigabyte": (np.broadcast_to(np.uint8(1), (1 << 15, 1 << 15)), {}, "too large"),
     "noise": (np.random.default_rng(0).integers(0, 256, (900, 900), np.uint8), {}, "too large"),
     "gone": (Path("/nowhere/a.png"), {}, "bad value"),
@@ -144,6 +156,11 @@ REFUSED = {
     "nothing": (None, {}, "bad value"),
     "ragged": ([[1], [1, 2]], {}, "bad value"),
     "no columns": ([], {}, "bad value"),
+    "a number as a column": ({"a": np.array(1)}, {}, "bad value"),
+    "a wide frame": (pd.DataFrame(np.zeros((1, 100_000))), {}, "too large"),
+    "large cells": ([["x" * 2000]] * MOST_ROWS, {}, "too large"),
+    "labels of a number": ([[1]], {"kind": "confusion_matrix", "labels": 5}, "bad value"),
+    "columns of a number": ([[1]], {"columns": 5}, "bad value"),
     "lengths": ({"a": [1], "b": []}, {}, "bad value"),
     "rows": ([[1]] * (MOST_ROWS + 1), {}, "too large"),
     "columns": ([list(range(MOST_COLUMNS + 1))], {}, "too large"),
@@ -187,6 +204,71 @@ def test_names_and_texts_keep_markup_as_text_and_lose_credentials(place):
     assert not [one for one in (secret, "hunter2") if one in json.dumps(found, default=str)]
 
 
+def test_cells_under_telling_names_are_credentials(place):
+    """As the values of keys are: of a column, and of a row that says what its value is; words of a model stay."""
+    run = place.start()
+    run.media("column", {"user": ["ada"], "password": ["hunter2-hunter2"], "hf_token": ["qwertz-uiop-1"]})
+    run.media("row", [{"name": "api_key", "value": "hunter2-hunter2"}, {"name": "lr", "value": "0.1"}])
+    run.media("frame", pd.DataFrame([["hunter2-hunter2", "a"]], columns=["password", "password"]))
+    run.media("words", {"token": ["the", "cat sat on the mat"], "logprob": [-0.5, -1]})
+    found = {name: json.loads(row["raw"])["rows"] for name, row in kept(place).items()}
+    assert "hunter2" not in json.dumps(found)
+    assert found["column"] == [["ada", "[redacted]", "[redacted]"]]
+    assert found["row"][1] == ["lr", "0.1"]
+    assert found["words"] == [["the", -0.5], ["cat sat on the mat", -1]]
+
+
+def test_of_what_a_cell_holds_no_more_is_looked_at_than_is_shown(place):
+    """Tables of token ids hold millions of numbers, of which each cell shows the first hundreds."""
+    looked = []
+
+    class Number(int):
+        def __abs__(self):
+            looked.append(self)
+            return super().__abs__()
+
+    run = place.start()
+    run.media("ids", [[list(map(Number, range(20_000))), {str(n): [n, [n]] for n in range(20_000)}, "x" * 10_000_000]])
+    (cells,) = json.loads(kept(place)["ids"]["raw"])["rows"]
+    assert 0 < len(looked) < 1000
+    assert cells[0].startswith("[0, 1, 2")
+    assert [(len(cell), cell[-3:]) for cell in cells] == [(1024, "[…]")] * 3
+
+
+def test_a_child_has_limits_of_its_own(place):
+    """What waits in its parent when it is forked is the parent's, and takes none of its room."""
+    run = place.start(media_max_count=3)
+    hold = threading.Event()
+    run.media("before", "x")
+    settle(run)
+    run.rows.media._background.submit(lambda _: hold.wait(60))
+    for name in ("first", "second"):
+        run.media(name, np.zeros((4000, 4000), np.uint8))
+    child = os.fork()
+    if not child:
+        for name in ("one", "two", "three"):
+            run.media(name, np.zeros((1000, 1000, 3), np.uint8))
+        run.close(60)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    hold.set()
+    assert set(kept(place)) == {"before", "first", "second", "one", "two", "three"}
+
+
+def test_of_a_masked_medium_there_is_no_digest(place, tmp_path):
+    """A short text could be guessed from it."""
+    (tmp_path / "masking.yaml").write_text("at_capture: {masks: {media.personal_text: redact}}\n")
+    run = place.start(masking_policy=str(tmp_path / "masking.yaml"))
+    run.media("text", "by ada@example.org")
+    run.media("open", "by ada@example.org", personal=False)
+    settle(run)
+    run.close(60)
+    masked, plain = rows(place.spool, "media")
+    assert "ada" not in masked["personal_text"]
+    assert masked["sha256"] is None
+    assert plain["sha256"] == hashlib.sha256(b"by ada@example.org").hexdigest()
+
+
 def test_a_process_keeps_so_many_and_so_large_ones(place, capfd):
     """What comes beyond the settings is counted, and the closing line tells of it."""
     run = place.start(announce="on", media_max_count=3, media_max_bytes=100, media_max_total_bytes=150)
@@ -228,10 +310,14 @@ def test_a_run_that_is_over(place):
 
 
 def test_an_image_of_pillows(place):
-    """It is asked to save itself, once, in the background; a mode that PNG does not have is refused."""
+    """It is asked to save itself, in the background, in a mode that PNG has; what cannot be is refused."""
 
     class Image:
         mode, size = "RGB", (3, 3)
+
+        def convert(self, mode):
+            assert (self.mode, mode) == ("CMYK", "RGB")
+            return Image()
 
         def copy(self):
             return self
@@ -244,11 +330,21 @@ def test_an_image_of_pillows(place):
         def save(self, buffer, form):
             raise OSError("cannot write mode F as PNG")
 
+    class Printed(Image):
+        mode = "CMYK"
+
+    class Cut(Image):
+        def copy(self):
+            raise OSError("image file is truncated")
+
     run = place.start()
     run.media("good", Image())
+    run.media("printed", Printed())
+    run.media("cut", Cut())
     run.media("bad", Strange())
-    assert kept(place)["good"]["raw"] == png(np.eye(3)).raw
-    assert run.gaps() == {"media": {"bad value": 1}}
+    found = kept(place)
+    assert found["good"]["raw"] == found["printed"]["raw"] == png(np.eye(3)).raw
+    assert run.gaps() == {"media": {"bad value": 2}}
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -2,6 +2,8 @@
 
 import base64
 import json
+import struct
+from types import SimpleNamespace
 
 import pytest
 from page_read import Read
@@ -16,6 +18,7 @@ from ranklake.lake.runs.report import runs_state
 from ranklake.lake.storage.store import Lake
 from ranklake.views.html.run_media import drawn
 from ranklake.views.html.run_pages import href, section
+from ranklake.views.html.run_tables import media_table
 from ranklake.views.html.shell import render
 
 CONTRACTS = load_contracts()
@@ -115,6 +118,29 @@ def test_a_page_takes_only_so_much_of_them(tmp_path):
     assert len(found.listed.rows) == 3
     assert set(by_name) == {"n0", "n2"}
     assert by_name["n0"].more == f"the first 4,000 of {MOST_BYTES // 2:,} characters"
+
+
+def test_a_page_shows_only_so_many_pixels(tmp_path):
+    """A file of few bytes may claim millions, for which a browser would make room."""
+    made = Lake.create(str(tmp_path / "lake"))
+    raw = bytearray(base64.b64decode(PICTURE))
+    raw[16:24] = struct.pack(">II", 4096, 4096)
+    of = {"run": "r", "incarnation": 1, "ts": NOON, "kind": "image", "bytes": len(raw)}
+    content = base64.b64encode(raw).decode()
+    append(made, "media", [{**of, "slot": n, "name": f"n{n}", "content": content} for n in range(3)])
+    _, by_name = told(made, run="r")
+    assert [name for name, one in by_name.items() if one.image] == ["n0", "n1"]
+    assert by_name["n2"].unknown == "Not drawn: the page is full."
+
+
+def test_how_many_there_are_is_told(tmp_path):
+    """Of more than a page lists."""
+    made = Lake.create(str(tmp_path / "lake"))
+    of = {"run": "r", "incarnation": 1, "ts": NOON, "kind": "text", "bytes": 1, "content": "x"}
+    append(made, "media", [{**of, "slot": n, "name": f"n{n % 70}"} for n in range(1000)])
+    found, _ = told(made, run="r")
+    (table,) = media_table(SimpleNamespace(media=found))
+    assert table.caption == "Media: of each name the latest 3, at most 60: 60 of 1,000"
 
 
 @pytest.mark.slow

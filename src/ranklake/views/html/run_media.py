@@ -22,6 +22,8 @@ _MOST_COLUMNS: Final = 20
 _MOST_CLASSES: Final = 40
 _MOST_CELLS: Final = 12_000
 """Of all tables and matrices of a page: half a megabyte."""
+_MOST_PIXELS: Final = 1 << 25
+"""Of all images of a page: a browser makes room for four bytes of each, however few the file has."""
 _MOST_OF_CELL: Final = 200
 _MOST_CHARACTERS: Final = 4000
 _LEVELS: Final = 10
@@ -64,17 +66,18 @@ class Medium:
 
 def drawn(found: Media) -> Iterator[Medium]:
     """Yield the media whose bytes are held, those of a name one after another, the latest first."""
-    room = _MOST_CELLS
+    room, pixels = _MOST_CELLS, _MOST_PIXELS
     for row in sorted(found.listed.rows, key=lambda row: (row["name"], row["kind"])):  # stable: the latest stay first
         held = found.held.get(key(row))
         if held is None:
             continue
         one = _medium(row, held, found.captions.get(key(row), ""))
         cells = sum(len(row) for _, rows in (one.table or ("", ()), one.matrix or ("", ())) for row in rows)
-        if cells > room:
-            yield replace(one, table=None, matrix=None, more="", unknown="Not drawn: the page is full.")
+        _, width, height = one.image or ("", 0, 0)
+        if cells > room or width * height > pixels:
+            yield replace(one, image=None, table=None, matrix=None, more="", unknown="Not drawn: the page is full.")
         else:
-            room -= cells
+            room, pixels = room - cells, pixels - width * height
             yield one
 
 

@@ -56,6 +56,8 @@ def media_table(found: RunState) -> Iterator[FactTable]:
     listed = found.media.listed
     if listed.rows or listed.reason:
         caption = f"Media: of each name the latest {MOST_OF_A_NAME}, at most {MOST_MEDIA}"
+        if listed.rows and (count := listed.rows[0]["of_run"]) > len(listed.rows):
+            caption += f": {len(listed.rows)} of {count:,}"
         yield _table("media", caption, listed, ["name", "ts", "rank", "attempt"], _MEDIA, "none recorded")
 
 
