@@ -6,7 +6,7 @@ bits are written, which PNG takes as zlib packs them.
 
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.common.values import BadValueError
@@ -26,6 +26,7 @@ _JPEG_END: Final = b"\xff\xd9"
 _IHDR: Final = struct.Struct(">II")
 _SIZES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers of a JPEG that are followed by its size."""
+_COMPRESSED: Final = (b"zTXt", b"iTXt", b"iCCP")
 _COLOURS: Final = {1: 0, 3: 2, 4: 6}
 """PNG's number for grey, RGB and RGBA, by channels."""
 _WHITE: Final = 255
@@ -60,6 +61,25 @@ def image_file(raw: bytes) -> ImageFile:
     height, width = size
     _refuse_size(width, height, found)
     return ImageFile(raw, found, width, height)
+
+
+def searchable(image: ImageFile) -> ImageFile:
+    """Return an image without the texts that a PNG may hold compressed: no search for a person would find them there.
+
+    Raises `BadValueError` for a PNG whose chunks do not follow each other.
+    """
+    raw = image.raw
+    if not raw.startswith(_PNG):
+        return image
+    kept, at = [_PNG], len(_PNG)
+    while at < len(raw):
+        end = at + 12 + int.from_bytes(raw[at : at + 4])
+        if end > len(raw):
+            raise BadValueError(f"{image.media_type} that is damaged")
+        if raw[at + 4 : at + 8] not in _COMPRESSED:
+            kept.append(raw[at:end])
+        at = end
+    return replace(image, raw=b"".join(kept))
 
 
 def _refuse_size(width: int, height: int, what: str) -> None:

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from ranklake.capture.assets.image_file import MOST_PIXELS, ImageFile, image_file, png
+from ranklake.capture.assets.image_file import MOST_PIXELS, ImageFile, image_file, png, searchable
 from ranklake.capture.assets.media_table import (
     MOST_CLASSES,
     is_frame,
@@ -155,7 +155,7 @@ def _made(image: ImageFile) -> Made:
 
 
 def _image_of(raw: bytes) -> Made:
-    return _made(image_file(raw))
+    return _made(searchable(image_file(raw)))
 
 
 def _image_at(path: Path, most_bytes: int) -> Made:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ranklake.lake.diagnosis.critical_path import CriticalPath
 from ranklake.lake.diagnosis.what_if import WhatIf, Worker
 
 
@@ -35,6 +36,8 @@ class Slowdowns:
         Slowdown of each step, by its number.
     step_time_s
         Mean step times.
+    critical_path
+        Shares of the time on the steps' critical paths, and what set the pace in each step.
     notes
         What was left out or assumed, a line each.
     """
@@ -51,6 +54,7 @@ class Slowdowns:
     worst_ranks: Sequence[int]
     per_step: Mapping[int, float]
     step_time_s: StepTimes
+    critical_path: CriticalPath
     notes: Sequence[str]
 
 
@@ -69,5 +73,6 @@ def slowdowns(run: str, attempt: int, found: WhatIf) -> Slowdowns:
         worst_ranks=[one.rank for one in found.workers[: found.worst]],
         per_step=dict(found.step_s),
         step_time_s=StepTimes(found.recorded_ns / 1e9, found.no_delay_ns / 1e9, found.ideal_ns / 1e9),
+        critical_path=found.path,
         notes=list(found.trace.notes),
     )

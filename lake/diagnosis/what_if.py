@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from ranklake.lake.diagnosis.critical_path import CriticalPath, critical_path
 from ranklake.lake.diagnosis.simulate import Floats, Trace, ideal_lengths, own_lengths, step_times
 
 _Key = TypeVar("_Key")
@@ -52,6 +53,8 @@ class WhatIf:
         S of each step by its number.
     recorded_ns, no_delay_ns, ideal_ns
         Mean step times: as recorded, without launch delays, ideal.
+    path
+        What is on the critical paths of the steps.
     trace, lengths_ns
         What was analysed, and each node's ideal length.
     """
@@ -68,6 +71,7 @@ class WhatIf:
     recorded_ns: float
     no_delay_ns: float
     ideal_ns: float
+    path: CriticalPath
     trace: Trace
     lengths_ns: Floats
 
@@ -109,6 +113,7 @@ def what_if(trace: Trace) -> WhatIf:
         recorded_ns=float(recorded_times(trace).mean()),
         no_delay_ns=float(times[0]),
         ideal_ns=ideal_ns,
+        path=critical_path(trace, own),
         trace=trace,
         lengths_ns=ideal,
     )

@@ -43,6 +43,8 @@ class RunFacts:
         By attempt: code, machine, framework, configuration.
     datasets, artifacts
         What it read, and what was made; at most 50 rows each.
+    media
+        Images, tables, confusion matrices and texts that it showed, by name, without their bytes; at most 50.
     ends
         What ended its attempts badly: a row a rank and kind, in the order in which it happened, at most 50.
     events, logs, gaps
@@ -65,6 +67,7 @@ class RunFacts:
     code: Answered
     datasets: Answered
     artifacts: Answered
+    media: Answered
     ends: Answered
     events: Answered
     logs: Answered
@@ -100,6 +103,7 @@ def gather(ask: Ask, run: str) -> RunFacts:
         code=of("code", most=_MOST),
         datasets=of("datasets", most=_MOST),
         artifacts=of("artifacts", most=_MOST),
+        media=of("media_names", most=_MOST),
         ends=of("ends", most=_MOST),
         events=of("events", most=_MOST_LINES),
         logs=of("logs"),

@@ -12,7 +12,7 @@ MOST_OF_A_NAME: Final = 3
 MOST_BYTES: Final = 600_000
 """Of all that a page has, as they are written: less than a third of it."""
 FOR_ROLES: Final = "images, tables and texts may be about persons, so only pages for a role that sees them have them"
-_COLUMNS: Final = ("content", "personal_text", "personal_image")
+COLUMNS: Final = ("content", "personal_text", "personal_image")
 _CAPTION: Final = "caption"
 
 Key = tuple[int, int, int]
@@ -48,18 +48,28 @@ def key(row: Row) -> Key:
     return row["incarnation"], row["segment"], row["slot"]
 
 
+def key_condition(row: Row) -> str:
+    """Return what is true in SQL of this medium alone."""
+    return _condition(key(row))
+
+
+def _condition(of: Key) -> str:
+    incarnation, segment, slot = of
+    return f"(incarnation = {incarnation} AND segment = {segment} AND slot = {slot})"
+
+
 def media(ask: Ask, run: str, *, is_for_role: bool) -> Media:
     """Return what a run showed: to a role as it sees each column, else what is about nobody."""
     listed = ask(statements.of_run("media", run, each=MOST_OF_A_NAME, most=MOST_MEDIA))
     wanted = list(_fitting(listed.rows))
     if not wanted:
         return Media(listed)
-    keys = " OR ".join(f"(incarnation = {one} AND segment = {two} AND slot = {three})" for one, two, three in wanted)
-    columns = (*_COLUMNS, _CAPTION) if is_for_role else _COLUMNS[:1]
+    keys = " OR ".join(map(_condition, wanted))
+    columns = (*COLUMNS, _CAPTION) if is_for_role else COLUMNS[:1]
     answers = {name: ask(statements.of_run("media_bytes", run, column=name, keys=keys)) for name in columns}
     held: dict[Key, str] = {}
     room = MOST_BYTES
-    for row in (row for name in _COLUMNS if name in answers for row in answers[name].rows):
+    for row in (row for name in COLUMNS if name in answers for row in answers[name].rows):
         size = _written(row["held"])  # whatever the row says of itself
         if size <= room:
             room -= size

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MOST_SPANS: Final = 1_000_000
 """Of a run whose page simulates its steps; of more, ``ranklake what-if`` does at the prompt."""
+NO_SPANS: Final = "no spans of its steps were recorded"
 SLOW: Final = 1.02
 """Slowdowns below are nothing to mend."""
 MAJOR: Final = 0.5
@@ -48,10 +49,10 @@ class Cause:
     next_step: str = ""
 
 
-def slowed(lake: "Lake", ask: Ask, run: str, role: "Role | None" = None) -> Cause:
+def slowed(lake: "Lake", ask: Ask, run: str, role: "Role | None" = None, most: int = MOST_SPANS) -> Cause:
     """Return why a run was slowed, by simulating its last attempt that has spans, as a role sees them.
 
-    `ask` asks as the same role. Raises what queries raise.
+    `ask` asks as the same role; of more than `most` spans nothing is simulated. Raises what queries raise.
     """
     names = ", ".join(COLUMNS)
     counted = ask(f"SELECT count(*) AS n FROM (SELECT {names} FROM spans WHERE run = {literal(run)}) AS of_run")  # noqa: S608 - quoted
@@ -59,8 +60,8 @@ def slowed(lake: "Lake", ask: Ask, run: str, role: "Role | None" = None) -> Caus
         return Cause(None, counted.reason)
     count = counted.one["n"]
     if not count:
-        return Cause(None, "no spans of its steps were recorded")
-    if count > MOST_SPANS:
+        return Cause(None, NO_SPANS)
+    if count > most:
         return Cause(None, f"{count:,} spans are too many to simulate here; run 'ranklake what-if {run}'")
     try:
         chosen, rows, notes = read_spans(lake, run, role=role)

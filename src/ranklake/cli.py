@@ -41,6 +41,7 @@ SUMMARIES = {
     "compare": "Compare runs: settings, surroundings, loss, pace.",
     "plot": "Draw curves of runs, on the terminal or as a picture.",
     "trace": "Write a step of a run for Perfetto: spans of all ranks.",
+    "media": "List what a run showed, or write one image, table, matrix or text of it.",
     "sql": "Query the tables.",
     "share": "Keep copies of what a role sees under a prefix of its own.",
     "completion": "Print a script with which a shell completes commands and names.",

@@ -131,6 +131,24 @@ def test_what_may_be_about_persons_has_columns_of_their_class(place):
     }  # fmt: skip
 
 
+def test_what_a_png_holds_compressed_is_not_kept(place):
+    """A text in it would be found by no search for a person; the pixels stay as they are."""
+    raw = png(np.eye(3)).raw
+
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    noted = raw[:33] + chunk(b"tEXt", b"Comment\0kept")
+    packed = chunk(b"zTXt", b"Comment\0\0" + zlib.compress(b"gone")) + chunk(
+        b"iTXt", b"a\0\1\0\0\0" + zlib.compress(b"gone")
+    )
+    run = place.start()
+    run.media("image", noted + packed + raw[33:])
+    run.media("damaged", noted[:-4] + b"\xff" + raw[33:])
+    assert kept(place)["image"]["raw"] == noted + raw[33:]
+    assert run.gaps() == {"media": {"bad value": 1}}
+
+
 REFUSED = {
     "bytes of something": (b"GIF89a", {}, "bad value"),
     "cut short": (png(np.eye(3)).raw[:-4], {}, "bad value"),

@@ -6,6 +6,7 @@ import pytest
 from segments import phase_rows, put_segment, step_rows
 from told_runs import lake_of_runs
 
+from ranklake.lake.diagnosis.critical_path import CriticalPath, Pace
 from ranklake.lake.diagnosis.facts import Slowdowns, StepTimes
 from ranklake.lake.diagnosis.what_if import Worker
 from ranklake.lake.ingest.run import ingest
@@ -14,9 +15,10 @@ from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.runs import slowed as slowed_module
 from ranklake.lake.runs.asking import asking
 from ranklake.lake.runs.report import runs_state
-from ranklake.lake.runs.slowed import Cause, slowed
+from ranklake.lake.runs.slowed import NO_SPANS, Cause, slowed
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
+from ranklake.views.critical_path import path_facts, path_line, path_words
 from ranklake.views.html.run_pages import section
 from ranklake.views.html.shell import render
 from ranklake.views.html.slowdown_charts import slowdown_charts, slowdown_tables, verdict
@@ -26,6 +28,10 @@ SOUND = Slowdowns(
     by_kind={"forward-compute": 1.05}, by_stage={1: 1.0, 0: 1.0}, by_dp_rank={1: 1.0, 0: 1.0},
     by_worker=[Worker(3, 1, 1, 1.0), Worker(0, 0, 0, 1.0)],
     m_w=0.1, m_s=0.1, worst_ranks=[3], per_step={1: 1.2}, step_time_s=StepTimes(1.3, 1.2, 1.0), notes=[],
+    critical_path=CriticalPath(
+        {"forward-compute": 1.0}, {1: 0.75, 0: 0.25}, {3: 0.75, 0: 0.25},
+        [Pace(1, 3, 0.75, "forward-compute", 1.0, 1.2e9)],
+    ),
 )  # fmt: skip
 
 
@@ -48,15 +54,37 @@ def test_the_part_that_makes_half_of_the_loss_is_to_blame(changed, said):
     assert said in verdict(slowed_module._cause(replace(SOUND, **changed)))
 
 
+def test_who_holds_the_critical_path_is_said_or_why_nobody_knows():
+    """The stage, or the rank of a run of one stage; of one rank, or without spans, nothing; else the reason."""
+    path = SOUND.critical_path
+    assert (
+        path_words(path)
+        == "stage 1 holds 75.0 % of the steps' critical path; by kind of operation forward-compute 100.0 %"
+    )
+    assert path_words(replace(path, by_stage={0: 1.0})).startswith("rank 3 holds 75.0 %")
+    assert path_words(replace(path, by_stage={0: 1.0}, by_rank={0: 1.0})) == ""
+    assert path_words(CriticalPath({}, {}, {}, [])) == ""
+    assert path_line(Cause(SOUND)).endswith(" (ranklake what-if r)")
+    assert path_line(Cause(None, NO_SPANS)) == ""
+    assert path_line(Cause(None, "stages differ")) == "path        unknown: stages differ"
+    assert path_facts(Cause(None, "stages differ")) == {
+        "by_stage": None, "by_rank": None, "by_kind": None, "reason": "stages differ",
+    }  # fmt: skip
+    assert path_facts(Cause(SOUND))["by_rank"] == {3: 0.75, 0: 0.25}
+
+
 def test_tables_tell_each_part_and_the_way_to_a_timeline():
     """By kind, stage and rank, worst first; of one stage and one rank there is nothing to compare."""
     found = slowdown_tables(slowed_module._cause(replace(SOUND, per_step={1: 1.1, 7: 1.3})))
     told = {one.name: [tuple(row.values()) for row in one.rows] for one in found}
     assert told == {
-        "what-if-kinds": [("forward-compute", 1.05)],
-        "what-if-stages": [(1, 1.0), (0, 1.0)],
-        "what-if-ranks": [(3, 1, 1, 1.0), (0, 0, 0, 1.0)],
-        "what-if-steps": [(7, 1.3, "ranklake trace r --step 7"), (1, 1.1, "ranklake trace r --step 1")],
+        "what-if-kinds": [("forward-compute", 1.05, 1.0)],
+        "what-if-stages": [(1, 1.0, 0.75), (0, 1.0, 0.25)],
+        "what-if-ranks": [(3, 1, 1, 1.0, 0.75), (0, 0, 0, 1.0, 0.25)],
+        "what-if-steps": [
+            (7, 1.3, None, None, "ranklake trace r --step 7"),
+            (1, 1.1, 3, "forward-compute", "ranklake trace r --step 1"),
+        ],
     }
     alone = replace(SOUND, by_stage={0: 1.2}, by_worker=[Worker(0, 0, 0, 1.0)])
     assert [one.name for one in slowdown_tables(slowed_module._cause(alone))] == ["what-if-kinds", "what-if-steps"]

@@ -53,6 +53,17 @@ def beside(forward_ms, steps=3):
             yield span(rank, step, "optimizer", late + 21, 3)
 
 
+@pytest.mark.parametrize(("job", "reduce_ms"), [(blocking, 5), (beside, 5)])
+def test_the_rank_that_others_wait_for_holds_the_critical_path(job, reduce_ms):
+    """Until the collective; what comes after it takes all of them the same time."""
+    path = analysed(job([20, 20, 40, 20])).path
+    assert next(iter(path.by_rank)) == 2
+    assert path.by_rank[2] * path.paces[0].path_ns >= 50e6
+    assert {(one.rank, one.kind) for one in path.paces} == {(2, "forward")}
+    assert path.by_kind["forward"] == 40e6 / path.paces[0].path_ns
+    assert 0 < path.by_kind["all_reduce"] * path.paces[0].path_ns <= reduce_ms * 1e6 + 1
+
+
 @pytest.mark.parametrize(("job", "rest_ms"), [(blocking, 25), (beside, 24)])
 def test_a_slow_rank_is_named(job, rest_ms):
     """The rank that takes twice as long is named, its slowness is forward's, and a step of equals is the ideal."""

@@ -40,7 +40,7 @@ and `test_added_columns`."""
 
 HERE = re.compile(
     r"(?!.*(--output .*\.(svg|png)|--page))"  # the engine of pictures stays
-    r"ranklake ((sql|catalog|mfu|roles|what-if|runs|show|compare|plot|trace|watch|tag|share)\b[^|&;<>]*"
+    r"ranklake ((sql|catalog|mfu|roles|what-if|runs|show|media|compare|plot|trace|watch|tag|share)\b[^|&;<>]*"
     r"|(status|migrate|audit|verify-artifact|import|rollup)\b[^|&;<>*?$]*"
     r"|grants (list|review)\b[^|&;<>*?$]*"
     r"|retain (plan|list|explain|lint|new|test|simulate|holds?)\b[^|&;<>*?$]*)$"
@@ -81,9 +81,12 @@ def place(tmp_path_factory):
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     script = (
+        "import numpy\n"
         "from ranklake import capture\n"
         "with capture.start(run='docs') as run, run.checkpoint('step-80.pt', step=80) as out:\n"
-        "    out.write_bytes(b'weights')"
+        "    out.write_bytes(b'weights')\n"
+        "    run.media('generated', 'Once upon a time', step=9)\n"
+        "    run.media('attention', numpy.eye(4))"
     )
     subprocess.run([sys.executable, "-c", script], env=environment, cwd=place, check=True, capture_output=True)
     subprocess.run(["ranklake", "ingest"], env=environment, cwd=place, check=True, capture_output=True)

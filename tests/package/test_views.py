@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ranklake.capture.node.pass_result import PassResult
+from ranklake.lake.diagnosis.critical_path import CriticalPath
 from ranklake.lake.diagnosis.facts import Slowdowns, StepTimes
 from ranklake.lake.diagnosis.what_if import Worker
 from ranklake.printable import printable, printable_name
@@ -82,6 +83,7 @@ def test_slowdowns(capsys):
         run="r\x1b[2J", attempt=0, s=1.25, by_kind={"forward": 1.2, "optimizer": 1.0}, by_stage={0: 1.25},
         by_dp_rank={2: 1.2, 1: 1.1, 0: 1.0}, by_worker=workers, m_w=None, m_s=None, worst_ranks=[2],
         per_step={4: 1.0, 5: 1.5}, step_time_s=StepTimes(1.5, 1.25, 0.001), notes=["clocks differ [a]"],
+        critical_path=CriticalPath({"forward": 1.0, "optimizer": 0.0}, {0: 1.0}, {2: 0.5, 0: 0.5}, []),
     )  # fmt: skip
     show_slowdowns(facts)
     assert capsys.readouterr().out.splitlines() == [
@@ -89,6 +91,7 @@ def test_slowdowns(capsys):
         "note: clocks differ [a]",
         "S    1.2500  a step takes 1.25 s without launch delays, 1 ms ideal; recorded were 1.5 s",
         "M_W  unknown  of the loss goes if rank 2 alone is ideal",
+        "path rank 2 holds 50.0 % of the steps' critical path; by kind of operation forward 100.0 %",
         "operations, slowest first  slowdown",
         "forward                      1.2000",
         "optimizer                    1.0000",
@@ -99,6 +102,12 @@ def test_slowdowns(capsys):
         "step, slowest first  slowdown",
         "5                      1.5000",
         "4                      1.0000",
+        "operations  of the critical path",
+        "forward                  100.0 %",
+        "optimizer                  0.0 %",
+        "rank  of the critical path",
+        "2                   50.0 %",
+        "0                   50.0 %",
         "workers dp 0 dp 1 dp 2",
         "stage 0 1.00 1.10 1.20",
     ]

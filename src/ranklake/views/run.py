@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ranklake.lake.contracts.json_text import facts_in
-from ranklake.lake.runs.asking import Row
+from ranklake.lake.runs.asking import Answered, Row
 from ranklake.lake.runs.facts import PHASES, RunFacts
 from ranklake.lake.runs.find import flat
 from ranklake.lake.runs.said import said_of
@@ -26,7 +26,11 @@ _TROUBLE: Final = frozenset({"warning", "error", "critical", "fatal"})
 
 
 def run_lines(
-    facts: RunFacts, width: int | None, beside: Mapping[int, str] | None = None, said: Mapping[str, str] | None = None
+    facts: RunFacts,
+    width: int | None,
+    beside: Mapping[int, str] | None = None,
+    said: Mapping[str, str] | None = None,
+    path: str = "",
 ) -> list[str]:
     """Return what is known of a run as lines.
 
@@ -38,11 +42,21 @@ def run_lines(
         What the trainer itself counted, by rank, for a column of its own.
     said
         What hashing its artifacts again said, by name; else they are listed as they were recorded.
+    path
+        Who holds its critical path, in words; empty to say nothing of it.
     """
     made = [f"artifact    {name}: {told}" for name, told in said.items()] if said is not None else _made(facts)
     lines = [_head(facts), *_about(facts), *_said(facts), "", *_ranks(facts, width, beside or {}), ""]
-    lines += [*_loss(facts, width), _mfu(facts), *_goodput(facts), *_stragglers(facts), *_attempts(facts, width)]
-    lines += [*_trouble(facts), _host(facts), _gpus(facts), *_code(facts), *_data(facts), *made, _logs(facts)]
+    lines += [
+        *_loss(facts, width),
+        _mfu(facts),
+        *_goodput(facts),
+        *_stragglers(facts),
+        *([path] if path else []),
+        *_attempts(facts, width),
+    ]
+    lines += [*_trouble(facts), _host(facts), _gpus(facts), *_code(facts), *_data(facts), *made]
+    lines += [*_media(facts), _logs(facts)]
     return [*lines, _gaps(facts)]
 
 
@@ -275,6 +289,36 @@ def _made(facts: RunFacts) -> list[str]:
     ]
     more = len(every) - len(lines)
     return [*lines, *([f"            and {more} before"] if more else [])]
+
+
+def _media(facts: RunFacts) -> Iterator[str]:
+    for row in facts.media.rows[:_MOST_MADE]:
+        shown = f"{counted(row['n'], 'time')}{_steps(row)}, {_bytes(row['bytes'])}"
+        yield f"media       {_kind(row)} {printable(row['name'])}, {shown}"
+    if len(facts.media.rows) > _MOST_MADE:
+        yield f"            and {len(facts.media.rows) - _MOST_MADE} more: ranklake media {facts.run}"
+
+
+def media_lines(found: Answered, width: int | None) -> list[str]:
+    """Return what a run showed as a table, a line for each name and kind; none where it showed nothing."""
+    heads = [TextColumn("name"), TextColumn("kind"), *numbers(["times", "first step", "last step", "bytes"])]
+    cells = [
+        (printable(row["name"]), _kind(row), f"{row['n']:,}", _count(row["first_step"]), _count(row["last_step"]),
+         _bytes(row["bytes"]))
+        for row in found.rows
+    ]  # fmt: skip
+    return fitting(heads, cells, width) if cells else []
+
+
+def _kind(row: Row) -> str:
+    return printable(str(row["kind"]).replace("_", " "))
+
+
+def _steps(row: Row) -> str:
+    first, last = row["first_step"], row["last_step"]
+    if last is None:
+        return ""
+    return f", step {last:,}" if first == last else f", steps {first:,} to {last:,}"
 
 
 def _logs(facts: RunFacts) -> str:

@@ -9,8 +9,9 @@ from rich.text import Text
 
 from ranklake.lake.diagnosis.facts import Slowdowns
 from ranklake.printable import printable
+from ranklake.views.critical_path import path_words
 from ranklake.views.table import TextColumn, numbers, table_lines
-from ranklake.views.words import counted
+from ranklake.views.words import counted, percent_text
 
 _MOST_ROWS: Final = 12
 _MOST_COLUMNS: Final = 12
@@ -45,6 +46,9 @@ def _words(found: Slowdowns) -> Iterator[str]:
     yield f"M_W  {_share(found.m_w)}  {goes}"
     if stages > 1:
         yield f"M_S  {_share(found.m_s)}  of the loss goes if the last stage alone is ideal"
+    told = path_words(found.critical_path)
+    if told:
+        yield f"path {told}"
 
 
 def _tables(found: Slowdowns) -> Iterator[list[str]]:
@@ -60,6 +64,16 @@ def _tables(found: Slowdowns) -> Iterator[list[str]]:
             head = f"{title}, slowest first" if len(of) <= _MOST_ROWS else f"{title}, slowest {_MOST_ROWS}"
             rows = [(str(name), f"{s:.4f}") for name, s in list(of.items())[:_MOST_ROWS]]
             yield table_lines([TextColumn(head), *numbers(["slowdown"])], rows)
+    path = found.critical_path
+    shares: tuple[tuple[str, Mapping[Any, float]], ...] = (
+        ("operations", path.by_kind),
+        ("stage", path.by_stage),
+        ("rank", path.by_rank),
+    )
+    for title, of in shares:
+        if len(of) > 1:
+            rows = [(str(name), percent_text(share)) for name, share in list(of.items())[:_MOST_ROWS]]
+            yield table_lines([TextColumn(title), *numbers(["of the critical path"])], rows)
 
 
 def _workers(found: Slowdowns) -> list[str]:

@@ -12,6 +12,7 @@ from ranklake.lake.runs.find import flat
 from ranklake.lake.runs.report import run_state
 from ranklake.lake.runs.said import said_of
 from ranklake.lake.runs.slowed import Cause
+from ranklake.views.critical_path import path_words
 from ranklake.views.html.figures import Figure, sourced, time_text
 from ranklake.views.html.run_curves import charts, metrics
 from ranklake.views.html.run_ends import ended, ends_table
@@ -64,6 +65,7 @@ def page_facts(
         "slowed_by": list(slowdown_charts(cause)),
         "slowed_tables": list(slowdown_tables(cause)),
         "slowed_next": cause.next_step,
+        "slowed_path": "" if cause.found is None else path_words(cause.found.critical_path),
         "not_simulated": cause.reason,
         "charts": list(charts(found)),
         "metrics": list(metrics(found.curves.metrics, units)),

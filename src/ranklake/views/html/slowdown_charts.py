@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from ranklake.lake.diagnosis.critical_path import Pace
 from ranklake.lake.diagnosis.facts import Slowdowns
 from ranklake.lake.runs.slowed import Cause
 from ranklake.views.html.charts import SCHEMA, Chart, Spec
@@ -55,20 +56,22 @@ def slowdown_tables(cause: Cause) -> Iterator[FactTable]:
     found = cause.found
     if found is None:
         return
-    kinds = [{"part": name, "s": s} for name, s in found.by_kind.items()]
-    stages = [{"part": stage, "s": s} for stage, s in found.by_stage.items()]
+    path = found.critical_path
+    paces = {one.step: one for one in path.paces}
+    kinds = [{"part": name, "s": s, "path": path.by_kind.get(name)} for name, s in found.by_kind.items()]
+    stages = [{"part": stage, "s": s, "path": path.by_stage.get(stage)} for stage, s in found.by_stage.items()]
     ranks = [
-        {"rank": one.rank, "stage": one.stage, "dp_rank": one.dp_rank, "s": one.s}
+        {"rank": one.rank, "stage": one.stage, "dp_rank": one.dp_rank, "s": one.s, "path": path.by_rank.get(one.rank)}
         for one in found.by_worker[:_MOST_ROWS]
     ]
     steps = [
-        {"step": step, "s": s, "command": f"ranklake trace {found.run} --step {step}"}
+        {"step": step, "s": s, **_paced(paces.get(step)), "command": f"ranklake trace {found.run} --step {step}"}
         for step, s in sorted(found.per_step.items(), key=lambda one: -one[1])[:_MOST]
     ]
     whole = f"ranklake what-if {found.run} --timeline FILE"
     for name, caption, rows, columns in (
-        ("what-if-kinds", "What if: by kind of operation", kinds, (_KIND, _SLOWER)),
-        ("what-if-stages", "What if: by stage", stages if len(stages) > 1 else [], (_STAGE, _SLOWER)),
+        ("what-if-kinds", "What if: by kind of operation", kinds, (_KIND, _SLOWER, _ON_PATH)),
+        ("what-if-stages", "What if: by stage", stages if len(stages) > 1 else [], (_STAGE, _SLOWER, _ON_PATH)),
         (
             "what-if-ranks",
             f"What if: by rank, the worst {_MOST_ROWS}",
@@ -79,6 +82,11 @@ def slowdown_tables(cause: Cause) -> Iterator[FactTable]:
     ):
         if rows:
             yield FactTable(caption, _source(found), columns, [columns[0].name], name, rows, {}, {}, "")
+
+
+def _paced(pace: Pace | None) -> Mapping[str, Any]:
+    """Return what set the pace in a step; nothing of one that took no time."""
+    return {"rank": None, "kind": None} if pace is None else {"rank": pace.rank, "kind": pace.kind}
 
 
 def _source(found: Slowdowns) -> Source:
@@ -94,6 +102,10 @@ _SLOWER: Final = Column(
     "slower than ideal", "Step time if this part alone kept its own durations, over the ideal step time, less 1.", "s",
     "ratio", is_number=True, text=_excess,
 )  # fmt: skip
+_ON_PATH: Final = Column(
+    "of the critical path", "Share of the time on the chain of operations, each the last that the next one waited for, "
+    "that made each step as long as it was.", "path", "ratio", is_number=True, text=percent_text,
+)  # fmt: skip
 _KIND: Final = Column("kind", "Operations of a step that do the same.", "part")
 _STAGE: Final = Column("stage", "Of the pipeline, from 0.", "part")
 _RANKS: Final = (
@@ -101,10 +113,13 @@ _RANKS: Final = (
     Column("stage", "Of the pipeline, from 0.", "stage", is_number=True),
     Column("dp rank", "Data-parallel rank.", "dp_rank", is_number=True),
     _SLOWER,
+    _ON_PATH,
 )
 _STEPS: Final = (
     Column("step", "Number of the step.", "step"),
     Column("slower than ideal", "Its time over its ideal one, less 1.", "s", "ratio", is_number=True, text=_excess),
+    Column("pace set by rank", "That most of the step's critical path is on.", "rank", is_number=True),
+    Column("in", "Kind of operation that most of the step's critical path is of.", "kind"),
     Column("timeline", "Writes the spans of all ranks for https://ui.perfetto.dev.", "command"),
 )
 

@@ -1,0 +1,77 @@
+"""``ranklake media``: what a run showed, listed, or one of it as a file."""
+
+from pathlib import Path
+
+import click
+
+from ranklake.commands.completing import complete_runs
+from ranklake.commands.context import role_of, with_context
+from ranklake.commands.options import json_option, lake_option, role_option
+from ranklake.commands.writing import write_whole
+from ranklake.context import Context
+from ranklake.errors import RanklakeError
+from ranklake.lake.runs.asking import asking
+from ranklake.lake.runs.find import named
+from ranklake.lake.runs.medium import Medium, media_names, medium
+from ranklake.printable import printable
+from ranklake.terminal import width
+from ranklake.views.json_output import show_json
+from ranklake.views.run import media_lines
+from ranklake.views.tell import tell
+from ranklake.views.words import counted, size_text
+
+
+@click.command()
+@click.argument("run", shell_complete=complete_runs)
+@click.argument("name", required=False)
+@click.option("--step", type=int, metavar="N", help="Of which step.  [default: the latest]")
+@click.option("--rank", type=click.IntRange(min=0), metavar="N", help="Of which rank.")
+@click.option("--output", "--out", "-o", "output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+              help="Write it there; an image needs a file, the others are printed without one.")  # fmt: skip
+@role_option
+@json_option
+@lake_option
+@with_context
+def media(
+    context: Context, run: str, name: str | None, *, step: int | None, rank: int | None, output: Path | None,
+    role: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """List the images, tables, confusion matrices and texts that RUN showed, or write the one of NAME.
+
+    Tables and matrices are JSON. With --json and -o the file holds it, and what is printed tells of it.
+    """
+    lake = context.open_lake()
+    ask = asking(lake, role_of(context, lake, role))
+    whole = named(ask, run)
+    if name is None:
+        if step is not None or rank is not None or output is not None:
+            raise RanklakeError(
+                "--step, --rank and -o are about one medium", mend=f"name it: ranklake media {run} NAME"
+            )
+        found = media_names(ask, whole).seen()
+        if as_json:
+            show_json({"run": whole, "media": found.rows, "sql": found.sql})
+        else:
+            tell(*(media_lines(found, width()) or ["none recorded"]))
+        return
+    _write(medium(ask, whole, name, step, rank), output, as_json=as_json)
+
+
+def _write(found: Medium, output: Path | None, *, as_json: bool) -> None:
+    if output is not None:
+        write_whole(output, found.raw)
+    elif found.kind == "image" and not as_json:
+        mend = f"name a file with -o, ending in .{found.media_type.rpartition('/')[2] or 'png'}"
+        raise RanklakeError(f"{found.name} is an image", mend=mend)
+    if as_json:
+        about = {name: getattr(found, name) for name in ("run", "name", "kind", "media_type", "attempt", "rank")}
+        counts = {"step": found.step, "ts": found.ts, "bytes": len(found.raw), "others": found.others}
+        show_json({**about, **counts, "sql": found.sql, "file": None if output is None else str(output)})
+    elif output is None:
+        click.echo("\n".join(map(printable, found.raw.decode().split("\n"))))
+    else:
+        at = "outside of steps" if found.step is None else f"step {found.step:,}"
+        what = f"{found.kind.replace('_', ' ')} {found.name}, {at}, rank {found.rank}"
+        tell(f"{what}, {size_text(len(found.raw))}: {output}")
+    if found.others:
+        tell(f"the latest; {counted(found.others, 'other')} of that name: --step and --rank choose", err=True)
