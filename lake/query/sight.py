@@ -10,8 +10,9 @@ from ranklake.lake.delta.table_schema import as_read
 from ranklake.lake.query.admission import admit, as_classified_now
 from ranklake.lake.query.called import TableNames
 from ranklake.lake.query.engine import BATCH_ROWS, DataFrame, SessionContext, engine
-from ranklake.lake.query.roles import Role
+from ranklake.lake.query.roles import WORD, Role
 from ranklake.lake.query.scan import register
+from ranklake.lake.query.teams import runs_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +40,27 @@ def read_by(handle: "DeltaTable | None", contract: "Contract") -> "Contract":
 def tables_behind(role: Role, contract: "Contract", every: Mapping[str, "Contract"]) -> list[str]:
     """Return the tables that a role's conditions on a table may ask, the table itself perhaps among them."""
     return sorted(TableNames.of(every.values()).within(role.words([contract]), every))
+
+
+def tables_asked(role: Role, contract: "Contract", every: Mapping[str, "Contract"]) -> list[str]:
+    """Return those of them that its file's own conditions may ask, whichever teams the role is of."""
+    words = {word.lower() for said in role.own_conditions(contract) for word in WORD.findall(said)}
+    return sorted(TableNames.of(every.values()).within(words, every))
+
+
+def runs_of_teams(lake: "Lake", role: Role, contract: "Contract", some: "pa.Table") -> frozenset[str]:
+    """Return the runs that are of a role's teams, by some files of the table ``runs``."""
+    ctx = engine(1, BATCH_ROWS)
+    register(ctx, lake, contract, some, views=True)
+    return frozenset(ctx.sql(runs_of(role.teams)).to_pydict()["run"])
+
+
+def runs_in(lake: "Lake", contract: "Contract", some: "pa.Table") -> tuple[str, ...]:
+    """Return the runs that rows of some files of a table name."""
+    ctx = engine(1, BATCH_ROWS)
+    register(ctx, lake, contract, some, views=True)
+    found = ctx.sql(f'SELECT DISTINCT run FROM "{contract.table}" WHERE run IS NOT NULL')  # noqa: S608 - a contract's
+    return tuple(sorted(found.to_pydict()["run"]))
 
 
 def is_settled(role: Role, contract: "Contract") -> bool:

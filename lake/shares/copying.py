@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -14,7 +14,7 @@ from ranklake.lake.delta.order import sort_order
 from ranklake.lake.delta.parquet import write_partition
 from ranklake.lake.query.admission import pseudonyms_for
 from ranklake.lake.query.roles import Role
-from ranklake.lake.query.sight import seen
+from ranklake.lake.query.sight import runs_in, seen
 from ranklake.lake.query.sql import plain
 from ranklake.lake.shares.place import ShareError
 
@@ -42,6 +42,8 @@ class Copying:
         As for `ranklake.lake.query.sight.seen`.
     number
         Of the share's commit that is to bring them.
+    tells_runs
+        Whether to tell which runs the rows are of.
     """
 
     lake: "Lake"
@@ -53,9 +55,17 @@ class Copying:
     behind: Mapping[str, pa.Table]
     day: date
     number: int
+    tells_runs: bool = False
 
 
-def copy(task: Copying) -> list[DataFile]:
+class Copied(NamedTuple):
+    """Files that hold copied rows, and the runs of all that were read, if that was asked for."""
+
+    files: list[DataFile]
+    runs: tuple[str, ...]
+
+
+def copy(task: Copying) -> Copied:
     """Copy rows; return the files that hold them, named by no commit yet.
 
     Raises `ShareError` where the role's conditions or masks fail, in words without values; `DamagedFileError`, and what
@@ -63,7 +73,10 @@ def copy(task: Copying) -> list[DataFile]:
     """
     table = task.copied.table
     refuse_damaged(task.lake, table, task.some)
-    return [write_partition(task.place, task.copied, rows, task.day, task.number) for rows in _chunks(task)]
+    runs = runs_in(task.lake, task.contracts[table], task.some) if task.tells_runs else ()
+    return Copied(
+        [write_partition(task.place, task.copied, rows, task.day, task.number) for rows in _chunks(task)], runs
+    )
 
 
 def _chunks(task: Copying) -> Iterator[pa.Table]:

@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.delta.commit import files_digest
@@ -70,6 +70,26 @@ def definition(role: Role, contract: "Contract", key_ids: Sequence[str]) -> str:
     if (groups := role.groups.get(contract.table)) is not None:
         facts.append(groups.said)
     return _digest(facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What rows of a copy depend on besides the rows that they are made of.
+
+    Attributes
+    ----------
+    asked
+        Digest of what the role's own conditions ask (`behind_digest`).
+    theirs
+        Runs that are of the role's teams; None where rows do not depend on that.
+    """
+
+    asked: str
+    theirs: frozenset[str] | None = None
+
+    def digest(self, runs: Iterable[str]) -> str:
+        """Return what becomes another once rows of some runs are to be copied otherwise."""
+        return self.asked if self.theirs is None else _digest([self.asked, sorted(self.theirs.intersection(runs))])
 
 
 def behind_digest(live: Mapping[str, "pa.Table"], moment: str) -> str:

@@ -7,11 +7,12 @@ they were merged from, so a merge is told from a change.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final, Self
 
 from ranklake.lake.delta.commit import files_digest
+from ranklake.lake.shares.definition import Behind
 
 GROUP_BYTES: Final = 64 * 2**20
 """Of sources that are read for one piece."""
@@ -45,6 +46,8 @@ class Piece:
         Of `files`.
     behind
         Digest of what the role's conditions asked.
+    runs
+        Runs of the sources, hidden ones among them, where the rows depend on whose they are; else none.
     """
 
     day: date
@@ -52,6 +55,7 @@ class Piece:
     files: tuple[str, ...]
     size_bytes: int
     behind: str = ""
+    runs: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -61,7 +65,8 @@ class Piece:
     def of(cls, said: Mapping[str, Any]) -> Self:
         """Return the piece of plain values. Raises `ValueError`, `KeyError` or `TypeError`."""
         sources, files = tuple(map(str, said["sources"])), tuple(map(str, said["files"]))
-        return cls(date.fromisoformat(said["day"]), sources, files, int(said["size_bytes"]), str(said["behind"]))
+        runs = tuple(map(str, said.get("runs", ())))
+        return cls(date.fromisoformat(said["day"]), sources, files, int(said["size_bytes"]), str(said["behind"]), runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,7 @@ class Due:
 
 
 def settle(
-    known: Iterable[Piece], live: Iterable[Source], shared: frozenset[str], behind: str
+    known: Iterable[Piece], live: Iterable[Source], shared: frozenset[str], behind: Behind
 ) -> tuple[list[Piece], list[Due]]:
     """Return the pieces that hold, and what is to be done, by date.
 
@@ -98,14 +103,14 @@ def settle(
     shared
         Live files of the share.
     behind
-        Digest of what the role's conditions ask now; pieces of another are stale.
+        What the role's conditions ask now; pieces of another digest are stale.
     """
     pieces, sources = _by_day(known), _by_day(live)
     held: list[Piece] = []
     due: list[Due] = []
     for day in sorted(pieces.keys() | sources.keys()):
         kept, stale, fresh = _of_day(pieces.get(day, []), sources.get(day, []), shared, behind)
-        kept = _without_files_as_one(kept)
+        kept = _without_files_as_one(kept, behind)
         small = [one for one in kept if one.files and one.size_bytes < SMALL_BYTES]
         regrouped = len(small) > MOST_SMALL
         if regrouped:
@@ -126,27 +131,37 @@ def stale_pieces(known: Iterable[Piece], live: Iterable[Source], shared: frozens
 
 
 def _of_day(
-    pieces: Sequence[Piece], sources: Sequence[Source], shared: frozenset[str], behind: str | None
+    pieces: Sequence[Piece], sources: Sequence[Source], shared: frozenset[str], behind: Behind | None
 ) -> tuple[list[Piece], list[Piece], list[Source]]:
     """Return pieces that hold, pieces that do not, and sources that are in none that holds."""
     live = {one.path for one in sources}
-    whole = [one for one in pieces if shared.issuperset(one.files) and behind in {None, one.behind}]
+    asked = (one for one in pieces if behind is None or one.behind == behind.digest(one.runs))
+    whole = [one for one in asked if shared.issuperset(one.files)]
     stale = [one for one in pieces if one not in whole]
     kept = [one for one in whole if live.issuperset(one.sources)]
     moved = [one for one in whole if one not in kept]
     fresh = _uncovered(kept, sources)
-    if (merged := _merged(moved, fresh)) is not None:
+    if (merged := _merged(moved, fresh, behind)) is not None:
         kept.append(merged)
         return kept, stale, _uncovered(kept, sources)
     return kept, [*stale, *moved], fresh
 
 
-def _without_files_as_one(kept: Sequence[Piece]) -> list[Piece]:
+def _without_files_as_one(kept: Sequence[Piece], behind: Behind) -> list[Piece]:
     empty = [one for one in kept if not one.files]
     if len(empty) < 2:  # noqa: PLR2004 - two make one
         return list(kept)
-    one = replace(empty[0], sources=tuple(path for each in empty for path in each.sources))
+    one = _joined(empty, tuple(path for each in empty for path in each.sources), behind)
     return [*(each for each in kept if each.files), one]
+
+
+def _joined(some: Sequence[Piece], sources: tuple[str, ...], behind: Behind | None) -> Piece:
+    """Return pieces that hold as one of some sources."""
+    files = tuple(path for one in some for path in one.files)
+    runs = tuple(sorted({run for one in some for run in one.runs}))
+    digest = some[0].behind if behind is None else behind.digest(runs)
+    size = sum(one.size_bytes for one in some)
+    return Piece(some[0].day, sources, files, size, digest, runs)
 
 
 def _uncovered(kept: Iterable[Piece], sources: Iterable[Source]) -> list[Source]:
@@ -154,14 +169,13 @@ def _uncovered(kept: Iterable[Piece], sources: Iterable[Source]) -> list[Source]
     return [one for one in sources if one.path not in covered]
 
 
-def _merged(moved: Sequence[Piece], fresh: Iterable[Source]) -> Piece | None:
+def _merged(moved: Sequence[Piece], fresh: Iterable[Source], behind: Behind | None) -> Piece | None:
     """Return pieces as one, where their sources were only merged; None where they changed."""
     before = [path for one in moved for path in one.sources]
     after = tuple(one.path for one in fresh if "~" in one.path or one.path in before)
     if not after or files_digest(before) != files_digest(after):
         return None
-    files = tuple(path for one in moved for path in one.files)
-    return replace(moved[0], sources=after, files=files, size_bytes=sum(one.size_bytes for one in moved))
+    return _joined(moved, after, behind)
 
 
 def _groups(sources: Sequence[Source]) -> Iterable[tuple[Source, ...]]:

@@ -22,9 +22,9 @@ from ranklake.lake.plans.units import Unit, carry_out, counted
 from ranklake.lake.query.admission import pseudonyms_for
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.scan import live_files
-from ranklake.lake.query.sight import is_settled, read_by, tables_behind
-from ranklake.lake.shares.copying import Copying, copy
-from ranklake.lake.shares.definition import behind_digest, copied, definition
+from ranklake.lake.query.sight import is_settled, read_by, runs_of_teams, tables_asked, tables_behind
+from ranklake.lake.shares.copying import Copied, Copying, copy
+from ranklake.lake.shares.definition import Behind, behind_digest, copied, definition
 from ranklake.lake.shares.pieces import Due, Piece, Source, settle
 from ranklake.lake.shares.place import open_place, refuse_other
 from ranklake.lake.shares.register import Share
@@ -141,7 +141,10 @@ class _Table:
         self.copied = copied(role, self.contracts[table])
         self.shared = SharedTable(lake, share, place, table)
         moment = "" if is_settled(role, every[table]) else datetime.now(UTC).isoformat()
-        self.asked = behind_digest(self.behind, moment)
+        asked = {name: self.behind[name] for name in tables_asked(role, every[table], every)}
+        by_run = bool(role.teams) and "run" in every[table]
+        theirs = runs_of_teams(lake, role, self.contracts["runs"], self.behind["runs"]) if by_run else None
+        self.depends = Behind(behind_digest(asked, moment), theirs)
         self.definition = definition(role, self.contracts[table], () if pseudonyms is None else pseudonyms.key_ids)
         self.rows = self.added = self.removed = self.read = 0
         self._there: frozenset[str] = frozenset()
@@ -152,7 +155,7 @@ class _Table:
         self.shared.define(self.definition, self.copied)
         self._there = there = self._shared_files()
         pieces = self.shared.known.pieces
-        held, due = settle(pieces, sources_of(self.live), there, self.asked)
+        held, due = settle(pieces, sources_of(self.live), there, self.depends)
         self._stray = there - {path for one in pieces for path in one.files}
         batches = list(_batches(due))
         self._commit((), self._stray_of(None, due), held, due)
@@ -177,9 +180,10 @@ class _Table:
         for day in batch:
             mine = [(group, made[at]) for at, (one, group) in enumerate(groups) if one is day]
             old = [path for piece in day.replaced for path in piece.files]
-            kept = self._unchanged(old, [file for _, some in mine for file in some])
+            new = [file for _, some in mine for file in some.files]
+            kept = self._unchanged(old, new)
             if kept is None:
-                add += [file for _, some in mine for file in some]
+                add += new
                 removed |= set(old)
             names = kept or {}
             held = held + [self._piece(day.day, group, some, names) for group, some in mine]
@@ -203,14 +207,17 @@ class _Table:
             delete(self.place, self.place.path("tables", self.table, one.path))
         return {one.path: left[digest_of(one.path)] for one in new}
 
-    def _piece(self, day: date, group: Sequence[Source], made: Sequence[DataFile], names: Mapping[str, str]) -> Piece:
-        files = tuple(names.get(one.path, one.path) for one in made)
-        return Piece(day, tuple(one.path for one in group), files, sum(one.size_bytes for one in made), self.asked)
+    def _piece(self, day: date, group: Sequence[Source], made: Copied, names: Mapping[str, str]) -> Piece:
+        files = tuple(names.get(one.path, one.path) for one in made.files)
+        size, sources = sum(one.size_bytes for one in made.files), tuple(one.path for one in group)
+        return Piece(day, sources, files, size, self.depends.digest(made.runs), made.runs)
 
     def _task(self, day: date, group: Sequence[Source], number: int) -> Copying:
         paths = pa.array([one.path for one in group], pa.string())
         some = self.live.filter(pc.is_in(self.live["path"], value_set=paths))
-        return Copying(self.lake, self.place, self.role, self.contracts, self.copied, some, self.behind, day, number)
+        tells = self.depends.theirs is not None
+        facts = self.lake, self.place, self.role, self.contracts, self.copied, some, self.behind, day, number
+        return Copying(*facts, tells_runs=tells)
 
     def _commit(
         self,

@@ -4,6 +4,9 @@ import base64
 import json
 import logging
 import os
+import random
+import re
+import string
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -19,6 +22,7 @@ from ranklake.capture.common.settings import CaptureSettings, read_settings
 from ranklake.capture.importers.imports import import_files
 from ranklake.capture.sealing.masked import SealedMasks
 from ranklake.capture.series.masks import row_masks
+from ranklake.cli import run as cli_run
 from ranklake.lake.contracts.arrow import ARROW_TYPES
 from ranklake.lake.contracts.capture_masks import load_capture_masks
 from ranklake.lake.contracts.load import load_contracts
@@ -246,6 +250,46 @@ def test_imports_are_masked_before_they_reach_the_spool(tmp_path, masking):
     clear = import_files("sacct", [str(file)], str(tmp_path / "clear"))
     assert clear.rows == done.rows
     assert b"planted-ada" in every_byte(tmp_path / "clear")
+
+
+@pytest.mark.slow
+def test_of_ten_thousand_values_none_is_in_a_byte_of_spools_lake_or_exports(place, masking, tmp_path, capsys):
+    """Neither in open files, nor in what is sealed, sent, ingested or asked for: of values, statistics and names."""
+    chance = random.Random(20)
+    texts = ["".join(chance.choices(string.ascii_lowercase, k=14)) for _ in range(10_000)]
+    asked = masking("at_capture: {masked: [pseudonymous], masks: {personal: redact, jobs.work_dir: nullify}}")
+    day = "2026-01-01T00:00:00"
+    lines = [
+        f"{n}|gpt|{user}|COMPLETED|{day}|{day}|{day}|0:0|a=1|1|/data/{folder}|ask {mail}@example.org"
+        for n, (user, folder, mail) in enumerate(zip(texts[:3000], texts[3000:6000], texts[6000:9000], strict=True), 1)
+    ]
+    head = "JobID|JobName|User|State|Submit|Start|End|ExitCode|AllocTRES|NNodes|WorkDir|Comment"
+    (tmp_path / "sacct.txt").write_text("\n".join([head, *lines]))
+    run = place.start(**asked)
+    for text in texts[9000:]:
+        run.event("thing", message=f"mail {text}@example.org")
+    run.flush()
+    written_bytes = every_byte(place.local)
+    run.close()
+    masks = SealedMasks.of(tmp_path / "masking.yaml", asked["masking_key"], None)
+    done = import_files("sacct", [str(tmp_path / "sacct.txt")], str(place.spool), masks=masks)
+    assert (done.rows["jobs"], sum(row["event"] == "thing" for row in rows(place, "events"))) == (3000, 1000)
+    out = tmp_path / "out"
+    out.mkdir()
+    assert cli_run(["ingest", "--lake", str(tmp_path / "lake"), "--spool", str(place.spool)]) == 0
+    for table in ("jobs", "events", "runs"):
+        for kind in ("csv", "parquet", "json"):
+            asks = ["sql", f"SELECT * FROM {table}", "--lake", str(tmp_path / "lake")]
+            assert cli_run([*asks, "--output", str(out / f"{table}.{kind}")]) == 0
+    seen = bytearray(written_bytes + "".join(capsys.readouterr()).encode())
+    for folder in (place.local, place.spool, tmp_path / "lake", out):
+        for path in (path for path in folder.rglob("*") if path.is_file()):
+            seen += str(path).encode() + path.read_bytes()
+            if path.suffix == ".parquet":  # pages are compressed: look at the values, too
+                seen += str(pq.read_table(path, partitioning=None).to_pydict()).encode()
+                seen += str(pq.read_metadata(path).to_dict()).encode()
+    assert not set(re.findall(rb"(?<![a-z])[a-z]{14}(?![a-z])", bytes(seen))) & {text.encode() for text in texts}
+    assert len(set(re.findall(rb"p-[0-9a-f]{8}-[0-9a-f]{32}", bytes(seen)))) > 3000
 
 
 VALUES = {

@@ -3,18 +3,20 @@
 import json
 import pickle
 import random
+from datetime import timedelta
 
 import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
 from mask_oracle import bag, random_query
-from rollup_inputs import told
+from rollup_inputs import NOON, told
 
 from ranklake.commands.roles import roles
 from ranklake.config import load_config
 from ranklake.doctor import rules
 from ranklake.doctor.examination import Patient
 from ranklake.lake.contracts.load import contract, load_contracts
+from ranklake.lake.maintenance.compaction import merge_small
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.role_file import load_role, load_roles
 from ranklake.lake.query.roles import Role, RoleError
@@ -191,6 +193,64 @@ def test_a_share_has_the_rows_of_teams_and_follows_them(tmp_path):
     assert copied() == ["v"] * 3
     told(lake, "runs", [{"run": "v", "team": "speech"}])
     assert copied() == []
+
+
+def test_a_share_of_teams_reads_again_what_runs_changed_hands_in(tmp_path):
+    """Another team's new run costs nothing; a run that changes hands costs the files that it has rows in."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    told(
+        lake, "runs", [{"run": "v1", "team": "vision"}, {"run": "v2", "team": "vision"}, {"run": "s", "team": "speech"}]
+    )
+    for days, mine in enumerate((["v1", "s"], ["v2"])):
+        ts = NOON - timedelta(days=days)
+        told(lake, "steps", [{"run": run, "step": n, "ts": ts} for run in mine for n in range(3)])
+    vision = role("vision", tables=["steps", "runs"])
+
+    def refreshed():
+        done = share(lake, vision, str(tmp_path / "out"), "ada", InProcess())
+        rows = DeltaTable(f"{tmp_path}/out/r/tables/steps").to_pyarrow_dataset().to_table().column("run").to_pylist()
+        assert sorted(rows) == sorted(query(lake, "SELECT run FROM steps", role=vision).column("run").to_pylist())
+        return next(one.sources_read for one in done.tables if one.table == "steps"), sorted(set(rows))
+
+    assert refreshed() == (2, ["v1", "v2"])
+    told(lake, "runs", [{"run": "s2", "team": "speech"}])
+    assert refreshed() == (0, ["v1", "v2"])
+    told(lake, "runs", [{"run": "v3", "team": "vision"}])
+    assert refreshed() == (0, ["v1", "v2"])
+    told(lake, "runs", [{"run": "v2", "team": "speech"}])
+    assert refreshed() == (1, ["v1"])
+    told(lake, "runs", [{"run": "late", "team": None, "pid": 7}])
+    told(lake, "steps", [{"run": "v4", "step": 1, "ts": NOON + timedelta(days=1)}])
+    assert refreshed() == (1, ["v1"])
+    told(lake, "runs", [{"run": "v4", "team": "vision"}])
+    assert refreshed() == (1, ["v1", "v4"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_shares_of_teams_follow_whatever_becomes_of_runs(tmp_path, seed):
+    """Runs begin, change hands and are claimed twice while files come and are merged: copies are what a query shows."""
+    chance = random.Random(seed)
+    lake = Lake.create(str(tmp_path / "lake"))
+    vision = role("vision", "it's", tables=["steps", "runs", "cost"])
+    read = 0
+    for _ in range(8):
+        for table in chance.sample(["steps", "runs", "cost"], chance.randrange(1, 4)):
+            told(lake, table, some_rows(chance, table) or [{"run": "r0"}])
+        if chance.random() < 0.3:
+            merge_small(lake, InProcess(), thorough=True)
+        done = share(lake, vision, str(tmp_path / "out"), "ada", InProcess())
+        read += sum(one.sources_read for one in done.tables)
+        for table in ("steps", "runs", "cost"):
+            copies = (
+                DeltaTable(f"{tmp_path}/out/r/tables/{table}").to_pyarrow_dataset().to_table(columns=COLUMNS[table])
+            )
+            names = ", ".join(f'"{name}"' for name in COLUMNS[table])
+            asked = query(lake, f"SELECT {names} FROM {table}", role=vision)
+            assert bag([tuple(row.values()) for row in copies.to_pylist()]) == bag(
+                [tuple(row.values()) for row in asked.to_pylist()]
+            )
+    assert read
 
 
 def test_a_role_travels_with_its_teams():
