@@ -3,13 +3,14 @@
 A view binds those who come through it. Who holds keys to the bucket reads the files themselves.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from ranklake.lake.query.engine import Expr, SessionContext, col, udf
+from ranklake.lake.query.engine import DataFrame, Expr, SessionContext, col, udf
+from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.groups import PERSON, grouped
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.masking.columns import masked, masked_type
@@ -91,9 +92,7 @@ def admit(
         source = (rows_in or {}).get(table, table)
         frame = ctx.table(source)
         if conditions := role.conditions(contract):
-            # each on lines of its own, so that a comment in it ends
-            said = " AND ".join(f"(\n{one}\n)" for one in conditions)
-            frame = ctx.sql(f'SELECT * FROM "{source}" AS "{table}" WHERE {said} LIMIT {_ALL_ROWS}')  # noqa: S608 - the role's own
+            frame = _chosen(ctx, role, table, source, conditions)
         types = {field.name: field.type for field in frame.schema()}
         shown = [
             _shown(one.column.name, types[one.column.name], one.mask, pseudonyms)
@@ -109,6 +108,18 @@ def admit(
         ctx.deregister_table(table)
     for table, view in views.items():
         ctx.register_view(table, view)
+
+
+def _chosen(ctx: SessionContext, role: Role, table: str, source: str, conditions: Sequence[str]) -> DataFrame:
+    """Return the rows that meet a role's conditions. Raises `QueryError`, without their words, where one is none."""
+    # each on lines of its own, so that a comment in it ends
+    said = " AND ".join(f"(\n{one}\n)" for one in conditions)
+    try:
+        return ctx.sql(f'SELECT * FROM "{source}" AS "{table}" WHERE {said} LIMIT {_ALL_ROWS}')  # noqa: S608 - the role's own
+    except Exception:  # noqa: BLE001 - DataFusion raises plain ones; what they say is of tables as they are
+        what = f"a condition of role {role.name} on {table} cannot be understood"
+        mend = "ranklake doctor tells whoever keeps the roles what is wrong with it"
+        raise QueryError(what, where=f"role {role.name}", mend=mend) from None
 
 
 def _shown(name: str, type_: pa.DataType, mask: "Mask | None", pseudonyms: Pseudonyms | None) -> Expr:

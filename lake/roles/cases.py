@@ -16,7 +16,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.query.admission import admit
 from ranklake.lake.query.engine import engine
-from ranklake.lake.query.errors import explained
+from ranklake.lake.query.errors import QueryError, explained
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.sql import READ_ONLY, plain
 from ranklake.lake.roles.case_file import Case, read_cases
@@ -122,6 +122,8 @@ def _answer(case: Case, role: Role, contracts: Mapping[str, "Contract"]) -> pa.T
             )
         admit(ctx, role, contracts, Pseudonyms(Keyring((Key(secrets.token_bytes(KEY_BYTES)),))))
         return plain(ctx.sql_with_options(str(case["ask"]), READ_ONLY).to_arrow_table())
+    except QueryError:
+        raise
     except Exception as error:  # noqa: BLE001 - DataFusion raises it; what is given may be of no column's type
         raise explained(error, contracts, [name for name in contracts if role.sees(name)]) from None
 

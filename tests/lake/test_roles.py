@@ -11,6 +11,7 @@ from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.sql import NotReadOnlyError, QueryError, query
+from ranklake.lake.roles.conditions import broken_conditions
 from ranklake.lake.storage.store import Lake
 
 ROLES = """
@@ -211,3 +212,60 @@ def test_a_file_that_is_not_understood_gives_no_role(tmp_path, text, message):
     (tmp_path / "roles.yaml").write_text(text)
     with pytest.raises(RoleError, match=message):
         load_role(tmp_path / "roles.yaml", "a", load_contracts())
+
+
+@pytest.mark.parametrize(
+    ("condition", "why"),
+    [
+        ("secret_word = 1", "unknown column 'secret_word'"),
+        ("run IN (SELECT run FROM nowhere)", "unknown table 'nowhere'"),
+        ("run = (SELECT", "syntax error"),
+        ("DROP TABLE runs", "syntax error"),
+        ("true; SELECT 1", "syntax error"),
+        ("true) OR (true", ""),
+        ("count(*) > 1", "Aggregate functions are not allowed"),
+        ("'mallory'", "non-boolean"),
+        ("row_number() OVER () = 1", "WindowFunction"),
+    ],
+)
+def test_a_row_filter_that_fails_shows_nothing(lake, tmp_path, condition, why):
+    """A query as the role is one line, without the filter's words; whoever keeps the roles is told what is wrong."""
+    role = Role("r", OPERATIONAL, frozenset({"steps", "runs"}), {"steps": condition})
+    faults = [one.line for one in broken_conditions(role, load_contracts())]
+    if not why:  # it is true of every row, and the operator's
+        assert faults == []
+        return
+    assert [why in one for one in faults] == [True]
+    with pytest.raises(QueryError) as caught:
+        query(lake, COUNT, role=role)
+    assert "\n" not in str(caught.value)
+    if why != "WindowFunction":  # planned, and refused as it begins
+        assert str(caught.value).startswith("role r: a condition of role r on steps cannot be understood")
+    assert "mallory" not in str(caught.value)
+    assert query(lake, "SELECT count(*) AS n FROM runs", role=role).num_rows == 1
+
+
+def test_row_filters_that_read_other_tables_in_a_circle(lake):
+    """Each is evaluated on the tables as they are, so there is no circle; nor in what the file of roles refers to."""
+    asks = {"steps": "run IN (SELECT run FROM runs)", "runs": "run IN (SELECT run FROM steps WHERE run = 'open')"}
+    role = Role("r", OPERATIONAL, frozenset({"steps", "runs"}), asks)
+    assert list(broken_conditions(role, load_contracts())) == []
+    assert query(lake, COUNT, role=role)["n"].to_pylist() == [20]
+    assert query(lake, "SELECT run FROM runs", role=role)["run"].to_pylist() == ["open"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("roles: &all {a: *all}", "no list of classes"),
+        ("roles: {a: {classes: &all [*all], tables: []}}", "unknown class"),
+        ("roles: {a: {classes: [], tables: &all [*all]}}", "unknown table"),
+        ("roles: {a: {classes: [], tables: [], extends: b}, b: {classes: [], tables: [], extends: a}}", "unknown key"),
+    ],
+)
+def test_circular_roles_give_no_role(tmp_path, text, message):
+    """YAML can refer to itself, and roles do not build on each other."""
+    (tmp_path / "roles.yaml").write_text(text)
+    with pytest.raises(RoleError, match=message) as caught:
+        load_role(tmp_path / "roles.yaml", "a", load_contracts())
+    assert "\n" not in str(caught.value)

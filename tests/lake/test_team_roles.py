@@ -320,6 +320,19 @@ def test_the_command_and_the_doctor_warn_of_it(lake, tmp_path, monkeypatch):
     assert [one.remedy for one in told_of] == ["did you mean 'vision'?"]
 
 
+def test_a_broken_row_filter_is_told_before_anybody_asks(lake, tmp_path, monkeypatch):
+    """The doctor and `roles test` name role, table and what is wrong."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "roles.yaml").write_text(FILE.format(tables="steps", said="where: {steps: 'rnak = 0'}"))
+    (tmp_path / "ranklake.toml").write_text(f'[lake]\nuri = "{lake.uri}"\n[sql]\nroles = "roles.yaml"\n')
+    (tmp_path / "tests.yaml").write_text("tests: [{role: a, table: steps, sees: [run]}]")
+    (failed,) = (one for one in rules.roles(Patient(load_config())) if one.state == "failed")
+    assert "role a: its condition on steps: unknown column 'rnak'" in failed.what
+    assert failed.remedy == "did you mean 'rank'?"
+    done = CliRunner().invoke(roles, ["test", "tests.yaml"], standalone_mode=False)
+    assert "role a: its condition on steps: unknown column 'rnak'" in str(done.exception)
+
+
 def test_the_record_names_the_teams():
     """Whose data a recipient sees stands in the data-protection record."""
     made = record(CONTRACTS, load_policies(CONTRACTS), {"r": role("vision", tables=["runs"])})

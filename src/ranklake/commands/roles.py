@@ -14,6 +14,7 @@ from ranklake.lake.contracts.model import Contract
 from ranklake.lake.query.role_file import load_role, load_roles
 from ranklake.lake.query.roles import RoleError
 from ranklake.lake.roles.cases import run_cases
+from ranklake.lake.roles.conditions import broken_conditions
 from ranklake.lake.roles.differences import MORE, differences
 from ranklake.lake.roles.explain import View, view
 from ranklake.lake.roles.known_teams import unknown_teams
@@ -75,7 +76,10 @@ def explain(context: Context, role: str, table: str, place: Path | None, *, as_j
 def test(context: Context, files: tuple[Path, ...], place: Path | None, *, as_json: bool) -> int:
     """Run tests of roles: what they must see and must not, as data; exit 1 if one fails."""
     contracts = _contracts(context)
-    results = run_cases(files, load_roles(_file(context, place), contracts), contracts)
+    known = load_roles(_file(context, place), contracts)
+    for broken in (one for role in known.values() for one in broken_conditions(role, contracts)):
+        raise RoleError(broken.line, where=str(_file(context, place)), mend=broken.mend)
+    results = run_cases(files, known, contracts)
     failed = [one for one in results if not one.passed]
     if as_json:
         show_json([one.plain() for one in results])

@@ -17,6 +17,7 @@ from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.query.admission import pseudonyms_for
 from ranklake.lake.query.role_file import load_roles
 from ranklake.lake.query.roles import Role, RoleError
+from ranklake.lake.roles.conditions import broken_conditions
 from ranklake.lake.roles.known_teams import UnknownTeam, unknown_teams
 from ranklake.lake.rollups.own import faults
 from ranklake.lake.rollups.prices import read_prices
@@ -89,6 +90,9 @@ def roles(patient: Patient) -> Iterator[Finding]:
         except RoleError as error:
             yield failed(f"{file}: role {role.name}: {error.what}", error.mend or "mend [masking] key")
             return
+    for role in found.values():
+        for fault in broken_conditions(role, contracts):
+            yield failed(f"{file}: {fault.line}", fault.mend)
     if patient.config.lake.uri:
         for one in _unknown_teams(Context.of(patient.config), found):
             yield warning(f"{file}: {one.line}", one.mend)
