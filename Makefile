@@ -56,10 +56,12 @@ test: .venv/.test ## run the test suite (five to ten minutes on two cores), then
 
 # Those that are slow and need nothing else: no server or campaign of a target of its own.
 # Only files that have such a test are collected: each worker reads all that it is given, some 20 CPU seconds of it.
-marked = $(shell grep -rlE 'mark\.$(1)\b' tests --include='test_*.py')
+# Of these, PART=2/3 takes each third, from the second on.
+marked = $(shell grep -rlE 'mark\.$(1)\b' tests --include='test_*.py' | sort | \
+	awk -v part="$(or $(PART),1/1)" 'BEGIN {split(part, of, "/")} NR % of[2] == of[1] % of[2]')
 SLOW := slow and not (stores or moto or radosgw or up or postgres or crash or frameworks or bench or fuzz or pages)
 test-slow: WORKERS := 3
-test-slow: .venv/.test ## run the tests that take some seconds each: the demo, flows on a real server, documented commands, properties
+test-slow: .venv/.test ## run the tests that take some seconds each, all or some (PART=1/3): the demo, flows on a real server, documented commands, properties
 	@RANKLAKE_NATIVE=0 $(BIN)/python -m pytest $(PARALLEL) -m "$(SLOW)" $(call marked,slow)
 
 # Azure's own emulator is a package of npm's; without npm its tests fail and the others run.

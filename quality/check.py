@@ -18,7 +18,7 @@ from ranklake.quality.engine import gx_version
 from ranklake.quality.neighbours import Neighbours
 from ranklake.quality.partition import Partition, Tally
 from ranklake.quality.results import RESULTS, CheckReport, CheckResult, Standing, standing
-from ranklake.quality.scans import Batch, Scans, TableWork
+from ranklake.quality.scans import Scanned, Scans, TableWork
 from ranklake.quality.suite import Suite, compile_suite
 from ranklake.quality.suites.asking import Asking
 from ranklake.quality.suites.unplaced import unplaced
@@ -134,19 +134,20 @@ class _Run:
         """Check all that was added; return the results."""
         return [result for batch in self._scans.batches() for result in self._check(batch)]
 
-    def _check(self, batch: Batch) -> list[CheckResult]:
-        """Wait for the scans of tables' partitions, and commit what came of them; return the results."""
-        tables = [one.contract.table for one in batch.work]
-        days = tuple(part.day for one in batch.work for part in one.parts)
-        alone = len(tables) == 1
-        detail = "" if alone else f"{counted(len(tables), 'table')}, {counted(len(days), 'partition')}"
-        unit = Unit("check", tables[0] if alone else "", days, detail, reads=tuple(tables))
-        found = iter(carry_out(unit, batch.results))
+    def _check(self, batch: Sequence[Scanned]) -> list[CheckResult]:
+        """Wait for the scans of tables' partitions, and commit what came of them; return the results.
+
+        A table is judged while workers scan those after it.
+        """
         moved, quiet = list[CheckResult](), list[CheckResult]()
-        for one in batch.work:
-            taken, stayed = self._judged(one, [(part, next(found)) for part in one.parts])
+        for one in batch:
+            table, parts = one.work.contract.table, one.work.parts
+            unit = Unit("check", table, tuple(part.day for part in parts), reads=(table,))
+            found = carry_out(unit, one.results)
+            taken, stayed = self._judged(one.work, list(zip(parts, found, strict=True)))
             moved += taken
             quiet += stayed
+        tables = [one.work.contract.table for one in batch]
         self._write_down(tables, quiet)
         place = {table: number for number, table in enumerate(tables)}
         return sorted([*moved, *quiet], key=lambda result: (place[result.table], result.partition_date))

@@ -1,7 +1,7 @@
 """The scans of one check: begun as tables are found where workers pay, and handed over in batches."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -32,25 +32,20 @@ class TableWork:
         self.parts.sort(key=lambda part: -part.rows)
 
 
-@dataclass(slots=True)
-class Batch:
-    """Tables whose results are written down together, and the scans of their partitions."""
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """A table whose partitions are being scanned, or will be when somebody asks for what came of it."""
 
+    work: TableWork
+    pending: "Pending[ScanTask, list[Tally]]"
     told: "_Told"
-    work: list[TableWork] = field(default_factory=list)
-    pending: "Pending[ScanTask, list[Tally]] | None" = None
-
-    @property
-    def partitions(self) -> int:
-        """Return how many there are to scan."""
-        return sum(len(one.parts) for one in self.work)
 
     def results(self) -> Sequence[list[Tally]]:
-        """Return the tallies of each partition, table after table; asked again after an error, it scans anew."""
+        """Return the tallies of each partition; asked again after an error, it scans anew."""
         before = self.told.done
         try:
             self.told.tell()
-            return [] if self.pending is None else self.pending.results(partial(self.told.tell, 1))
+            return self.pending.results(partial(self.told.tell, 1))
         except BaseException:
             self.told.done = before  # for another try
             raise
@@ -71,13 +66,16 @@ class _Told:
 
 
 class Scans:
-    """Has partitions scanned, by workers where there is enough to do, else by this process."""
+    """Has partitions scanned, by workers where there is enough to do, else by this process.
+
+    Tables whose results are written down together are a batch: each by itself in this process, else many at a time.
+    """
 
     def __init__(self, lake: "Lake", workers: "Workers", progress: "Progress | None") -> None:
         self._lake, self._workers = lake, workers
         self._work: list[TableWork] = []
         self._told = _Told(progress)
-        self._first = Batch(self._told)
+        self._begun: list[Scanned] = []
 
     def add(self, one: TableWork) -> None:
         """Take a table; a cluster that pays begins at once to scan what the first batch has room for."""
@@ -85,29 +83,28 @@ class Scans:
         self._told.total += len(one.parts)
         if isinstance(self._crew(), InProcess):
             return
-        for each in self._work[len(self._first.work) :]:
-            if self._first.partitions >= BATCH_PARTITIONS:
+        for each in self._work[len(self._begun) :]:
+            if _is_full(self._begun, BATCH_PARTITIONS):
                 return
-            self._begin(self._first, each)
+            self._begin(each)
 
     def _crew(self) -> "Workers":
         """Return who is to scan what was found so far."""
         return self._workers.fitting(expected_cpu_s([part for one in self._work for part in one.parts]))
 
-    def batches(self) -> Iterator[Batch]:
-        """Yield tables whose results are written down together: each by itself in this process, else many at a time."""
+    def batches(self) -> Iterator[list[Scanned]]:
+        """Yield the tables of each batch, in their order."""
         most = 1 if isinstance(self._crew(), InProcess) else BATCH_PARTITIONS
-        batch = self._first
-        for one in self._work[len(batch.work) :]:
-            if batch.partitions >= most:
-                yield batch
-                batch = Batch(self._told)
-            self._begin(batch, one)
-        if batch.work:
-            yield batch
+        for one in self._work[len(self._begun) :]:
+            if _is_full(self._begun, most):
+                yield self._begun
+                self._begun = []
+            self._begin(one)
+        if self._begun:
+            yield self._begun
 
-    def _begin(self, batch: Batch, one: TableWork) -> None:
-        """Begin to scan a table's partitions with those of a batch; in this process they wait for who asks."""
+    def _begin(self, one: TableWork) -> None:
+        """Begin to scan a table's partitions with those of its batch; in this process they wait for who asks."""
         crew = self._crew()
         work = partial(scan_partition, lake=self._lake) if isinstance(crew, InProcess) else scan_partition
         rows = fitting_rows(crew.room().bytes_each)
@@ -115,14 +112,13 @@ class Scans:
             ScanTask(self._lake.address, self._lake.storage, one.contract, one.suite, part.slim(), rows)
             for part in one.parts
         ]
-        urgency = one.parts[0].rows
-        if batch.pending is None:
-            batch.pending = crew.begin(work, tasks, urgency)
-        else:
-            batch.pending.more(tasks, urgency)
-        batch.work.append(one)
+        self._begun.append(Scanned(one, crew.begin(work, tasks, one.parts[0].rows), self._told))
 
     def cancel(self) -> None:
         """Have no more of them begun."""
-        if self._first.pending is not None:
-            self._first.pending.cancel()
+        for one in self._begun:
+            one.pending.cancel()
+
+
+def _is_full(begun: Sequence[Scanned], most: int) -> bool:
+    return sum(len(one.work.parts) for one in begun) >= most

@@ -12,6 +12,7 @@ from importlib import import_module
 from multiprocessing import resource_tracker
 from typing import Any, Final
 
+from ranklake.cores import usable_cores
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_tasks import OnDask
 from ranklake.lake.plans.workers import InProcess, Pending, Result, Room, Task, Workers, WorkersError
@@ -115,7 +116,7 @@ def workers(section: DaskSection = _DEFAULT) -> Iterator[OnDask]:
     _check_memory(section.memory_limit)
     said = os.environ.get(_PURGE)
     kept = {f"distributed.nanny.pre-spawn-environ.{_PURGE}": said or "-1", _TRIM: None}
-    count = section.workers or min(4, os.cpu_count() or 1)
+    count = section.workers or min(4, usable_cores())
     with _interrupts_held(), dask.config.set(_QUIET | _ONE_QUEUE | _NO_SPILL | kept):
         cluster = _local_cluster(count, section.memory_limit)
     if said is None:  # Dask tells its workers by setting it here: it is not for this process

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
+from ranklake.cores import usable_cores
+
 _ALLOCATOR: Final = {"MIMALLOC_PURGE_DELAY": "1000"}
 """For DataFusion's own allocator, which reads its settings when it is loaded: milliseconds that freed memory is kept.
 
@@ -62,7 +64,7 @@ def engine(threads: int | None = None, batch_rows: int = 8192) -> SessionContext
     batch_rows
         Rows that go through it at a time.
     """
-    config = SessionConfig().with_target_partitions(threads or os.cpu_count() or 1)
+    config = SessionConfig().with_target_partitions(threads or usable_cores())
     config = config.with_information_schema(enabled=True).with_batch_size(batch_rows)
     config = config.set("datafusion.execution.meta_fetch_concurrency", str(_FOOTERS_AT_ONCE))
     # Contracts put their facts into field metadata. DataFusion merges it where tables meet and then takes its own

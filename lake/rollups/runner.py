@@ -126,7 +126,8 @@ class _Round:
                 ready = [one for one in waiting if behind.isdisjoint(one.tables)]
                 waiting = [one for one in waiting if one not in ready]
                 ready.sort(key=lambda one: -urgency[one.name])  # to look at inputs takes as long as a small rollup
-                current += [self._begun(one, urgency[one.name]) for one in ready]
+                beside = len(current) + len(ready) - 1
+                current += [self._begun(one, urgency[one.name], beside) for one in ready]
                 if progress:
                     progress(len(done), len(rollups))
                 work = self._next(current)
@@ -179,7 +180,7 @@ class _Round:
                 return False
         return True
 
-    def _begun(self, rollup: Rollup, urgency: int) -> Work:
+    def _begun(self, rollup: Rollup, urgency: int, beside: int) -> Work:
         self._began[rollup.name] = time.monotonic()
         tables = self._tables
         inputs = {name: tables.snapshot(name) for name in rollup.tables}
@@ -189,8 +190,17 @@ class _Round:
             tables.changed(rollup.name)
         output = tables.snapshot(rollup.name)
         state = {} if self._full else self._lineage.recorded(rollup, output)
-        since = tables.since_plan
-        work = Work(tables.lake, rollup, inputs, output, self._lineage, self._crew, since_plan=since, urgency=urgency)
+        work = Work(
+            tables.lake,
+            rollup,
+            inputs,
+            output,
+            self._lineage,
+            self._crew,
+            since_plan=tables.since_plan,
+            urgency=urgency,
+            beside=beside,
+        )
         if rollup.scope == "partition":
             work.begin_days(due_days(rollup, inputs, output, state, tables.retired), tables.kept_back)
         elif changed_inputs(rollup, inputs, output, state, tables.retired) is not None:
@@ -216,10 +226,15 @@ class _Round:
 
 
 def _urgency(rollups: Sequence[Rollup]) -> dict[str, int]:
-    """Return how many rollups wait for each, one after the other."""
+    """Return the lines of SQL or Python that are to be run from each until the last of those that wait for it is done.
+
+    Of an hour or a day of a job, to plan and to start a rollup's queries takes longer than its rows: the longest chain
+    is that of the most lines.
+    """
     found: dict[str, int] = {}
     for rollup in reversed(rollups):
-        found[rollup.name] = 1 + max((found[one.name] for one in rollups if rollup.name in one.tables), default=-1)
+        behind = max((found[one.name] for one in rollups if rollup.name in one.tables), default=0)
+        found[rollup.name] = rollup.transform.source.count("\n") + behind
     return found
 
 

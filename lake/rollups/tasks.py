@@ -4,7 +4,6 @@ Rows never pass through the scheduler. A task carries all that it needs to know 
 once the driver has committed it (`ranklake.lake.rollups.work`).
 """
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ranklake.cores import usable_cores
 from ranklake.lake.delta.commit import append_files
 from ranklake.lake.delta.data_file import DataFile
 from ranklake.lake.delta.integrity import Damage, DamagedFileError, damaged
@@ -58,18 +58,29 @@ class Output:
     @property
     def cores(self) -> int:
         """Return how many cores the task may use."""
-        cores = os.cpu_count() or 1
+        cores = usable_cores()
         return min(self.threads, cores) or cores
 
 
 @dataclass(frozen=True, slots=True)
 class DaysTask:
-    """Dates of a partition rollup that are computed at once: `due` names each with its inputs' digests."""
+    """Dates of a partition rollup that are computed at once.
+
+    Attributes
+    ----------
+    due
+        Each date with its inputs' digests.
+    live
+        Files to read, by table.
+    rows
+        Of the leading inputs.
+    """
 
     rollup: Rollup
     due: Mapping[date, dict[Key, str]]
     live: Mapping[str, pa.Table]
     output: Output
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +94,11 @@ class RunsTask:
     gone: set[Key]
     due: Due | None = None
     kept_back: frozenset[Key] = frozenset()
+
+    @property
+    def rows(self) -> int:
+        """None are counted: runs are not split."""
+        return 0
 
 
 @dataclass(frozen=True, slots=True)

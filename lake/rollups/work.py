@@ -1,5 +1,6 @@
 """Brings one rollup up to date: has what is due computed, and replaces the dates whose result changed."""
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
@@ -29,6 +30,8 @@ BATCH_ROWS: Final = 20_000_000
 MOST_ROWS: Final = 500_000
 """Rows of inputs that dates in a row may have together: planning queries for a date of few costs more than they."""
 MOST_DAYS: Final = 64
+FEW_ROWS: Final = 100_000
+"""Rows of all inputs up to which whole runs are computed by the driver: to ask a worker takes longer than they do."""
 
 
 class Work:
@@ -41,7 +44,9 @@ class Work:
     since_plan
         The lake's last finished plan before any input was looked at; an erasure after it makes all this void.
     urgency
-        How many rollups wait for this one, one after the other.
+        How much is to be done until the last of those is done that wait for this one: what has most goes first.
+    beside
+        How many other rollups are computed at the same time, and share the cores.
     anyway
         Whether dates that come out as they were are replaced, too.
     """
@@ -57,11 +62,13 @@ class Work:
         *,
         since_plan: int,
         urgency: int = 0,
+        beside: int = 0,
         anyway: bool = False,
     ) -> None:
         self.lake, self.rollup, self.inputs = lake, rollup, inputs
         self.contract = rollup.contract
-        self.lineage, self.since_plan, self.urgency = lineage, since_plan, urgency
+        self.lineage, self.since_plan = lineage, since_plan
+        self.urgency, self._beside = urgency, beside
         self.version = output.version
         self.replaced: list[date] = []
         self.computed = self.rows = 0
@@ -91,19 +98,21 @@ class Work:
     def begin_days(self, due: Mapping[date, dict[Key, str]], kept_back: Collection[Key] = ()) -> None:
         """Begin computing dates of a partition rollup, but for those that depend on what checks hold back."""
         due, self.kept_back = without(due, kept_back)
-        tasks = [DaysTask(self.rollup, group, {}, self._output) for group in self._groups(due)]
-        self._begin(tasks, len(tasks) * TASK_CPU_S + ROW_CPU_S * sum(map(self._rows, tasks)))
+        tasks = [DaysTask(self.rollup, group, {}, self._output, rows) for group, rows in self._groups(due)]
+        self._begin(tasks, len(tasks) * TASK_CPU_S + ROW_CPU_S * sum(task.rows for task in tasks))
 
     def begin_runs(self, state: State, gone: set[Key], due: Due | None = None, kept_back: Collection[Key] = ()) -> None:
         """Begin computing whole runs of a run rollup: those of `due`, or else what lineage does not cover."""
         self.kept_back |= {key for key in kept_back if key[0] in self.inputs}
         inputs = {name: one.slim("run") for name, one in self.inputs.items()}
         task = RunsTask(self.rollup, inputs, self._output, state, gone, due, frozenset(self.kept_back))
-        self._begin([task], TASK_CPU_S)
+        rows = sum(pc.sum(one.files()["num_records"]).as_py() or 0 for one in inputs.values())
+        self._begin([task], TASK_CPU_S, here=rows <= FEW_ROWS)
 
-    def _begin(self, tasks: Sequence[DaysTask | RunsTask], cpu_s: float) -> None:
+    def _begin(self, tasks: Sequence[DaysTask | RunsTask], cpu_s: float, *, here: bool = False) -> None:
+        self._threads = 1 if here else 0  # few rows are not worth bringing partial results together
         # a key that stands in a lookup is for no other process
-        if tasks and not self.rollup.holds_secret:
+        if tasks and not here and not self.rollup.holds_secret:
             self._crew = self._crew.fitting(cpu_s)
         else:
             self._crew = InProcess()
@@ -119,11 +128,14 @@ class Work:
         room = 1 if here else self._crew.room().tasks
         rows = count = 0
         while count < len(self._left) and rows < BATCH_ROWS * room:
-            rows += self._rows(self._left[count])
+            rows += self._left[count].rows
             count += 1
         self._current, self._left = self._left[:count], self._left[count:]
-        work, threads = (partial(compute, lake=self.lake), 0) if here else (partial(compute), max(1, room // count))
-        self._current.sort(key=self._rows, reverse=True)  # the longest first, so that none is left over at the end
+        work = partial(compute, lake=self.lake) if here else partial(compute)
+        threads = self._threads if here else math.ceil(room / (count + self._beside))
+        self._current.sort(
+            key=lambda task: task.rows, reverse=True
+        )  # the longest first, so that none is left over at the end
         tasks = [self._filled(task, threads) for task in self._current]
         self.pending = self._crew.begin(work, tasks, self.urgency)
 
@@ -136,9 +148,6 @@ class Work:
         output = replace(output, held=output.held.of(task.due))
         return replace(task, rollup=rollup, output=output, live=files_for(rollup, task.due, self.inputs))
 
-    def _rows(self, task: DaysTask | RunsTask) -> int:
-        return 0 if isinstance(task, RunsTask) else sum(self._leading_rows(inputs) for inputs in task.due.values())
-
     def _leading_rows(self, inputs: Mapping[Key, str]) -> int:
         """Return the rows of the leading inputs that a date is computed from."""
         leads = [self.inputs[item.table] for item in self.rollup.inputs[: self.rollup.leads]]
@@ -146,20 +155,23 @@ class Work:
         files = [one.files([at]) for one in leads for name, at in read if name == one.table]
         return sum(pc.sum(some["num_records"]).as_py() or 0 for some in files)
 
-    def _groups(self, due: Mapping[date, dict[Key, str]]) -> Iterator[dict[date, dict[Key, str]]]:
-        """Yield dates that are computed at once: one, or as many in a row as the rollup takes and memory allows."""
+    def _groups(self, due: Mapping[date, dict[Key, str]]) -> Iterator[tuple[dict[date, dict[Key, str]], int]]:
+        """Yield dates that are computed at once, and the rows of their leading inputs.
+
+        It is one date, or as many in a row as the rollup takes and memory allows.
+        """
         group: dict[date, dict[Key, str]] = {}
         rows = 0
         for day, inputs in sorted(due.items()):
             more = self._leading_rows(inputs)
             in_a_row = self.rollup.in_a_row and day - timedelta(1) in group and len(group) < MOST_DAYS
             if group and not (in_a_row and rows + more <= MOST_ROWS):
-                yield group
+                yield group, rows
                 group, rows = {}, 0
             group[day] = inputs
             rows += more
         if group:
-            yield group
+            yield group, rows
 
     def advance(self) -> None:
         """Wait for what is being computed, commit it, and begin what is left."""

@@ -4,10 +4,10 @@ A date is one thread's alone, so no figure depends on how many there are. Each h
 of its date; no more than `MOST_AT_ONCE` dates are held at a time, however many are due.
 """
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+from ranklake.cores import usable_cores
 from ranklake.lake.delta.commit import append_files
 from ranklake.lake.governance.retention_plans import DOWNSAMPLED
 
@@ -41,7 +41,7 @@ def write_aggregates(
         assert one.aggregates is not None
         return append_files(lake, target, one.aggregates(number), number)
 
-    with ThreadPoolExecutor(at_once or min(MOST_AT_ONCE, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(at_once or min(MOST_AT_ONCE, usable_cores())) as pool:
         waiting = [pool.submit(written, one) for one in some]
         try:
             return [one.result() for one in waiting]

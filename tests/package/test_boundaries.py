@@ -28,7 +28,7 @@ MAY_IMPORT = {
         *(f"ranklake.{room}" for room in ROOMS),
     },
 }
-EVERYBODY = {"ranklake.errors", "ranklake.printable"}
+EVERYBODY = {"ranklake.cores", "ranklake.errors", "ranklake.printable"}
 CAPTURE = {  # what each folder of capture imports, for types or at need, too; a module of its own is a folder here
     "common": set(),
     "build": {"common"},
@@ -130,10 +130,16 @@ IMPORTS_BY_NAME = {
 
 
 @cache
+def parsed(path):
+    """Return a file's tree."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imports(path):
     """Return every ranklake module that a file imports, anywhere in it."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -198,7 +204,7 @@ def test_the_lake_imports_by_name_only_where_it_is_written_down():
     means = {"import_module", "resolve_name", "__import__"}
     found = set()
     for path in (ROOT / "lake").rglob("*.py"):
-        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        nodes = list(ast.walk(parsed(path)))
         names = {node.id for node in nodes if isinstance(node, ast.Name)}
         if means & (names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}):
             found.add(path.relative_to(ROOT).as_posix())
@@ -209,7 +215,7 @@ def test_capture_imports_late_only_what_is_heavy():
     """What functions of capture import from their own room is heavy, and written down."""
     found = {}
     for path in (ROOT / "capture").rglob("*.py"):
-        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for function in ast.walk(parsed(path)):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 for node in ast.walk(function):
                     if isinstance(node, ast.ImportFrom) and node.module.startswith("ranklake.capture"):
@@ -229,7 +235,6 @@ def test_the_package_root_is_imported_by_nobody_but_for_errors():
             assert not {name for name in imports(path) if name.startswith(unknown)}
 
 
-@pytest.mark.slow
 def test_no_import_cycles():
     """Modules import one another without cycles, counting imports for types and those within functions, too."""
     graph = {}
@@ -263,7 +268,7 @@ def test_no_import_cycles():
 def all_imports(path, graph):
     """Return the modules of `graph` that a file imports anywhere in it: for types and within functions, too."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
