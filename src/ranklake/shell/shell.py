@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -63,12 +64,16 @@ class Shell:
     def run(self, read: Callable[[], str]) -> None:
         """Take what `read` returns until it raises `EOFError`; a `KeyboardInterrupt` ends a line or a statement."""
         while not self.is_done:
+            with suppress(KeyboardInterrupt):
+                self._run(read)
+
+    def _run(self, read: Callable[[], str]) -> None:
+        """Take lines until there are no more; whoever presses Ctrl-C twice is back here from wherever it was."""
+        while not self.is_done:
             try:
                 self.take(read())
-            except KeyboardInterrupt:
-                continue
             except EOFError:
-                return
+                self.is_done = True
 
     def take(self, text: str) -> None:
         """Carry out what was typed: a command, or statements. Errors are told, and are no end."""
