@@ -1,6 +1,7 @@
 """What a role sees of a table, and why."""
 
 from dataclasses import dataclass
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ class View:
         What rows meet besides to be of the role's teams; empty for nothing.
     sights
         How each column is seen; empty where the table is not.
+    until
+        The last day on which the role may be used; None for no end.
     """
 
     role: str
@@ -32,6 +35,7 @@ class View:
     own_rows: tuple[str, ...]
     by_team: str
     sights: tuple["Sight", ...]
+    until: date | None = None
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -48,6 +52,7 @@ class View:
             "role": self.role,
             "table": self.table,
             "seen": self.is_seen,
+            "until": None if self.until is None else self.until.isoformat(),
             "rows": list(self.rows),
             "columns": columns,
         }
@@ -67,4 +72,5 @@ def view(role: "Role", contract: "Contract") -> View:
         ),
         by_team=role.by_team(contract),
         sights=tuple(role.sights(contract)),
+        until=role.until,
     )

@@ -72,6 +72,7 @@ def problems(
         _files(config, where),
         _overlay(config, where),
         _masking(config, where),
+        _roles(config, where),
         _references(config, where),
     ):
         yield from look
@@ -131,6 +132,24 @@ def _overlay(config: Config, where: Where) -> Iterator[ConfigError]:
             registry.load_own(Overlay.read(overlay))
         except RanklakeError as error:
             yield ConfigError(error.what, where=error.where, mend=error.mend)
+
+
+def _roles(config: Config, where: Where) -> Iterator[ConfigError]:
+    """Yield what is wrong with the roles; they are for queries, so they are tried where DataFusion is installed."""
+    file, overlay = Path(config.sql.roles), config.overlay
+    if not file.is_file() or importlib.util.find_spec("datafusion") is None:
+        return
+    reader = importlib.import_module("ranklake.lake.query.role_file")
+    conditions = importlib.import_module("ranklake.lake.roles.conditions")
+    try:
+        contracts = load_contracts(overlay)
+        for role in reader.load_roles(file, contracts).values():
+            for one in conditions.broken_conditions(role, contracts):
+                yield ConfigError(one.line, where=str(file), mend=one.mend)
+    except ContractError:  # of the overlay, and told with it
+        return
+    except RanklakeError as error:
+        yield ConfigError(error.what, where=error.where or where("sql.roles"), mend=error.mend)
 
 
 def _masking(config: Config, where: Where) -> Iterator[ConfigError]:

@@ -229,6 +229,18 @@ def test_break_glass_is_told_wherever_it_is_used(command):
     assert command("grants", "review")[0] == 0
 
 
+@pytest.mark.parametrize(
+    "words", ["runs", "show r1", "compare r1 r1", "plot r1 x", "trace r1 --step 1", "media r1", "report runs"]
+)
+def test_a_review_knows_of_every_use(command, lake, words):
+    """Whatever is asked as a role is a use of it, whether the role sees enough for an answer or not."""
+    name = asked(lake).name
+    approve(lake, name, "bob")
+    command(*words.split(), "--role", "reader")
+    (found,) = accesses(lake)
+    assert (found.grant.name, found.queries) == (name, 1)
+
+
 def test_a_shell_that_stays_open_outlives_no_grant(command, lake, monkeypatch):
     """Each statement asks for the grant anew: one that ended or was revoked meanwhile holds no more."""
     name = asked(lake).name

@@ -12,6 +12,7 @@ from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.role_file import load_roles
 from ranklake.lake.roles.cases import run_cases
 from ranklake.lake.roles.differences import differences
+from ranklake.lake.roles.explain import view
 
 CONTRACTS = load_contracts()
 OLD = """
@@ -116,6 +117,7 @@ def test_diff_tells_of_the_last_day(tmp_path):
         (tmp_path / "one.yaml").write_text(f"roles: {{a: {{classes: [operational], tables: [steps], {said}}}}}")
         return load_roles(tmp_path / "one.yaml", CONTRACTS)
 
+    assert view(roles_of("until: 2027-01-01")["a"], CONTRACTS["steps"]).plain()["until"] == "2027-01-01"
     never, soon, late = map(roles_of, ("masked: []", "until: 2027-01-01", "until: 2027-06-30"))
     for old, new, line in (
         (soon, late, "+ a: until: 2027-01-01 -> 2027-06-30"),

@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 from mask_oracle import bag, random_query
 from rollup_inputs import NOON, told
 
+from ranklake.cli import run
 from ranklake.commands.roles import roles
 from ranklake.config import load_config
 from ranklake.doctor import rules
@@ -320,8 +321,8 @@ def test_the_command_and_the_doctor_warn_of_it(lake, tmp_path, monkeypatch):
     assert [one.remedy for one in told_of] == ["did you mean 'vision'?"]
 
 
-def test_a_broken_row_filter_is_told_before_anybody_asks(lake, tmp_path, monkeypatch):
-    """The doctor and `roles test` name role, table and what is wrong."""
+def test_a_broken_row_filter_is_told_before_anybody_asks(lake, tmp_path, monkeypatch, capsys):
+    """The doctor, `config check` and `roles test` name role, table and what is wrong."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "roles.yaml").write_text(FILE.format(tables="steps", said="where: {steps: 'rnak = 0'}"))
     (tmp_path / "ranklake.toml").write_text(f'[lake]\nuri = "{lake.uri}"\n[sql]\nroles = "roles.yaml"\n')
@@ -329,6 +330,8 @@ def test_a_broken_row_filter_is_told_before_anybody_asks(lake, tmp_path, monkeyp
     (failed,) = (one for one in rules.roles(Patient(load_config())) if one.state == "failed")
     assert "role a: its condition on steps: unknown column 'rnak'" in failed.what
     assert failed.remedy == "did you mean 'rank'?"
+    assert run(["config", "check"]) == 1
+    assert "role a: its condition on steps: unknown column 'rnak'; did you mean 'rank'?" in capsys.readouterr().out
     done = CliRunner().invoke(roles, ["test", "tests.yaml"], standalone_mode=False)
     assert "role a: its condition on steps: unknown column 'rnak'" in str(done.exception)
 

@@ -38,6 +38,7 @@ EXPORTS = {
         ["sql", "SELECT * FROM logs", "--output", "OUT/rows.csv"],
         ["sql", "SELECT * FROM annotations", "--out", "OUT/rows.json"],
     ],
+    "media": [["media", "r0", "sample", "--output", "OUT/sample.txt"]],
     "plot": [["plot", "r0", "loss", "--output", "OUT/curve.svg", "--with", "r1"]],
     "trace": [["trace", "r0", "--step", "0", "--output", "OUT/step.json.gz"]],
     "report runs": [["report", "runs", "--out", "OUT/runs"]],
@@ -60,7 +61,9 @@ def planted(tmp_path_factory):
         return texts[-1]
 
     lake = Lake.create(str(folder / "lake"))
-    rows = {name: [] for name in ("runs", "jobs", "steps", "spans", "logs", "ranks", "annotations", "gpu_samples")}
+    rows = {
+        name: [] for name in ("runs", "jobs", "steps", "spans", "logs", "ranks", "annotations", "gpu_samples", "media")
+    }
     for n, name in enumerate(("r0", "r1", "secret-run")):
         user, host = text(), text()
         mail = f"{text()}@example.org"
@@ -72,6 +75,8 @@ def planted(tmp_path_factory):
         rows["ranks"].append({**of, "ts": NOON, "host": host})
         rows["gpu_samples"].append({**of, "ts": NOON, "host": host, "device_index": 0, "device_uuid": f"GPU-{n}"})
         rows["annotations"].append({**of, "ts": NOON, "kind": "note", "text": f"by {mail}", "author": user})
+        rows["media"].append({**of, "ts": NOON, "name": "sample", "kind": "text", "media_type": "text/plain", "step": 0,
+                              "caption": f"by {mail}", "personal_text": f"said {mail}"})  # fmt: skip
         rows["logs"].append({**of, "ts": NOON, "message": f"mail {mail}", "severity_number": 9, "step": 0})
         for step in range(5):
             ts = NOON + timedelta(seconds=step)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ranklake.commands.completing import complete_runs
-from ranklake.commands.context import role_of, with_context
+from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
@@ -51,7 +51,7 @@ def compare(
     curves, and says whether groups of repeats differ by more than chance; it replaces the comparison before.
     """
     lake = context.open_lake()
-    ask = asking(lake, role_of(context, lake, role))
+    ask = asking(lake, noted_role_of(context, lake, role))
     names = tuple(dict.fromkeys(named(ask, run) for run in runs))
     if len(names) == 1:
         raise RanklakeError("one run has nothing to be compared with", where=names[0], mend="name another run")

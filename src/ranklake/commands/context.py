@@ -14,6 +14,8 @@ from ranklake.lake.grants.use import used
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.storage.store import Lake
+from ranklake.lake.usage.log import note
+from ranklake.lake.usage.record import Asked, consumer_named
 from ranklake.views.tell import tell
 
 
@@ -43,4 +45,17 @@ def role_of(context: Context, lake: Lake, name: str | None) -> Role | None:
         grant = used(lake, name, account(lake))
         if grant.awaits_review():
             tell(f"role {name} is used without approval, under {grant.name}, which waits for a review", err=True)
+    return found
+
+
+def noted_role_of(context: Context, lake: Lake, name: str | None) -> Role | None:
+    """Return the same, and note in the query log that it is used: reviews of grants go by that."""
+    found = role_of(context, lake, name)
+    query = context.config.query
+    if (
+        found is not None
+        and query.log
+        and (why := note(lake, Asked(consumer_named(query.consumer), found.name, {}, {})))
+    ):
+        tell(f"the query log could not be written ({why}); log = false under [query] switches it off", err=True)
     return found

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from ranklake.commands.completing import complete_runs
-from ranklake.commands.context import role_of, with_context
+from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.commands.writing import write_whole
 from ranklake.context import Context
@@ -41,7 +41,7 @@ def media(
     Tables and matrices are JSON. With --json and -o the file holds it, and what is printed tells of it.
     """
     lake = context.open_lake()
-    ask = asking(lake, role_of(context, lake, role))
+    ask = asking(lake, noted_role_of(context, lake, role))
     whole = named(ask, run)
     if name is None:
         if step is not None or rank is not None or output is not None:

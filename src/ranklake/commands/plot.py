@@ -6,7 +6,7 @@ from typing import Final
 import click
 
 from ranklake.commands.completing import complete_plotted, complete_runs
-from ranklake.commands.context import role_of, with_context
+from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.commands.writing import write_whole
 from ranklake.context import Context
@@ -61,7 +61,7 @@ def plot(  # noqa: PLR0913 - one parameter an option
     if output and output.suffix.lower() not in SUFFIXES:
         raise RanklakeError("a picture is PNG or SVG", where=str(output), mend="end the name in .png or .svg")
     lake = context.open_lake()
-    ask = asking(lake, role_of(context, lake, role))
+    ask = asking(lake, noted_role_of(context, lake, role))
     runs = tuple(dict.fromkeys(named(ask, one) for one in (run, *others)))
     if len(runs) > _MOST_RUNS:
         raise RanklakeError(f"{len(runs)} curves cannot be told apart", where="--with", mend=f"name {_MOST_RUNS} runs")

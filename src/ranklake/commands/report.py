@@ -3,7 +3,7 @@
 import click
 
 from ranklake.commands.completing import complete_roles, complete_runs
-from ranklake.commands.context import role_of, with_context
+from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import json_option, lake_option, optional_lake
 from ranklake.context import Context
 from ranklake.flows.calls import report_as, report_of
@@ -202,7 +202,7 @@ def _write(
 ) -> int:
     """Write sections; of several the first is told, and the others are a step away from it."""
     # An empty name is a role that nobody defined: a script's variable that is not set must not mean the whole site.
-    seen_by = None if role is None else role_of(context, lake := context.open_lake(), role)
+    seen_by = None if role is None else noted_role_of(context, lake := context.open_lake(), role)
     if seen_by is None:
         place = out or context.config.report.out or "report"
         done = report_of(Context.of(context.config, {"report.out": place}), sections, run)

@@ -152,5 +152,7 @@ def _show(found: View, file: Path) -> None:
         click.echo(f"{found.role} does not see {found.table}: it is not in tables of {file}")
         return
     click.echo(f"{found.role} sees of {found.table} " + (" AND ".join(found.rows) or "all rows"))
+    if found.until is not None:
+        click.echo(f"until {found.until}, its last day")
     lines = [(one.column.name, one.column.class_, one.said, one.why) for one in found.sights]
     click.echo("\n".join(table_lines(_COLUMNS, lines)))

@@ -7,7 +7,7 @@ from typing import Final
 import click
 
 from ranklake.commands.completing import complete_runs
-from ranklake.commands.context import role_of, with_context
+from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
@@ -91,7 +91,7 @@ def runs(  # noqa: PLR0913 - one parameter an option
         since=since,
         until=until,
     )
-    ask = asking(lake, role_of(context, lake, role))
+    ask = asking(lake, noted_role_of(context, lake, role))
     found = find(ask, wanted, sort, limit + 1)
     rows, more = found.rows[:limit], len(found.rows) > limit
     said, told = said_of_each(ask, [row["run"] for row in rows])

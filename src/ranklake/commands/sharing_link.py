@@ -15,9 +15,11 @@ from ranklake.lake.audit.trail import record
 from ranklake.lake.governance.identities import doer, unproven
 from ranklake.lake.grants.use import used
 from ranklake.lake.storage.store import Lake
+from ranklake.redaction.redact import redact_uri
 from ranklake.sharing.links import Links
 from ranklake.sharing.tokens import sharing_keys
 from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
 
 ACTION = "share.link"
 ENDPOINT = "http://127.0.0.1:8411/delta-sharing"
@@ -69,5 +71,6 @@ def link(  # noqa: PLR0913 - one parameter an option
     if as_json:
         show_json({**facts, "until": until.isoformat(), "links": [one.plain() for one in made]})
         return
+    tell(f"{row['name']} of run {row['run']}, {row['bytes'] or 0:,} bytes at {redact_uri(row['uri'])}", err=True)
     for one in made:
         click.echo(one.url)

@@ -5,7 +5,7 @@ from dataclasses import fields
 import click
 
 from ranklake.commands.completing import complete_runs
-from ranklake.commands.context import role_of, with_context
+from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.context import Context
 from ranklake.lake.runs.asking import asking
@@ -34,7 +34,7 @@ def show(context: Context, run: str, role: str | None, *, as_json: bool) -> None
     RUN may be the beginning of a name, if no other run's name begins so. --json has the SQL of every number.
     """
     lake = context.open_lake()
-    seen_as = role_of(context, lake, role)
+    seen_as = noted_role_of(context, lake, role)
     ask = asking(lake, seen_as)
     facts = gather(ask, named(ask, run))
     cause = slowed(lake, ask, facts.run, seen_as, MOST_SHOWN_SPANS)

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from ranklake.commands.completing import complete_runs
-from ranklake.commands.context import role_of, with_context
+from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.commands.writing import write_whole
 from ranklake.context import Context
@@ -39,7 +39,7 @@ def trace(
     Log lines of the step are in it, without their messages. Spans and lines carry the same trace id.
     """
     lake = context.open_lake()
-    ask = asking(lake, role_of(context, lake, role))
+    ask = asking(lake, noted_role_of(context, lake, role))
     found = step_trace(ask, named(ask, run), step, attempt)
     place = output or Path(f"{found.run}-step-{step}.json.gz")
     if place.suffix not in _SUFFIXES:
