@@ -167,7 +167,7 @@ bitflips: .venv/.test ## turn bits of data files (RANKLAKE_FLIPS, default 1000):
 crash-capture: .venv/.test ## the same for capture alone
 	@RANKLAKE_KILLS=$${RANKLAKE_KILLS:-1000} $(BIN)/python -m pytest -m crash tests/crash/test_capture_kills.py --timeout 3600
 
-crash-retention: .venv/.test ## kill retention's steps (apply, cancel, purge, archive, rehydrate, erase) at random (RANKLAKE_KILLS of each, default 100)
+crash-retention: .venv/.test ## kill retention's steps (apply, cancel, purge, archive, rehydrate, erase, forget) at random (RANKLAKE_KILLS of each, default 100)
 	@place=$$(mktemp -d) && PYTHONPATH=tests/support $(BIN)/python tests/crash/retention_chaos.py $$place \
 		--kills $${RANKLAKE_KILLS:-100} && rm -r $$place
 

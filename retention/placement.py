@@ -15,6 +15,7 @@ from ranklake.lake.shares.place import open_place
 from ranklake.lake.shares.register import shares, tables_known
 from ranklake.lake.storage.posture import EMPTY, MARKER, NONE, Posture, posture
 from ranklake.redaction.redact import redact_uri
+from ranklake.retention.rules.demand import is_one_of
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -147,22 +148,13 @@ def _key(demand: "Demand", place: Posture) -> dict[str, str]:
         elif key is None:
             found = f"none ({how}) for {whose}" if how == NONE else f"the store's own ({how}) for {whose}"
             return facts | {"found": found, "state": DIFFERS, "mend": mend}
-        elif (same := _is_one_of(key, demand.keys)) is False:
+        elif (same := is_one_of(key, demand.keys)) is False:
             return facts | {"found": f"{key} for {whose}", "state": DIFFERS, "mend": mend}
         elif same is None:
             doubts.append(f"{key} may stand for it, and an alias cannot be told from here")
     if doubts:
         return facts | _unknown(place, "; ".join(dict.fromkeys(doubts)))
     return facts | {"found": str(place.by_default_key), "state": MET, "mend": ""}
-
-
-def _is_one_of(key: str, wanted: tuple[str, ...]) -> bool | None:
-    """Say whether a key is one of some: by the same name, or an ARN whose key id it is; None where an alias stands."""
-    for one in wanted:
-        short, long = sorted((key, one), key=len)
-        if key == one or (":" not in short and "/" not in short and long.endswith(f":key/{short}")):
-            return True
-    return None if any("alias/" in one for one in (key, *wanted)) else False
 
 
 def _region(demand: "Demand", place: Posture) -> dict[str, str]:

@@ -103,13 +103,15 @@ def approve(
     signing
         What signs, where approvals are signed.
 
-    Raises `UnknownProposalError`, `AlteredProposalError`, `ExpiredProposalError` and `SameOperatorError` of
-    `ranklake.lake.governance.proposals`, `DowngradeError`, and what `ranklake.lake.governance.identities.identify`
-    does.
+    Raises `UnknownProposalError`, `AlteredProposalError`, `ExpiredProposalError`, `VoidProposalError` and
+    `SameOperatorError` of `ranklake.lake.governance.proposals`, `DowngradeError`, and what
+    `ranklake.lake.governance.identities.identify` does.
     """
     found, trail = kind.find(lake, name), recorded_actions(lake, kind)
     if found.applied is not None:
         return found, False
+    if found.void_because:
+        raise VoidProposalError(kind, name, found.void_because)
     _refuse_expired(kind, found)
     refuse_downgrade(lake, trail)
     now = stand(lake, kind, found, trail, clock.now())

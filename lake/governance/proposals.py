@@ -103,6 +103,11 @@ class Proposal(ABC):
         return Risk()
 
     @property
+    def void_because(self) -> str:
+        """Why it cannot be applied any more, whoever approves it; empty if that is not known without a look at rows."""
+        return ""
+
+    @property
     def state(self) -> str:
         """altered, proposed (or what the kind calls it), approved or applied."""
         if not self.intact:

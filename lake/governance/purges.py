@@ -1,6 +1,7 @@
 """Purges: plans that delete what applied retention plans kept, once their grace is over."""
 
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Final
 
 import pyarrow.compute as pc
@@ -8,7 +9,9 @@ import pyarrow.compute as pc
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.read import read
+from ranklake.lake.delta.tables import latest
 from ranklake.lake.governance.kept import Kept, KeptFile, kept
 from ranklake.lake.governance.retention_plans import PURGED, TABLE, head_row, stamped
 from ranklake.lake.plans import action_plan
@@ -81,13 +84,18 @@ def _why_not_begun(lake: "Lake", found: Kept) -> str:
     proof = prove(lake)
     if not proof.whole:
         return f"the audit trail is broken: {proof.why}"
-    rows = read(lake, contract(audit.TABLE), ["action", "subject", "ts"])
-    mine = pc.and_(pc.equal(rows["action"], BEGIN), pc.equal(rows["subject"], found.proposal.name))
-    times = rows.filter(mine)["ts"].to_pylist()
-    if not times:
+    handle = latest(lake, audit.TABLE)
+    dates = set() if handle is None else set(files(handle)["date"].to_pylist())
+    if any(when >= found.until for when in _begun(lake, found, [one for one in dates if one >= found.until.date()])):
+        return ""
+    if not _begun(lake, found):
         return "the audit trail does not say that it was begun"
-    return (
-        ""
-        if max(times) >= found.until
-        else f"it was begun in the grace, which lasts until {found.until:%Y-%m-%d %H:%M} UTC"
-    )
+    return f"it was begun in the grace, which lasts until {found.until:%Y-%m-%d %H:%M} UTC"
+
+
+def _begun(lake: "Lake", found: Kept, dates: Sequence[date] | None = None) -> list[datetime]:
+    """Return when the trail says that a purge was begun, on some dates or any."""
+    rows = read(lake, contract(audit.TABLE), ["action", "subject", "ts"], partitions=dates)
+    mine = pc.and_(pc.equal(rows["action"], BEGIN), pc.equal(rows["subject"], found.proposal.name))
+    times: list[datetime] = rows.filter(mine)["ts"].to_pylist()
+    return times

@@ -129,6 +129,11 @@ class RetentionPlan(Proposal):
         return super(RetentionPlan, self).state
 
     @property
+    def void_because(self) -> str:
+        """Which plan took of its rows."""
+        return f"{self.overtaken_by} took of the same dates since" if self.state == "overtaken" else ""
+
+    @property
     def holds(self) -> bool:
         """Whether what it took is gone: it was applied, and nobody cancelled it."""
         return self.plan is not None and self.cancelled is None

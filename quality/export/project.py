@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.delta.tables import latest
+from ranklake.lake.storage.scratch import scratch
 from ranklake.printable import printable
 from ranklake.quality.export.facts import table_facts
 from ranklake.quality.export.pages import make_local
@@ -108,13 +109,13 @@ def _may_be_replaced(out: Path) -> None:
 def _build(folder: Path, facts: list[dict[str, Any]], out: Path, limit_s: float = _LIMIT_S) -> int:
     """Let a process build the project, without configuration or credentials; return how many checks it refused."""
     environment = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TZ") if name in os.environ}
-    with tempfile.TemporaryDirectory(prefix="ranklake-export-") as home:
+    with scratch("export") as home:
         try:
             done = subprocess.run(
                 [sys.executable, "-I", "-B", "-m", "ranklake.quality.export.build", str(folder)],
                 input=json.dumps({"tables": facts}).encode(),
                 cwd=home,
-                env={**environment, "HOME": home, "TMPDIR": home, "GX_ANALYTICS_ENABLED": "false"},
+                env={**environment, "HOME": str(home), "TMPDIR": str(home), "GX_ANALYTICS_ENABLED": "false"},
                 capture_output=True,
                 timeout=limit_s,
                 check=False,

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event, Timer
@@ -18,6 +17,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
+from ranklake.lake.storage.scratch import scratch
 from ranklake.printable import printable
 
 START_S: Final = 180.0
@@ -71,7 +71,7 @@ class Isolated:
     def __init__(self, python: Sequence[str], limit_s: float, start_s: float = START_S) -> None:
         self._python, self._limit_s, self._start_s = tuple(python), limit_s, start_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch = contextlib.ExitStack()
         self._rows = b""
         self._has_rows = False
         self._refused = ""
@@ -141,8 +141,7 @@ class Isolated:
 
     def _spawned(self) -> "subprocess.Popen[bytes]":
         """Start it in a folder of its own. Raises `OSError`, as where no memory, process or space is left."""
-        self._scratch = tempfile.TemporaryDirectory(prefix="ranklake-suites-", ignore_cleanup_errors=True)
-        place = self._scratch.name
+        place = str(self._scratch.enter_context(scratch("suites")))
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         environment |= {"HOME": place, "TMPDIR": place, "GX_ANALYTICS_ENABLED": "false"}
         return subprocess.Popen(
@@ -211,9 +210,7 @@ class Isolated:
                 if pipe is not None:
                     with contextlib.suppress(OSError):  # what is still to be written has no reader
                         pipe.close()
-        if self._scratch is not None:
-            self._scratch.cleanup()
-            self._scratch = None
+        self._scratch.close()
 
 
 def _answer(found: Mapping[str, Any]) -> Answer:

@@ -101,7 +101,7 @@ def apply(
     lake = reach.lake
     found = ERASURES.find(lake, name)
     if found.subject_sha256 != subject.sha256:
-        mend = "give the values that it was planned with, all of them, or plan again"
+        mend = "give the values that it was planned with, all of them, and the same --column, or plan again"
         raise OtherSubjectError("these values are not those of this erasure", where=name, mend=mend)
 
     def check(erasure: Erasure) -> "WritePlan":

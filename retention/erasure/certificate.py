@@ -126,6 +126,7 @@ def certify(
         "search": {
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "files": len([one for one in every if not one.source.is_folder]),
+            "matched": subject.rule,
             "is_clean": not found.found and not keys,
             "found": [*map(_shown, found.found), *keys],
             "unsearched": [_shown(one) for one in found.unsearched],

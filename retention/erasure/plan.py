@@ -102,7 +102,7 @@ def make_plan(
     if spool is not None:
         recorded |= set(slot_files(spool, reach.spooled(found.files), member_check(lake, subject)))
     items = [
-        Item(SUBJECT, about=subject.said, content_sha256=subject.sha256),
+        Item(SUBJECT, about=_about(subject), content_sha256=subject.sha256),
         *planned(lake, found),
         *as_items(recorded),
         *_counted(lake, subject, found.files),
@@ -111,6 +111,10 @@ def make_plan(
     if len(items) == 1:
         raise NothingToEraseError
     return write_down(lake, items)
+
+
+def _about(subject: "Subject") -> str:
+    return f"{subject.said}: {subject.rule}" if subject.sought.short.columns else subject.said
 
 
 def planned(lake: "Lake", found: Found) -> list[Item]:

@@ -28,12 +28,17 @@ def redacted(value: Any, subject: "Subject") -> Any:  # noqa: ANN401 - plain JSO
         return [redacted(one, subject) for one in value]
     if not isinstance(value, dict):
         return value
-    gone = {name for side in _BOUNDS for name, bound in _dict(value.get(side)).items() if _holds(bound, subject)}
+    short = subject.sought.short
+    bounds = [(name, bound) for side in _BOUNDS for name, bound in _dict(value.get(side)).items()]
+    gone = {name for name, bound in bounds if _holds(bound, subject) or short.is_all_of(name, bound)}
     kept = {
         key: {name: bound for name, bound in one.items() if name not in gone} if key in _BOUNDS and gone else one
         for key, one in value.items()
     }
-    return {_text(key, subject): redacted(one, subject) for key, one in kept.items()}
+    return {
+        _text(key, subject): subject.pseudonym if short.is_all_of(key, one) else redacted(one, subject)
+        for key, one in kept.items()
+    }
 
 
 def _dict(value: object) -> Mapping[str, Any]:

@@ -1,21 +1,21 @@
 """Whose data are to be erased: the values that name a person, or a run."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.errors import RanklakeError
+from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.governance.statements import lake_identity
 from ranklake.lake.ingest.ingestion_index import ERASED
 from ranklake.lake.subjects.whose import RunSubject, folded
 from ranklake.retention.traces.marks import rows_holding
 from ranklake.retention.traces.needles import Needles, needles
 from ranklake.retention.traces.sealed import opened_by_others
-from ranklake.retention.traces.words import NAMES, WORDS
+from ranklake.retention.traces.words import LEAST, NAMES, WORDS
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 _COST: Final = 2**14
 """Of scrypt: some 30 ms a try."""
+
+
+class ColumnError(RanklakeError):
+    """A column in which no value tells of a person."""
 
 
 class OtherSubjectError(RanklakeError):
@@ -65,6 +69,18 @@ class Subject:
         """Whether it is a person or a run."""
         return "person" if self.run is None else "run"
 
+    @property
+    def rule(self) -> str:
+        """What of a file counts as the subject's, in words."""
+        if self.run is not None:
+            return "the name of the run, where no longer name has it as its part, in any bytes"
+        words = f"values of {LEAST} characters and more, as words, in any bytes"
+        if not self.sought.short.columns:
+            return words
+        columns = ", ".join(sorted(self.sought.short.columns))
+        short = f"shorter values, as all that a column {columns} holds, or in JSON a key of that name, and nowhere else"
+        return f"{words}; {short}" if self.sought.texts else short
+
     def marks(self, rows: pa.Table) -> pa.Array:
         """Return true where a row is the subject's: it holds a value anywhere; of a run, it is the run's."""
         if self.run is not None and "run" in rows.column_names:
@@ -72,24 +88,42 @@ class Subject:
         return rows_holding(rows, self.sought)
 
 
-def subject_of(lake: "Lake", values: Iterable[str], run: str | None = None) -> Subject:
+def subject_of(lake: "Lake", values: Iterable[str], run: str | None = None, columns: Collection[str] = ()) -> Subject:
     """Return the subject that values name in a lake, or a run; see `subject_under`.
 
-    It is looked for in what keys of other people sealed, too.
+    It is looked for in what keys of other people sealed, too. Raises `ColumnError` where a column cannot be meant.
     """
-    made = subject_under(lake_identity(lake), values, run)
+    refuse_columns(lake, columns)
+    made = subject_under(lake_identity(lake), values, run, columns)
     opened = opened_by_others(lake, made.keyed)
     return made if opened is None else replace(made, sought=replace(made.sought, opened=opened))
 
 
-def subject_under(identity: str, values: Iterable[str], run: str | None = None) -> Subject:
+def refuse_columns(lake: "Lake", columns: Iterable[str]) -> None:
+    """Raise `ColumnError` where a column tells of nobody in some table that has it, or in none."""
+    of: dict[str, set[str]] = {}
+    for contract in lake.contracts().values():
+        for one in contract.columns:
+            of.setdefault(one.name, set()).add(one.class_ if one.type == "string" else one.type)
+    about = sorted(name for name, classes in of.items() if classes <= {"personal", "pseudonymous"})
+    for name in columns:
+        if name not in about:
+            what = f"no column {name!r} tells of people in every table that has it"
+            raise ColumnError(what, where="--column", mend=did_you_mean(name, about))
+
+
+def subject_under(
+    identity: str, values: Iterable[str], run: str | None = None, columns: Collection[str] = ()
+) -> Subject:
     """Return the subject that values name, or a run, under a lake's identity.
 
-    Raises `ranklake.retention.traces.needles.NeedleError` where they would be found everywhere.
+    Values that are too short to be words count where they are all that `columns` hold, and are part of the digest
+    together with those. Raises `ranklake.retention.traces.needles.NeedleError` where they would be found everywhere.
     """
     given = [run] if run is not None else list(values)
-    sought = needles(given, within=NAMES if run is not None else WORDS)
+    sought = needles(given, within=NAMES if run is not None else WORDS, columns=() if run is not None else columns)
     said = sorted({folded(value) for value in given if value.strip()})
-    text = "\n".join(["person" if run is None else "run", *said])
+    where = [f"\0in {name}" for name in sorted(sought.short.columns)]
+    text = "\n".join(["person" if run is None else "run", *said, *where])
     digest = hashlib.scrypt(text.encode(), salt=identity.encode(), n=_COST, r=8, p=1, dklen=32)
     return Subject(digest.hex(), sought, run, () if run is not None else tuple(said))

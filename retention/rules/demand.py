@@ -1,6 +1,6 @@
 """A demand: what the places of some tables must be: encrypted, by which keys, in which regions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
@@ -63,3 +63,12 @@ class Demand:
             any(fnmatchcase(text, pattern) for text in facts[key] for pattern in patterns)
             for key, patterns in self.where.items()
         )
+
+
+def is_one_of(key: str, wanted: Sequence[str]) -> bool | None:
+    """Say whether a key is one of some: by the same name, or an ARN whose key id it is; None where an alias stands."""
+    for one in wanted:
+        short, long = sorted((key, one), key=len)
+        if key == one or (":" not in short and "/" not in short and long.endswith(f":key/{short}")):
+            return True
+    return None if any("alias/" in one for one in (key, *wanted)) else False

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
 from ranklake.errors import did_you_mean
+from ranklake.retention.rules.demand import is_one_of
 from ranklake.retention.rules.findings import Finding
 from ranklake.retention.rules.model import ALL_KINDS, Place
 
@@ -16,7 +18,10 @@ _NOUNS: Final = {"class": "no contract uses the retention class", "table": "ther
 
 
 def demands(look: "Look") -> Iterator[Finding]:
-    """Yield unknown names, and demands for which nobody answers, that ask nothing, are of no table, or there twice."""
+    """Yield unknown names, and demands for which nobody answers, that ask nothing, are of no table, or there twice.
+
+    Likewise two that no place can meet at once.
+    """
     contracts = look.contracts.values()
     known = {
         "class": {one.retention for one in contracts},
@@ -47,3 +52,20 @@ def demands(look: "Look") -> Iterator[Finding]:
             what = f"{one.name!r} stands in {first[one.name]}, too"
             yield Finding("RP012", one.at, what, "give one another name")
         first.setdefault(one.name, one.at)
+    yield from _contradictions(look)
+
+
+def _contradictions(look: "Look") -> Iterator[Finding]:
+    """Yield pairs of demands that have a table in common, and no region or no key: no place of it meets both."""
+    for one, other in combinations(look.sources.demands, 2):
+        both = [
+            table for table, contract in look.contracts.items() if one.is_about(contract) and other.is_about(contract)
+        ]
+        apart = []
+        if one.regions and other.regions and not set(one.regions) & set(other.regions):
+            apart.append("regions")
+        if one.keys and other.keys and all(is_one_of(key, other.keys) is False for key in one.keys):
+            apart.append("keys")
+        if both and apart:
+            what = f"{other.name!r} wants other {' and '.join(apart)} for {both[0]} than {one.name!r} in {one.at}"
+            yield Finding("RP029", other.at, what, "agree on one, or take the table out of one of them")

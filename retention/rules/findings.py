@@ -37,6 +37,7 @@ WARNINGS: Final[Mapping[str, str]] = {
     "RP021": "a rule keeps longer than what it goes by is known",
     "RP023": "a period of more than a hundred years",
     "RP027": "values are masked after they were archived",
+    "RP029": "no place can meet two demands at once",
 }
 """Policies with these are used; somebody should look."""
 

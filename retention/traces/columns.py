@@ -49,6 +49,9 @@ def _columns(stored: pq.ParquetFile, sought: "Needles") -> Iterator[Found]:
     for batch in stored.iter_batches(_ROWS, row_groups=small, columns=texts) if texts else ():
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             rows, known = _rows_with(column, sought)
+            if name in sought.short.columns:
+                rows += int(pc.sum(sought.short.rows(name, column)).as_py() or 0)
+                known += any(sought.short.is_all_of(name, text) for text in _known_words(column))
             counts[name] += rows
             words[name] += known
     yield from (Hit(f"column {name}", count) for name, count in counts.items() if count)
@@ -109,6 +112,11 @@ def holding(column: pa.Array, sought: "Needles") -> pa.Array:
     if not sought.count(b"\0".join(filter(None, rest))):
         return found
     return pc.or_(found, pa.array([value is not None and sought.count(value) > 0 for value in rest]))
+
+
+def _known_words(column: pa.Array) -> list[object]:
+    words: list[object] = column.dictionary.to_pylist() if pa.types.is_dictionary(column.type) else []
+    return words
 
 
 def _parts(column: pa.Array) -> list[pa.Array]:

@@ -17,7 +17,9 @@ def rows_holding(rows: pa.Table, sought: "Needles") -> pa.Array:
     found = pa.repeat(pa.scalar(value=False), rows.num_rows)
     for name in rows.column_names:
         if has_text(rows.schema.field(name).type) and rows.num_rows:
-            found = pc.or_(found, pa.concat_arrays([_marks(chunk, sought) for chunk in rows[name].chunks]))
+            chunks = rows[name].chunks
+            found = pc.or_(found, pa.concat_arrays([_marks(chunk, sought) for chunk in chunks]))
+            found = pc.or_(found, pa.concat_arrays([sought.short.rows(name, chunk) for chunk in chunks]))
     return found
 
 

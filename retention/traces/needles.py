@@ -14,6 +14,7 @@ from urllib.parse import quote, quote_plus
 from ranklake.errors import RanklakeError
 from ranklake.lake.subjects.keys import SEALED
 from ranklake.retention.traces.escapes import Wanted, resolved, unbroken, wanted
+from ranklake.retention.traces.short import NO_SHORT, Short
 from ranklake.retention.traces.words import LEAST, WORDS, edged, in_text
 
 SHORTEST: Final = 4
@@ -53,6 +54,8 @@ class Needles:
     opened
         What gives in clear a text that is sealed under a key of a person, or None; a value may be in there. None where
         no keys are at hand.
+    short
+        Values that are too short to be looked for as words, and where they count: as all that a column holds.
     """
 
     texts: tuple[str, ...]
@@ -62,12 +65,14 @@ class Needles:
     text: re.Pattern[str]
     edges: Mapping[bytes, re.Pattern[bytes]] = field(default_factory=dict)
     opened: Callable[[str], str | None] | None = None
+    short: Short = NO_SHORT
 
     @cached_property
     def longest(self) -> int:
         """Bytes that a spelling takes at most, escapes and lines that break it among them."""
-        spelt = max(_PER_LETTER * max(map(len, self.plain)), max(map(len, self.folded + self.exact)) + _BREAKS)
-        return spelt if self.opened is None else max(spelt, _SEALED_BYTES)
+        plain, coded = max(map(len, self.plain), default=0), max(map(len, self.folded + self.exact), default=0)
+        sealed = 0 if self.opened is None else _SEALED_BYTES
+        return max(_PER_LETTER * plain, coded + _BREAKS, self.short.longest, sealed)
 
     @cached_property
     def _digits(self) -> Wanted:
@@ -78,7 +83,7 @@ class Needles:
 
         What is sealed in them counts, too, as far as it can be opened.
         """
-        return self._spelt_in(raw) + self._sealed_in(raw)
+        return self._spelt_in(raw) + self._sealed_in(raw) + self.short.count(raw)
 
     def _sealed_in(self, raw: bytes) -> int:
         if self.opened is None or _SEALED_MARK not in raw:
@@ -87,6 +92,8 @@ class Needles:
         return sum(self._spelt_in(text.encode("utf-8", "surrogatepass")) for text in clear if text is not None)
 
     def _spelt_in(self, raw: bytes) -> int:
+        if not self.folded:
+            return 0
         lower, whole = raw.lower(), unbroken(raw)
         told = [self._times(lower, one) for one in self.folded] + [whole.count(one) for one in self.exact]
         near = resolved(lower, self._digits, self.longest)
@@ -98,16 +105,16 @@ class Needles:
 
     def replaced(self, text: str, by: str) -> str:
         """Return a text with something in the place of each value, as far as it is spelt out."""
-        return self.text.sub(lambda _: by, text)
+        return self.short.replaced(self.text.sub(lambda _: by, text), by)
 
     def masked(self, name: str) -> str:
         """Return a name that can be shown: values in it are left out, in one pass over it, wherever they stand."""
         spelt = [f"(?i:{re.escape(one)})" for one in sorted(self.texts, key=len, reverse=True)]
         coded = [re.escape(one.decode()) for one in sorted(self.exact, key=len, reverse=True)]
-        return re.sub("|".join((*spelt, *coded)), _MASK, name)
+        return re.sub("|".join((*spelt, *coded)), _MASK, name) if spelt else name
 
 
-def needles(values: Iterable[str], within: str = "") -> Needles:
+def needles(values: Iterable[str], within: str = "", columns: Iterable[str] = ()) -> Needles:
     """Return the spellings of some values.
 
     Parameters
@@ -116,20 +123,29 @@ def needles(values: Iterable[str], within: str = "") -> Needles:
         Characters of words, such as `ranklake.retention.traces.words.WORDS`: a value that one of them stands beside is
         part of a longer word, and does not count. By default it counts wherever it stands.
 
+    columns
+        Of tables: where a shorter value counts that is all they hold; else it is refused.
+
     Raises `NeedleError` if there are none, or one is too short, or no text.
     """
     given = [value.strip() for value in values if value.strip()]
     if not given:
         raise NeedleError("no value to look for", mend="give values as arguments, or one a line on standard input: -")
     least = LEAST if within == WORDS else SHORTEST
-    if any(len(value) < least for value in given):
+    few = [value for value in given if len(value) < least]
+    short = Short.of(few, columns) if few else NO_SHORT
+    if few and not short.columns:
         mend = f"give at least {least} characters, such as the whole address"
         if within == WORDS:
-            mend += "; of a shorter account erase the runs, each with 'ranklake erase plan --run RUN'"
+            mend += (
+                "; of a shorter account name the columns that hold just that, with --column user; or erase the runs, "
+            )
+            mend += "each with 'ranklake erase plan --run RUN'"
             mend += """: ranklake sql "SELECT run FROM runs WHERE \\"user\\" = 'ACCOUNT'" lists them"""
         raise NeedleError("a value is so short that it would be found everywhere", mend=mend)
     if any("\ud800" <= one <= "\udfff" for value in given for one in value):
         raise NeedleError("a value is no text in UTF-8", mend="write it in UTF-8")
+    given = [value for value in given if len(value) >= least]
     forms = [normalize(form, value) for value in given for form in ("NFC", "NFD")]
     spelt = dict.fromkeys(one for value in forms for one in _spelt(value))
     cases = [spelling for one in spelt for spelling in (one, one.lower(), one.upper())]
@@ -145,7 +161,7 @@ def needles(values: Iterable[str], within: str = "") -> Needles:
     exact = tuple(one for one in coded if not within or len(one) >= LEAST)
     edges = {one: edged(one, coding, within) for one, coding in folded.items()} if within else {}
     pattern = in_text(tuple(texts), exact, within)
-    return Needles(tuple(texts), (*folded, *hexed), exact, tuple(plain), pattern, edges)
+    return Needles(tuple(texts), (*folded, *hexed), exact, tuple(plain), pattern, edges, short=short)
 
 
 def _coded(text: str, coding: str) -> Iterator[bytes]:

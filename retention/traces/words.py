@@ -26,7 +26,7 @@ def in_text(texts: Sequence[str], exact: Sequence[bytes], within: str) -> re.Pat
     ordered = sorted(texts, key=len, reverse=True)
     spelt = [f"{_before(one[0], within)}{re.escape(one)}{_behind(one[-1], within)}" for one in ordered]
     coded = [re.escape(one.decode()) for one in sorted(exact, key=len, reverse=True)]
-    return re.compile("|".join((f"(?i:{'|'.join(spelt)})", *coded)))
+    return re.compile("|".join((f"(?i:{'|'.join(spelt)})", *coded)) if spelt else "(?!)")
 
 
 def _before(first: str, within: str) -> str:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 from archiving import policies_in
 from governed import Site, any_rows
+from keyed import section
 from retaining import APPROVER, CONTRACTS, TODAY
 from segments import step_rows
 
@@ -30,6 +32,8 @@ from ranklake.lake.ask.ask import ask
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.governance.kept import kept
 from ranklake.lake.spool.spool import Spool
+from ranklake.lake.subjects.state import key_state
+from ranklake.lake.subjects.store import KeyStore
 from ranklake.retention.apply import apply, approve
 from ranklake.retention.archive import rehydration
 from ranklake.retention.erasure.apply import approve as approve_erasure
@@ -41,7 +45,7 @@ from ranklake.retention.plan import make_plan
 from ranklake.retention.removals import unaccounted
 from ranklake.retention.traces.search import search
 
-STEPS = ("apply", "cancel", "purge", "archive", "rehydrate", "erase")
+STEPS = ("apply", "cancel", "purge", "archive", "rehydrate", "erase", "forget")
 GRACE_DAYS = 7
 COLD_AGES = range(12, 30)
 """Ages in days at which rows move to the archive, and do not go for good by the policies that come with ranklake."""
@@ -58,6 +62,7 @@ class Campaign:
 
     def __init__(self, folder: Path, kills: int, seed: int) -> None:
         self.site = Site(folder)
+        self.site.lake = self.site.lake.configured(subjects=section(folder, copies=1))
         self.folder, self.kills, self.chance = folder, kills, random.Random(seed)
         self.policies = policies_in(folder, *RULES)
         shutil.copytree(folder / "policies", folder / "keeping")
@@ -70,11 +75,11 @@ class Campaign:
         self.taken: list[set[str]] = []
 
     def bring(self, table: str, age: int, run: str, messages: list[str] | None = None) -> None:
-        """Ingest rows of a date."""
+        """Ingest rows of a date; `messages` are of logs, of runs their users."""
         self.rounds += 1
         start = datetime(TODAY.year, TODAY.month, TODAY.day, tzinfo=UTC) - timedelta(days=age)
         own = {"run": run, "incarnation": 1000 + self.rounds, "start": start}
-        rows = step_rows(ROWS, **own) if messages is None else _lines(messages, own)
+        rows = step_rows(ROWS, **own) if table == "steps" else _texts(table, messages or [], own)
         self.site.bring(rows, table, run=run, incarnation=1000 + self.rounds)
 
     def run(self) -> None:
@@ -153,6 +158,27 @@ class Campaign:
         assert sum(one.rows for one in archives(self.site.lake)) == before - 1
         assert search(self.site.lake, self._spool(), [self.person]).found == ()
 
+    def forget(self) -> None:
+        """Forget the key of a person; of the other ones each value is as it was, and no row goes."""
+        person, *others = (f"user{self.rounds}{name}@example.org" for name in ("", "-stays", "-too"))
+        for who in ([person] * ROWS, others):
+            self.bring("runs", 5, "sealed", who)
+        before = self._users()
+        made = make_erasure(Reach(self.site.lake, self._spool()), subject_of(self.site.lake, [person]))
+        approve_erasure(self.site.lake, made.name, APPROVER)
+        self._to_the_end("forget", f"{made.name} {person}")
+        before[None] += before.pop(person)
+        assert self._users() == before
+        store = KeyStore(self.site.lake)
+        assert (store.find(person), store.left([person])) == (None, [])
+        assert key_state(self.site.lake).is_sound
+        assert search(self.site.lake, self._spool(), [person]).found == ()
+
+    def _users(self) -> Counter[str | None]:
+        """Count rows by user, as far as a key is there."""
+        rows = ask(self.site.lake, 'SELECT unsealed("user") AS who FROM runs').rows.to_pylist()
+        return Counter(row["who"] for row in rows)
+
     def _planned(self) -> str:
         made = make_plan(self.site.lake, CONTRACTS, self.policies, TODAY)
         assert made is not None
@@ -196,8 +222,10 @@ class Campaign:
         assert [why for one in examine(lake, archives(lake)) for why in one.faults] == []
 
 
-def _lines(messages: list[str], own: dict[str, Any]) -> pa.Table:
-    return any_rows("logs", len(messages), message=messages, **own)
+def _texts(table: str, texts: list[str], own: dict[str, Any]) -> pa.Table:
+    """Return rows of logs with messages, or of runs with users."""
+    name = {"logs": "message", "runs": "user"}[table]
+    return any_rows(table, len(texts), **{name: texts}, **own)
 
 
 def main() -> None:

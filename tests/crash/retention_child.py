@@ -7,6 +7,8 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from keyed import section
+
 from ranklake.lake.archives.rehydrated import remove_expired
 from ranklake.lake.audit import clock
 from ranklake.lake.contracts.load import load_contracts
@@ -28,7 +30,8 @@ OPERATOR = "Otto Operator"
 
 def step(lake_uri: str, spool_uri: str, place: str, kind: str, name: str) -> None:
     """Carry out one step, as the commands do."""
-    lake, spool = Lake.open(lake_uri), Spool(spool_uri)
+    subjects = section(Path(place).parent, copies=1)
+    lake, spool = Lake.open(lake_uri).configured(subjects=subjects), Spool(spool_uri)
     contracts = load_contracts()
     policies = load_policies(contracts, Path(place))
     if kind in {"apply", "archive"}:

@@ -1,13 +1,16 @@
 """Scratch: folders that go with their process, however it ends, or with the next one."""
 
+import os
 import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from ranklake.lake.storage.scratch import PREFIX, scratch, sweep
 from ranklake.quality.keys import Hashes
@@ -32,6 +35,46 @@ def test_what_a_killed_process_left_goes_with_the_next(tmp_path):
     assert (left / "x").exists()
     assert sweep(tmp_path) == [left]
     assert [path for path in tmp_path.iterdir() if path.name.startswith(PREFIX)] == []
+
+
+KILLED = {
+    "suites": """
+from ranklake.quality.suites.isolated import Isolated
+one = Isolated((), 60.0)
+print(one.suites(), flush=True)
+""",
+    "export": """
+import subprocess
+from pathlib import Path
+from ranklake.quality.export import project
+genuine = subprocess.run
+def begun(*words, **more):
+    print("begun", flush=True)
+    return genuine(["sleep", "600"], cwd=more["cwd"])
+subprocess.run = begun
+project._build(Path("."), [], Path("."))
+""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KILLED)
+def test_folders_of_great_expectations_go_with_the_next(tmp_path, kind):
+    """SIGKILL while it judges, or builds a project: whoever makes such a folder next removes the one that was left."""
+    words = [sys.executable, "-c", f"{KILLED[kind]}\nimport time; time.sleep(600)"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+    assert child.stdout.readline()
+    (left,) = (path for path in tmp_path.glob(f"{PREFIX}{kind}-*") if path.is_dir())
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    with suppress(ProcessLookupError):  # what it ran beside
+        os.killpg(child.pid, signal.SIGKILL)
+    assert left.exists()
+    with scratch("keys", tmp_path):
+        assert not left.exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_keys_that_do_not_fit_into_memory_are_scratch(tmp_path, monkeypatch):

@@ -215,11 +215,12 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
 
 def test_a_process_that_cannot_be_started_is_an_answer(monkeypatch, tmp_path):
     """No room for a scratch folder errors the question, not the check."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    (tmp_path / "full").write_text("no folder")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "full"))
     with Isolated((), 5.0) as one:
         found = one.judge(NOT_NULL, {"column": "x"}, classified=False)
     assert (found.success, found.ended) == (None, True)
-    assert "could not be started (FileNotFoundError)" in found.error
+    assert "could not be started (FileExistsError)" in found.error
 
 
 def checked(site, folder, limit_s=60.0, rows=500_000):

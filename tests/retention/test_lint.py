@@ -110,6 +110,10 @@ MISTAKES = [  # code, line, file, and what is said
     ("RP005", 7, demanding("{where: {table: lgos}, encrypted: true, reason: w}"), "did you mean 'logs'?"),
     ("RP028", 7, demanding("{where: {table: logs}, reason: w}"), "asks nothing"),
     ("RP028", 7, demanding("{where: {class: raw, table: runs}, encrypted: true, reason: w}"), "no table"),
+    ("RP029", 7, demanding("{where: {table: runs}, regions: [a], reason: w}, b: {where: {}, regions: [b], reason: w}"),
+     "'b' wants other regions for runs than 'a'"),
+    ("RP029", 7, demanding("{where: {}, keys: [k], reason: w}, b: {where: {table: 'ru?s'}, keys: [l, m], reason: w}"),
+     "'b' wants other keys for runs than 'a'"),
     # what rules say of each other
     ("RP010", 6, own("a: {where: {table: logs}, minimum_days: 9, maximum_days: 8, reason: why}"), "raise maximum_days"),
     ("RP010", 6, own("a: {where: {table: logs}, minimum_days: 9, delete_after_days: 8, reason: why}"), "raise delete_"),

@@ -416,3 +416,8 @@ def test_a_plan_whose_rows_went_by_another_is_overtaken(site, capsys):
     assert f"{new.name} took of the same dates since" in capsys.readouterr().out
     with pytest.raises(VoidProposalError):
         carry_out(site, old.name)
+    rows = site.rows("audit")
+    assert run(["retain", "approve", old.name, "--by", "Anton", "--lake", site.lake.uri]) != 0
+    said = capsys.readouterr().err
+    assert f"{old.name}: {new.name} took of the same dates since; plan again with 'ranklake retain plan" in said
+    assert site.rows("audit") == rows

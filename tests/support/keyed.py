@@ -41,10 +41,10 @@ def users(site, *who, first=1):
     return paths
 
 
-def erased(site, *values, run_name=None):
+def erased(site, *values, run_name=None, columns=(), folders=()):
     """Have a person erased by two people; return what was done."""
-    reach = Reach(site.lake, Spool(str(site.spool)))
-    subject = subject_of(site.lake, values, run_name)
+    reach = Reach(site.lake, Spool(str(site.spool)), tuple(folders))
+    subject = subject_of(site.lake, values, run_name, columns)
     made = make_plan(reach, subject)
     propose(site.lake, made, "Petra")
     approve(site.lake, made.name, "Anna")

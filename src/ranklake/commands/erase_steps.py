@@ -1,6 +1,7 @@
 """``ranklake erase plan | approve | apply | list``: a person's data, or a run's, by proposal and approval."""
 
 import sys
+from collections.abc import Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,13 @@ from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mo
 from ranklake.context import Context
 from ranklake.lake.governance.erasures import ERASURES, FILES, NAMES, RAW, ROWS, STAYS, Erasure, register
 from ranklake.lake.governance.identities import APPLY, PROPOSE
-from ranklake.lake.governance.statements import lake_identity
+from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.approvals import ApprovalsSection
 from ranklake.retention.erasure.apply import apply as apply_erasure
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.plan import make_plan, propose
 from ranklake.retention.erasure.reach import Reach
-from ranklake.retention.erasure.subject import Subject, subject_under
+from ranklake.retention.erasure.subject import Subject, subject_of, subject_under
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.table import TextColumn, numbers, table_lines
@@ -33,8 +34,10 @@ _SAID = {ROWS: "rows", NAMES: "names in rows", RAW: "raw bytes", FILES: "files",
 class Whom:
     """Whom a command is about, and the folders that it looks into beside the lake and the spool."""
 
-    def __init__(self, values: tuple[str, ...], run: str | None, folders: tuple[Path, ...]) -> None:
-        self._values, self._run, self._folders = values, run, folders
+    def __init__(
+        self, values: tuple[str, ...], run: str | None, folders: tuple[Path, ...], columns: tuple[str, ...]
+    ) -> None:
+        self._values, self._run, self._folders, self._columns = values, run, folders, columns
 
     @property
     def is_said(self) -> bool:
@@ -43,10 +46,16 @@ class Whom:
 
     def subject(self, identity: str) -> Subject:
         """Return whom it is about, under a lake's identity: a run, or values, from standard input where they are -."""
+        return subject_under(identity, self._given(), self._run, self._columns)
+
+    def subject_in(self, lake: Lake) -> Subject:
+        """Return whom it is about in a lake, with what opens the words of others there."""
+        return subject_of(lake, self._given(), self._run, self._columns)
+
+    def _given(self) -> Sequence[str]:
         if self._run is not None and self._values:
             raise click.UsageError("--run names a run, and VALUEs a person: give one of them")
-        given = sys.stdin.read().splitlines() if self._values == ("-",) else self._values
-        return subject_under(identity, given, self._run)
+        return sys.stdin.read().splitlines() if self._values == ("-",) else self._values
 
     def reach(self, context: Context) -> Reach:
         """Return what the command reaches."""
@@ -67,15 +76,23 @@ def whom_options(command: Command) -> Command:
         type=click.Path(path_type=Path, exists=True),
         help="Reach into this folder, too: Prefect's home, local spools. The configured report is. May be given often.",
     )
+    @click.option(
+        "--column",
+        "columns",
+        metavar="NAME",
+        multiple=True,
+        help="Column, such as user, in which a VALUE of less than 6 characters may be all. May be given often.",
+    )
     @wraps(command)
     def run(
         *args: Any,  # noqa: ANN401 - the command's own
         values: tuple[str, ...],
         run_name: str | None,
         folders: tuple[Path, ...],
+        columns: tuple[str, ...],
         **options: Any,  # noqa: ANN401 - likewise
     ) -> Any:  # noqa: ANN401 - likewise
-        return command(*args, whom=Whom(values, run_name, folders), **options)
+        return command(*args, whom=Whom(values, run_name, folders, columns), **options)
 
     return run  # type: ignore[return-value]
 
@@ -98,13 +115,13 @@ def plan(
 ) -> None:
     """Propose to erase a person, named by VALUEs such as an account and an address, or a run.
 
-    A value counts as a word: ada.lovelace is not found in nada.lovelace2. With - values are read from standard input,
-    one a line. Says where they are, and writes the proposal down without them. Where a legal hold is about any of it,
-    nothing is proposed.
+    A value counts as a word: ada.lovelace is not found in nada.lovelace2. One of less than 6 characters counts only
+    where it is all that a --column holds. With - values are read from standard input, one a line. Says where they are,
+    and writes the proposal down without them. Where a legal hold is about any of it, nothing is proposed.
     """
     reach = whom.reach(context)
     lake = reach.lake
-    subject = whom.subject(lake_identity(lake))
+    subject = whom.subject_in(lake)
     with progress_bar("search") as progress:
         made = make_plan(reach, subject, progress=progress)
     if told.text_only:
@@ -154,8 +171,8 @@ def apply(
 ) -> int:
     """Erase exactly what an approved erasure names, search everything anew, and write a certificate.
 
-    Takes the same VALUEs and --also as the proposal. If it is interrupted, run it again: it goes on, and writes another
-    certificate. Exits 1 if anything is left.
+    Takes the same VALUEs, --column and --also as the proposal. If it is interrupted, run it again: it goes on, and
+    writes another certificate. Exits 1 if anything is left.
     """
     reach = whom.reach(context)
     lake = reach.lake
@@ -163,7 +180,7 @@ def apply(
         told.print_statement(lake, ERASURES, name, APPLY, by)
         return 0
     actor = told.who(lake, f"ranklake erase apply {name}", by)
-    subject = whom.subject(lake_identity(lake))
+    subject = whom.subject_in(lake)
     with progress_bar("search") as progress:
         done = apply_erasure(
             reach,

@@ -280,7 +280,7 @@ def _overtaken(one: RetentionPlan) -> str:
     """Say why a plan cannot be applied any more; empty if it can, or was."""
     if one.state != "overtaken":
         return ""
-    return f"; {one.overtaken_by} took of the same dates since, so it is void: ranklake retain plan"
+    return f"; {one.void_because}, so it is void: ranklake retain plan"
 
 
 def _sums(one: RetentionPlan) -> str:

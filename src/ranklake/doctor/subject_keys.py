@@ -5,7 +5,7 @@ from typing import Final
 
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
-from ranklake.doctor.finding import Finding, failed, ok
+from ranklake.doctor.finding import Finding, failed, not_known, ok
 from ranklake.doctor.finding import skipped as nothing
 from ranklake.lake.subjects.known import known_columns
 from ranklake.lake.subjects.state import LOST, key_state
@@ -33,5 +33,7 @@ def subject_keys(patient: Patient) -> Iterator[Finding]:
     for column, rows in state.lost:
         yield failed(f"{column}: {counted(rows, 'row')} under keys that are lost", LOST)
     if state.is_sound:
-        left = f"; 'ranklake erase keys' looks for lost ones in {', '.join(state.unread)}" if state.unread else ""
-        yield ok(f"{counted(state.keys, 'key')} of subjects, {state.forgotten:,} forgotten{left}")
+        yield ok(f"{counted(state.keys, 'key')} of subjects, {state.forgotten:,} forgotten")
+    if state.unread:
+        what = f"keys of {', '.join(state.unread)} that are lost, as there are more than {MOST_ROWS:,} rows"
+        yield not_known(what, "'ranklake erase keys' reads them all")
