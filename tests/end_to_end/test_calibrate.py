@@ -1,6 +1,7 @@
 """Calibration: a real experiment comes out true, and telemetry that lies does not."""
 
 import json
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,8 +11,10 @@ from governed import Site
 from segments import step_rows
 
 from ranklake.calibration.compare import compare
+from ranklake.calibration.short import FEWEST_STEPS
 from ranklake.calibration.truth import Step, Truth
-from ranklake.calibration.work import TOKENS
+from ranklake.calibration.work import FORWARD_S, SLOW_S, TOKENS, Noise
+from ranklake.lake.rollups.thresholds import MIN_SLOWER_RATIO, WARMUP_STEPS
 from ranklake.lake.spool.spool import Spool
 
 
@@ -25,6 +28,32 @@ def test_an_experiment_comes_out_true(tmp_path):
     assert [one for one in told["comparisons"] if not one["passed"]] == []
     assert (told["passed"], len(told["comparisons"])) == (True, 14)
     assert all(one["error"] == 0 for one in told["comparisons"] if one["tolerance"] == 0)
+
+
+@pytest.mark.parametrize("noise_s", [0.0, 0.002, 0.02, 0.1])
+def test_the_slow_rank_is_slow_on_a_busy_machine(noise_s):
+    """What others take from the ranks makes the fault larger: nine steps in ten must be slower for a verdict."""
+    slower = steps = 0
+    for seed in range(20):
+        rng, noise = random.Random(seed), Noise()
+        for step in range(FEWEST_STEPS):
+            planned = FORWARD_S + noise.slow_s
+            slow, other = planned + rng.expovariate(1) * noise_s, FORWARD_S + rng.expovariate(1) * noise_s
+            noise.add(planned, [slow])
+            if step >= WARMUP_STEPS:
+                steps += 1
+                slower += slow > other
+    assert slower / steps > MIN_SLOWER_RATIO + 0.05
+
+
+def test_the_fault_stays_within_bounds():
+    """A pause of a minute, or of a suspended machine, does not make each step that long."""
+    noise = Noise()
+    assert noise.slow_s == SLOW_S
+    noise.add(0.01, [0.005])
+    assert noise.slow_s == SLOW_S
+    noise.add(0.01, [60.0, 1.0])
+    assert noise.slow_s == 1.0
 
 
 @pytest.fixture

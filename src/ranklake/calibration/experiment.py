@@ -21,9 +21,9 @@ from ranklake.calibration.work import (
     REDUCED_BYTES,
     SAMPLES,
     SIDE,
-    SLOW_S,
     TOKENS,
     WRITTEN_BYTES,
+    Noise,
 )
 
 
@@ -40,7 +40,7 @@ def record(options: argparse.Namespace) -> None:
     run.collectives()
     silent = range(options.silent_from, options.silent_to) if rank == options.silent_rank else range(0)
     truth: dict[str, object] = {"rank": rank, "flops": FLOPS}
-    steps = []
+    steps, noise = [], Noise()
     for step in range(options.steps):
         if step in silent:  # the work is done, and nothing is recorded
             distributed.all_reduce(reduced)
@@ -50,13 +50,18 @@ def record(options: argparse.Namespace) -> None:
             with run.phase("data"):
                 data = _slept(DATA_S)
             with run.phase("forward"):
-                forward = _slept(FORWARD_S + (SLOW_S if rank == options.slow_rank else 0.0))
+                planned = FORWARD_S + (noise.slow_s if rank == options.slow_rank else 0.0)
+                forward = _slept(planned)
             for _ in range(PRODUCTS):
                 left @ right
+            alone = time.perf_counter_ns() - begun
             distributed.all_reduce(reduced)
+            together = time.perf_counter_ns()
             with run.phase("write", size_bytes=WRITTEN_BYTES):
                 place.write_bytes(written)
             run.log({"calibration/square": float(step * step)})
+            after = time.perf_counter_ns() - together
+            noise.add(DATA_S + planned, (alone / 1e9, after / 1e9))
             steps.append([step, wall_ns, time.perf_counter_ns() - begun, data, forward])
     with run.count_flops():
         for _ in range(PRODUCTS):
