@@ -71,7 +71,7 @@ class RanklakeTracker(GeneralTracker):  # type: ignore[misc]  # typed as Any whe
         """Record hyperparameters, if the run did not begin with them."""
         if self._begun_with is None:
             with self._follower.safely():
-                self._follower.run.event("config", config=values)
+                self._follower.configure(values)
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **_: object) -> None:
         """Record metrics."""

@@ -52,6 +52,8 @@ def autolog(run: "Run | str | None" = None, **settings: Any) -> "Run":
     if follower.is_on:
         with follower.safely():
             found.collectives()
+            if found.recording is not None and follower.given is None:
+                found.recording.await_config()  # those of a framework come when it begins to train
         for name in _HOOKS:
             if name in sys.modules:
                 _hook(name, follower)

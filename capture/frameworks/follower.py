@@ -136,13 +136,20 @@ class Follower:
         """Have hyperparameters be those of the run when it begins; False where it has, or where others were given."""
         return self._run is None and self._settings.setdefault("config", config) is config
 
+    def configure(self, config: Mapping[str, Any]) -> None:
+        """Have hyperparameters be those of the run that has begun; where it has some, or its row is final, an event."""
+        recording = self.run.recording
+        if recording is None or not recording.configure(config):
+            self.run.event("config", config=dict(config))
+
     def lead(self, leader: object, config: Mapping[str, Any] | None = None, name: object = None) -> bool:
         """Let a framework say from here on where steps are; False if another does.
 
         Parameters
         ----------
         config
-            Hyperparameters. They become the run's if it begins now without others, else an event ``config``.
+            Hyperparameters. They become the run's if it has no others and its row is not final yet, else an event
+            ``config``.
         name
             What the framework's own settings call the run; it becomes the run's name for people, of rank 0.
         """
@@ -153,7 +160,7 @@ class Follower:
         self.leader = leader
         self.drop_step()
         if config and not self.begins_with(config):
-            self.run.event("config", config=dict(config))
+            self.configure(config)
         self.called(name)
         self.run.collectives()
         self.run.event("fit_start", framework=type(leader).__module__.partition(".frameworks.")[2] or None)

@@ -63,11 +63,8 @@ def run_row(launch: Launch, job: str, told: Facts, settings: CaptureSettings) ->
             unavailable[column] = why
         return value
 
-    config = told.get("config")
-    config_json = None if config is None else json_text(redact(_as_object(config)))
-    config_sha256 = hashlib.sha256(config_json.encode()).hexdigest() if config_json else None
-    if config_json and len(config_json) > _LONGEST_CONFIG:
-        unavailable["config"], config_json = f"it has {len(config_json)} characters", None
+    config, too_long = config_columns(told.get("config"))
+    unavailable |= too_long
     device = found("device_name", lambda: device_columns(launch))
     row = {
         "job": redacted(job, 256),
@@ -80,8 +77,7 @@ def run_row(launch: Launch, job: str, told: Facts, settings: CaptureSettings) ->
         **(found("framework_version", framework_columns) or {}),
         "python_version": platform.python_version(),
         "ranklake_version": ranklake.__version__,
-        "config": config_json,
-        "config_sha256": config_sha256,
+        **config,
         "labels": None if told.get("labels") is None else json_text(redact(_as_object(told["labels"]))),
         "injected": redact(told.get("injected")),
         "command_line": found("command_line", _command_line),
@@ -100,6 +96,17 @@ def run_row(launch: Launch, job: str, told: Facts, settings: CaptureSettings) ->
     unavailable |= {column: why for column in ("container_image", "container_image_digest") if column not in image}
     row["unavailable"] = json_text(unavailable)
     return {column: value for column, value in row.items() if value is not None}
+
+
+def config_columns(config: object) -> tuple[Facts, dict[str, str]]:
+    """Return the columns of hyperparameters, redacted, and why one is missing if they are too long to be kept."""
+    told = None if config is None else json_text(redact(_as_object(config)))
+    if not told:
+        return {}, {}
+    digest = {"config_sha256": hashlib.sha256(told.encode()).hexdigest()}
+    if len(told) > _LONGEST_CONFIG:
+        return digest, {"config": f"it has {len(told)} characters"}
+    return {"config": told, **digest}, {}
 
 
 def launch_columns(launch: Launch) -> Facts:

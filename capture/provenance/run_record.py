@@ -2,6 +2,7 @@
 
     start    the row is written at once, with what is known and with why the rest is not
     thread   git, packages, lock file: the row is written again, in the same slot
+    config   hyperparameters that a framework brings later, if the row is not final by then
     sealing  a last look at what has been imported since, then the row is final
 
 Readers take the last frame of a slot. A run that is killed in between has the row as it was then.
@@ -20,7 +21,7 @@ from ranklake.capture.provenance.determinism import flags, framework_facts, gene
 from ranklake.capture.provenance.environment import lockfile_sha256, packages
 from ranklake.capture.provenance.git import Git
 from ranklake.capture.provenance.launcher import Launch
-from ranklake.capture.provenance.provenance import framework_columns, launch_columns
+from ranklake.capture.provenance.provenance import config_columns, framework_columns, launch_columns
 from ranklake.capture.provenance.repository import COLUMNS as GIT_COLUMNS
 from ranklake.capture.provenance.repository import code_folder, repository_facts, upwards
 
@@ -63,7 +64,7 @@ class RunRecord:
         self._determinism: Facts = {}
         self._lock = threading.RLock()  # a signal's handler may close the run in the middle of this
         self._done = threading.Event()
-        self._final = False
+        self._final = self._awaits_config = False
         self._deadline = time.monotonic() + LIMIT_S
         self._open: OpenRow | None = None
         self._git = Git(code_folder(), GIT_LIMIT_S)
@@ -92,7 +93,7 @@ class RunRecord:
             Do not leave the row open, whatever is missing.
         """
         done = self._final or self._done.wait(patience_s)
-        if not done and not last and time.monotonic() < self._deadline:
+        if (not done or self._awaits_config) and not last and time.monotonic() < self._deadline:
             return False
         with self._lock:
             if not self._final:
@@ -109,6 +110,20 @@ class RunRecord:
                 return False
             self._row |= {column: value for column, value in launch_columns(launch).items() if value is not None}
             self._write()
+            return True
+
+    def await_config(self) -> None:
+        """Leave the row open until it has hyperparameters, as long as for anything else that is being found out."""
+        self._awaits_config = "config_sha256" not in self._row
+
+    def configure(self, config: object) -> bool:
+        """Have the row say hyperparameters; False if it is final, or has some."""
+        with self._lock:
+            if self._final or "config_sha256" in self._row:
+                return False
+            self._add(*config_columns(config))
+            self._write()
+            self._awaits_config = False
             return True
 
     def leave(self) -> None:

@@ -101,6 +101,8 @@ class Identity:
         self._trains = self._is_settled = self._is_announced = self._is_parents = False
         self._claimed: tuple[Launch, Claim] | None = None
         self._run_record: RunRecord | None = None
+        self._config: object = None
+        self._awaits_config = False
         self._rank_record = RankRecord(run.rows.sink)
         self._no_run_record = recorder.settle
         self._lock = threading.RLock()
@@ -133,6 +135,21 @@ class Identity:
                 self._settle()
         finally:
             self._lock.release()
+
+    def await_config(self) -> None:
+        """Have the row of ``runs``, where this is rank 0, wait a while for hyperparameters that a framework brings."""
+        with self._lock:
+            self._awaits_config = True
+            if self._run_record is not None:
+                self._run_record.await_config()
+
+    def configure(self, config: object) -> bool:
+        """Have the row of ``runs`` say hyperparameters; False where this is not rank 0, or the row is final."""
+        with self._lock:
+            if self._is_parents or self._run_record is None or not self._run_record.configure(config):
+                return False
+            self._config = config
+            return True
 
     def close(self) -> None:
         """Take what is known for good: the run ends."""
@@ -206,6 +223,10 @@ class Identity:
                 self._run_record = self._make_run_record(launch)
                 self._recorder.settle = self._run_record.settle
                 self._run_record.begin()
+                if self._config is not None:  # of the run that it was taken for before
+                    self._run_record.configure(self._config)
+                elif self._awaits_config:
+                    self._run_record.await_config()
         unheard_s = interval_s(run.rows.lifecycle.settings)
         run.rows.events.add("rank_start", launcher=launch.launcher, world_size=launch.world_size, interval_s=unheard_s)
 

@@ -1,11 +1,12 @@
 """Recording: everything that records a run, from start to end: its recorder, its threads and its identity."""
 
 import contextlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ranklake.capture.common.gaps import RefusedError
 from ranklake.capture.common.run_like import RunLike
-from ranklake.capture.common.values import number
+from ranklake.capture.common.values import number, plain
 from ranklake.capture.lifecycle.failures import FAILURES
 from ranklake.capture.lifecycle.preemption import PREEMPTION
 from ranklake.capture.provenance.group import group_of
@@ -14,6 +15,7 @@ from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.spool.meta import ENDED
 from ranklake.capture.training.parts import RowParts, SlotParts
 from ranklake.capture.training.telling import tell_end
+from ranklake.redaction.known_secrets import learn_settings
 
 if TYPE_CHECKING:
     from ranklake.capture.recording.threads import RecorderThreads
@@ -132,6 +134,16 @@ class Recording:
         for told in self._lifecycle.on_reassigned:
             told(launch)
         return True
+
+    def await_config(self) -> None:
+        """Have the run's row wait a while for hyperparameters that a framework brings."""
+        if self.identity is not None:
+            self.identity.await_config()
+
+    def configure(self, config: Mapping[str, Any]) -> bool:
+        """Have the run's row say hyperparameters; no credential in them is recorded in clear. False if too late."""
+        learn_settings(plain(config))
+        return bool(self.identity is not None and self.identity.configure(config))
 
     def expects_late_values(self) -> bool:
         """Say whether values are on their way from a device."""

@@ -12,6 +12,7 @@ import duckdb
 import polars as pl
 import pytest
 from deltalake import DeltaTable
+from notebooks import NOTEBOOKS, run_notebook
 
 from ranklake.cli import run
 from ranklake.lake.query.sql import query
@@ -116,6 +117,21 @@ def test_the_run_can_be_shown_later(folder, plain, capsys):
     assert run(["show", plain["run"], "--json", "--lake", str(folder / "lake")]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {name: plain[name] for name in told} == told
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_notebooks_run_on_it(folder, plain, name, monkeypatch, capsys):
+    """Each cell of each, of the latest run; what a demo has none of is said, and raises nothing."""
+    monkeypatch.setenv("RANKLAKE_LAKE", str(folder / "lake"))
+    monkeypatch.delenv("RUN", raising=False)
+    found = run_notebook(name)
+    said = capsys.readouterr().out
+    if name == "data-skew":
+        assert (list(found["ranks"]["rank"]), len(found["skewed"])) == ([0, 1], 0)
+    elif name == "utilization-and-loss":
+        assert len(found["training"]) > 0
+    else:
+        assert said.count("\n") == 1
 
 
 def test_mfu_says_what_it_rests_on(folder):

@@ -1,17 +1,14 @@
 """The notebooks of docs/notebooks: every cell runs, and finds what was put into the lake."""
 
-import json
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
+from notebooks import FOLDER, NOTEBOOKS, run_notebook
 from rollup_inputs import DAY, NOON, told
 
 from ranklake.lake.storage.store import Lake
 
 pytestmark = pytest.mark.slow
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "notebooks"
-NOTEBOOKS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.ipynb"))}
 
 
 def later(seconds):
@@ -31,6 +28,7 @@ ROWS = {
         for n in range(20)
         for rank in range(4)
     ],
+    "run_summary": [{"run": "gpt-1", "ts": NOON}, {"run": "gpt-0", "ts": later(-3600)}],
     "gpu_samples": [
         {"holder_run": "gpt-1", "ts": later(30 * n), "gpu_utilization_ratio": 0.9 - 0.04 * n, "power_watts": 400.0}
         for n in range(20)
@@ -65,15 +63,7 @@ def lake(tmp_path_factory):
 def names(lake, monkeypatch):
     """Give a function that runs a notebook and returns its variables."""
     monkeypatch.setenv("RANKLAKE_LAKE", lake.uri)
-
-    def run(name):
-        found = {}
-        for cell in NOTEBOOKS[name]["cells"]:
-            if cell["cell_type"] == "code":
-                exec(compile("".join(cell["source"]), f"{name}.ipynb", "exec"), found)
-        return found
-
-    return run
+    return run_notebook
 
 
 def test_utilization_and_loss(names):

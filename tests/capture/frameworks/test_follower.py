@@ -1,5 +1,6 @@
 """Follower: training whose steps nobody ends, as with an optimizer that is none of torch's, takes no more memory."""
 
+import json
 import sys
 import threading
 
@@ -44,6 +45,38 @@ def test_hyperparameters_are_the_runs_unless_it_has_others(place, monkeypatch):
     assert sorted(row["config"] for row in rows(place.spool, "runs")) == ['{"mine":1}', '{"rate":0.1}']
     told = [attributes(row) for row in rows(place.spool, "events") if row["event"] == "config"]
     assert told == [{"config": {"rate": 0.1}}]
+
+
+def test_hyperparameters_that_come_later_are_those_of_a_run_that_waits_for_them(place):
+    """As autolog's do: its row stays open for them, redacted as ever; what comes after is an event."""
+    run = place.start()
+    run.recording.await_config()
+    assert not run.recording.recorder.settle(0, last=False)
+    followed = Follower(run)
+    followed.lead(followed, {"rate": 0.1, "hub_token": "0123456789abcdef9a6656c90bd5482a90a29b9f"})
+    followed.configure({"rate": 0.2})
+    run.log({"said/0123456789abcdef9a6656c90bd5482a90a29b9f": 1.0})
+    run.close()
+    (row,) = rows(place.spool, "runs")
+    assert json.loads(row["config"]) == {"rate": 0.1, "hub_token": "[redacted]"}
+    assert row["config_sha256"]
+    told = [attributes(row) for row in rows(place.spool, "events") if row["event"] == "config"]
+    assert told == [{"config": {"rate": 0.2}}]
+    assert "9a6656c9" not in str(rows(place.spool, "scalars"))
+
+
+def test_hyperparameters_that_come_too_late_are_an_event(place):
+    """A row that is final is not written again; it waits for so long, and no longer than the run lasts."""
+    run = place.start()
+    run.recording.await_config()
+    assert run.recording.recorder.settle(10, last=True)
+    followed = Follower(run)
+    followed.lead(followed, {"rate": 0.1})
+    run.close()
+    assert [row["config"] for row in rows(place.spool, "runs")] == [None]
+    assert [attributes(row) for row in rows(place.spool, "events") if row["event"] == "config"] == [
+        {"config": {"rate": 0.1}}
+    ]
 
 
 def test_a_frameworks_checkpoint_is_told_without_credentials(place):
