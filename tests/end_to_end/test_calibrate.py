@@ -53,7 +53,7 @@ def test_the_fault_stays_within_bounds():
     noise.add(0.01, [0.005])
     assert noise.slow_s == SLOW_S
     noise.add(0.01, [60.0, 1.0])
-    assert noise.slow_s == 1.0
+    assert noise.slow_s == 0.5
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ DATA_S: Final = 0.002
 FORWARD_S: Final = 0.008
 SLOW_S: Final = 0.012
 """What the slow rank's forward pass takes longer, at least."""
-_NOISE_RATIO: Final = 2.0
-_MOST_SLOW_S: Final = 1.0
+_NOISE_RATIO: Final = 1.5
+_MOST_SLOW_S: Final = 0.5
 _STEPS: Final = 20
 
 

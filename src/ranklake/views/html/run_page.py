@@ -127,8 +127,11 @@ def _headline(facts: RunFacts) -> str:
     summary = facts.summary.one
     if not summary:
         return facts.summary.reason
-    steps = "steps unknown" if summary["steps"] is None else counted(summary["steps"], "step")
-    told = [f"{steps} in {length_text(summary['wall_ns'] / 1e9)}"]
+    if summary["steps"] is None:  # an imported trace may have spans alone, and then no time of its own either
+        lasted = f" in {length_text(summary['wall_ns'] / 1e9)}" if summary["wall_ns"] else ""
+        told = [f"no steps recorded{lasted}"]
+    else:
+        told = [f"{counted(summary['steps'], 'step')} in {length_text(summary['wall_ns'] / 1e9)}"]
     if summary["goodput_ratio"] is not None:
         told.append(f"goodput {percent_text(summary['goodput_ratio'])}")
     if summary["stragglers"]:
