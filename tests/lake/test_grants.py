@@ -229,6 +229,7 @@ def test_break_glass_is_told_wherever_it_is_used(command):
     assert command("grants", "review")[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", ["runs", "show r1", "compare r1 r1", "plot r1 x", "trace r1 --step 1", "media r1", "report runs"]
 )

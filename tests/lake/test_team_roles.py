@@ -180,6 +180,7 @@ def test_whose_a_run_was_is_told_of_a_time_alone(lake):
     assert query(lake, "SELECT run FROM runs", as_of=["2100-01-01"], role=role("vision")).num_rows == 4
 
 
+@pytest.mark.slow
 def test_a_share_has_the_rows_of_teams_and_follows_them(tmp_path):
     """Copies hold the team's rows; once another team names the run, they hold them no more."""
     lake = Lake.create(str(tmp_path / "lake"))
@@ -196,6 +197,7 @@ def test_a_share_has_the_rows_of_teams_and_follows_them(tmp_path):
     assert copied() == []
 
 
+@pytest.mark.slow
 def test_a_share_of_teams_reads_again_what_runs_changed_hands_in(tmp_path):
     """Another team's new run costs nothing; a run that changes hands costs the files that it has rows in."""
     lake = Lake.create(str(tmp_path / "lake"))
