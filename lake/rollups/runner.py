@@ -226,15 +226,10 @@ class _Round:
 
 
 def _urgency(rollups: Sequence[Rollup]) -> dict[str, int]:
-    """Return the lines of SQL or Python that are to be run from each until the last of those that wait for it is done.
-
-    Of an hour or a day of a job, to plan and to start a rollup's queries takes longer than its rows: the longest chain
-    is that of the most lines.
-    """
+    """Return how many rollups wait for each, one after the other."""
     found: dict[str, int] = {}
     for rollup in reversed(rollups):
-        behind = max((found[one.name] for one in rollups if rollup.name in one.tables), default=0)
-        found[rollup.name] = rollup.transform.source.count("\n") + behind
+        found[rollup.name] = 1 + max((found[one.name] for one in rollups if rollup.name in one.tables), default=-1)
     return found
 
 

@@ -30,8 +30,6 @@ BATCH_ROWS: Final = 20_000_000
 MOST_ROWS: Final = 500_000
 """Rows of inputs that dates in a row may have together: planning queries for a date of few costs more than they."""
 MOST_DAYS: Final = 64
-FEW_ROWS: Final = 100_000
-"""Rows of all inputs up to which whole runs are computed by the driver: to ask a worker takes longer than they do."""
 
 
 class Work:
@@ -44,7 +42,7 @@ class Work:
     since_plan
         The lake's last finished plan before any input was looked at; an erasure after it makes all this void.
     urgency
-        How much is to be done until the last of those is done that wait for this one: what has most goes first.
+        How many rollups wait for this one, one after the other.
     beside
         How many other rollups are computed at the same time, and share the cores.
     anyway
@@ -106,13 +104,11 @@ class Work:
         self.kept_back |= {key for key in kept_back if key[0] in self.inputs}
         inputs = {name: one.slim("run") for name, one in self.inputs.items()}
         task = RunsTask(self.rollup, inputs, self._output, state, gone, due, frozenset(self.kept_back))
-        rows = sum(pc.sum(one.files()["num_records"]).as_py() or 0 for one in inputs.values())
-        self._begin([task], TASK_CPU_S, here=rows <= FEW_ROWS)
+        self._begin([task], TASK_CPU_S)
 
-    def _begin(self, tasks: Sequence[DaysTask | RunsTask], cpu_s: float, *, here: bool = False) -> None:
-        self._threads = 1 if here else 0  # few rows are not worth bringing partial results together
+    def _begin(self, tasks: Sequence[DaysTask | RunsTask], cpu_s: float) -> None:
         # a key that stands in a lookup is for no other process
-        if tasks and not here and not self.rollup.holds_secret:
+        if tasks and not self.rollup.holds_secret:
             self._crew = self._crew.fitting(cpu_s)
         else:
             self._crew = InProcess()
@@ -132,10 +128,9 @@ class Work:
             count += 1
         self._current, self._left = self._left[:count], self._left[count:]
         work = partial(compute, lake=self.lake) if here else partial(compute)
-        threads = self._threads if here else math.ceil(room / (count + self._beside))
-        self._current.sort(
-            key=lambda task: task.rows, reverse=True
-        )  # the longest first, so that none is left over at the end
+        threads = 0 if here else math.ceil(room / (count + self._beside))
+        # the longest first, so that none is left over at the end
+        self._current.sort(key=lambda task: task.rows, reverse=True)
         tasks = [self._filled(task, threads) for task in self._current]
         self.pending = self._crew.begin(work, tasks, self.urgency)
 
