@@ -14,7 +14,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)
 .PHONY: help demo native published lint types format deployments catalog snapshots package clean
 .PHONY: test test-slow test-up test-postgres test-moto test-s3 test-stores test-frameworks test-frameworks-light test-pages
 .PHONY: chaos chaos-s3 chaos-up crash faults fuzz crash-capture crash-migrate crash-retention
-.PHONY: bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-quality bench-check bench-migrate bench-retention bench-report bench-share bench-workers bench-straggler bench-everyday
+.PHONY: bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-quality bench-check bench-migrate bench-retention bench-audit bench-report bench-share bench-workers bench-straggler bench-everyday
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -236,6 +236,9 @@ bench-migrate: .venv/.test ## an added column and a rewrite, beside DuckDB and d
 
 bench-retention: .venv/.test ## a plan, 30 dates applied and a downsampling of 90 dates, beside DuckDB and delta-rs on the same files, as ratios (ROWS=50000000 for all)
 	@$(BIN)/python tests/bench/retention_bench.py --rows $(or $(ROWS),8000000)
+
+bench-audit: .venv/.test ## what an append to a long audit trail takes, and a proof of all of it and of its end (ROWS=1000000)
+	@$(BIN)/python tests/bench/audit_bench.py --rows $(or $(ROWS),1000000)
 
 bench-share: .venv/.test ## first build of a share, and a refresh after one more hour (ROWS=160000000 for all; some 6 GB of disk; SHARE='--workers 2')
 	@$(BIN)/python tests/bench/share_bench.py --rows $(or $(ROWS),20000000) $(SHARE)
