@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from ranklake.lake.query.engine import DataFrame, Expr, SessionContext, col, udf
-from ranklake.lake.query.errors import QueryError
+from ranklake.lake.query.errors import ConditionError
 from ranklake.lake.query.groups import PERSON, grouped
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.masking.columns import masked, masked_type
@@ -111,15 +111,13 @@ def admit(
 
 
 def _chosen(ctx: SessionContext, role: Role, table: str, source: str, conditions: Sequence[str]) -> DataFrame:
-    """Return the rows that meet a role's conditions. Raises `QueryError`, without their words, where one is none."""
+    """Return the rows that meet a role's conditions. Raises `ConditionError` where one is none."""
     # each on lines of its own, so that a comment in it ends
     said = " AND ".join(f"(\n{one}\n)" for one in conditions)
     try:
         return ctx.sql(f'SELECT * FROM "{source}" AS "{table}" WHERE {said} LIMIT {_ALL_ROWS}')  # noqa: S608 - the role's own
-    except Exception:  # noqa: BLE001 - DataFusion raises plain ones; what they say is of tables as they are
-        what = f"a condition of role {role.name} on {table} cannot be understood"
-        mend = "ranklake doctor tells whoever keeps the roles what is wrong with it"
-        raise QueryError(what, where=f"role {role.name}", mend=mend) from None
+    except Exception as error:  # noqa: BLE001 - DataFusion raises plain ones; what they say is of tables as they are
+        raise ConditionError(role.name, table, error) from None
 
 
 def _shown(name: str, type_: pa.DataType, mask: "Mask | None", pseudonyms: Pseudonyms | None) -> Expr:

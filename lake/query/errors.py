@@ -24,6 +24,22 @@ class QueryError(RanklakeError):
     """A query that cannot be answered."""
 
 
+class ConditionError(QueryError):
+    """A condition of a role that cannot be understood; it has no word of it.
+
+    Attributes
+    ----------
+    told
+        What DataFusion said, which is not for the role.
+    """
+
+    def __init__(self, role: str, table: str, told: Exception) -> None:
+        what = f"a condition of role {role} on {table} cannot be understood"
+        mend = "ranklake doctor tells whoever keeps the roles what is wrong with it"
+        super().__init__(what, where=f"role {role}", mend=mend)
+        self.told = told
+
+
 class NotReadOnlyError(QueryError):
     """A statement that would change something."""
 

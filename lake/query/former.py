@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pyarrow as pa
 
 from ranklake.lake.query.engine import DataFrame, Expr, SessionContext, col, lit
-from ranklake.lake.query.errors import FENCE, QueryError, missing_column
+from ranklake.lake.query.errors import FENCE, ConditionError, QueryError, missing_column
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -131,10 +131,9 @@ def grown(
     while True:
         try:
             return plan(chosen), chosen
-        except QueryError:
-            raise
         except Exception as error:
-            found = missing_column(error)
+            said = error.told if isinstance(error, ConditionError) else error
+            found = None if isinstance(said, QueryError) else missing_column(said)
             if found is None:
                 raise
             more = _more(*found, former, tables)

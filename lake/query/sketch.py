@@ -11,7 +11,7 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.query.admission import admit
 from ranklake.lake.query.called import FormerTable, TableNames, asked_by
 from ranklake.lake.query.engine import DataFrame, SessionContext, engine
-from ranklake.lake.query.errors import QueryError
+from ranklake.lake.query.errors import ConditionError, QueryError
 from ranklake.lake.query.former import Chosen, Former, FormerOf, add_former, grown
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.scans import prepare, scans
@@ -78,6 +78,8 @@ def sketch(
                 contracts,
                 today,
             )
+        except ConditionError:
+            raise
         except QueryError:  # what it says of the condition's columns is not for the role
             mend = "tell whoever keeps the lake"
             raise QueryError("a condition of the role names a column that is no more", where="SQL", mend=mend) from None
