@@ -110,6 +110,8 @@ def _of_failed(rows: Iterable[Row]) -> Iterator[Need]:
     for row in rows:
         where = "no step" if row["last_step"] is None else f"step {row['last_step']:,}"
         detail = f"attempt {row['attempt']}, {where}, {row['end_ts']:%Y-%m-%d %H:%M} UTC"
+        detail += "; it saved no checkpoint" if row["checkpoints"] == 0 else ""
+        detail += f"; on purpose: {row['injected']}" if row["injected"] else ""
         yield Need("failing", f"run {row['run']} {row['status']}", detail, f"ranklake show {row['run']}", row["run"])
 
 

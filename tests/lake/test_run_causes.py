@@ -1,5 +1,6 @@
 """A run's page says what ended it, what changed before it, and, to a role that sees messages, its log lines."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -56,6 +57,13 @@ def test_the_rank_that_died_first_is_named(lake):
     assert found.what == "Rank 1 died without a word; 1 other rank ended 1 s after it"
     assert "killed, ran out of memory, or lost its node" in found.next_step
     assert ended(gather(ask, "alpha-2")).what == ""
+
+
+def test_a_fault_that_was_injected_is_no_riddle(lake):
+    """Whoever is paged is told that it was done on purpose, before any guess at why."""
+    facts = gather(asking(lake), "alpha-1")
+    told = replace(facts.summary, rows=({**facts.summary.one, "injected": "killed rank 1"},))
+    assert ended(replace(facts, summary=told)).next_step == "It was done on purpose: killed rank 1."
 
 
 @pytest.mark.slow

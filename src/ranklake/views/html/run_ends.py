@@ -55,7 +55,8 @@ def ended(facts: RunFacts) -> Ended:
     if others and len(alike) < len(rows):
         after = min((row["ts"] - first["ts"]).total_seconds() for row in rows if row["rank"] != first["rank"])
         what += f"; {counted(len(others), 'other rank')} ended {length_text(after)} after it"
-    return Ended(what, _NEXT[first["event"]])
+    injected = facts.summary.one.get("injected")
+    return Ended(what, f"It was done on purpose: {injected}." if injected else _NEXT[first["event"]])
 
 
 def ends_table(facts: RunFacts) -> FactTable:

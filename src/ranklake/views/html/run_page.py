@@ -132,6 +132,8 @@ def _headline(facts: RunFacts) -> str:
         told = [f"no steps recorded{lasted}"]
     else:
         told = [f"{counted(summary['steps'], 'step')} in {length_text(summary['wall_ns'] / 1e9)}"]
+    if summary["status"] in {"failed", "abandoned"} and summary["checkpoints"] == 0:
+        told.append("no checkpoint saved")
     if summary["goodput_ratio"] is not None:
         told.append(f"goodput {percent_text(summary['goodput_ratio'])}")
     if summary["stragglers"]:
