@@ -68,7 +68,7 @@ def claim(lake: Lake, places: Sequence[Lake], looked_up_by: str) -> list[str]:
     """
     found = [_marker(lake, place, looked_up_by) for place in places]
     known = {} if found[0] is None else dict(found[0].places)
-    if found[0] is None and known_columns(lake):
+    if found[0] is None and known_columns(lake) and _marker(lake, places[0], looked_up_by) is None:
         mend = (
             f"mount or restore the place; if it is lost for good, remove {lake.path(KNOWN)}: what those keys sealed "
             "stays sealed"
@@ -79,20 +79,31 @@ def claim(lake: Lake, places: Sequence[Lake], looked_up_by: str) -> list[str]:
         if marker is None and place.uri in seen:
             mend = f"mount or restore it; if it is gone for good, take it out of {places[0].path(MARKER)}"
             raise SubjectKeysError("a copy of the keys of subjects is not there", where=place.uri, mend=mend)
+    # copies before the place that names them: others may be at it
+    markers = [_begun(lake, place, looked_up_by) for place in reversed(places)][::-1]
+    known |= markers[0].places
     ids: list[str] = []
-    for marker in found:  # a folder that was copied with its marker is another place
-        named = "" if marker is None else marker.id
-        ids.append(named if named and named not in ids else secrets.token_hex(_ID_BYTES))
+    for marker in markers:  # a folder that was copied with its marker is another place
+        ids.append(marker.id if marker.id and marker.id not in ids else _new_id())
     for place, name in zip(places, ids, strict=True):
         uris = known.get(name, [])
         known[name] = uris if place.uri in uris else [*uris, place.uri]
-    for at, (place, marker) in enumerate(zip(places, found, strict=True)):
+    for at, (place, marker) in enumerate(zip(places, markers, strict=True)):
         made = Marker(owner(lake), looked_up_by, ids[at], {} if at else known)
-        if marker is None:
-            place.put_if_absent(MARKER, made.raw())
         if made != marker:
             overwrite(place.fs, place.path(MARKER), made.raw(), local=place.is_local)
     return sorted({uris[-1] for name, uris in known.items() if name not in ids and uris})
+
+
+def _begun(lake: Lake, place: Lake, looked_up_by: str) -> Marker:
+    """Return the marker of a place, made where it has none: of processes that make it at once, the first one's."""
+    while (found := _marker(lake, place, looked_up_by)) is None:
+        place.put_if_absent(MARKER, Marker(owner(lake), looked_up_by, _new_id()).raw())
+    return found
+
+
+def _new_id() -> str:
+    return secrets.token_hex(_ID_BYTES)
 
 
 def _marker(lake: Lake, place: Lake, looked_up_by: str) -> Marker | None:

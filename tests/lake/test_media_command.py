@@ -68,8 +68,9 @@ def test_a_medium_that_is_not_to_be_had(bare):
 
 
 @pytest.mark.slow
-def test_at_the_prompt(tmp_path, capsys):
+def test_at_the_prompt(tmp_path, capsys, monkeypatch):
     """Listed, printed and written; a name in a text forges no line of the terminal."""
+    monkeypatch.setenv("COLUMNS", "120")  # a narrower one leaves columns out
     made = lake_of_runs(tmp_path)
     append(made, "media", media_of("alpha-1"))
     where = ["--lake", made.uri]

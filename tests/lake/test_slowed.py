@@ -105,7 +105,7 @@ def lake(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_pages_say_what_slowed_a_run_or_why_that_is_unknown(lake, monkeypatch, tmp_path):
+def test_pages_say_what_slowed_a_run_or_why_that_is_unknown(lake, tmp_path):
     """With spans of phases a verdict and charts; without spans, and with too many, the reason; each page is whole."""
     found = slowed(lake, asking(lake), "r1")
     assert found.found is not None
@@ -117,8 +117,7 @@ def test_pages_say_what_slowed_a_run_or_why_that_is_unknown(lake, monkeypatch, t
     assert '<h2 id="what-if-kinds">' in text
     none = text_of(lake_of_runs(tmp_path), "beta")
     assert "What slowed it is unknown: no spans of its steps were recorded." in none
-    monkeypatch.setattr(slowed_module, "MOST_SPANS", 3)
-    assert slowed(lake, asking(lake), "r1").reason.endswith("run 'ranklake what-if r1'")
+    assert slowed(lake, asking(lake), "r1", most=3).reason.endswith("run 'ranklake what-if r1'")
 
 
 def text_of(lake, run):
