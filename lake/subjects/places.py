@@ -80,7 +80,8 @@ def claim(lake: Lake, places: Sequence[Lake], looked_up_by: str) -> list[str]:
             mend = f"mount or restore it; if it is gone for good, take it out of {places[0].path(MARKER)}"
             raise SubjectKeysError("a copy of the keys of subjects is not there", where=place.uri, mend=mend)
     # copies before the place that names them: others may be at it
-    markers = [_begun(lake, place, looked_up_by) for place in reversed(places)][::-1]
+    pairs = zip(reversed(places), reversed(found), strict=True)
+    markers = [marker or _begun(lake, place, looked_up_by) for place, marker in pairs][::-1]
     known |= markers[0].places
     ids: list[str] = []
     for marker in markers:  # a folder that was copied with its marker is another place
