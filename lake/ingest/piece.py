@@ -18,6 +18,7 @@ from ranklake.lake.ingest.deduplication import KEY, Mask, SlotFile, Slots, first
 from ranklake.lake.ingest.group import Group
 from ranklake.lake.ingest.incoming import IncomingSegment
 from ranklake.lake.ingest.rejects import REJECTED_ROWS, reject_rows
+from ranklake.lake.migrations.sealed import ids_ever
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.subjects.columns import sealer
 from ranklake.segments.segment import REFUSED, REFUSED_ROW
@@ -38,7 +39,7 @@ class Piece:
         self.files: list[DataFile] = []
         self.rejects: list[DataFile] = []
         self._lake, self._group, self._target = lake, group, target
-        self._sealed = sealer(lake, target)
+        self._sealed = sealer(lake, target, ids_ever)
         self._parts: list[Rows] = []
         self._bytes = self._rows = self._most_rows = 0
         self._seen: dict[SlotFile, Slots] = {}

@@ -17,6 +17,7 @@ from ranklake.lake.migrations.due import ROW_CPU_S
 from ranklake.lake.migrations.keys import refuse_repeated
 from ranklake.lake.migrations.register import last_applied
 from ranklake.lake.migrations.rewriting import Rewrite, folder_of, noted, rewrite
+from ranklake.lake.migrations.sealed import refuse_sealed
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.kinds import MIGRATION
@@ -75,6 +76,7 @@ class Work:
         begin = one.to_version if backwards else one.from_version
         if handle is None or one.version_in(handle) != begin:
             return None
+        refuse_sealed(self.lake, one, backwards=backwards)  # an ingest may have begun to seal since it was planned
         target = target_of(self.lake, one, handle, backwards=backwards)
         live = files(handle).select(["path", "size_bytes", "num_records", "date"])
         every: list[dict[str, Any]] = live.to_pylist()

@@ -11,6 +11,7 @@ from ranklake.lake.delta.table_schema import added_version_of, version_of
 from ranklake.lake.delta.tables import latest, refuse_unfit
 from ranklake.lake.migrations.register import history, register
 from ranklake.lake.migrations.registry import chain_of_all, digests_of
+from ranklake.lake.migrations.sealed import refuse_sealed
 from ranklake.lake.migrations.steps.step import MigrationError
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class Due:
 def due(lake: "Lake", table: str | None = None) -> Iterator[Due]:
     """Yield the migrations that tables of the lake need, in order.
 
-    Raises `MigrationError` where one is missing or was edited, and `NewerTableError`.
+    Raises `MigrationError` where one is missing or was edited, or would compute with what keys of people sealed, and
+    `NewerTableError`.
     """
     history(lake)
     proposals = {one.label: one for one in register(lake).values()}
@@ -93,6 +95,7 @@ def due(lake: "Lake", table: str | None = None) -> Iterator[Due]:
         found += [(one, handle) for one in every]
     for one, handle in sorted(found, key=lambda pair: (not pair[0].is_of_added, pair[0].number)):
         _hold_digests(one, lake)
+        refuse_sealed(lake, one)
         every = files(handle)
         live = every if not one.is_metadata_only else every.slice(0, 0)
         rows, size = (int(pc.sum(live[name]).as_py() or 0) for name in ("num_records", "size_bytes"))

@@ -10,12 +10,13 @@ import pyarrow as pa
 from ranklake.errors import did_you_mean
 from ranklake.lake.storage.reachability import LakeError
 from ranklake.lake.subjects.keys import opened, sealed_by
-from ranklake.lake.subjects.known import know, known_columns
+from ranklake.lake.subjects.known import know
+from ranklake.lake.subjects.lineage import Ever, Lineage, today
 from ranklake.lake.subjects.store import KeyStore
 from ranklake.lake.subjects.whose import RunSubject, Whose
 
 if TYPE_CHECKING:
-    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.contracts.model import Column, Contract
     from ranklake.lake.storage.store import Lake
 
 _SAID: Final = re.compile(r"([a-z_][a-z0-9_]*)\.([a-z_][a-z0-9_]*)(?: by ([a-z_][a-z0-9_]*))?")
@@ -35,68 +36,102 @@ class SealedColumn:
     by: str
 
 
-def sealed_columns(contracts: Mapping[str, "Contract"], said: Sequence[str]) -> tuple[SealedColumn, ...]:
-    """Return the columns that a configuration names. Raises `SubjectColumnError` for the first that cannot be."""
-    return tuple(_column(contracts, one) for one in said)
+def sealed_columns(
+    contracts: Mapping[str, "Contract"], said: Sequence[str], lineage: Lineage | None = None
+) -> tuple[SealedColumn, ...]:
+    """Return the columns that a configuration names, under their names of today.
+
+    Raises `SubjectColumnError` for the first that cannot be stored under keys. With `lineage`, former names count.
+    """
+    return tuple(_column(contracts, one, lineage) for one in said)
 
 
-def _column(contracts: Mapping[str, "Contract"], said: str) -> SealedColumn:
+def _column(contracts: Mapping[str, "Contract"], said: str, lineage: Lineage | None) -> SealedColumn:
     where, mend = "[subjects] columns", "write table.column, or table.column by another-column"
     found = _SAID.fullmatch(" ".join(said.split()))
     if found is None:
         raise SubjectColumnError(f"{said!r} is no column", where=where, mend=mend)
-    table, name, by = found[1], found[2], found[3] or found[2]
+    table = found[1]
     contract = contracts.get(table)
     if contract is None:
         raise SubjectColumnError(f"no table {table!r}", where=where, mend=did_you_mean(table, contracts))
-    columns = {one.name: one for one in contract.columns}
-    for one in (name, by):
-        if one not in columns:
-            raise SubjectColumnError(f"{table} has no column {one!r}", where=where, mend=did_you_mean(one, columns))
-    column = columns[name]
-    faults = {
-        f"{table} is not recorded by ranks": not contract.envelope,
-        f"{table}.{name} is {column.class_}, and tells of nobody": column.class_ not in _CLASSES,
-        f"{table}.{name} is no text": column.type != "string",
-        f"{table}.{by} is no text": columns[by].type != "string",
-        f"{table}.{name} is {column.format}, and would not be any more": column.format is not None,
-        f"{table}.{name} has checks, which sealed values would not pass": bool(column.checks),
-        f"{table}.{name} tells rows apart": name in contract.grain,
-    }
-    for what, wrong in faults.items():
-        if wrong:
-            raise SubjectColumnError(
-                what, where=where, mend="leave it out; 'ranklake erase' takes its rows as they are"
-            )
+    name, by = (_named(contract, one, lineage) for one in (found[2], found[3] or found[2]))
+    column = contract.column(name)
+    what = unfit(contract, column)
+    if not what and contract.column(by).type != "string":
+        what = f"{table}.{by} is no text"
+    if what:
+        raise SubjectColumnError(what, where=where, mend="leave it out; 'ranklake erase' takes its rows as they are")
     return SealedColumn(table, name, by)
 
 
-def sealer(lake: "Lake", contract: "Contract") -> Callable[[pa.Table], pa.Table] | None:
+def _named(contract: "Contract", said: str, lineage: Lineage | None) -> str:
+    """Return the name of today of a column. Raises `SubjectColumnError` where it has none."""
+    name = said if lineage is None else lineage.now(contract, said)
+    if name in contract:
+        return name
+    what, mend = f"{contract.table} has no column {said!r}", did_you_mean(said, contract.names)
+    if lineage is not None and lineage.is_gone(contract, said):
+        what = f"{contract.table}.{said} is dropped"
+        mend = "take it out; what took its place is in clear unless you name that"
+    raise SubjectColumnError(what, where="[subjects] columns", mend=mend)
+
+
+def unfit(contract: "Contract", column: "Column") -> str:
+    """Return why a column cannot be stored under keys of subjects, in a clause; empty where it can."""
+    name = f"{contract.table}.{column.name}"
+    faults = {
+        f"{contract.table} is not recorded by ranks": not contract.envelope,
+        f"{name} is {column.class_}, and tells of nobody": column.class_ not in _CLASSES,
+        f"{name} is no text": column.type != "string",
+        f"{name} is {column.format}, and would not be any more": column.format is not None,
+        f"{name} has checks, which sealed values would not pass": bool(column.checks),
+        f"{name} tells rows apart": column.name in contract.grain,
+    }
+    return next((what for what, wrong in faults.items() if wrong), "")
+
+
+def in_clear(lake: "Lake", contract: "Contract", lineage: Lineage) -> frozenset[int]:
+    """Return the ids of the columns of a table that a configuration wants in clear from now on."""
+    said = (one.split(".", 1) for one in lake.config.subjects.clear if one.startswith(f"{contract.table}."))
+    return frozenset().union(*(today(contract, lineage.now(contract, name)) for _, name in said))
+
+
+def sealer(lake: "Lake", contract: "Contract", ever: Ever) -> Callable[[pa.Table], pa.Table] | None:
     """Return what seals rows of a table before they are stored; None where it has no such columns.
 
+    Parameters
+    ----------
+    ever
+        Tells which columns ever had a name, by the contracts of all versions.
+
     Raises `SubjectKeysError` where columns of the table were stored under keys, and this process has none, and
-    `SubjectColumnError` where its configuration lacks one of them: it would store in clear what others seal. Raises
-    `ranklake.segments.envelope.MissingKeyError`.
+    `SubjectColumnError` where its configuration lacks one of them, or calls it as another column is called today: it
+    would store in clear what others seal. Raises `ranklake.segments.envelope.MissingKeyError`.
     """
-    said, clear = lake.config.subjects.columns, lake.config.subjects.clear
-    every = sealed_columns(lake.contracts(), said) if said else ()
-    mine = [one for one in every if one.table == contract.table]
-    before = [f"{contract.table}.{one.name}" for one in contract.columns]
-    before = sorted(known_columns(lake).keys() & set(before) - set(clear))
+    said, contracts, lineage = lake.config.subjects.columns, lake.contracts(), Lineage(lake, ever)
+    clear = in_clear(lake, contract, lineage)
+    before = {name: one for name, one in lineage.sealed(contract).items() if one.id not in clear}
     if before and not lake.config.subjects.keys:
         KeyStore(lake)  # which says what is missing
+    every = sealed_columns(contracts, said, lineage)
     named = {f"{one.table}.{one.name}" for one in every}
-    if both := sorted(named & set(clear)):
-        what = f"{both[0]} is to be under keys and in clear"
+    if both := sorted(
+        one.name for one in contract.columns if one.id in clear and f"{contract.table}.{one.name}" in named
+    ):
+        what = f"{contract.table}.{both[0]} is to be under keys and in clear"
         raise SubjectColumnError(what, where="[subjects] clear", mend="name it in one of columns and clear")
-    if lacking := sorted(set(before) - named):
-        what = f"{lacking[0]} was stored under keys, and would be stored in clear"
+    if lacking := sorted(before.keys() - named):
+        then = lineage.stored(contract)[before[lacking[0]].id]
+        what = f"{lacking[0]} was stored under keys{'' if then == lacking[0] else f', as {then},'}"
         mend = "name it; if it is to be in clear from now on, name it in clear"
-        raise SubjectColumnError(what, where="[subjects] columns", mend=mend)
+        raise SubjectColumnError(f"{what} and would be stored in clear", where="[subjects] columns", mend=mend)
+    mine = [one for one in every if one.table == contract.table]
     if not mine:
         return None
     store = KeyStore(lake)
-    know(lake, {f"{one.table}.{one.name}": one.by for one in every})
+    ids = {f"{one.table}.{name}": today(contracts[one.table], name) for one in every for name in (one.name, one.by)}
+    know(lake, {f"{one.table}.{one.name}": one.by for one in every}, ids)
     return lambda rows: sealed_rows(rows, mine, store)
 
 

@@ -10,7 +10,7 @@ from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.read import read_some
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.subjects.keys import sealed_by
-from ranklake.lake.subjects.known import known_columns
+from ranklake.lake.subjects.lineage import Lineage
 from ranklake.lake.subjects.store import KeyStore
 
 if TYPE_CHECKING:
@@ -70,9 +70,8 @@ def key_state(lake: "Lake", most_rows: int | None = None) -> KeyState:
     """
     store = KeyStore(lake)
     every = list(store.each())
-    contracts = lake.contracts()
-    there = {f"{table}.{one.name}" for table, contract in contracts.items() for one in contract.columns}
-    names = sorted(known_columns(lake).keys() & there)  # a migration may have renamed some
+    lineage = Lineage(lake)
+    names = sorted(name for contract in lake.contracts().values() for name in lineage.sealed(contract))
     known = store.ids | store.forgotten
     unread = [name for name in names if most_rows is not None and _rows(lake, name) > most_rows]
     lost = [(name, rows) for name in names if name not in unread and (rows := _lost(lake, name, known))]

@@ -95,7 +95,7 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "roles": {"contracts", "query", "storage"},
     "grants": {"audit", "contracts", "delta", "governance", "storage", "usage"},
     "shares": {"audit", "contracts", "delta", "governance", "plans", "query", "storage"},
-    "migrations": {"audit", "contracts", "delta", "governance", "plans", "query", "storage", "usage"},
+    "migrations": {"audit", "contracts", "delta", "governance", "plans", "query", "storage", "subjects", "usage"},
     "mfu": set(),
     "life": {"audit", "contracts", "delta", "migrations", "query", "storage"},
     "rollups": {  # the operator's prices; what checks hold back
