@@ -25,6 +25,10 @@ ARROW_TYPES: Final = {
     "int64_list": pa.list_(pa.int64()),
 }
 
+_TEXT_BYTES: Final = 24
+_REJECTED_BYTES: Final = 1024
+"""Of a row of ``rejects``, which holds a whole row as text."""
+
 _NUMBERS: Final = (pa.types.is_integer, pa.types.is_floating)
 _SOURCES: Final = (  # kind of target, kinds of source that may be cast to it
     (pa.types.is_string, (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)),
@@ -47,6 +51,16 @@ def arrow_schema(contract: Contract, *, segment: bool = False) -> pa.Schema:
     columns = contract.segment_columns if segment else contract.columns
     metadata = {"table": contract.table, "version": str(contract.version)}
     return pa.schema([_field(column) for column in columns], metadata=metadata)
+
+
+def row_bytes(contract: Contract) -> int:
+    """Return about how many bytes of memory a row of a table takes."""
+    widths = (_TEXT_BYTES if _varies(one.type) else max(1, one.type.bit_width // 8) for one in arrow_schema(contract))
+    return sum(widths) + (_REJECTED_BYTES if contract.table == "rejects" else 0)
+
+
+def _varies(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_list(kind))
 
 
 def conform(table: pa.Table, contract: Contract, *, segment: bool = False) -> pa.Table:

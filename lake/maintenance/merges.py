@@ -9,11 +9,11 @@ left out, and told.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
-from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.arrow import row_bytes
 from ranklake.lake.contracts.delta import TARGET_FILE_BYTES, TARGET_FILE_PROPERTY
 from ranklake.lake.delta.commit import files, files_digest
 from ranklake.lake.delta.data_file import DataFile
@@ -23,9 +23,6 @@ from ranklake.lake.delta.read import read_within
 from ranklake.lake.delta.tables import latest, refuse_unfit
 from ranklake.lake.storage.store import Lake
 
-if TYPE_CHECKING:
-    from ranklake.lake.contracts.model import Contract
-
 FAN_IN: Final = 8
 TIERS: Final = (1 / 512, 1 / 64, 1 / 8, 1 / 2)
 """How full the fullest file of each tier is, of a full one; a fuller file is left alone."""
@@ -34,9 +31,6 @@ MEMORY_BYTES: Final = 256 * 2**20
 """Rows that are merged at a time, as they lie in memory; sorting and writing take some three times that. Which files
 are tried is reckoned from the contract; the worker takes as many of them as fit by what their footers say."""
 
-_TEXT_BYTES: Final = 24
-_REJECTED_BYTES: Final = 1024
-"""Of a row of ``rejects``, which holds a whole row as text."""
 _EXPECTED_DAYS: Final = 2
 
 
@@ -171,16 +165,6 @@ def groups_due(
             full += fill(row)
         groups.append(group)
     return [group for group in groups if len(group) > 1]
-
-
-def row_bytes(target: "Contract") -> int:
-    """Return about what a row of a table takes in memory."""
-    widths = (_TEXT_BYTES if _varies(one.type) else max(1, one.type.bit_width // 8) for one in arrow_schema(target))
-    return sum(widths) + (_REJECTED_BYTES if target.table == "rejects" else 0)
-
-
-def _varies(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_list(kind))
 
 
 def merge(task: Merge) -> MergeResult:

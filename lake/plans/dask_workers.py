@@ -89,8 +89,10 @@ driver takes while workers are at it."""
 _ONE_QUEUE: Final = {"distributed.scheduler.worker-saturation": 1.0}
 """Tasks wait with the scheduler for the first worker that is free. Dask gives a worker of one thread a second task to
 hold, which then waits there for the first, however long that takes, while another worker has nothing to do."""
-_NO_SPILL: Final = {"distributed.worker.memory.target": False, "distributed.worker.memory.spill": False}
-"""Workers hold descriptions of work alone, and never write one to disk, where it would outlive an erasure."""
+_NO_SPILL_NOR_PAUSE: Final = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause")}
+"""Workers hold descriptions of work alone, and never write one to disk, where it would outlive an erasure. Nor do they
+pause: that waits for results to be fetched or written away, and what a task has left here is what allocators keep for
+the next one. All workers would wait for ever."""
 
 
 @contextmanager
@@ -117,7 +119,7 @@ def workers(section: DaskSection = _DEFAULT) -> Iterator[OnDask]:
     said = os.environ.get(_PURGE)
     kept = {f"distributed.nanny.pre-spawn-environ.{_PURGE}": said or "-1", _TRIM: None}
     count = section.workers or min(4, usable_cores())
-    with _interrupts_held(), dask.config.set(_QUIET | _ONE_QUEUE | _NO_SPILL | kept):
+    with _interrupts_held(), dask.config.set(_QUIET | _ONE_QUEUE | _NO_SPILL_NOR_PAUSE | kept):
         cluster = _local_cluster(count, section.memory_limit)
     if said is None:  # Dask tells its workers by setting it here: it is not for this process
         os.environ.pop(_PURGE, None)

@@ -8,22 +8,27 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 
 from ranklake.errors import RanklakeError
+from ranklake.lake.contracts.arrow import row_bytes
 from ranklake.lake.delta.data_file import DataFile
 from ranklake.lake.delta.integrity import refuse_damaged
 from ranklake.lake.delta.order import sort_order
 from ranklake.lake.delta.parquet import write_partition
+from ranklake.lake.plans.workers import PIECE_SHARE
 from ranklake.lake.query.admission import pseudonyms_for
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.sight import runs_in, seen
 from ranklake.lake.query.sql import plain
+from ranklake.lake.shares.definition import is_sorted_anew
 from ranklake.lake.shares.place import ShareError
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.plans.workers import Room
     from ranklake.lake.storage.store import Lake
 
-FILE_ROWS: Final = 2_000_000
-"""Rows of one file of a share: about what a worker holds at a time."""
+FILE_BYTES: Final = 256 * 2**20
+"""Rows of one file of a share, as they lie in memory; sorting and writing take some three times that. A worker with
+little memory takes less at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,8 @@ class Copying:
         As for `ranklake.lake.query.sight.seen`.
     number
         Of the share's commit that is to bring them.
+    file_rows
+        Rows of one file, see `file_rows`.
     tells_runs
         Whether to tell which runs the rows are of.
     """
@@ -55,6 +62,7 @@ class Copying:
     behind: Mapping[str, pa.Table]
     day: date
     number: int
+    file_rows: int
     tells_runs: bool = False
 
 
@@ -63,6 +71,11 @@ class Copied(NamedTuple):
 
     files: list[DataFile]
     runs: tuple[str, ...]
+
+
+def file_rows(copied: "Contract", room: "Room") -> int:
+    """Return how many rows of a copy fit into one file, by what a worker has room for."""
+    return max(1, min(FILE_BYTES, room.bytes_each // PIECE_SHARE) // row_bytes(copied))
 
 
 def copy(task: Copying) -> Copied:
@@ -80,31 +93,32 @@ def copy(task: Copying) -> Copied:
 
 
 def _chunks(task: Copying) -> Iterator[pa.Table]:
-    """Yield rows of one file after the other, of `FILE_ROWS` each.
+    """Yield rows of one file after the other.
 
     Rows that lie in the order of a column which the role does not see as it is are put into another order first, as a
     whole: which of them share a file would tell of the column.
     """
-    if task.contracts[task.copied.table].sort != task.copied.sort:
-        yield from _cut(_sorted(list(_batches(task)), task.copied.sort))
+    most = task.file_rows
+    if is_sorted_anew(task.contracts[task.copied.table], task.copied):
+        yield from _cut(_sorted(list(_batches(task)), task.copied.sort), most)
         return
     held: list[pa.RecordBatch] = []
     count = 0
     for batch in _batches(task):
         held.append(batch)
         count += batch.num_rows
-        if count >= FILE_ROWS:
-            *whole, rest = _cut(pa.Table.from_batches(held))
-            yield from whole if rest.num_rows < FILE_ROWS else (*whole, rest)
-            held = rest.to_batches() if rest.num_rows < FILE_ROWS else []
+        if count >= most:
+            *whole, rest = _cut(pa.Table.from_batches(held), most)
+            yield from whole if rest.num_rows < most else (*whole, rest)
+            held = rest.to_batches() if rest.num_rows < most else []
             count = sum(one.num_rows for one in held)
     if count:
         yield pa.Table.from_batches(held)
 
 
-def _cut(rows: pa.Table) -> Iterator[pa.Table]:
-    for first in range(0, rows.num_rows, FILE_ROWS):
-        yield rows.slice(first, FILE_ROWS)
+def _cut(rows: pa.Table, most: int) -> Iterator[pa.Table]:
+    for first in range(0, rows.num_rows, most):
+        yield rows.slice(first, most)
 
 
 def _sorted(batches: list[pa.RecordBatch], keys: Sequence[str]) -> pa.Table:

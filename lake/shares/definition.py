@@ -57,6 +57,11 @@ def copied(role: Role, contract: "Contract") -> "Contract":
     )
 
 
+def is_sorted_anew(contract: "Contract", copied: "Contract") -> bool:
+    """Return whether rows of a copy lie in another order than those of the table."""
+    return contract.sort != copied.sort
+
+
 def definition(role: Role, contract: "Contract", key_ids: Sequence[str]) -> str:
     """Return a digest of how a role sees a table: columns, masks, conditions, and the keys of its pseudonyms."""
     hashed = False

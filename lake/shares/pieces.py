@@ -7,7 +7,7 @@ they were merged from, so a merge is told from a change.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any, Final, Self
 
@@ -188,6 +188,21 @@ def _groups(sources: Sequence[Source]) -> Iterable[tuple[Source, ...]]:
         group.append(one)
     if group:
         yield tuple(group)
+
+
+def within(due: Due, rows_most: int) -> Due:
+    """Return what is to be done about a date in groups of so many rows at most, or of one source."""
+    return replace(due, groups=tuple(part for group in due.groups for part in _parts(group, rows_most)))
+
+
+def _parts(group: Sequence[Source], rows_most: int) -> Iterable[tuple[Source, ...]]:
+    part: list[Source] = []
+    for one in group:
+        if part and sum(each.rows for each in part) + one.rows > rows_most:
+            yield tuple(part)
+            part = []
+        part.append(one)
+    yield tuple(part)
 
 
 def _by_day(some: Iterable[Any]) -> dict[date, list[Any]]:

@@ -23,9 +23,9 @@ from ranklake.lake.query.admission import pseudonyms_for
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.scan import live_files
 from ranklake.lake.query.sight import is_settled, read_by, runs_of_teams, tables_asked, tables_behind
-from ranklake.lake.shares.copying import Copied, Copying, copy
-from ranklake.lake.shares.definition import Behind, behind_digest, copied, definition
-from ranklake.lake.shares.pieces import Due, Piece, Source, settle
+from ranklake.lake.shares.copying import Copied, Copying, copy, file_rows
+from ranklake.lake.shares.definition import Behind, behind_digest, copied, definition, is_sorted_anew
+from ranklake.lake.shares.pieces import Due, Piece, Source, settle, within
 from ranklake.lake.shares.place import open_place, refuse_other
 from ranklake.lake.shares.register import Share
 from ranklake.lake.shares.shared_table import SharedTable, erase_table, tables_there
@@ -147,6 +147,7 @@ class _Table:
         self.depends = Behind(behind_digest(asked, moment), theirs)
         self.definition = definition(role, self.contracts[table], () if pseudonyms is None else pseudonyms.key_ids)
         self.rows = self.added = self.removed = self.read = 0
+        self._file_rows = 0
         self._there: frozenset[str] = frozenset()
         self._stray: frozenset[str] = frozenset()
 
@@ -157,9 +158,13 @@ class _Table:
         pieces = self.shared.known.pieces
         held, due = settle(pieces, sources_of(self.live), there, self.depends)
         self._stray = there - {path for one in pieces for path in one.files}
+        crew = workers.fitting(sum(map(_cpu_s, due)))
+        if due:
+            self._file_rows = file_rows(self.copied, crew.room())
+        if is_sorted_anew(self.contracts[self.table], self.copied):  # a group is sorted as a whole
+            due = [within(day, self._file_rows) for day in due]
         batches = list(_batches(due))
         self._commit((), self._stray_of(None, due), held, due)
-        crew = workers.fitting(sum(map(_cpu_s, due)))
         for at, batch in enumerate(batches):
             left = [day for later in batches[at + 1 :] for day in later]
             detail = f"{counted(sum(len(day.groups) for day in batch), 'piece')} for {self.role.name}"
@@ -217,7 +222,7 @@ class _Table:
         some = self.live.filter(pc.is_in(self.live["path"], value_set=paths))
         tells = self.depends.theirs is not None
         facts = self.lake, self.place, self.role, self.contracts, self.copied, some, self.behind, day, number
-        return Copying(*facts, tells_runs=tells)
+        return Copying(*facts, self._file_rows, tells_runs=tells)
 
     def _commit(
         self,

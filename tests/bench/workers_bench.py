@@ -6,7 +6,8 @@ the driver and of the busiest worker, since others may use the machine: that is 
 rows of all rollups and all results of checks must be the same.
 
 Beside that, wall times: of everything pinned to one core, in one process, and of two cores with one process and with
-two workers. Those are worth something on a machine at rest only.
+two workers. Those are worth something on a machine at rest only. They are taken by turns, so that a machine whose speed
+changes from one minute to the next changes it for all of them.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
@@ -94,22 +96,40 @@ KINDS = {"one core": (1, 0), "two cores, one process": (2, 0), "two cores, two w
 
 
 def walls(lake, rounds):
-    """Return {kind: {step: wall seconds}}, least of some rounds, each kind in a process pinned from its start."""
-    found = {}
-    for kind, (cores, count) in KINDS.items():
-        command = [sys.executable, __file__, "--lake", str(lake), "--rounds", str(rounds), "--wall-of", str(count)]
-        pin = partial(os.sched_setaffinity, 0, sorted(os.sched_getaffinity(0))[:cores])
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, preexec_fn=pin)
-        found[kind] = json.loads(done.stdout)
+    """Return {kind: [{step: wall seconds}, ...]}: rounds by turns, each kind in a process pinned from its start."""
+    kinds = {kind: _started(lake, cores, count) for kind, (cores, count) in KINDS.items()}
+    try:
+        return _by_turns(kinds, rounds)
+    finally:
+        for one in kinds.values():
+            one.stdin.close()
+            one.wait()
+
+
+def _started(lake, cores, count):
+    command = [sys.executable, __file__, "--lake", str(lake), "--wall-of", str(count)]
+    pin = partial(os.sched_setaffinity, 0, sorted(os.sched_getaffinity(0))[:cores])
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    return subprocess.Popen(command, preexec_fn=pin, **pipes)  # noqa: PLW1509 - no thread of ours runs here
+
+
+def _by_turns(kinds, rounds):
+    found = {kind: [] for kind in kinds}
+    for at in range(rounds + 1):
+        for kind, one in kinds.items():
+            one.stdin.write("\n")
+            steps = json.loads(one.stdout.readline())
+            if at:  # the first one warms
+                found[kind].append(steps)
     return found
 
 
-def wall_of(count, copy, rounds):
-    """Return the least wall seconds of each step in this process, or with a cluster of some workers."""
+def wall_of(count, copy):
+    """For each line that comes say the wall seconds of each step, in this process or with a cluster of some workers."""
     with workers(DaskSection(workers=count)) if count else nullcontext(InProcess()) as crew:
-        once(crew, copy())  # warms
-        steps = [once(crew, copy())[0] for _ in range(rounds)]
-    return {name: min(one[name].wall_s for one in steps) for name in steps[0]}
+        for _ in sys.stdin:
+            steps, _ = once(crew, copy())
+            print(json.dumps({name: one.wall_s for name, one in steps.items()}), flush=True)
 
 
 def main():
@@ -117,9 +137,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--gpus", type=int, default=64)
     parser.add_argument("--hours", type=float, default=0.5)
-    parser.add_argument("--rounds", type=int, default=3, help="each step as in the round that disturbed it least")
+    parser.add_argument("--rounds", type=int, default=8, help="each step as in the round that disturbed it least")
     parser.add_argument("--lake", type=Path, help="a lake that was ingested already, and is left as it is")
-    parser.add_argument("--wall-of", type=int, help="with --lake: only wall times, with so many workers or 0 for none")
+    parser.add_argument(
+        "--wall-of",
+        type=int,
+        help="with --lake: wall times alone, with so many workers or none, one a line",
+    )
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ranklake-workers-") as scratch:
@@ -138,7 +162,7 @@ def main():
             return Lake.open(str(shutil.copytree(folder / "lake", place)))
 
         if given.wall_of is not None:
-            print(json.dumps(wall_of(given.wall_of, copy, given.rounds)))
+            wall_of(given.wall_of, copy)
             return
         _, alone = once(InProcess(), copy())
         taken, same = {}, True
@@ -177,11 +201,19 @@ def report(told, taken):
     said = ", ".join(f"{name} {ratio:.2f}" for name, ratio in told["ratios"].items())
     results = "identical" if told["same"] else "NOT identical"
     lines += ["", f"two workers to one: {said}; results {results}", ""]
-    lines += ["| wall time of | check, s | rollup, s | both, of one core's |", "|---|---:|---:|---:|"]
-    for kind, one in told["wall_s"].items():
-        ratio = sum(one.values()) / sum(told["wall_s"]["one core"].values())
-        lines.append(f"| {kind} | {one['check']:.2f} | {one['rollup']:.2f} | {ratio:.2f} |")
+    lines += ["| wall time, least and median | check, s | rollup, s | both, of one core's |", "|---|---:|---:|---:|"]
+    for kind, rounds in told["wall_s"].items():
+        least, middle = (summed(rounds, pick) for pick in (min, median))
+        of = [summed(told["wall_s"]["one core"], pick)["both"] for pick in (min, median)]
+        steps = [f"{least[name]:.2f} {middle[name]:.2f}" for name in ("check", "rollup")]
+        lines.append(f"| {kind} | {' | '.join(steps)} | {least['both'] / of[0]:.2f} {middle['both'] / of[1]:.2f} |")
     return "\n".join(lines)
+
+
+def summed(rounds, pick):
+    """Return what a pick of rounds makes of each step, and of both together."""
+    found = {name: pick([one[name] for one in rounds]) for name in ("check", "rollup")}
+    return {**found, "both": pick([sum(one.values()) for one in rounds])}
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,10 @@ from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.workers import ONE, InProcess, Room
+from ranklake.lake.query.roles import Role
+from ranklake.lake.shares.sharing import share
 from ranklake.lake.spool.spool import Spool
+from ranklake.masking.masks import Mask
 
 LIMIT_BYTES = 768 * 2**20
 
@@ -44,6 +48,53 @@ def test_a_small_worker_takes_smaller_pieces(lake, spool):
     assert done.rows_stored + done.rows_duplicate == rows
     assert before == after, "the worker was killed"
     assert held < LIMIT_BYTES
+
+
+@pytest.mark.slow
+@pytest.mark.leaky("distributed keeps threads of its own for a while")
+@pytest.mark.parametrize("masked", [(), ("rank",)], ids=["as it lies", "sorted anew"])
+def test_a_small_worker_shares_in_smaller_pieces(lake, tmp_path, masked):
+    """A copy of more rows than the worker could hold goes through, too, also where all of them are sorted anew."""
+    spans = contract("spans")
+    columns = {("spans", spans.column(name).id): Mask("bucket", "4") for name in masked}
+    role = Role("reader", frozenset({"operational"}), frozenset({"spans"}), column_masks=columns)
+    handle = ensure_table(lake, spans)
+    rows = [telemetry.segment_rows("spans", rank, 0, 150_000) for rank in range(8)]
+    swap(handle, 1, add=[file for some in rows for file in write_days(lake, spans, some, 1)])
+    with workers(DaskSection(workers=1, memory_limit=str(LIMIT_BYTES))) as crew:
+        ((before, _),) = crew.client.run(peak).values()
+        (done,) = share(lake, role, str(tmp_path / "shared"), "somebody", crew).tables
+        ((after, held),) = crew.client.run(peak).values()
+    assert done.rows_added == sum(some.num_rows for some in rows)
+    assert before == after, "the worker was killed"
+    assert held < LIMIT_BYTES
+
+
+KEPT = []
+
+
+def fill(full):
+    """Hold memory until a worker's process has so much of what it may have, as an allocator does."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    more = int(full * LIMIT_BYTES) - int(status["VmRSS"].split()[0]) * 1024
+    KEPT.append(b"x" * max(0, more))
+    return more
+
+
+@pytest.mark.slow
+@pytest.mark.leaky("distributed keeps threads of its own for a while")
+def test_a_worker_whose_allocators_keep_memory_goes_on():
+    """Dask would have it begin nothing until it holds less, which it never does."""
+    with workers(DaskSection(workers=1, memory_limit=str(LIMIT_BYTES))) as crew:
+        assert crew.run(fill, [0.87]) > [0]
+        for number in range(30):  # its memory is looked at ten times a second
+            assert crew.run(pause_briefly, [number]) == [number]
+
+
+def pause_briefly(number):
+    """Take a tenth of a second."""
+    time.sleep(0.1)
+    return number
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 3, 8])
