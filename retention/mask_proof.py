@@ -29,6 +29,7 @@ from ranklake.masking.shape import unmasked
 from ranklake.retention.due import ages, by_day
 from ranklake.retention.holds import holds_of
 from ranklake.retention.masks import Masks, Partition
+from ranklake.retention.opened_masks import OpenedMasks
 from ranklake.retention.parts import Parts, run_facts
 from ranklake.retention.rules.order import cutoff
 
@@ -107,9 +108,9 @@ class _Count:
     first: date | None = None
     last: date | None = None
 
-    def add(self, values: pa.ChunkedArray, masks: Sequence[Mask], pseudonyms: Pseudonyms | None, day: date) -> None:
-        """Count values, of which each is as one of some masks leaves it."""
-        left = distinct = _distinct(values)
+    def add(self, distinct: pa.Array, masks: Sequence[Mask], pseudonyms: Pseudonyms | None, day: date) -> None:
+        """Count distinct values, of which each is as one of some masks leaves it."""
+        left = distinct
         for mask in masks:
             left = unmasked(left, mask, pseudonyms)
         wrong = len(left)
@@ -192,12 +193,14 @@ def _looked_at(
     some = live.take(pa.array(spread(live.num_rows), pa.int64()))
     days = dict(zip(some["path"].to_pylist(), some["date"].to_pylist(), strict=True))
     counts = {name: _Count() for name in masks if name in contract}
+    opened = OpenedMasks(lake, contract)  # what was masked at capture is sealed since
     for path, rows in read_some(lake, contract, some, list(counts)):
         for name, count in counts.items():
             column = contract.column(name)
             or_at_rest = default_mask(column.mask, column.class_, column.type)  # a rule may have come after
             shapes = [masks[name], or_at_rest] if place == CAPTURE else [masks[name]]
-            count.add(rows[name], shapes, pseudonyms, days[path])
+            found = _distinct(rows[name])
+            count.add(opened.readable(found) if place == CAPTURE else found, shapes, pseudonyms, days[path])
     for name, count in sorted(counts.items()):
         yield count.proof(place, contract.table, name, masks[name])
 
@@ -228,7 +231,9 @@ def _at_rest(
             found = Partition(masks, parts, age, as_of, pseudonyms)
             for _, rows in read_some(lake, contract, of_day, list(dict.fromkeys([*parts.columns, *masks.columns]))):
                 for name, which in found.which(rows).items():
-                    counts[name].add(rows[name].filter(which), [masks.columns[name]], pseudonyms, day)
+                    mask, values = masks.columns[name], _distinct(rows[name].filter(which))
+                    values = masks.opened.readable(values) if masks.opened.needs_keys({name: mask}) else values
+                    counts[name].add(values, [mask], pseudonyms, day)
         late = None if least is None else least - timedelta(days=GRACE_DAYS)
         for name, count in sorted(counts.items()):
             yield count.proof(REST, contract.table, name, masks.columns[name], due_from=late)

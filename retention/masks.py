@@ -22,11 +22,10 @@ from ranklake.lake.delta.data_file import plan_of
 from ranklake.lake.delta.read import read_some
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.governance.retention_plans import Item, RetentionPlan
-from ranklake.masking.columns import masked
 from ranklake.masking.masks import Mask
 from ranklake.masking.pseudonyms import Pseudonyms
-from ranklake.masking.shape import unmasked
 from ranklake.retention.due import Due, ages
+from ranklake.retention.opened_masks import OpenedMasks
 from ranklake.retention.parts import Group, Parts, Values, part_digest
 from ranklake.retention.policy import PolicyError
 from ranklake.retention.rules.maskable import Shown, maskable
@@ -57,6 +56,8 @@ class Masks:
         Those that can matter, and of them those that mask something here.
     columns
         Columns that a rule masks, with their masks; empty where there is nothing to do.
+    opened
+        Masks values, those among them that keys of people sealed.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Masks:
         patterns = {pattern for one in self.of_table for pattern in one.where.get("column", ())}
         known = maskable(contract)
         self.columns = {name: known[name] for name in known if any(fnmatchcase(name, one) for one in patterns)}
+        self.opened = OpenedMasks(lake, contract)
         self._done = _done(contract.table, applied)
 
     @property
@@ -83,7 +85,8 @@ class Masks:
         parts_of
             Tells rows of a date apart, by these rules and by legal holds.
 
-        Raises `PolicyError` where columns are hashed and there is no key.
+        Raises `PolicyError` where columns are hashed and there is no key, and `ranklake.lake.subjects.store`'s errors
+        where keys of people have to open what is masked and are not at hand.
         """
         handle = latest(self.lake, self.contract.table) if self.columns else None
         if handle is None:
@@ -118,7 +121,12 @@ class Masks:
         return until is not None and age < until
 
     def _is_done(self, day: date, digest: str, partition: pa.Table) -> bool:
-        """Say whether an applied plan wrote all files of a partition with these masks, and of all of its rows."""
+        """Say whether an applied plan wrote all files of a partition with these masks, and of all of its rows.
+
+        Of masks of what keys of people sealed nobody knows: a key that was lost then may be back.
+        """
+        if self.opened.needs_keys(self.columns):
+            return False
         plan = self._done.get((day, digest), 0)
         return all((plan_of(path) or plan + 1) <= plan for path in partition["path"].to_pylist())
 
@@ -190,7 +198,7 @@ class Partition:
         for name, which in self.which(rows).items():
             if name not in rows.column_names:
                 continue
-            shown = _masked(rows[name], self._of.columns[name], self._pseudonyms)
+            shown = self._shown(rows[name], self._of.columns[name])
             place = rows.schema.get_field_index(name)
             rows = rows.set_column(place, rows.schema.field(name), pc.if_else(which, shown, rows[name]))
         return rows
@@ -205,7 +213,11 @@ class Partition:
         return False
 
     def _are_masked(self, name: str, values: pa.Array) -> bool:
-        return not len(unmasked(values, self._of.columns[name], self._pseudonyms))
+        return not len(self._of.opened.unmasked(values, self._of.columns[name], self._pseudonyms))
+
+    def _shown(self, values: pa.ChunkedArray, mask: Mask) -> pa.ChunkedArray:
+        chunks = [self._of.opened.masked(one, mask, self._pseudonyms) for one in values.chunks]
+        return pa.chunked_array(chunks, values.type)
 
     def which(self, rows: pa.Table) -> dict[str, pa.Array]:
         """Return by column which rows are masked."""
@@ -234,7 +246,3 @@ def _done(table: str, applied: Sequence[RetentionPlan]) -> dict[tuple[date, str]
                 place = (item.partition_date, item.part_sha256 or "")
                 found[place] = max(found.get(place, 0), one.plan or 0)
     return found
-
-
-def _masked(values: pa.ChunkedArray, mask: Mask, pseudonyms: Pseudonyms | None) -> pa.ChunkedArray:
-    return pa.chunked_array([masked(one, mask, pseudonyms) for one in values.chunks], values.type)
