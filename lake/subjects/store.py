@@ -12,7 +12,6 @@ from every place. Killed anywhere between, the next call goes on. What the lake 
 import hmac
 import secrets
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -21,11 +20,12 @@ from ranklake.lake.storage.removal import delete
 from ranklake.lake.storage.rewriting import overwrite
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.storage.versions import keeps_versions, remove_dead, versions
+from ranklake.lake.subjects.key_files import BOND, ENDING, Found, drop_read, read_key, read_keys
 from ranklake.lake.subjects.keys import KEY_BYTES, SubjectKey
 from ranklake.lake.subjects.known import SubjectKeysError, known_columns
-from ranklake.lake.subjects.places import LOOKUP_DIGITS, MARKER, claim, key_files, lookup_of
+from ranklake.lake.subjects.places import LOOKUP_DIGITS, MARKER, claim, key_files
 from ranklake.lake.subjects.whose import Whose, looked_up
-from ranklake.segments.envelope import ID_BYTES, MAGIC, NotAuthenticError, decrypt, encrypt
+from ranklake.segments.envelope import encrypt
 from ranklake.segments.keys import read_keyring
 
 if TYPE_CHECKING:
@@ -33,36 +33,8 @@ if TYPE_CHECKING:
 
 FORGOTTEN: Final = "forgotten"
 UNREAD: Final = "forgotten-unread"
-_ENDING: Final = ".key"
-_BOND: Final = b"ranklake subject 1: "
 _LOOKED_UP: Final = b"\0ranklake subject 1: looked up by"
 _UNREAD: Final = b"\0ranklake subject 1: forgotten unread "
-_DAMAGED: Final = "restore it from a backup, or erase the person: what it sealed cannot be read"
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A file of a place of keys: its name, and the key in it.
-
-    `wrong` says why there is none, and `mend` what to do. `is_hidden` says whether it may be there all the same: this
-    keyring lacks what wraps it, or this account may not read it.
-    """
-
-    place: Lake
-    name: str
-    key: SubjectKey | None
-    wrong: str = ""
-    mend: str = ""
-    is_hidden: bool = False
-
-    @property
-    def lookup(self) -> str:
-        """Under what name the key is kept."""
-        return lookup_of(self.name)
-
-    def error(self) -> SubjectKeysError:
-        """Return the error that says what is wrong with it."""
-        return SubjectKeysError(f"a subject's key {self.wrong}", where=self.place.path(self.name), mend=self.mend)
 
 
 class KeyStore:
@@ -112,6 +84,7 @@ class KeyStore:
         """
         self._refuse_others()
         self._known.clear()
+        drop_read()
         lookups = {self.lookup(one) for one in subjects}
         there = [self._read(place, name) for place in self.places for name in key_files(place, lookups)]
         for one in there:
@@ -149,11 +122,9 @@ class KeyStore:
         """Yield every file with a key of the first place, and those that are in copies alone."""
         seen: set[str] = set()
         for place in self.places:
-            for name in sorted(key_files(place)):
-                if name.endswith(_ENDING) and name not in seen:
-                    one = self._read(place, name)
-                    seen |= {name} if one.key is not None else set()
-                    yield one
+            for one in read_keys(place, self._ring, but=seen):
+                seen |= {one.name} if one.key is not None else set()
+                yield one
 
     def by_id(self, but: Collection[Whose] = ()) -> dict[str, SubjectKey]:
         """Return the keys that are there and not forgotten, by their ids; but those of some subjects."""
@@ -188,7 +159,7 @@ class KeyStore:
 
     def _found(self, lookup: str) -> SubjectKey | None:
         """Return a key that is there, put back where a place lacks it."""
-        name = f"{lookup}{_ENDING}"
+        name = f"{lookup}{ENDING}"
         tried = [self._read(place, name) for place in self.places]
         gone = [(one.place, one.key) for one in tried if one.key is not None and self._is_forgotten(lookup, one.key)]
         if gone:  # from a backup, or somebody died while he forgot it
@@ -214,7 +185,7 @@ class KeyStore:
     def _keep_beside(self, lookup: str, key: SubjectKey) -> None:
         """Keep a second key of a subject, of a place that was restored to before the first, for what it sealed."""
         for place in self.places:
-            place.put_if_absent(f"{lookup}.{key.id}{_ENDING}", self._wrapped(lookup, key))
+            place.put_if_absent(f"{lookup}.{key.id}{ENDING}", self._wrapped(lookup, key))
 
     def _made(self, lookup: str) -> SubjectKey:
         """Make a key; who makes it beside makes the same."""
@@ -222,33 +193,16 @@ class KeyStore:
         key = SubjectKey(secrets.token_bytes(KEY_BYTES))
         if self._is_there(UNREAD, self._tag(lookup)):  # said first, so that nobody takes the key for an older one
             self.lake.put_if_absent(f"{UNREAD}/{self._since(lookup, key)}", b"")
-        if first.put_if_absent(f"{lookup}{_ENDING}", self._wrapped(lookup, key)) and len(self.places) == 1:
+        if first.put_if_absent(f"{lookup}{ENDING}", self._wrapped(lookup, key)) and len(self.places) == 1:
             return key
         found = self._found(lookup)  # which is another's, perhaps, and goes to the copies now
         return self._made(lookup) if found is None else found
 
     def _wrapped(self, lookup: str, key: SubjectKey) -> bytes:
-        return encrypt(self._ring.active, key.secret, _BOND + lookup.encode())
+        return encrypt(self._ring.active, key.secret, BOND + lookup.encode())
 
     def _read(self, place: Lake, name: str) -> Found:
-        try:
-            raw = place.fs.cat_file(place.path(name))
-        except FileNotFoundError:
-            return Found(place, name, None)
-        except PermissionError:
-            return Found(place, name, None, "may not be read", "let this account read it", is_hidden=True)
-        head = raw[: len(MAGIC) + ID_BYTES]
-        key_id = head[len(MAGIC) :].hex()
-        if head.startswith(MAGIC) and len(key_id) == 2 * ID_BYTES and key_id not in self._ring.ids:
-            wrong, mend = f"is wrapped with {key_id}, which is not in the keyring", "add that key to the keyring"
-            return Found(place, name, None, wrong, mend, is_hidden=True)
-        try:
-            if head.startswith(MAGIC) and key_id in self._ring.ids:
-                bond = _BOND + lookup_of(name).encode()
-                return Found(place, name, SubjectKey(decrypt(self._ring.get(key_id), raw, bond)))
-        except NotAuthenticError:
-            pass
-        return Found(place, name, None, "is damaged", _DAMAGED)
+        return read_key(place, name, self._ring)
 
     def _mark(self, lookup: str, key: SubjectKey) -> None:
         """Have a key be forgotten, wherever it comes back."""

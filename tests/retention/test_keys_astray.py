@@ -1,15 +1,19 @@
 """Keys of people in the hands of the clumsy and the hostile: nobody else's is forgotten, and none stays untold."""
 
+import os
 import shutil
 from dataclasses import replace
 from unicodedata import normalize
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from governed import any_rows
 from keyed import CLEAR, erased, section, users
 from subjects import ADA, GRACE
 
 from ranklake.lake.query.sql import query
+from ranklake.lake.subjects import key_files as key_files_module
+from ranklake.lake.subjects import store as store_module
 from ranklake.lake.subjects.columns import SubjectColumnError
 from ranklake.lake.subjects.known import KNOWN, SubjectKeysError
 from ranklake.lake.subjects.places import MARKER
@@ -198,3 +202,65 @@ def test_who_is_named_in_what_anothers_key_sealed_is_found(sealing):
     told = query(sealing.lake, CLEAR).to_pylist()
     assert [(row["run"], row["who"]) for row in told] == [("exp-2", GRACE), ("exp-7", None)]
     assert {one.place for one in search(sealing.lake, None, [ADA]).found} == set()
+
+
+def reads(monkeypatch):
+    """Return a list that gets the name of each key's file that is read from now on."""
+    seen, genuine = [], LocalFileSystem.cat_file
+
+    def noted(self, path, *args, **more):
+        seen.extend([path.rpartition("/")[2]] if path.endswith(".key") else [])
+        return genuine(self, path, *args, **more)
+
+    monkeypatch.setattr(LocalFileSystem, "cat_file", noted)
+    return seen
+
+
+def aged(site):
+    """Have the files of keys be written long ago, as nearly all are."""
+    for path in (site.folder / "keys").glob("*.key"):
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+
+
+def test_a_key_is_read_once_as_long_as_its_file_stays(sealing, monkeypatch):
+    """Whoever asks again reads none; of keys that came or changed only those."""
+    users(sealing, ADA, GRACE)
+    aged(sealing)
+    query(sealing.lake, CLEAR)
+    seen = reads(monkeypatch)
+    assert query(sealing.lake, CLEAR)["who"].to_pylist() == [ADA, GRACE]
+    assert seen == []
+    users(sealing, "alan.turing", first=3)
+    seen.clear()
+    assert query(sealing.lake, CLEAR)["who"].to_pylist() == [ADA, GRACE, "alan.turing"]
+    assert seen == [f"{KeyStore(sealing.lake).lookup('alan.turing')}.key"]
+    place = sealing.folder / "keys" / f"{KeyStore(sealing.lake).lookup(GRACE)}.key"
+    raw, at = place.read_bytes(), place.stat().st_mtime
+    place.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    os.utime(place, (at, at))
+    assert query(sealing.lake, CLEAR)["who"].to_pylist() == [ADA, None, "alan.turing"], "its size and time are the same"
+
+
+@pytest.mark.parametrize("left", ["nothing", "the file"], ids=["forgotten", "killed before the file went"])
+def test_a_forgotten_key_is_not_served_from_memory(sealing, monkeypatch, left):
+    """By whoever forgot it: a process that read it before asks where it is, and what is marked, each time."""
+    users(sealing, ADA, GRACE)
+    aged(sealing)
+    assert query(sealing.lake, CLEAR)["who"].to_pylist() == [ADA, GRACE]
+    monkeypatch.setattr(store_module, "drop_read", lambda: None)  # another process forgets
+    if left == "the file":
+        monkeypatch.setattr(store_module, "delete", lambda *_: 0)
+    KeyStore(sealing.lake).forget([ADA])
+    assert (len(list((sealing.folder / "keys").glob("*.key"))) == 2) is (left == "the file")
+    assert query(sealing.lake, CLEAR)["who"].to_pylist() == [None, GRACE]
+    assert ADA not in str(KeyStore(sealing.lake).by_id())
+
+
+def test_who_forgets_a_key_holds_none_in_memory(sealing):
+    """Neither that one nor others', which are read anew."""
+    users(sealing, ADA, GRACE)
+    aged(sealing)
+    query(sealing.lake, CLEAR)
+    assert key_files_module._read_before
+    KeyStore(sealing.lake).forget([ADA])
+    assert not key_files_module._read_before
