@@ -1,11 +1,14 @@
 """Heads of the audit trail, kept outside its table: how many rows it has had, and the digest of the last.
 
-    <lake>/audit/heads/0000000/0000000042.json     beside the table
-    <witness>/0000000/0000000042.json              where configured: a place that who writes the lake cannot write
+    <lake>/audit/heads/000000/00000000/0000000042.json     beside the table
+    <witness>/000000/00000000/0000000042.json              where configured: who writes the lake cannot write there
 
 Each is written put-if-absent after the rows that it tells of, so a table that is behind a head has lost its tail. Who
 dies in between leaves a table that is ahead: the next who writes writes the next head, and nothing is wrong. Heads hold
 no facts of rows.
+
+A folder has those of a hundred rows, one above it those of ten thousand: so the last is found by three short listings,
+however long the trail is. Older software left the upper folder out; what it wrote is read as well.
 """
 
 import json
@@ -18,13 +21,15 @@ from ranklake.lake.storage.reachability import LakeError
 from ranklake.lake.storage.store import Lake
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 FOLDER: Final = "audit/heads"
-SHARD: Final = 100
-"""Heads in a folder: the last is found by listing two short folders, however long the trail is."""
-_NAME: Final = re.compile(r"(?P<rows>\d{10})\.json")
+_SHARD_ROWS: Final = 100
+_GROUP_ROWS: Final = 10_000
+_NAME: Final = re.compile(r"\d{10}\.json")
 _SHARD: Final = re.compile(r"\d{8}")
+_GROUP: Final = re.compile(r"\d{6}")
+_MOST_ROWS: Final = 10**10
 _MEND: Final = "compare it with a copy, or with 'ranklake audit show'; a damaged record may be removed"
 
 
@@ -53,26 +58,39 @@ class HeadRecords:
 
     def last(self) -> Head:
         """Return the head of the most rows. Raises `HeadError` and what the store raises."""
-        for shard in sorted((name for name in self._names("") if _SHARD.fullmatch(name)), reverse=True):
-            names = [name for name in self._names(shard) if _NAME.fullmatch(name)]
-            if names:
-                return self._read(f"{shard}/{max(names)}")
-        return Head()
+        return self.before(_MOST_ROWS)
 
     def before(self, rows: int) -> Head:
         """Return the head of the most rows, of those of at most so many. Raises likewise."""
-        shards = (name for name in self._names("") if _SHARD.fullmatch(name) and int(name) <= rows // SHARD)
+        found = self._found(rows)
+        return self._read(found) if found else Head()
+
+    def _found(self, rows: int) -> str:
+        """Return the path of the head of the most rows, of those of at most so many; empty for none."""
+        top = list(self._names(""))
+        found = [self._greatest("", top, rows)]
+        for group in sorted((name for name in top if _GROUP.fullmatch(name)), reverse=True):
+            if int(group) <= rows // _GROUP_ROWS and (inside := self._greatest(f"{group}/", self._names(group), rows)):
+                found.append(inside)
+                break
+        return max(found, key=lambda path: path.rpartition("/")[2])
+
+    def _greatest(self, above: str, names: "Iterable[str]", rows: int) -> str:
+        """Return the path of the head of the most rows, of those of at most so many, in shards of a folder; or ""."""
+        shards = (name for name in names if _SHARD.fullmatch(name) and int(name) <= rows // _SHARD_ROWS)
         for shard in sorted(shards, reverse=True):
-            names = [name for name in self._names(shard) if _NAME.fullmatch(name) and int(name[:10]) <= rows]
-            if names:
-                return self._read(f"{shard}/{max(names)}")
-        return Head()
+            heads = [one for one in self._names(f"{above}{shard}") if _NAME.fullmatch(one) and int(one[:10]) <= rows]
+            if heads:
+                return f"{above}{shard}/{max(heads)}"
+        return ""
 
     def note(self, head: Head) -> None:
         """Write a head down; again changes nothing. Raises `HeadError` where another stands there."""
         if not head.rows:
             return
-        name = f"{head.rows // SHARD:08d}/{head.rows:010d}.json"
+        self._put(f"{head.rows // _GROUP_ROWS:06d}/{head.rows // _SHARD_ROWS:08d}/{head.rows:010d}.json", head)
+
+    def _put(self, name: str, head: Head) -> None:
         raw = json.dumps({"rows": head.rows, "sha256": head.sha256}).encode()
         if not self._place.put_if_absent(self._inside(name), raw) and self._read(name) != head:
             raise HeadError("another head is written down there", where=f"{self.where}/{name}", mend=_MEND)
@@ -82,8 +100,12 @@ class HeadRecords:
 
         It is there already, so nothing changes: a store looks at a writer's rights first. Raises what `last` raises.
         """
+        found = self._found(_MOST_ROWS)
+        if not found:
+            return ""
+        head = self._read(found)
         try:
-            self.note(self.last())
+            self._put(found, head)
         except LakeError as error:
             return error.what
         return ""
@@ -105,7 +127,7 @@ class HeadRecords:
         try:
             facts = json.loads(self._place.fs.cat_file(where))
             head = Head(int(facts["rows"]), str(facts["sha256"]))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise HeadError("the head record cannot be read", where=where, mend=_MEND) from error
         if not name.endswith(f"{head.rows:010d}.json"):
             raise HeadError("the head record is another's", where=where, mend=_MEND)

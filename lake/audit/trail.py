@@ -23,10 +23,10 @@ from ranklake.lake.audit.chain import RESUME, Head, digest
 from ranklake.lake.audit.heads import HeadRecords, head_records
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import LostRaceError, files, number_of, said, swap
+from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.log_end import LogEnd
 from ranklake.lake.delta.read import read, read_some
 from ranklake.lake.delta.table_schema import refuse_misread
-from ranklake.lake.delta.tables import ensure_table
 from ranklake.lake.plans.ledger import row_files
 
 if TYPE_CHECKING:
@@ -122,16 +122,17 @@ def record_all(lake: "Lake", entries: Sequence[Entry]) -> list[int | None]:
     places = head_records(lake)
     while True:
         known = [place.last() for place in places]  # before the table, which is never behind them
-        handle = ensure_table(lake, contract(TABLE))
-        end = _known_end(handle, known) or end_of_chain(lake, handle)
+        log = LogEnd.of(lake, contract(TABLE))
+        end = _known_end(log, known) or end_of_chain(lake, log.handle())
         for place, head in zip(places, known, strict=True):
             if head.rows > end.rows or (head.rows == end.rows and head != end):
                 raise BrokenTrailError(place.where, end.rows, head.rows)
-        there = _already_recorded(lake, handle, entries)
+        there = _already_recorded(lake, log, entries)
         fresh = [entry for entry, old in zip(entries, there, strict=True) if not old]
         rows = _chained(fresh, end)
-        if rows and not _append(lake, handle, rows, fresh):
+        if rows and not _append(lake, log, rows, fresh):
             continue
+        log.keep()
         _write_heads(places, known, Head(rows[-1]["seq"] + 1, rows[-1]["sha256"]) if rows else end)
         numbers = iter(row["seq"] for row in rows)
         return [None if old else next(numbers) for old in there]
@@ -146,27 +147,27 @@ def resume(lake: "Lake", actor: str, reason: str) -> int:
     places = head_records(lake)
     while True:
         known = [place.last() for place in places]
-        handle = ensure_table(lake, contract(TABLE))
-        end = end_of_chain(lake, handle)
+        log = LogEnd(lake, contract(TABLE))
+        end = end_of_chain(lake, log.handle())
         last = max(known, key=lambda head: head.rows)
         if last.rows <= end.rows:
             raise RanklakeError("no row of the audit trail is lost at its end", mend="see 'ranklake audit verify'")
         details = {"rows_left": end.rows, "rows_recorded": last.rows}
         entry = Entry(actor, RESUME, TABLE, reason, details)
         rows = _chained([entry], last)
-        if _append(lake, handle, rows, [entry]):
+        if _append(lake, log, rows, [entry]):
             _write_heads(places, known, Head(rows[-1]["seq"] + 1, rows[-1]["sha256"]))
             return int(rows[0]["seq"])
 
 
-def _known_end(handle: "DeltaTable", known: Sequence[Head]) -> Head | None:
+def _known_end(log: LogEnd, known: Sequence[Head]) -> Head | None:
     """Return the end of the chain where every head tells of as many rows as the log counts: no file is read then.
 
     Should the table's last row be another, the chain goes on from the one that the heads tell of, and the proof names
     the other.
     """
     (first, *others) = known
-    return first if first.rows and said(handle, ROWS) == first.rows and all(one == first for one in others) else None
+    return first if first.rows and log.said(ROWS) == first.rows and all(one == first for one in others) else None
 
 
 def end_of_chain(lake: "Lake", handle: "DeltaTable") -> Head:
@@ -226,21 +227,17 @@ def _chained(entries: Sequence[Entry], end: Head) -> list[dict[str, Any]]:
     return rows
 
 
-def _append(lake: "Lake", handle: "DeltaTable", rows: list[dict[str, Any]], entries: Sequence[Entry]) -> bool:
-    """Commit rows on the handle on which the end was read; return False where another writer was faster."""
-    number = number_of(handle) + 1
+def _append(lake: "Lake", log: LogEnd, rows: list[dict[str, Any]], entries: Sequence[Entry]) -> bool:
+    """Commit rows after the version of which the end was read; return False where another writer was faster."""
     also = {ROWS: rows[-1]["seq"] + 1, **{entry.mark: 1 for entry in entries if entry.once}}
-    try:
-        return swap(handle, number, add=row_files(lake, TABLE, rows, number), also=also, tidy=False)
-    except LostRaceError:
-        return False
+    return log.append(row_files(lake, TABLE, rows, log.number + 1), also)
 
 
-def _already_recorded(lake: "Lake", handle: "DeltaTable", entries: Sequence[Entry]) -> list[bool]:
+def _already_recorded(lake: "Lake", log: LogEnd, entries: Sequence[Entry]) -> list[bool]:
     """Return of each entry whether it is to be recorded once and stands there, or among the entries before it."""
     old: set[tuple[str, str]] = set()
-    if any(entry.once for entry in entries) and said(handle, ROWS) is None:  # rows without marks, of older software
-        rows = read(lake, contract(TABLE), ["action", "subject"], version=handle.version())
+    if any(entry.once for entry in entries) and log.said(ROWS) is None:  # rows without marks, of older software
+        rows = read(lake, contract(TABLE), ["action", "subject"], version=log.version)
         old = {(row["action"], row["subject"]) for row in rows.to_pylist()}
     marks: set[str] = set()
     found = []
@@ -249,7 +246,7 @@ def _already_recorded(lake: "Lake", handle: "DeltaTable", entries: Sequence[Entr
             found.append(False)
             continue
         there = not entry.once_for and (entry.action, entry.subject) in old
-        known = there or entry.mark in marks or said(handle, entry.mark) is not None
+        known = there or entry.mark in marks or log.said(entry.mark) is not None
         found.append(known)
         marks.add(entry.mark)
     return found

@@ -73,9 +73,14 @@ def said(table: DeltaTable, application: str) -> int | None:
     """Return the number that an application committed last, see `swap`; None if it never did. Raises likewise."""
     with asking(table):
         found = table.transaction_version(application)
-    if found is not None and not 0 <= found < _MOST_COMMITS:
+    if found is not None and not is_possible(found):
         raise _damaged_log(table, "the number of its last transaction cannot be")
     return None if found is None else int(found)
+
+
+def is_possible(number: int) -> bool:
+    """Say whether a table can have counted so many commits."""
+    return 0 <= number < _MOST_COMMITS
 
 
 def swap(

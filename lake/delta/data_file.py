@@ -4,6 +4,7 @@ import re
 import time
 from dataclasses import dataclass
 from datetime import date
+from typing import Any
 
 from deltalake.transaction import AddAction
 
@@ -41,6 +42,17 @@ class DataFile:
         return AddAction(
             self.path, self.size_bytes, values, int(time.time() * 1000), data_change=data_change, stats=self.stats
         )
+
+    def addition(self) -> dict[str, Any]:
+        """Return the same action as a commit's JSON has it."""
+        day = self.partition.isoformat()
+        return addition(self.path, day, self.size_bytes, self.stats, int(time.time() * 1000))
+
+
+def addition(path: str, day: str, size_bytes: int, stats: str, now_ms: int) -> dict[str, Any]:
+    """Return the action that makes a file part of its table, as a commit's JSON has it; `now_ms` since 1970."""
+    facts = {"path": path, "partitionValues": {"date": day}, "size": size_bytes, "modificationTime": now_ms}
+    return {"add": {**facts, "dataChange": True, "stats": stats}}
 
 
 def plan_of(path: str) -> int | None:

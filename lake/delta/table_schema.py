@@ -164,7 +164,7 @@ def follow(lake: "Lake", handle: DeltaTable, contract: "Contract") -> bool:
         **versions_of(replace(contract, version=version, added_version=added)),
     }
     said = {"operation": "FOLLOW CONTRACT", "ranklake.contractVersion": properties[CONTRACT_VERSION]}
-    commit(lake, handle, contract.table, [metadata_action(handle, fields, properties)], said)
+    commit(lake, contract.table, handle.version(), [metadata_action(handle, fields, properties)], said)
     return False
 
 
@@ -257,9 +257,9 @@ def metadata_action(handle: DeltaTable, fields: Fields, properties: Mapping[str,
 
 
 def commit(
-    lake: "Lake", handle: DeltaTable, table: str, actions: Sequence[Mapping[str, Any]], said: Mapping[str, str]
+    lake: "Lake", table: str, version: int, actions: Sequence[Mapping[str, Any]], said: Mapping[str, str]
 ) -> bool:
-    """Write a commit after the one that a handle was read at, if nobody else did; return whether this call won.
+    """Write a commit after the version that a table was read at, if nobody else did; return whether this call won.
 
     delta-rs can change columns, properties and files, each in a commit of its own. So a commit that must change them
     together is written here, under the next number of the log, which only one writer can take: a writer that read the
@@ -267,7 +267,7 @@ def commit(
     """
     info = {"timestamp": int(time.time() * 1000), **said}
     lines = [json.dumps(action, separators=(",", ":")) for action in ({"commitInfo": info}, *actions)]
-    name = f"tables/{table}/_delta_log/{handle.version() + 1:020}.json"
+    name = f"tables/{table}/_delta_log/{version + 1:020}.json"
     return lake.put_if_absent(name, "\n".join(lines).encode())
 
 

@@ -121,7 +121,7 @@ def latest(lake: "Lake", name: str) -> DeltaTable | None:
     if handle is not None:
         try:
             # News of a table that was lost, or made anew, are none, and no error.
-            if mark is not None and _mark(lake, name, handle.version()) == mark:
+            if mark is not None and mark_of(lake, name, handle.version()) == mark:
                 handle.update_incremental()
             else:
                 handle = None
@@ -130,16 +130,16 @@ def latest(lake: "Lake", name: str) -> DeltaTable | None:
     if handle is None:
         handle, version = delta_table(lake, name), None
     if handle is not None:
-        lake.opened[name] = (handle, mark if handle.version() == version else _mark(lake, name, handle.version()))
+        lake.opened[name] = (handle, mark if handle.version() == version else mark_of(lake, name, handle.version()))
     return handle
 
 
 def keep(lake: "Lake", name: str, handle: DeltaTable) -> None:
     """Give `latest` a handle that is up to date, and that nobody uses any more."""
-    lake.opened[name] = (handle, _mark(lake, name, handle.version()))
+    lake.opened[name] = (handle, mark_of(lake, name, handle.version()))
 
 
-def _mark(lake: "Lake", name: str, version: int) -> tuple[object, ...] | None:
+def mark_of(lake: "Lake", name: str, version: int) -> tuple[object, ...] | None:
     """Return what tells a commit's file from one of the same name in a table made anew; None where it is gone."""
     try:
         info = lake.fs.info(lake.path("tables", name, "_delta_log", f"{version:020}.json"))
@@ -185,7 +185,11 @@ def commit_info(lake: "Lake", table: str, version: int) -> dict[str, Any]:
     Raises `FileNotFoundError` where the log no longer has it, what the store raises, and `ValueError`, `TypeError`,
     `StopIteration` or `RecursionError` where it is damaged.
     """
-    raw = lake.fs.cat_file(lake.path("tables", table, "_delta_log", f"{version:020}.json"))
-    actions = [json.loads(line) for line in raw.splitlines() if line.strip()]
-    found: dict[str, Any] = next(action["commitInfo"] for action in actions if "commitInfo" in action)
+    found: dict[str, Any] = next(one["commitInfo"] for one in actions_of(lake, table, version) if "commitInfo" in one)
     return found
+
+
+def actions_of(lake: "Lake", table: str, version: int) -> list[dict[str, Any]]:
+    """Return the actions of a commit. Raises as `commit_info` does, but for one that it has not."""
+    raw = lake.fs.cat_file(lake.path("tables", table, "_delta_log", f"{version:020}.json"))
+    return [json.loads(line) for line in raw.splitlines() if line.strip()]

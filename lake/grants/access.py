@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.audit import clock
 from ranklake.lake.governance.standing import plain
-from ranklake.lake.grants.grant import Grant, register
+from ranklake.lake.grants.grant import Grant, awaiting_review, register
 from ranklake.lake.usage.log import noted
 
 if TYPE_CHECKING:
@@ -54,19 +54,23 @@ def accesses(lake: "Lake") -> list[Access]:
         if one.role is not None:
             asked.setdefault((plain(one.consumer), one.role), []).append(one.at)
     found = []
-    for grant in register(lake).values():
+    known = register(lake)
+    for grant in known.values():
         if grant.why_not(now) and not grant.awaits_review():
             continue
         times = [at for at in asked.get((plain(grant.to), grant.role), []) if at >= (grant.proposed or since)]
         last = max(times, default=None)
-        found.append(Access(grant, len(times), last, since, tuple(_remarks(grant, last, now))))
+        before = awaiting_review(known.values(), grant.to).index(grant) if grant.awaits_review() else 0
+        found.append(Access(grant, len(times), last, since, tuple(_remarks(grant, before, last, now))))
     return sorted(found, key=lambda one: (not one.remarks, one.grant.until, one.grant.name))
 
 
-def _remarks(grant: Grant, last: datetime | None, now: datetime) -> list[str]:
+def _remarks(grant: Grant, before: int, last: datetime | None, now: datetime) -> list[str]:
     found = []
     if grant.awaits_review():
         found.append("taken without approval, and nobody reviewed it")
+    if before:
+        found.append(f"taken again, with {before} of the same person before it not reviewed")
     begun = grant.approved or grant.proposed or now
     if not grant.why_not(now) and now - (last or begun) > UNUSED:
         found.append(f"not used for {(now - (last or begun)).days} days")

@@ -14,7 +14,7 @@ nobody can guess a name by it. A grant changes no table, so nothing is applied.
 import json
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +28,7 @@ from ranklake.lake.audit.trail import TABLE, record
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
 from ranklake.lake.governance.proposals import Proposal, ProposalKind, Risk, digest_of
-from ranklake.lake.governance.standing import Judge, stand
+from ranklake.lake.governance.standing import Judge, plain, stand
 from ranklake.lake.governance.statements import DIGEST
 from ranklake.lake.governance.steps import recorded_actions
 
@@ -41,7 +41,10 @@ REVOKE: Final = "grant.revoke"
 REVIEW: Final = "grant.review"
 GLASS_MOST: Final = timedelta(hours=4)
 """How long a role can be taken without approval."""
-_NAME: Final = re.compile(r"[^\s#][^#\x00-\x1f]{0,127}")
+REVIEW_WITHIN: Final = timedelta(hours=24)
+"""How long somebody may take roles again and again while nobody reviews that."""
+NAME: Final = re.compile(r"[^\s#\x00-\x1f\x7f-\x9f][^#\x00-\x1f\x7f-\x9f]{0,127}")
+"""What somebody who gets something may be called."""
 _ROWS: Final = (REQUEST, GRANTED, REVOKE, REVIEW)
 
 
@@ -133,13 +136,24 @@ class Grant(Proposal):
         return {**facts, **when, "in_force": not self.why_not(now), "why_not": self.why_not(now) or None}
 
 
-def request(lake: "Lake", role: str, to: str, until: datetime, reason: str, by: str, *, glass: bool = False) -> Grant:
+def request(
+    lake: "Lake",
+    role: str,
+    to: str,
+    until: datetime,
+    reason: str,
+    by: str,
+    *,
+    glass: bool = False,
+    again: bool = False,
+) -> Grant:
     """Write down that somebody is to have a role, and return the grant; with `glass` it is in force for some hours.
 
-    Raises `GrantError` where it has no name, no reason, or no end that can be.
+    With `again` also where a role that they took waits for a review. Raises `GrantError` where it has no name, no
+    reason, or no end that can be, or where they may not take one now.
     """
     name, now = " ".join(to.split()), clock.now()
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise GrantError("nobody gets the role", where="--to", mend="name an account, a person or a team, without #")
     if not reason.strip():
         raise GrantError("a grant needs a reason", where="--reason", mend="say what it is for")
@@ -149,12 +163,37 @@ def request(lake: "Lake", role: str, to: str, until: datetime, reason: str, by: 
         hours = int(GLASS_MOST.total_seconds() // 3600)
         what = f"without approval a role is had for {hours} hours at most"
         raise GrantError(what, where="--until", mend=f"write --until {hours}h or less")
+    before = awaiting_review(register(lake).values(), name) if glass else []
+    if before:
+        _refuse_again(before, now, again=again)
     salt = secrets.token_hex(16)
     made = Grant("", role, name, until, salt, is_break_glass=glass)
     digest = made.items_sha256
     details = {**made.facts, "grant": f"grant-{digest[:12]}", "break_glass": glass}
+    if before:
+        details["not_reviewed_before"] = len(before)
     record(lake, by, REQUEST, f"{name}#{salt}", reason, details)
     return GRANTS.find(lake, str(details["grant"]))
+
+
+def awaiting_review(grants: Iterable[Grant], who: str) -> list[Grant]:
+    """Return the grants that somebody took without approval and that nobody has looked at, the oldest first."""
+    return [one for one in grants if one.awaits_review() and plain(one.to) == plain(who)]
+
+
+def _refuse_again(before: Sequence[Grant], now: datetime, *, again: bool) -> None:
+    """Raise `GrantError` where somebody may not take a role after those that wait for a review."""
+    first, so_far = before[0], len(before)
+    review_it = f"have another person look at it: ranklake grants review {first.name} --reason TEXT"
+    hours = int(REVIEW_WITHIN.total_seconds() // 3600)
+    if now - (first.proposed or now) >= REVIEW_WITHIN:
+        what = f"{first.name} was taken without approval over {hours} hours ago, and nobody reviewed it"
+        raise GrantError(what, where="--break-glass", mend=review_it)
+    if not again:
+        what = f"{first.name} was taken without approval, and nobody reviewed it" + (
+            f", nor {so_far - 1} after it" if so_far > 1 else ""
+        )
+        raise GrantError(what, where="--break-glass", mend=f"{review_it}; if nobody is there, say --again")
 
 
 def register(lake: "Lake") -> dict[str, Grant]:

@@ -48,7 +48,7 @@ def ended(lake: "Lake", role: str) -> str:
     return f"no grant of role {role} is in force" if mine else f"role {role} is granted to nobody"
 
 
-def ask(
+def ask(  # noqa: PLR0913 - what a grant says, and how it is taken
     lake: "Lake",
     role: str,
     to: str,
@@ -57,13 +57,14 @@ def ask(
     by: str,
     *,
     glass: bool = False,
+    again: bool = False,
     signing: Signing = NOT_SIGNING,
 ) -> Grant:
     """Ask that somebody gets a role until a time, or take it for some hours; return the grant.
 
     Raises what `ranklake.lake.grants.grant.request` and `ranklake.lake.governance.lifecycle.propose` do.
     """
-    made = request(lake, role, to, until, reason, by, glass=glass)
+    made = request(lake, role, to, until, reason, by, glass=glass, again=again)
     lifecycle.propose(lake, GRANTS, made.name, by, signing)
     return GRANTS.find(lake, made.name)
 

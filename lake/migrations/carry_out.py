@@ -10,6 +10,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.delta import STATISTICS_PROPERTY, statistics_columns
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.delta.commit import APP_ID, PLAN_ID, LostRaceError, files, number_of, said
+from ranklake.lake.delta.data_file import addition
 from ranklake.lake.delta.table_schema import (
     ADDED_VERSION,
     CONTRACT_VERSION,
@@ -96,9 +97,11 @@ def _commit(lake: "Lake", plan: "Plan", migration: "Migration") -> bool:
     actions: list[dict[str, Any]] = [metadata_action(handle, contract_fields(target), properties)]
     actions += [{"txn": {"appId": name, "version": number}} for name, number in numbers.items()]
     actions += [_removal(row, now) for row in gone]
-    actions += [_addition(row, now) for row in plan.body["add"]]
+    actions += [
+        addition(row["path"], row["partition"], row["size_bytes"], row["stats"], now) for row in plan.body["add"]
+    ]
     info = {"operation": "MIGRATE", "ranklake.plan": str(plan.number), "ranklake.migration": migration.label}
-    if not commit(lake, handle, migration.table, actions, info):
+    if not commit(lake, migration.table, handle.version(), actions, info):
         raise LostRaceError(f"{migration.table} moved on", where=lake.uri, mend="run it again")
     return True
 
@@ -112,19 +115,6 @@ def _removal(row: dict[str, Any], now: int) -> dict[str, Any]:
             "extendedFileMetadata": True,
             "partitionValues": {"date": row["date"]},
             "size": row["size_bytes"],
-        }
-    }
-
-
-def _addition(row: dict[str, Any], now: int) -> dict[str, Any]:
-    return {
-        "add": {
-            "path": row["path"],
-            "partitionValues": {"date": row["partition"]},
-            "size": row["size_bytes"],
-            "modificationTime": now,
-            "dataChange": True,
-            "stats": row["stats"],
         }
     }
 

@@ -2,12 +2,15 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from rollup_inputs import NOON, append
 from ssh_keys import Keys, needs_ssh_keygen
 
 from ranklake.cli import run
+from ranklake.config import Config
+from ranklake.doctor.books import grants as probe
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.trail import record, trail
 from ranklake.lake.contracts.load import contract
@@ -117,6 +120,35 @@ def test_break_glass_holds_at_once_and_waits_for_a_review(lake, now):
         review(lake, ordinary.name, "bob", "x")
 
 
+@pytest.mark.slow
+def test_break_glass_has_an_end(lake, now):
+    """Who took a role says --again while nobody looked at that, each is told, and after a day there is no other."""
+
+    def take(to="eve", **more):
+        return ask(lake, "reader", to, clock.now() + timedelta(hours=4), "down", to, glass=True, **more).name
+
+    names = [take()]
+    with pytest.raises(GrantError, match=f"{names[0]} was taken .* grants review {names[0]} .*--again"):
+        take(" E ve")
+    take("mallory")  # another person's waits for nobody else's review
+    for hours in (4, 8, 12, 16, 20):
+        now[0] = START + timedelta(hours=hours)
+        names.append(take(again=True))
+    remarks = {one.grant.name: one.remarks[1:] for one in accesses(lake) if one.grant.to == "eve"}
+    assert [remarks[name] for name in names] == [
+        (), *((f"taken again, with {n} of the same person before it not reviewed",) for n in range(1, 6)),
+    ]  # fmt: skip
+    assert [json.loads(row["details"])["not_reviewed_before"] for row in trail(lake) if "before" in row["details"]] == [
+        1, 2, 3, 4, 5,
+    ]  # fmt: skip
+    now[0] = START + timedelta(hours=24)
+    with pytest.raises(GrantError, match=f"{names[0]} was taken without approval over 24 hours ago"):
+        take(again=True)
+    for name in names:
+        review(lake, name, "bob", "seen")
+    take()
+
+
 def test_what_cannot_be_granted_is_one_line(lake, now):
     """A grant has somebody, a reason, and an end to come."""
     later = START + timedelta(days=1)
@@ -217,13 +249,19 @@ def test_a_look_shows_what_ended_of_late(command, lake, now):
     assert command("grants", "list")[1].startswith("3 grants")
 
 
-def test_break_glass_is_told_wherever_it_is_used(command):
+def test_break_glass_is_told_wherever_it_is_used(command, lake):
     """A query under such a grant says so; the review exits 1 until somebody has reviewed it."""
     wanted = ("grant", "reader", "--to", "eve", "--until", "2h", "--reason", "outage", "--break-glass", "--json")
     name = json.loads(command(*wanted)[1])["grant"]
     code, _, err = command("sql", "SELECT count(*) FROM steps", "--role", "reader")
     assert code == 0
     assert f"without approval, under {name}" in err
+    assert command(*wanted)[2].endswith("if nobody is there, say --again\n")
+    assert "say --break-glass, too" in command(*wanted[:-2], "--again")[2]
+    again = json.loads(command(*wanted, "--again")[1])["grant"]
+    told = list(probe(SimpleNamespace(config=Config().replaced({"lake.uri": lake.uri}))))
+    assert [(one.state, one.what.rpartition(": ")[2]) for one in told] == [("warning", name), ("failed", again)]
+    assert command("grants", "review", again, "--by", "bob", "--reason", "seen")[0] == 0
     assert command("grants", "review")[0] == 1
     assert command("grants", "review", name, "--by", "bob", "--reason", "seen")[0] == 0
     assert command("grants", "review")[0] == 0

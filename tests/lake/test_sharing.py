@@ -2,21 +2,26 @@
 
 import base64
 import json
+import os
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import duckdb
 import fsspec
+import numpy as np
 import polars as pl
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from pyarrow.fs import FSSpecHandler, PyFileSystem
-from rollup_inputs import NOON, append
+from rollup_inputs import NOON, append, rows
 from stores import free_port, serving
 
 from ranklake.cli import run
@@ -38,6 +43,8 @@ pytestmark = [
 ]
 KEY = Key(bytes(range(32)))
 READERS = 100
+MANY = 400_000
+"""Rows of a table whose bytes fill no socket's buffers."""
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +54,26 @@ def served(tmp_path_factory):
     lake = Lake.create(str(folder / "lake"))
     facts = [{"run": name, "step": n, "ts": NOON, "step_time_s": 1.0} for name in ("open", "closed") for n in range(50)]
     append(lake, "steps", facts)
-    for name, rows in (("reader", "run = 'open'"), ("other", "true")):
-        role = Role(name, frozenset({"operational"}), frozenset({"steps", "runs"}), runs=rows)
+    one = rows("scalars", [{"run": "open", "step": 0, "ts": NOON, "metric": "train/loss", "value": 0.0}])
+    many = one.take(pa.array(np.zeros(MANY, np.int64)))
+    values = {"slot": np.arange(MANY), "step": np.arange(MANY), "value": np.random.default_rng(7).random(MANY)}
+    for name, column in values.items():
+        place = many.schema.get_field_index(name)
+        many = many.set_column(place, many.schema.field(name), pa.array(column).cast(many.schema.field(name).type))
+    append(lake, "scalars", many)
+    for name, where, tables in (
+        ("reader", "run = 'open'", {"steps", "runs"}),
+        ("other", "true", {"steps", "runs"}),
+        ("many", "true", {"scalars"}),
+    ):
+        role = Role(name, frozenset({"operational"}), frozenset(tables), runs=where)
         share(lake, role, str(folder / "out"), "ada", InProcess())
     (folder / "keys").write_text(base64.b64encode(KEY.secret).decode())
     said = f'[lake]\nuri = "{lake.uri}"\n[shares]\nkey = "file:{folder / "keys"}"\n'
     (folder / "ranklake.toml").write_text(said)
     port = free_port()
-    command = [sys.executable, "-m", "ranklake", "sharing", "serve", "--port", str(port)]
+    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[:2]))
+    command = ["taskset", "-c", cores, sys.executable, "-m", "ranklake", "sharing", "serve", "--port", str(port)]
     environment = {"RANKLAKE_CONFIG": str(folder / "ranklake.toml"), "PATH": "/usr/bin:/bin", "HOME": str(folder)}
     with serving(command, port, folder / "server.out", environment):
         yield folder, f"http://127.0.0.1:{port}/delta-sharing"
@@ -229,6 +248,50 @@ def test_a_hundred_readers_at_once(served):
     for thread in threads:
         thread.join()
     assert found == [50] * READERS
+
+
+def hung_up(address, begun=1):
+    """Ask for a file, read a few bytes of it, and go away without a word."""
+    host, port = address.split("/")[2].split(":")
+    with socket.create_connection((host, int(port))) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.sendall(f"GET /{address.split('/', 3)[3]} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+        client.recv(begun)
+
+
+@pytest.mark.filterwarnings("ignore")  # what the client does with pandas
+def test_a_hundred_of_the_official_clients_on_two_cores(served, profile, monkeypatch):
+    """Each lists, asks and reads the rows, with no second try, while others hang up in the middle of a file."""
+    delta_sharing = pytest.importorskip("delta_sharing")
+    from delta_sharing.rest_client import DataSharingRestClient
+
+    monkeypatch.setattr(DataSharingRestClient.__init__, "__defaults__", (0,))
+    folder, url = served
+    facts = json.loads(profile.read_text())
+    many = profile.with_name("many.share")
+    many.write_text(json.dumps(facts | {"bearerToken": token("many")}))
+    before = (folder / "server.out").read_text()
+    status, _, text = asked(f"{url}/shares/many/schemas/tables/tables/scalars/query", token("many"), {})
+    assert status == 200
+    (one,) = [line["file"] for line in map(json.loads, text.splitlines()) if "file" in line]
+    assert one["size"] > 2**21
+    together = threading.Barrier(READERS)
+
+    def read(number):
+        together.wait(60)
+        client = delta_sharing.SharingClient(str(profile))
+        tables = [one.name for one in client.list_all_tables()]
+        return tables, len(delta_sharing.load_as_pandas(f"{profile}#reader.tables.steps"))
+
+    with ThreadPoolExecutor(READERS + 20) as pool:
+        readers = [pool.submit(read, number) for number in range(READERS)]
+        leaving = [pool.submit(hung_up, one["url"], begun) for begun in [1, 1024, 2**16] * 10]
+        assert [sorted(one.result()[0]) for one in readers] == [["runs", "steps"]] * READERS
+        assert {one.result()[1] for one in readers} == {50}
+        for one in leaving:
+            one.result()
+    assert len(delta_sharing.load_as_pandas(f"{many}#many.tables.scalars")) == MANY
+    assert "Traceback" not in (folder / "server.out").read_text()[len(before) :]
 
 
 def test_only_loopback_without_tls(served, capsys, monkeypatch):

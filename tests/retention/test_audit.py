@@ -3,6 +3,7 @@
 import shutil
 import threading
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -24,6 +25,7 @@ from ranklake.lake.maintenance.merges import FAN_IN
 from ranklake.lake.maintenance.run import upkeep
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.lake_config import AuditSection
 
 ACTOR = "Zacharias.Zebra"
@@ -318,6 +320,72 @@ def test_many_rows_are_one_commit(site):
     assert delta_table(site.lake, "audit").version() == version + 1
     assert record_all(site.lake, entries[50:]) == [None] * 50
     assert (verify(site.lake), prove(site.lake).rows) == (None, 92)
+
+
+class Reading:
+    """What this process reads: calls and bytes of all its threads, and names that are listed by a lake."""
+
+    def __init__(self, lake, monkeypatch):
+        self.listed, genuine = 0, lake.fs.ls
+
+        def ls(folder, detail=True, **more):
+            found = genuine(folder, detail=detail, **more)
+            self.listed += len(found)
+            return found
+
+        monkeypatch.setattr(lake.fs, "ls", ls)
+
+    def counts(self):
+        """Return all three, so far."""
+        told = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+        return int(told["syscr"]), int(told["rchar"]), self.listed
+
+    def least(self, work):
+        """Return the least of five times; one may be the twentieth commit, which writes a checkpoint."""
+        found = []
+        for _ in range(5):
+            before = self.counts()
+            work()
+            found.append([after - was for after, was in zip(self.counts(), before, strict=True)])
+        return [min(some) for some in zip(*found, strict=True)]
+
+
+@pytest.mark.slow
+def test_an_append_reads_of_a_long_trail_what_it_reads_of_a_short_one(tmp_path, monkeypatch):
+    """Of 21,000 rows in 22 files, as of three rows: the same calls, bytes and names."""
+    work = {}
+    for name, rows in (("short", [1] * 3), ("long", [20_000, *[50] * 21])):
+        lake = Lake.create(str(tmp_path / name))
+        for count in rows:
+            record_all(lake, [Entry(ACTOR, "test.act", f"thing {index}") for index in range(count)])
+        for shard in range(sum(rows) // 100):  # as if they had come one by one
+            (tmp_path / f"{name}/audit/heads/{shard // 100:06d}/{shard:08d}").mkdir(parents=True, exist_ok=True)
+        with monkeypatch.context() as patch:
+            work[name] = Reading(lake, patch).least(lambda lake=lake: record(lake, ACTOR, "test.act", "another"))
+    calls, size, listed = zip(work["short"], work["long"], strict=True)
+    assert calls[1] <= calls[0] + 3
+    assert size[1] <= size[0] + 1024
+    assert listed[1] <= listed[0] + 30  # names of the last folders on the way to the last head, of a hundred at most
+
+
+def test_heads_of_older_software_are_read(site):
+    """It left a level of folders out: its heads count, and so do those that came after, whoever wrote them."""
+    fill(site, 3)
+    heads = site.folder / "lake/audit/heads"
+    for path in heads.rglob("*.json"):
+        (heads / "00000000").mkdir(exist_ok=True)
+        path.rename(heads / "00000000" / path.name)
+    shutil.rmtree(heads / "000000")
+    assert HeadRecords(site.lake, "audit/heads").last().rows == 3
+    assert HeadRecords(site.lake, "audit/heads").refuses() == ""
+    assert not (heads / "000000").exists()  # a look changes nothing
+    fill(site, 2)
+    assert [HeadRecords(site.lake, "audit/heads").before(rows).rows for rows in range(7)] == [0, 1, 2, 3, 4, 5, 5]
+    (heads / "000000/00000000/0000000005.json").rename(heads / "00000000/0000000005.json")
+    assert HeadRecords(site.lake, "audit/heads").last().rows == 5
+    assert verify(site.lake) is None
+    cut_commits(site)
+    assert verify(site.lake) == 3
 
 
 def test_a_row_costs_no_read_of_the_trail(site, monkeypatch):

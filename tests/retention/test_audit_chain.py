@@ -181,13 +181,98 @@ def test_rows_are_exported(tmp_path, capfd):
     (line,) = capfd.readouterr().out.splitlines()
     assert line.startswith("CEF:0|ranklake|ranklake|")
     assert r"suser=ada|x act=test.act duid=thing\=1 externalId=0 reason=two\nlines \\ cs1Label=sha256" in line
-    assert run(["audit", "list", "--since", "1", *lake]) == 0
+    assert run(["audit", "list", "--since", "1", "--action", "other", *lake]) == 0
     assert capfd.readouterr().out.split()[3:5] == ["otto", "other.act"]
     assert run(["audit", "verify", "--since", "1", "--json", *lake]) == 0
     found = json.loads(capfd.readouterr().out)
-    assert (found["since"], found["rows"], found["approvals"]) == (1, 1, None)
+    assert (found["since"], found["rows"], found["approvals"]) == (1, 3, None)
     assert run(["audit", "verify", "--since", "1999-13-01", *lake]) == 2
     assert "neither a date such as 2026-12-31 nor a row" in capfd.readouterr().err
-    (row, _) = trail(site.lake)
+    (row, _, first, second) = trail(site.lake)
+    assert [json.loads(one["details"]) for one in (first, second)] == [
+        {"rows": 2, "first": 0, "last": 1, "format": "json", "role": None},
+        {"rows": 1, "first": 0, "last": 0, "format": "cef", "role": None},
+    ]
     assert json.loads(as_json(row))["sha256"] == row["sha256"]
+    assert json.loads(as_json(row | {"details": "{forged"}))["details"] == "{forged"
     assert as_cef(row | {"action": "a|b"}).split("|")[4] == "a\\"
+
+
+def test_rows_forge_no_lines(tmp_path, capfd):
+    """Whatever a name holds, what is shown and exported has a line a row, and nothing that a terminal obeys."""
+    site = Site(tmp_path)
+    record(site.lake, "ada", "test.act", "eve\n    7  2026-01-01 00:00:00  bob\x1b[2K\u2028\x85\r\x0bx", "why\x1b[A")
+    lake = ["--lake", site.lake.uri]
+    for words in (["show"], ["export"], ["export", "--format", "cef", "--action", "test"]):
+        assert run(["audit", *words, *lake]) == 0
+        out = capfd.readouterr().out
+        assert len(out.splitlines()) == 1
+        assert out.isprintable() or out.removesuffix("\n").isprintable()
+
+
+@pytest.mark.parametrize("command", ["show", "export", "verify"])
+@pytest.mark.parametrize("since", ["9" * 30, "9" * 19, "-1", "1e3", "0001-01-00"])
+def test_what_is_no_row_is_told(tmp_path, capfd, command, since):
+    """One line, whatever number it is."""
+    site = Site(tmp_path)
+    record(site.lake, "ada", "test.act", "thing")
+    assert run(["audit", command, "--since", since, "--lake", site.lake.uri]) == 2
+    assert capfd.readouterr().err.count("\n") == 1
+
+
+ROLES = """
+roles:
+  auditor: {classes: [operational], masked: [pseudonymous, personal], tables: [audit]}
+  numbers: {classes: [operational], tables: [audit]}
+  scientist: {classes: [operational], tables: [steps]}
+  some: {classes: [operational, pseudonymous], tables: [audit], where: {audit: "action = 'test.act'"}}
+"""
+
+
+def test_a_role_exports_what_it_sees(tmp_path, capfd, monkeypatch):
+    """Names by pseudonyms, no row that it does not see, nothing at all where the trail is not for it; that is noted."""
+    site = Site(tmp_path)
+    record(site.lake, "ada", "test.act", "thing", "call bob@example.org", {"rows": 3})
+    record(site.lake, "otto", "other.act", "thing")
+    (tmp_path / "roles.yaml").write_text(ROLES)
+    (tmp_path / "keys").write_text("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")
+    said = f'[lake]\nuri = "{site.lake.uri}"\n[sql]\nroles = "roles.yaml"\n[masking]\nkey = "file:keys"\n'
+    (tmp_path / "ranklake.toml").write_text(said)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("getpass.getuser", lambda: "eve")
+
+    def export(role, *more):
+        code = run(["audit", "export", "--role", role, *more])
+        out, err = capfd.readouterr()
+        return code, [json.loads(line) for line in out.splitlines()], err
+
+    code, rows, _ = export("auditor", "--since", "0")
+    assert (code, [row["seq"] for row in rows], rows[0]["details"]) == (0, [0, 1], {"rows": 3})
+    assert rows[0]["actor"] not in {"ada", None}
+    assert "bob" not in rows[0]["reason"]
+    _, rows, _ = export("numbers", "--action", "test")
+    assert [(row["seq"], row["actor"], row["reason"]) for row in rows] == [(0, None, None)]
+    _, rows, _ = export("some", "--since", "2000-01-01")
+    assert [(row["seq"], row["actor"]) for row in rows] == [(0, "ada")]
+    for role in ("scientist", "nobody"):
+        code, rows, err = export(role)
+        assert (code, rows, err.count("\n")) == (2, [], 1)
+    assert run(["audit", "show", "--role", "numbers", "--action", "other"]) == 0
+    assert capfd.readouterr().out.split()[3:] == ["-", "other.act", "-"]
+    assert [(row["actor"], json.loads(row["details"])["role"]) for row in trail(site.lake)[2:]] == [
+        ("eve", "auditor"), ("eve", "numbers"), ("eve", "some"),
+    ]  # fmt: skip
+    assert run(["audit", "export", "--role", "auditor", "--format", "cef"]) == 0
+    assert "suser=" in capfd.readouterr().out
+
+
+def test_a_broken_trail_is_exported_and_says_that_nobody_noted_it(tmp_path, capfd):
+    """What is left is evidence: it is printed, and one line says that the trail does not know."""
+    site = Site(tmp_path)
+    for number in range(3):
+        record(site.lake, "ada", "test.act", f"thing {number}")
+    max((tmp_path / "lake/tables/audit/_delta_log").glob("*.json")).unlink()
+    assert run(["audit", "export", "--lake", site.lake.uri]) == 0
+    out, err = capfd.readouterr()
+    assert (len(out.splitlines()), err.count("\n")) == (2, 1)
+    assert "the trail does not say that it was exported" in err

@@ -8,10 +8,9 @@ import numpy as np
 import pyarrow as pa
 from segments import put_segment
 
-from ranklake.lake.audit import trail
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta import commit
+from ranklake.lake.delta import commit, log_end
 from ranklake.lake.delta.read import read
 from ranklake.lake.ingest import ingest_plan
 from ranklake.lake.ingest.run import ingest
@@ -104,6 +103,14 @@ def die_before(monkeypatch, table):
             raise SystemExit(table)
         return genuine(handle, number, **kwargs)
 
-    for module in (commit, ledger, ingest_plan, action_plan, trail):
+    genuine_commit = log_end.commit
+
+    def dying_commit(lake, name, *given):
+        if name == table:
+            raise SystemExit(table)
+        return genuine_commit(lake, name, *given)
+
+    for module in (commit, ledger, ingest_plan, action_plan):
         monkeypatch.setattr(module, "swap", dying)
+    monkeypatch.setattr(log_end, "commit", dying_commit)
     assert action_plan.swap_plan is commit.swap_plan

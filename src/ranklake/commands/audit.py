@@ -4,31 +4,37 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import date
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from ranklake.commands.context import with_context
-from ranklake.commands.options import Command, json_option, lake_option
+from ranklake.commands.context import noted_role_of, with_context
+from ranklake.commands.options import Command, json_option, lake_option, role_option
 from ranklake.context import Context
+from ranklake.errors import RanklakeError
 from ranklake.lake.audit.proof import Proof, first_row_of, prove
-from ranklake.lake.audit.trail import TABLE, trail_table
+from ranklake.lake.audit.trail import TABLE, record, trail_table
 from ranklake.lake.audit.trail import resume as go_on
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance.anchors import Anchored, verify_anchors
 from ranklake.lake.governance.anchors import anchor as sign_head
 from ranklake.lake.governance.examination import Examined, examine
+from ranklake.lake.governance.identities import doer, unproven
 from ranklake.lake.governance.modes import UNSIGNED_NOTE
+from ranklake.lake.query.sql import query
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.approvals import SIGNED, UNSIGNED
-from ranklake.views.audit_lines import FORMS
+from ranklake.views.audit_lines import FORMS, iso
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 
 
 def _date_or_row(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
     """Return the text of ``--since`` if it is a date or a row."""
-    if text is not None and not text.isdecimal():
+    if text is not None and text.isdecimal():
+        if len(text) > _ROW_DIGITS:
+            raise click.BadParameter(f"no trail has a row {text[:_ROW_DIGITS]}…")
+    elif text is not None:
         try:
             date.fromisoformat(text)
         except ValueError as error:
@@ -38,6 +44,13 @@ def _date_or_row(_context: click.Context, _option: click.Parameter, text: str | 
 
 def _since(text: str) -> Callable[[Command], Command]:
     return click.option("--since", metavar="DATE|ROW", callback=_date_or_row, help=text)
+
+
+_ROW_DIGITS: Final = 18
+"""More than any trail has, and few enough for 64 bits."""
+EXPORT: Final = "audit.export"
+UNSEEN: Final = "-"
+"""Stands for what a role does not see."""
 
 
 @click.group()
@@ -148,43 +161,83 @@ def resume(context: Context, by: str, reason: str) -> None:
 @click.option("--format", "form", type=click.Choice(sorted(FORMS)), default="json", show_default=True)
 @click.option("--action", metavar="TEXT", help="Only actions that begin so, such as retention.")
 @_since("Only rows from then on.")
+@role_option
 @lake_option
 @with_context
-def export(context: Context, form: str, action: str | None, since: str | None) -> None:
+def export(context: Context, form: str, action: str | None, since: str | None, role: str | None) -> None:
     """Print rows for another system, a line each: as JSON, or as CEF for a SIEM.
 
-    Actors and reasons are personal data: they go where the lines go.
+    Actors and reasons are personal data: they go where the lines go. With --role, rows are as the role sees them. The
+    trail says who exported how many rows.
     """
-    for row in _rows(context.open_lake(), since, action):
+    lake = context.open_lake()
+    rows = _rows(context, lake, since, action, role)
+    try:
+        _note_export(lake, rows, form, role)
+    except RanklakeError as error:  # a broken trail has to be exported, too; and some may read and not write
+        tell(f"the trail does not say that it was exported: {error}", err=True)
+    for row in rows:
         click.echo(FORMS[form](row))
 
 
-def _rows(lake: Lake, since: str | None, action: str | None = None) -> list[dict[str, Any]]:
-    rows = trail_table(lake, delta_table(lake, TABLE), _first_row(lake, since)).to_pylist()
-    return [row for row in rows if action is None or row["action"].startswith(action)]
+def _note_export(lake: Lake, rows: list[dict[str, Any]], form: str, role: str | None) -> None:
+    numbers = [row["seq"] for row in rows if row["seq"] is not None]
+    seen = {"first": min(numbers, default=None), "last": max(numbers, default=None)}
+    told = {"rows": len(rows), **seen, "format": form, "role": role, **unproven(lake)}
+    record(lake, doer(lake, None), EXPORT, TABLE, None, told)
+
+
+def _rows(
+    context: Context, lake: Lake, since: str | None, action: str | None, role: str | None
+) -> list[dict[str, Any]]:
+    """Return rows of the trail, all columns in each; with a role as it sees them, NULL where it sees none."""
+    seen_by = noted_role_of(context, lake, role)
+    if seen_by is None:
+        rows = trail_table(lake, delta_table(lake, TABLE), _first_row(lake, since)).to_pylist()
+        return [row for row in rows if action is None or row["action"].startswith(action)]
+    values: dict[str, Any] = {}
+    asked = []
+    if since is not None:
+        is_row = since.isdecimal()
+        values["since"] = int(since) if is_row else date.fromisoformat(since)
+        asked.append(f"{'seq' if is_row else 'date'} >= $since")
+    if action is not None:
+        values["action"] = action
+        asked.append("starts_with(action, $action)")
+    where = f" WHERE {' AND '.join(asked)}" if asked else ""
+    asking = f"SELECT * FROM {TABLE}{where}"  # noqa: S608 - our own words; values are parameters
+    found = query(lake, asking, values, role=seen_by).to_pylist()
+    rows = [{**dict.fromkeys(lake.contract(TABLE).names), **row} for row in found]
+    return sorted(rows, key=lambda row: (row["seq"] is None, row["seq"] or 0))
 
 
 @audit.command()
 @click.option("--action", metavar="TEXT", help="Only actions that begin so, such as retention.")
 @_since("Only rows from then on.")
+@role_option
 @lake_option
 @json_option
 @with_context
-def show(context: Context, action: str | None, since: str | None, *, as_json: bool) -> None:
+def show(context: Context, action: str | None, since: str | None, role: str | None, *, as_json: bool) -> None:
     """Show who did what to governed data, and why; `list` is another name of it."""
     lake = context.open_lake()
-    rows = _rows(lake, since, action)
+    rows = _rows(context, lake, since, action, role)
     if as_json:
-        plain = [{**row, "ts": row["ts"].isoformat(), "date": row["date"].isoformat()} for row in rows]
-        show_json(plain)
+        show_json([{**row, "ts": iso(row["ts"]), "date": iso(row["date"])} for row in rows])
         return
     if not rows:
         click.echo("the audit trail is empty")
     is_signed = lake.config.approvals.mode == SIGNED
     for row in rows:
-        reason = f"  {' '.join(row['reason'].split())}" if row["reason"] else ""
-        who = f"{row['actor']}{' (not signed)' if is_signed and _is_unproven(row) else ''}"
-        click.echo(f"{row['seq']:>5}  {row['ts']:%Y-%m-%d %H:%M:%S}  {who}  {row['action']}  {row['subject']}{reason}")
+        who = f"{_shown(row['actor'])}{' (not signed)' if is_signed and _is_unproven(row) else ''}"
+        at = UNSEEN if row["ts"] is None else f"{row['ts']:%Y-%m-%d %H:%M:%S}"
+        reason = [" ".join(row["reason"].split())] if row["reason"] else []
+        said = [f"{_shown(row['seq']):>5}", at, who, _shown(row["action"]), _shown(row["subject"]), *reason]
+        tell("  ".join(said))  # names are somebody else's words: none may forge a line
+
+
+def _shown(value: object) -> str:
+    return UNSEEN if value is None else str(value)
 
 
 def _is_unproven(row: Mapping[str, Any]) -> bool:

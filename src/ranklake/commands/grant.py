@@ -12,7 +12,7 @@ from ranklake.commands.signing import Told, key_option, mode_facts, tell_mode
 from ranklake.context import Context
 from ranklake.errors import did_you_mean
 from ranklake.lake.audit import clock
-from ranklake.lake.grants.grant import GRANTS
+from ranklake.lake.grants.grant import GRANTS, GrantError
 from ranklake.lake.grants.use import ask
 from ranklake.lake.query.roles import RoleError
 from ranklake.views.json_output import show_json
@@ -34,9 +34,9 @@ class Until(click.ParamType[datetime]):
             return clock.now() + timedelta(**{_UNITS[period[2]]: int(period[1])})
         try:
             found = datetime.fromisoformat(text)
-        except ValueError:
+            return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+        except (ValueError, OverflowError):  # at the ends of the calendar no other zone has that time
             self.fail(f"{text!r} is no time; write 30d, 8h, 2026-12-31 or 2026-12-31T18:00", param, ctx)
-        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
 @click.command(epilog=_EXAMPLE)
@@ -51,6 +51,7 @@ class Until(click.ParamType[datetime]):
     is_flag=True,
     help="Take it without approval, for 4 hours at most. It is told everywhere until another person reviews it.",
 )
+@click.option("--again", is_flag=True, help="Break the glass although a role taken before waits for a review.")
 @lake_option
 @key_option
 @json_option
@@ -64,6 +65,7 @@ def grant(  # noqa: PLR0913 - one parameter an option
     by: str | None,
     *,
     glass: bool,
+    again: bool,
     told: Told,
     as_json: bool,
 ) -> None:
@@ -71,12 +73,14 @@ def grant(  # noqa: PLR0913 - one parameter an option
 
     Roles need grants where [sql] grants = true.
     """
+    if again and not glass:
+        raise GrantError("--again is about roles that are taken", where="--again", mend="say --break-glass, too")
     lake = context.open_lake()
     roles = context.roles(lake)
     if role not in roles:
         raise RoleError(f"unknown role {role!r}", where="ROLE", mend=did_you_mean(role, roles))
     who = told.who(lake, f"ranklake grant {role} --to {to} --until TIME --reason TEXT", by, elsewhere=False)
-    found = ask(lake, role, to, until, reason, who, glass=glass, signing=told.signing)
+    found = ask(lake, role, to, until, reason, who, glass=glass, again=again, signing=told.signing)
     if as_json:
         show_json({**mode_facts(lake), **found.plain(clock.now())})
         return

@@ -9,12 +9,11 @@ import click
 import uvicorn
 
 from ranklake.commands.context import with_context
-from ranklake.commands.grant import Until
 from ranklake.commands.options import lake_option
-from ranklake.commands.sharing_link import ENDPOINT, link, links_of
+from ranklake.commands.sharing_link import link, links_of
+from ranklake.commands.sharing_options import handed_out
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.audit import clock
 from ranklake.lake.audit.trail import record
 from ranklake.lake.governance.identities import doer, unproven
 from ranklake.lake.grants.use import NotGrantedError, used
@@ -41,16 +40,11 @@ sharing.add_command(link)
 
 @sharing.command()
 @click.argument("role", metavar="ROLE")
-@click.option("--to", metavar="NAME", required=True, help="Who gets it; kept in the audit trail.")
-@click.option("--until", type=Until(), metavar="TIME", required=True, help="Its end: 30d, 8h, a date, a time (UTC).")
-@click.option("--endpoint", metavar="URL", help=f"Address of the server; default: {ENDPOINT}.")
-@click.option("--by", metavar="NAME", help="Who makes it; default: the account that runs this.")
+@handed_out("30d, 8h, a date, a time")
 @lake_option
 @with_context
-def profile(context: Context, role: str, to: str, until: datetime, endpoint: str | None, by: str | None) -> None:
+def profile(context: Context, role: str, to: str, until: datetime, endpoint: str, by: str | None) -> None:
     """Print a profile by which somebody reads a role's share until a time, for a file that is theirs alone."""
-    if until <= clock.now():
-        raise RanklakeError(f"{until:%Y-%m-%d %H:%M} UTC is past", where="--until", mend="name a time to come")
     lake = context.open_lake()
     known = {one.role for one in shares(lake)}
     if role not in known:
@@ -64,7 +58,7 @@ def profile(context: Context, role: str, to: str, until: datetime, endpoint: str
     record(lake, doer(lake, by), ACTION, to, None, told)
     said = {
         "shareCredentialsVersion": 1,
-        "endpoint": endpoint or ENDPOINT,
+        "endpoint": endpoint,
         "bearerToken": sealed(keys, PROFILE, facts),
         "expirationTime": until.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
     }

@@ -6,11 +6,9 @@ from functools import partial
 import click
 
 from ranklake.commands.context import with_context
-from ranklake.commands.grant import Until
 from ranklake.commands.options import json_option, lake_option
+from ranklake.commands.sharing_options import handed_out
 from ranklake.context import Context
-from ranklake.errors import RanklakeError
-from ranklake.lake.audit import clock
 from ranklake.lake.audit.trail import record
 from ranklake.lake.governance.identities import doer, unproven
 from ranklake.lake.grants.use import used
@@ -22,7 +20,6 @@ from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 
 ACTION = "share.link"
-ENDPOINT = "http://127.0.0.1:8411/delta-sharing"
 
 
 def links_of(context: Context, lake: Lake) -> Links:
@@ -34,10 +31,7 @@ def links_of(context: Context, lake: Lake) -> Links:
 @click.argument("role", metavar="ROLE")
 @click.argument("artifact", metavar="NAME")
 @click.option("--run", default="", help="Run that made it; default: the last run that made one of this name.")
-@click.option("--to", metavar="NAME", required=True, help="Who gets it; kept in the audit trail.")
-@click.option("--until", type=Until(), metavar="TIME", required=True, help="Its end: 8h, 7d, a time (UTC).")
-@click.option("--endpoint", metavar="URL", help=f"Address of the server; default: {ENDPOINT}.")
-@click.option("--by", metavar="NAME", help="Who makes it; default: the account that runs this.")
+@handed_out("8h, 7d, a time")
 @lake_option
 @json_option
 @with_context
@@ -48,7 +42,7 @@ def link(  # noqa: PLR0913 - one parameter an option
     run: str,
     to: str,
     until: datetime,
-    endpoint: str | None,
+    endpoint: str,
     by: str | None,
     *,
     as_json: bool,
@@ -58,13 +52,11 @@ def link(  # noqa: PLR0913 - one parameter an option
     Its bytes are hashed first: they must be those that were recorded. Where the role sees artifacts.uri and the store
     signs addresses, they lead there; else 'ranklake sharing serve' gives the bytes.
     """
-    if until <= clock.now():
-        raise RanklakeError(f"{until:%Y-%m-%d %H:%M} UTC is past", where="--until", mend="name a time to come")
     lake = context.open_lake()
     if context.config.sql.grants:
         used(lake, role, to)
     keys = partial(sharing_keys, context.config.shares.key)
-    row, made = links_of(context, lake).made(keys, role, artifact, run, to, until, endpoint or ENDPOINT)
+    row, made = links_of(context, lake).made(keys, role, artifact, run, to, until, endpoint)
     facts = {name: row[name] for name in ("run", "attempt", "name", "kind", "sha256")}
     told = {"role": role, "until": until.isoformat(), **facts, "files": len(made), "by": made[0].by}
     record(lake, doer(lake, by), ACTION, to, None, {**told, **unproven(lake)})

@@ -15,7 +15,7 @@ from ranklake.lake.audit.heads import head_records
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.governance.examination import examine
 from ranklake.lake.governance.modes import UNSIGNED_NOTE
-from ranklake.lake.grants.grant import register
+from ranklake.lake.grants.grant import awaiting_review, register
 from ranklake.lake.migrations.drift import drift as drifted
 from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.verification import authorise
@@ -72,8 +72,10 @@ def grants(patient: Patient) -> Iterator[Finding]:
     known = list(register(Context.of(patient.config).open_lake()).values())
     waiting = [one for one in known if one.awaits_review()]
     for one in waiting:
-        what = f"role {one.role} was taken without approval, and nobody reviewed it: {one.name}"
-        yield warning(what, f"ranklake grants review {one.name} --by NAME --reason TEXT")
+        again = awaiting_review(waiting, one.to)[0] is not one
+        more = ", nor one that the same person took before" if again else ""
+        what = f"role {one.role} was taken without approval, and nobody reviewed it{more}: {one.name}"
+        yield (failed if again else warning)(what, f"ranklake grants review {one.name} --by NAME --reason TEXT")
     if not waiting:
         yield ok(f"{counted(sum(not one.why_not(now) for one in known), 'grant')} in force")
 

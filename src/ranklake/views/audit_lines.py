@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Callable, Mapping
+from datetime import date
 from typing import Any, Final
 
 from ranklake import __version__
+from ranklake.printable import printable, printable_lines
 
 _SEVERITY: Final = {"artifact.verify": 3, "audit.resume": 9, "approvals.mode": 7}
 """Of 0 to 10; other actions have `_USUAL`."""
@@ -12,19 +14,26 @@ _USUAL: Final = 5
 
 
 def as_json(row: Mapping[str, Any]) -> str:
-    """Return a row as one line of JSON, its details as values."""
-    details = json.loads(row["details"]) if row["details"] else None
-    times = {"ts": row["ts"].isoformat(), "date": row["date"].isoformat()}
-    return json.dumps({**row, **times, "details": details}, sort_keys=True)
+    """Return a row as one line of JSON, its details as values; as text where they are no JSON (forged, or masked)."""
+    try:
+        details = json.loads(row["details"]) if row["details"] else None
+    except (ValueError, RecursionError):
+        details = row["details"]
+    return json.dumps({**row, "ts": iso(row["ts"]), "date": iso(row["date"]), "details": details}, sort_keys=True)
+
+
+def iso(when: date | None) -> str | None:
+    """Return a date or a time as ISO 8601 writes it; None for what a role does not see."""
+    return None if when is None else when.isoformat()
 
 
 def as_cef(row: Mapping[str, Any]) -> str:
     """Return a row in the Common Event Format: ``CEF:0|vendor|product|version|id|name|severity|extension``."""
-    action = row["action"]
+    action = row["action"] or ""
     facts = {
-        "rt": int(row["ts"].timestamp() * 1000),
+        "rt": None if row["ts"] is None else int(row["ts"].timestamp() * 1000),
         "suser": row["actor"],
-        "act": action,
+        "act": row["action"],
         "duid": row["subject"],
         "externalId": row["seq"],
         "reason": row["reason"],
@@ -39,12 +48,12 @@ def as_cef(row: Mapping[str, Any]) -> str:
 
 
 def _header(text: str) -> str:
-    return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").splitlines())
+    return printable(" ".join(text.split())).replace("\\", "\\\\").replace("|", "\\|")
 
 
 def _extension(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("=", "\\=")
-    return escaped.replace("\r\n", "\\n").replace("\n", "\\n").replace("\r", "\\r")
+    lines = printable_lines(text.replace("\r\n", "\n").replace("\r", "\n"))
+    return lines.replace("\\", "\\\\").replace("=", "\\=").replace("\n", "\\n")
 
 
 FORMS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {"json": as_json, "cef": as_cef}

@@ -1,0 +1,147 @@
+"""The end of a table's log, for who appends to the table again and again, a commit at a time.
+
+    opened once ─▶ is there a next commit? those that others made are read, each a small file ─▶ new data files
+        ─▶ the next commit, put if absent: who loses it reads it, and begins anew ─▶ every twentieth: a checkpoint
+
+Opening a table, bringing a handle up to date and committing on it read again what the table has: delta-rs lists the log
+and makes its list of files anew, each time. An append needs none of that. What it needs is in the last commits, and
+costs the same however long the table is.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from deltalake.exceptions import DeltaError
+
+from ranklake.lake.contracts.delta import CHECKPOINT_EVERY
+from ranklake.lake.delta.commit import APP_ID, is_possible, said
+from ranklake.lake.delta.table_schema import commit
+from ranklake.lake.delta.tables import actions_of, ensure_table, mark_of
+from ranklake.lake.storage.reachability import LakeUnreachableError
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from deltalake import DeltaTable
+
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.delta.data_file import DataFile
+    from ranklake.lake.storage.store import Lake
+
+_MOST_BEHIND: Final = CHECKPOINT_EVERY
+"""Commits of others that are read one by one; behind more, the table is opened anew."""
+
+_DAMAGED: Final = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
+
+
+class LogEnd:
+    """The newest version of a table, as its log had it when it was last asked for by `of`.
+
+    Attributes
+    ----------
+    version
+        Which.
+    """
+
+    def __init__(self, lake: "Lake", contract: "Contract") -> None:
+        """Open a table, made from its contract where it was never written. Raises as `ensure_table`."""
+        self._lake, self._contract = lake, contract
+        self._open()
+
+    def _open(self) -> None:
+        self._handle = ensure_table(self._lake, self._contract)
+        self.version = self._handle.version()
+        self._mark = mark_of(self._lake, self._contract.table, self.version)
+        self._numbers: dict[str, int] = {}
+        """Those that the handle's commit and later ones carry: the last word on them, for which no log is read."""
+        with suppress(OSError, *_DAMAGED):  # whoever looks through the log finds the same, or says so
+            self._take(actions_of(self._lake, self._contract.table, self.version))
+
+    @classmethod
+    def of(cls, lake: "Lake", contract: "Contract") -> "LogEnd":
+        """Return the end that this process keeps, brought up to date, and nobody else's until `keep`; else a new one.
+
+        Raises as `ensure_table`.
+        """
+        kept: LogEnd | None = lake.ends.pop(contract.table, None)
+        return kept if kept is not None and kept._is_brought_up_to_date() else cls(lake, contract)  # noqa: SLF001
+
+    def keep(self) -> None:
+        """Leave it to the next who asks in this process."""
+        self._lake.ends[self._contract.table] = self
+
+    def handle(self) -> "DeltaTable":
+        """Return a handle on the version. Raises as `ensure_table`; the end is another then, if others committed."""
+        if self._handle.version() != self.version:
+            self._open()
+        return self._handle
+
+    def said(self, application: str) -> int | None:
+        """Return the number that an application committed last, None if it never did. Raises as `commit.said` does."""
+        found = self._numbers.get(application)
+        return said(self._handle, application) if found is None else found
+
+    @property
+    def number(self) -> int:
+        """The table's transaction number; 0 before the first."""
+        return self.said(APP_ID) or 0
+
+    def append(self, new: "Sequence[DataFile]", also: Mapping[str, int]) -> bool:
+        """Commit new files after this version, under the next number, with numbers of further applications.
+
+        Returns whether this call did; where another was faster the files stay behind, named by no commit. It is on
+        disk, or at the store, then. Raises `LakeUnreachableError`; perhaps it was written then.
+        """
+        numbers = {APP_ID: self.number + 1, **also}
+        actions: list[dict[str, Any]] = [file.addition() for file in new]
+        actions += [{"txn": {"appId": name, "version": number}} for name, number in numbers.items()]
+        table, following = self._contract.table, self.version + 1
+        if not commit(self._lake, table, self.version, actions, {"operation": "WRITE"}) and not self._is_ours(actions):
+            return False
+        self._numbers |= numbers
+        self.version, self._mark = following, mark_of(self._lake, table, following)
+        if (following + 1) % CHECKPOINT_EVERY == 0:
+            with suppress(DeltaError, OSError):  # it is committed; upkeep writes what is due
+                self._handle.update_incremental()
+                self._handle.create_checkpoint()
+        return True
+
+    def _is_ours(self, actions: "list[dict[str, Any]]") -> bool:
+        """Say whether the next commit holds these actions: a store may carry out what it did not confirm."""
+        try:
+            there = actions_of(self._lake, self._contract.table, self.version + 1)
+        except FileNotFoundError:
+            what, where = (
+                "the commit was refused, and no other is to be seen",
+                self._lake.table_uri(self._contract.table),
+            )
+            raise LakeUnreachableError(what, where=where, mend="run it again later") from None
+        return [one for one in there if "commitInfo" not in one] == actions
+
+    def _is_brought_up_to_date(self) -> bool:
+        """Read what others committed since; return False where the table has to be opened anew."""
+        lake, table = self._lake, self._contract.table
+        if self._mark is None or mark_of(lake, table, self.version) != self._mark:
+            return False
+        try:
+            for _ in range(_MOST_BEHIND):
+                try:
+                    actions = actions_of(lake, table, self.version + 1)
+                except FileNotFoundError:
+                    return True
+                if any("metaData" in one or "protocol" in one for one in actions):
+                    return False
+                self._take(actions)
+                self.version += 1
+                self._mark = mark_of(lake, table, self.version)
+        except (OSError, *_DAMAGED):
+            return False  # opening it meets the same, and says so
+        return False
+
+    def _take(self, actions: "list[dict[str, Any]]") -> None:
+        """Take over the numbers that a commit carries. Raises `_DAMAGED`."""
+        told = {str(one["txn"]["appId"]): int(one["txn"]["version"]) for one in actions if "txn" in one}
+        if not all(map(is_possible, told.values())):
+            raise ValueError("the number of a transaction cannot be")
+        self._numbers |= told

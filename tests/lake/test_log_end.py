@@ -1,0 +1,169 @@
+"""The end of a log, kept: as good as a fresh look at the table, whatever others did to it meanwhile."""
+
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+from rollup_inputs import NOON, rows
+
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta import log_end
+from ranklake.lake.delta.commit import DamagedLogError, append_files, files, number_of, said, swap
+from ranklake.lake.delta.log_end import LogEnd
+from ranklake.lake.delta.table_schema import commit, fields_of, metadata_action
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.storage.reachability import LakeUnreachableError
+from ranklake.lake.storage.store import Lake
+
+STEPS = contract("steps")
+
+
+@pytest.fixture
+def lake(tmp_path):
+    """Give an empty lake."""
+    return Lake.create(str(tmp_path / "lake"))
+
+
+def new(lake, step=0):
+    """Write a file of one row; commit nothing."""
+    facts = rows("steps", [{"run": "a", "step": step, "ts": NOON, "step_time_s": 1.0}])
+    return append_files(lake, STEPS, facts, 1)
+
+
+def appended(lake, **also):
+    """Append a row by the kept end; return the end."""
+    end = LogEnd.of(lake, STEPS)
+    assert end.append(new(lake), also)
+    end.keep()
+    return end
+
+
+def stands(lake, end):
+    """Say whether an end is what a fresh look at the table shows, a handle's, too."""
+    fresh = delta_table(lake, "steps")
+    assert (end.version, end.number) == (fresh.version(), number_of(fresh))
+    assert end.handle().version() == fresh.version()
+    return files(fresh).num_rows
+
+
+def test_commits_are_those_of_any_writer(lake, monkeypatch):
+    """Readers see each row; checkpoints come as from delta-rs; numbers are in the log; the table is opened once."""
+    opened = []
+    genuine = log_end.ensure_table
+    monkeypatch.setattr(log_end, "ensure_table", lambda *given: opened.append(1) or genuine(*given))
+    for index in range(22):
+        appended(lake, rows=index)
+    assert opened == [1]
+    assert stands(lake, LogEnd.of(lake, STEPS)) == 22
+    assert said(delta_table(lake, "steps"), "rows") == 21
+    names = {path.name for path in Path(lake.path("tables", "steps", "_delta_log")).iterdir()}
+    assert f"{19:020}.checkpoint.parquet" in names
+    history = delta_table(lake, "steps").history(3)
+    assert [one["operation"] for one in history] == ["WRITE"] * 3
+
+
+def test_what_others_committed_is_read(lake):
+    """Few commits one by one, many by opening the table anew; a number that they left alone is still known."""
+    appended(lake, rows=7)
+    for others in (1, 3, 21):
+        for _ in range(others):
+            handle = delta_table(lake, "steps")
+            assert swap(handle, number_of(handle) + 1, add=new(lake), also={"theirs": others})
+        end = LogEnd.of(lake, STEPS)
+        assert (end.said("rows"), end.said("theirs"), end.said("nobody")) == (7, others, None)
+        stands(lake, end)
+        end.keep()
+        appended(lake)
+
+
+def test_who_loses_changes_nothing(lake):
+    """The next version is taken by one alone; the other looks again."""
+    appended(lake)
+    mine, theirs = LogEnd.of(lake, STEPS), LogEnd(lake, STEPS)
+    assert theirs.append(new(lake), {})
+    assert not mine.append(new(lake), {})
+    assert files(delta_table(lake, "steps")).num_rows == 2
+    mine.keep()
+    assert appended(lake).version == 3
+    handle = delta_table(lake, "steps")
+    appended(lake)
+    with pytest.raises(Exception, match="committed 4 first"):
+        swap(handle, 4, add=new(lake))
+
+
+def test_a_commit_that_was_not_confirmed_is_known_again(lake, monkeypatch):
+    """A store that carried it out and said that the name is taken: it is done. One that shows no other: one line."""
+    appended(lake)
+    genuine = log_end.commit
+    monkeypatch.setattr(log_end, "commit", lambda *given: genuine(*given) and False)
+    assert appended(lake).version == 2
+    assert stands(lake, LogEnd.of(lake, STEPS)) == 2
+    monkeypatch.setattr(log_end, "commit", lambda *_: False)
+    with pytest.raises(LakeUnreachableError, match="no other is to be seen"):
+        appended(lake)
+
+
+def changed_columns(lake, folder):
+    """Change what the table says of itself."""
+    handle = delta_table(lake, "steps")
+    action = metadata_action(handle, fields_of(handle.schema()), {"ranklake.seen": "yes"})
+    assert commit(lake, "steps", handle.version(), [action], {"operation": "TEST"})
+
+
+def made_anew(lake, folder):
+    """Put a table of one row there."""
+    shutil.rmtree(folder)
+    other = Lake.create(lake.uri)
+    appended(other)
+
+
+def cut(lake, folder):
+    """Delete the last two commits."""
+    for path in sorted(folder.glob("_delta_log/0*.json"))[-2:]:
+        path.unlink()
+
+
+def gone(lake, folder):
+    """Delete the table."""
+    shutil.rmtree(folder)
+
+
+def copied(lake, folder):
+    """Put a copy of the table in its place."""
+    shutil.copytree(folder, folder.with_name("copy"))
+    shutil.rmtree(folder)
+    folder.with_name("copy").rename(folder)
+
+
+@pytest.mark.parametrize("harm", [changed_columns, made_anew, cut, gone, copied])
+def test_a_table_that_is_another_is_opened_anew(lake, harm):
+    """Whatever was kept of it: what is appended then stands on what is there."""
+    for _ in range(4):
+        appended(lake, rows=9)
+    harm(lake, Path(lake.path("tables", "steps")))
+    before = delta_table(lake, "steps")
+    rows_before = files(before).num_rows if before is not None else 0
+    end = appended(lake)
+    assert stands(lake, end) == rows_before + 1
+
+
+@pytest.mark.parametrize(
+    "line", ['{"txn": {"appId": "lake", "version": -1}}', '{"txn": {"appId": "lake", "version": 1e400}}', "{"]
+)
+def test_a_damaged_commit_is_told(lake, line):
+    """As whoever opens the table tells it; nothing is committed on it."""
+    appended(lake)
+    place = Path(lake.path("tables", "steps", "_delta_log", f"{2:020}.json"))
+    place.write_text(line)
+    with pytest.raises((LakeUnreachableError, DamagedLogError)):
+        appended(lake)
+    assert not place.with_name(f"{3:020}.json").exists()
+
+
+def test_another_process_gets_none_of_it(lake):
+    """A lake that is pickled, or configured otherwise, keeps its own."""
+    appended(lake)
+    assert lake.ends
+    assert not pickle.loads(pickle.dumps(lake)).ends
+    assert not lake.configured().ends
