@@ -56,12 +56,12 @@ test: .venv/.test ## run the test suite (five to ten minutes on two cores), then
 
 # Those that are slow and need nothing else: no server or campaign of a target of its own.
 # Only files that have such a test are collected: each worker reads all that it is given, some 20 CPU seconds of it.
-# Of these, PART=2/3 takes each third, from the second on.
+# Of these, PART=2/4 takes each fourth, from the second on. Other targets whose tests lie in several files take it, too.
 marked = $(shell grep -rlE 'mark\.$(1)\b' tests --include='test_*.py' | sort | \
 	awk -v part="$(or $(PART),1/1)" 'BEGIN {split(part, of, "/")} NR % of[2] == of[1] % of[2]')
 SLOW := slow and not (stores or moto or radosgw or up or postgres or crash or frameworks or bench or fuzz or pages)
 test-slow: WORKERS := 3
-test-slow: .venv/.test ## run the tests that take some seconds each, all or some (PART=1/3): the demo, flows on a real server, documented commands, properties
+test-slow: .venv/.test ## run the tests that take some seconds each, all or some (PART=1/4): the demo, flows on a real server, documented commands, properties
 	@RANKLAKE_NATIVE=0 $(BIN)/python -m pytest $(PARALLEL) -m "$(SLOW)" $(call marked,slow)
 
 # Azure's own emulator is a package of npm's; without npm its tests fail and the others run.
@@ -77,10 +77,10 @@ test-slow: .venv/.test ## run the tests that take some seconds each, all or some
 	@touch $@
 
 test-moto: .venv/.test ## run the whole lake, and what becomes of a store that fails, on S3's protocol as moto speaks it
-	@$(BIN)/python -m pytest $(PARALLEL) -m moto tests/stores
+	@$(BIN)/python -m pytest $(PARALLEL) -m moto $(call marked,moto)
 
 test-s3: .venv/.test .stores/.ceph ## run the lake's and the stores' contract against a real Ceph radosgw, started for it
-	@$(BIN)/python -m pytest -m radosgw tests/stores
+	@$(BIN)/python -m pytest -m radosgw $(call marked,radosgw)
 
 test-up: .venv/.test ## run `ranklake up` on a server of its own, with all that it serves
 	@$(BIN)/python -m pytest -m up tests/flows
