@@ -119,6 +119,22 @@ def swap(
     """
     if number_of(table) >= number:
         return False
+    _commit(table, number, add, remove, metadata, data_change=data_change, also=also, tidy=tidy)
+    return True
+
+
+def _commit(
+    table: DeltaTable,
+    number: int,
+    add: Sequence[DataFile],
+    remove: pa.Table | None,
+    metadata: Mapping[str, str] | None,
+    *,
+    data_change: bool = True,
+    also: Mapping[str, int] | None = None,
+    tidy: bool = True,
+) -> None:
+    """Commit files under a number that is above the handle's own; the rest as for `swap`."""
     actions: list[AddAction | RemoveAction] = [file.add_action(data_change=data_change) for file in add]
     actions += [] if remove is None else _remove_actions(remove, data_change=data_change)
     transactions = [Transaction(name, value) for name, value in {APP_ID: number, **(also or {})}.items()]
@@ -146,7 +162,6 @@ def swap(
     except (DeltaError, OSError) as error:
         what, mend = "the commit was not confirmed", "check space and rights there; run it again"
         raise unreachable(table.table_uri, error, {}, what=what, mend=mend) from None
-    return True
 
 
 def swap_plan(
@@ -167,7 +182,8 @@ def swap_plan(
     if done is not None and done >= plan:
         return False
     number = max(plan, number_of(table) + 1)
-    return swap(table, number, add=add, remove=remove, metadata=metadata, data_change=data_change, also={PLAN_ID: plan})
+    _commit(table, number, add, remove, metadata, data_change=data_change, also={PLAN_ID: plan})
+    return True
 
 
 def fence(table: DeltaTable, plan: int) -> None:
@@ -178,7 +194,7 @@ def fence(table: DeltaTable, plan: int) -> None:
     """
     while (said(table, FENCE_ID) or 0) < plan:
         try:
-            swap(table, number_of(table) + 1, also={FENCE_ID: plan}, metadata={"ranklake.plan": str(plan)})
+            _commit(table, number_of(table) + 1, (), None, {"ranklake.plan": str(plan)}, also={FENCE_ID: plan})
         except LostRaceError:  # a commit that came before it
             continue
         with asking(table):
@@ -285,7 +301,7 @@ def replace_files(
     outside = {file.partition for file in new} - set(partitions)
     if outside:
         raise ValueError(f"rows outside the partitions to replace: {sorted(outside)}")
-    swap(table, number_of(table) + 1, add=new, remove=files(table, partitions), metadata=metadata)
+    _commit(table, number_of(table) + 1, new, files(table, partitions), metadata)
     with asking(table):
         table.update_incremental()  # a write transaction leaves its handle at the version that was read
     keep(lake, contract.table, table)

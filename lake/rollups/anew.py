@@ -76,7 +76,7 @@ class _Asked:
     def __init__(self, lake: "Lake", rollup: "Rollup") -> None:
         self.lake, self.rollup, self.tables = lake, rollup, Tables(lake)
         self.inputs = {name: self.tables.snapshot(name) for name in rollup.tables}
-        self.output = self.tables.snapshot(rollup.name)
+        self.output = self.tables.output(rollup.name)
 
     @classmethod
     def of(cls, lake: "Lake", target: "Contract") -> "_Asked | None":

@@ -51,7 +51,7 @@ class Snapshot:
     version
         Delta's; `ABSENT` where it was never written.
     number
-        Its transaction number; 0 where it was never written.
+        Its transaction number, where that was asked for; 0 where it was never written.
     digests
         Of every date that has files.
     live
@@ -144,8 +144,8 @@ def slim(live: pa.Table, *columns: str) -> pa.Table:
     return live.select([name for name in live.column_names if name in kept]).combine_chunks()
 
 
-def snapshot(lake: "Lake", table: str) -> Snapshot:
-    """Look at a table as it is now."""
+def snapshot(lake: "Lake", table: str, *, numbered: bool = False) -> Snapshot:
+    """Look at a table as it is now; its transaction number takes as long as all else, and is for who commits to it."""
     handle = latest(lake, table)
     if handle is None:
         return Snapshot(table)
@@ -153,9 +153,8 @@ def snapshot(lake: "Lake", table: str) -> Snapshot:
     live = files(handle)
     for row in live.select(["path", "date"]).to_pylist():
         named[row["date"]].append(row["path"])
-    return Snapshot(
-        table, handle.version(), number_of(handle), {day: files_digest(paths) for day, paths in named.items()}, live
-    )
+    number = number_of(handle) if numbered else 0
+    return Snapshot(table, handle.version(), number, {day: files_digest(paths) for day, paths in named.items()}, live)
 
 
 def _bound(row: Mapping[str, Any], columns: Sequence[str], side: Literal["min", "max"], most: timedelta) -> date:
@@ -203,6 +202,7 @@ class Tables:
     def __init__(self, lake: "Lake") -> None:
         self.lake, self.since_plan = lake, last_finished(lake)
         self._snapshots: dict[str, Snapshot] = {}
+        self._numbered = set[str]()
 
     def snapshot(self, name: str) -> Snapshot:
         """Return a table as it was when it was first asked for."""
@@ -210,9 +210,17 @@ class Tables:
             self._snapshots[name] = snapshot(self.lake, name)
         return self._snapshots[name]
 
+    def output(self, name: str) -> Snapshot:
+        """Return a table as it is, with its transaction number: for who is to commit to it."""
+        if name not in self._numbered:
+            self._snapshots[name] = snapshot(self.lake, name, numbered=True)
+            self._numbered.add(name)
+        return self._snapshots[name]
+
     def changed(self, name: str) -> None:
         """Have a table looked at anew."""
         self._snapshots.pop(name, None)
+        self._numbered.discard(name)
 
     @cached_property
     def kept_back(self) -> set[Key]:

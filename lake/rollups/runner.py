@@ -184,11 +184,12 @@ class _Round:
         self._began[rollup.name] = time.monotonic()
         tables = self._tables
         inputs = {name: tables.snapshot(name) for name in rollup.tables}
-        if tables.snapshot(rollup.name).version != ABSENT:  # an added column is a commit: before we look, not between
+        output = tables.output(rollup.name)
+        if output.version != ABSENT:  # an added column is a commit: before we look, not between
             with suppress(NewerTableError, UnmigratedTableError):  # said where it is due: others go on till then
                 ensure_table(tables.lake, rollup.contract)
             tables.changed(rollup.name)
-        output = tables.snapshot(rollup.name)
+            output = tables.output(rollup.name)
         state = {} if self._full else self._lineage.recorded(rollup, output)
         work = Work(
             tables.lake,
@@ -260,7 +261,7 @@ def _recompute(
 ) -> tuple[list[date], list[date]]:
     lake, name = tables.lake, rollup.name
     inputs = {table: tables.snapshot(table) for table in rollup.tables}
-    output = tables.snapshot(rollup.name)
+    output = tables.output(rollup.name)
     gone = tables.retired
     held = {day for day in output.digests if day in days}
     if rollup.scope == "partition":

@@ -39,32 +39,52 @@ def _judge(check: Check, parts: Sequence[Any], about: Surroundings) -> Finding:
 
     limit_us = (_MOST_S if check.max is None else float(check.max)) * 1e6
     rows = sum(part[1] for part in parts)
-    runs: dict[tuple[Any, ...], dict[int, dict[int, int]]] = {}
+    runs: dict[tuple[Any, ...], dict[int, list[Any]]] = {}
     for some, _, _ in parts:
-        for (*whose, rank), (steps, times) in some.items():
-            runs.setdefault(tuple(whose), {}).setdefault(rank, {}).update(
-                zip(steps.tolist(), times.tolist(), strict=True)
-            )
+        for (*whose, rank), at in some.items():
+            runs.setdefault(tuple(whose), {}).setdefault(rank, []).append(at)
     lines, off_rows = [], 0
     for run, ranks in runs.items():
         if len(ranks) < _PAIR:
             continue  # nobody to compare with
         room_us = limit_us / (2 if len(ranks) == _PAIR else 1)  # of two the median is half-way between
-        by_step: dict[int, list[int]] = {}
-        for at in ranks.values():
-            for step, time in at.items():
-                by_step.setdefault(step, []).append(time)
-        middle = {step: float(np.median(times)) for step, times in by_step.items() if len(times) > 1}
-        for rank, at in ranks.items():
-            shared = [time - middle[step] for step, time in at.items() if step in middle]
-            if len(shared) >= _FEWEST and abs(off := float(np.median(shared))) > room_us:
-                off_rows += len(at)
-                lines.append(f"{told((*check.by, check.columns[1]), (*run, rank))}: off by {seconds(off)}")
+        own = [_latest(pieces) for pieces in ranks.values()]
+        seen = np.array([len(steps) for steps, _ in own])
+        whose = np.repeat(np.arange(len(own)), seen)
+        steps, times = (np.concatenate(some) for some in zip(*own, strict=True))
+        at, middle, count = _medians(steps, times)
+        place = np.searchsorted(at, steps)
+        shared = count[place] > 1
+        who, offs, count = _medians(whose[shared], (times - middle[place])[shared])
+        names = list(ranks)
+        for number, off in zip(who[count >= _FEWEST].tolist(), offs[count >= _FEWEST].tolist(), strict=True):
+            if abs(off) > room_us:
+                off_rows += int(seen[number])
+                lines.append(f"{told((*check.by, check.columns[1]), (*run, names[number]))}: off by {seconds(off)}")
     ahead = max((part[2] for part in parts), default=0) - about.now_us
     if ahead > limit_us:
         off_rows = max(off_rows, 1)
         lines.append(f"newest row {seconds(ahead)} in the future")
     return Finding(rows, min(off_rows, rows), listed(lines), f"clocks within {limit_us / 1e6:,.4g} s")
+
+
+def _latest(pieces: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Return steps, in order, and their times of one rank; of a step that comes twice, the last."""
+    import numpy as np
+
+    steps, times = (np.concatenate(some)[::-1] for some in zip(*pieces, strict=True))
+    steps, first = np.unique(steps, return_index=True)
+    return steps, times[first]
+
+
+def _medians(keys: Any, values: Any) -> tuple[Any, Any, Any]:  # noqa: ANN401 - arrays
+    """Return distinct keys in order, the median of each one's values, and how many those are."""
+    import numpy as np
+
+    order = np.lexsort((values, keys))
+    found, begin, count = np.unique(keys[order], return_index=True, return_counts=True)
+    low, high = (values[order][begin + half] for half in ((count - 1) // 2, count // 2))
+    return found, (low + high) / 2, count
 
 
 KIND = CheckKind(

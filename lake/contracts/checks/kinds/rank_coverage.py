@@ -74,6 +74,8 @@ def _joined(ranges: list[Any]) -> Any:  # noqa: ANN401 - an array of starts and 
     """Return the union of ranges of whole numbers."""
     import numpy as np
 
+    if len(ranges) == 1:  # one batch's, which are in order and apart
+        return ranges[0]
     starts, ends = np.concatenate(ranges, axis=1)
     order = np.argsort(starts, kind="stable")
     starts, reach = starts[order], np.maximum.accumulate(ends[order])
