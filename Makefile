@@ -14,7 +14,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)
 .PHONY: help demo native published lint types format deployments catalog snapshots package clean
 .PHONY: test test-slow test-up test-postgres test-moto test-s3 test-stores test-frameworks test-frameworks-light test-pages
 .PHONY: chaos chaos-s3 chaos-up crash faults fuzz crash-capture crash-migrate crash-retention
-.PHONY: bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-quality bench-check bench-migrate bench-retention bench-audit bench-report bench-share bench-workers bench-straggler bench-everyday
+.PHONY: bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-quality bench-check bench-migrate bench-retention bench-audit bench-report bench-pages bench-share bench-workers bench-straggler bench-everyday
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -227,6 +227,9 @@ bench-check: .venv/.test ## a cold `ranklake check` with one changed partition: 
 
 bench-report: .venv/.test ## the site of data quality: built, refreshed, largest page, for 42 tables of 90 dates
 	@$(BIN)/python tests/bench/report_bench.py
+
+bench-pages: .venv/.pages ## how soon pages of a day of 4,096 GPUs can be read in headless Chromium (SITE=report for a site that is there)
+	@CHROMIUM=$${CHROMIUM:-chromium} $(BIN)/python tests/bench/pages_bench.py $(if $(SITE),--site $(SITE))
 
 bench-rollup: .venv/.test ## what rolling up steps and GPU samples costs, beside the bare scan and bare DataFusion (ROWS=160000000 for all)
 	@$(BIN)/python tests/bench/rollup_bench.py --rows $(or $(ROWS),8000000)

@@ -42,7 +42,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     rank: int | None = None,
     world_size: int | None = None,
     attempt: int | None = None,
-    config: Mapping[str, Any] | None = None,
+    config: object = None,
     labels: Mapping[str, str] | None = None,
     injected: str | None = None,
     compute_dtype: str | None = None,
@@ -75,7 +75,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     rank, world_size, attempt
         By default as the launcher says; RANKLAKE_ATTEMPT sets the attempt.
     config
-        Hyperparameters. What looks like a credential is redacted.
+        Hyperparameters: a mapping, what argparse gives, or a dataclass. What looks like a credential is redacted.
     labels
         The user's own.
     injected

@@ -11,6 +11,7 @@ from ranklake.lake.runs.asking import Answered, Row, asking, sql_text
 from ranklake.lake.runs.find import Wanted, find
 from ranklake.lake.runs.need import ORDER, Need
 from ranklake.lake.runs.report import MOST_PAGES
+from ranklake.lake.runs.steps_done import steps_done
 from ranklake.lake.status.liveness import NEEDS_A_LOOK, RankState, liveness
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ def on_call(lake: "Lake") -> OnCall:
 
     running, failed, stragglers, devices = of("running"), of("failed"), of("stragglers"), of("devices")
     links, checks = of("links"), of("checks")
-    needs = [*_of_ranks(liveness(lake, (), until)), *_of_failed(failed.rows), *_of_checks(checks.rows)]
+    ranks = [one for one in liveness(lake, (), until) if one.state in NEEDS_A_LOOK]
+    needs = [*of_ranks(ranks, failed.rows), *of_failed(failed.rows, ranks), *_of_checks(checks.rows)]
     needs += [*_of_devices(devices.rows), *_of_links(links.rows), *_of_stragglers(stragglers.rows)]
     needs += [*_of_running(running.rows), *_of_pipeline(pipeline.one)]
     needs.sort(key=lambda one: ORDER.index(one.state))
@@ -95,9 +97,11 @@ def on_call(lake: "Lake") -> OnCall:
     return OnCall(name, until, tuple(needs), paged, pipeline, running, failed, stragglers, devices, links, checks)
 
 
-def _of_ranks(states: Iterable[RankState]) -> Iterator[Need]:
-    bad = sorted((one for one in states if one.state in NEEDS_A_LOOK), key=lambda one: (one.run, one.state, one.rank))
-    for (run, state), group in groupby(bad, key=lambda one: (one.run, one.state)):
+def of_ranks(states: Iterable[RankState], failed: Iterable[Row]) -> Iterator[Need]:
+    """Yield what ranks need, but for those of an attempt that failed: that is one incident, and told with it."""
+    told = {(row["run"], row["attempt"]) for row in failed}
+    bad = [one for one in states if (one.run, one.attempt) not in told]
+    for (run, state), group in groupby(sorted(bad, key=_by_state), key=lambda one: (one.run, one.state)):
         ranks = list(group)
         said, step = _RANKS[state]
         heard = max((one.heard for one in ranks if one.heard is not None), default=None)
@@ -106,13 +110,21 @@ def _of_ranks(states: Iterable[RankState]) -> Iterator[Need]:
         yield Need("failing", f"{_count(len(ranks), 'rank')} of run {run} {state}", detail, step, run)
 
 
-def _of_failed(rows: Iterable[Row]) -> Iterator[Need]:
+def of_failed(rows: Iterable[Row], states: Iterable[RankState]) -> Iterator[Need]:
+    """Yield runs that failed, each with what became of its ranks."""
+    bad = sorted(states, key=_by_state)
     for row in rows:
-        where = "no step" if row["last_step"] is None else f"step {row['last_step']:,}"
-        detail = f"attempt {row['attempt']}, {where}, {row['end_ts']:%Y-%m-%d %H:%M} UTC"
+        of_attempt = [one for one in bad if (one.run, one.attempt) == (row["run"], row["attempt"])]
+        detail = f"attempt {row['attempt']}, {steps_done(row)}, {row['end_ts']:%Y-%m-%d %H:%M} UTC"
+        for state, group in groupby(of_attempt, key=lambda one: one.state):
+            detail += f"; {_some([one.rank for one in group])}: {_RANKS[state][0]}"
         detail += "; it saved no checkpoint" if row["checkpoints"] == 0 else ""
         detail += f"; on purpose: {row['injected']}" if row["injected"] else ""
         yield Need("failing", f"run {row['run']} {row['status']}", detail, f"ranklake show {row['run']}", row["run"])
+
+
+def _by_state(one: RankState) -> tuple[str, str, int]:
+    return one.run, one.state, one.rank
 
 
 def _of_checks(rows: Iterable[Row]) -> Iterator[Need]:

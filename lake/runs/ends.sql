@@ -1,12 +1,26 @@
 -- Grain: one row per rank's bad ending of an attempt, in the order in which they happened. Input: events. Times are by the
--- clocks of the ranks' own hosts; that of a rank that died without a word is the last thing seen of it.
-SELECT attempt, rank, event, ts, step, attributes,
-  count(*) OVER (PARTITION BY attempt, event) AS ranks
+-- clocks of the ranks' own hosts; that of a rank that died without a word is the last thing seen of it. What ended a thread
+-- alone ended no attempt. follows: the rank whose death or failure began it, for those that ended at most {within_s} s later.
+-- ending: the event; 'stopped' for a rank that was asked to end then: a consequence, and no preemption of the run.
+SELECT attempt, rank, event, ts, step, attributes, ranks, after_s, follows,
+  CASE WHEN event = 'preemption' AND follows IS NOT NULL THEN 'stopped' ELSE event END AS ending
 FROM (
-  SELECT attempt, rank, event, min(ts) AS ts, min(step) AS step, first_value(attributes ORDER BY ts) AS attributes
-  FROM events
-  WHERE run = $run AND event IN ('abandoned', 'failure', 'preemption')
-  GROUP BY attempt, rank, event
-) AS endings
+  SELECT *, CASE WHEN first_event <> 'preemption' AND rank <> first_rank AND after_s <= {within_s} THEN first_rank END
+    AS follows
+  FROM (
+    SELECT attempt, rank, event, ts, step, attributes,
+      count(*) OVER (PARTITION BY attempt, event) AS ranks,
+      first_value(rank) OVER (PARTITION BY attempt ORDER BY ts, rank) AS first_rank,
+      first_value(event) OVER (PARTITION BY attempt ORDER BY ts, rank) AS first_event,
+      date_part('epoch', ts) - min(date_part('epoch', ts)) OVER (PARTITION BY attempt) AS after_s
+    FROM (
+      SELECT attempt, rank, event, min(ts) AS ts, min(step) AS step, first_value(attributes ORDER BY ts) AS attributes
+      FROM events
+      WHERE run = $run AND (event IN ('abandoned', 'preemption')
+        OR event = 'failure' AND coalesce(attributes, '') NOT LIKE '%"thread":%')
+      GROUP BY attempt, rank, event
+    ) AS endings
+  ) AS placed
+) AS ordered
 ORDER BY attempt, ts, rank
 LIMIT {most}

@@ -15,6 +15,8 @@ MOST_RANK_STEPS: Final = 5_000_000
 _PARTS: Final = 512
 _MOST: Final = 50
 _MOST_LINES: Final = 500
+_WITHIN_S: Final = 60
+"""A launcher ends the other ranks within so long after one of them, those of other nodes by their next beat."""
 _NO_SUMMARY: Final = "no summary of the run; run 'ranklake rollup'"
 
 
@@ -104,7 +106,7 @@ def gather(ask: Ask, run: str) -> RunFacts:
         datasets=of("datasets", most=_MOST),
         artifacts=of("artifacts", most=_MOST),
         media=of("media_names", most=_MOST),
-        ends=of("ends", most=_MOST),
+        ends=of("ends", most=_MOST, within_s=_WITHIN_S),
         events=of("events", most=_MOST_LINES),
         logs=of("logs"),
         gaps=of("gaps"),

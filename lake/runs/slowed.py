@@ -1,6 +1,6 @@
 """Slowed: how much slower a run was than it had to be, which part made it so, and what to do about it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +24,7 @@ SLOW: Final = 1.02
 """Slowdowns below are nothing to mend."""
 MAJOR: Final = 0.5
 """A part that makes this share of the loss is its cause: the paper's threshold for M_S and M_W."""
+_MOST_NAMED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,9 @@ def _cause(found: Slowdowns) -> Cause:
         step = "Give it fewer layers: the loss is computed there, too. Its timeline:"
         return Cause(found, "", what, found.m_s, f"{step} ranklake what-if {found.run} --timeline FILE")
     if found.m_w is not None and found.m_w >= MAJOR:
-        ranks = ", ".join(map(str, found.worst_ranks))
-        what = f"rank{'s' * (len(found.worst_ranks) > 1)} {ranks}"
+        slow = _slow_ones(found)
+        shown = ", ".join(map(str, slow[:_MOST_NAMED])) + (f", … ({len(slow):,})" if len(slow) > _MOST_NAMED else "")
+        what = f"rank{'s' * (len(slow) > 1)} {shown}"
         return Cause(found, "", what, found.m_w, "Look at the host and device there: clocks, throttling, neighbours.")
     parts: list[tuple[float, str, str]] = []
     if stages > 1:
@@ -103,6 +105,16 @@ def _cause(found: Slowdowns) -> Cause:
     return Cause(
         found, "", "many parts, none of which makes half of it", None, "Compare stages, ranks and kinds below."
     )
+
+
+def _slow_ones(found: Slowdowns) -> Sequence[int]:
+    """Return those of the worst ranks that are nearly as slow as the worst: the others are among them by their number.
+
+    Of 4,096 ranks the worst are 123, of which one may be slow.
+    """
+    by_rank = {one.rank: one.s - 1 for one in found.by_worker}
+    worst = max((by_rank.get(rank, 0.0) for rank in found.worst_ranks), default=0.0)
+    return [rank for rank in found.worst_ranks if by_rank.get(rank, worst) >= MAJOR * worst]
 
 
 def _alone(parts: Mapping[int, float]) -> tuple[int, float]:

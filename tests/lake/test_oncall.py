@@ -8,7 +8,8 @@ from rollup_inputs import NOON, append
 from told_runs import EVIL, lake_of_runs
 
 from ranklake.cli import run as command
-from ranklake.lake.oncall.facts import on_call
+from ranklake.lake.oncall.facts import of_failed, of_ranks, on_call
+from ranklake.lake.status.liveness import RankState
 from ranklake.lake.storage.store import Lake
 from ranklake.views.html import site as publishing
 from ranklake.views.html.oncall_pages import section
@@ -90,6 +91,20 @@ def test_each_thing_is_told_once_with_its_evidence(lake):
         told["warning", "run beta has not saved"].detail == "never saved a checkpoint; 3.0 hours of work would be lost"
     )
     assert "the newest row came 2.0 hours late" in {what for _, what in told}
+
+
+def test_a_run_that_failed_with_its_ranks_is_one_incident(lake):
+    """What became of its ranks stands in the run's own card, once."""
+    died = RankState("alpha-1", 0, 1, "abandoned")
+    failed = on_call(lake).failed.rows
+    (need,) = (one for one in of_failed(failed, [died]) if one.run == "alpha-1")
+    assert need.what == "run alpha-1 failed"
+    assert "30 steps (0 to 29)" in need.detail
+    assert "; rank 1: its process died without a word; it saved no checkpoint" in need.detail
+    assert list(of_ranks([died], failed)) == []
+    assert [one.what for one in of_ranks([RankState("alpha-1", 1, 1, "abandoned")], failed)] == [
+        "1 rank of run alpha-1 abandoned"
+    ]
 
 
 def test_the_page_has_each_number_that_its_sql_gives(lake):

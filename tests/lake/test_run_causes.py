@@ -14,7 +14,8 @@ from ranklake.lake.runs.asking import asking
 from ranklake.lake.runs.facts import gather
 from ranklake.lake.runs.report import MOST_CHARACTERS, MOST_LINES, runs_state
 from ranklake.masking.masks import Mask
-from ranklake.views.html.run_ends import ended
+from ranklake.views.endings import ended
+from ranklake.views.html.run_ends import ends_table
 from ranklake.views.html.run_pages import section
 from ranklake.views.html.shell import render
 
@@ -33,6 +34,26 @@ def lines():
                "message": said, "slot": number}  # fmt: skip
 
 
+def endings():
+    """Yield ends of runs: one whose launcher ended the rest, one that was preempted, one asked to end much later."""
+    told = (
+        ("alpha-2", 1, "abandoned", 0.0, "{}"), ("alpha-2", 0, "preemption", 0.2, '{"signal":"SIGTERM"}'),
+        ("alpha-2", 0, "failure", 0.4, '{"exception":"RuntimeError"}'),
+        ("alpha-3", 1, "failure", 0.0, '{"thread":"loader","exception":"OSError"}'),
+        ("alpha-3", 0, "preemption", 9.0, '{"signal":"SIGTERM"}'), ("alpha-3", 1, "preemption", 9.1, "{}"),
+        ("beta", 0, "failure", 0.0, "{}"), ("beta", 1, "preemption", 61.0, "{}"),
+    )  # fmt: skip
+    for slot, (run, rank, event, after_s, attributes) in enumerate(told):
+        yield {"run": run, "incarnation": 20 + rank, "rank": rank, "event": event, "severity": "error", "slot": slot,
+               "ts": NOON + timedelta(hours=1, seconds=after_s), "attributes": attributes}  # fmt: skip
+
+
+def failed(lake, run):
+    """Return what is known of a run, as of one that failed."""
+    facts = gather(asking(lake), run)
+    return replace(facts, summary=replace(facts.summary, rows=({**facts.summary.one, "status": "failed"},)))
+
+
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory):
     """Give a lake of four runs, one of which lost a rank, and logged."""
@@ -40,6 +61,10 @@ def lake(tmp_path_factory):
     ended_rank = {"run": "alpha-1", "incarnation": 11, "rank": 1, "severity": "error"}
     append(made, "events", [
         {**ended_rank, "event": "abandoned", "ts": NOON + timedelta(seconds=39), "slot": 1},
+        *endings(),
+    ])  # fmt: skip
+    append(made, "runs", [
+        {"run": "alpha-2", "incarnation": 99, "ts": NOON, "launcher": "torchrun"}
     ])  # fmt: skip
     append(made, "logs", list(lines()))
     return made
@@ -59,6 +84,32 @@ def test_the_rank_that_died_first_is_named(lake):
     assert ended(gather(ask, "alpha-2")).what == ""
 
 
+def test_a_rank_that_the_launcher_ended_is_no_preemption(lake):
+    """It is told as a consequence where the order of ends and the launcher carry it; later, or alone, as before."""
+    facts = failed(lake, "alpha-2")
+    assert [row["ending"] for row in facts.ends.rows] == ["abandoned", "stopped", "failure"]
+    assert [row["follows"] for row in facts.ends.rows] == [None, 1, 1]
+    said = "Rank 1 died without a word; the launcher (torchrun) then ended 1 other rank, 200 ms after it"
+    assert ended(facts).what == said
+    shown = ends_table(facts)
+    assert [shown.columns[1].text(row["ending"]) for row in shown.rows] == [
+        "died without a word", "ended by the launcher (torchrun)", "failed",
+    ]  # fmt: skip
+    nobody = replace(facts, code=replace(facts.code, rows=()))
+    assert ended(nobody).what == "Rank 1 died without a word; 1 other rank ended 200 ms after it"
+    assert "torchrun" not in ends_table(nobody).columns[1].text("stopped")
+
+
+def test_a_preemption_stays_one(lake):
+    """Of all ranks, with a thread's failure before; and of one that was asked to end a minute after another failed."""
+    facts = failed(lake, "alpha-3")
+    assert [row["ending"] for row in facts.ends.rows] == ["preemption", "preemption"]
+    assert ended(facts).what == "2 ranks, first rank 0, were asked to end (SIGTERM)"
+    late = failed(lake, "beta")
+    assert [(row["ending"], row["follows"]) for row in late.ends.rows] == [("failure", None), ("preemption", None)]
+    assert ended(late).what == "Rank 0 failed; 1 other rank ended 1.0 min after it"
+
+
 def test_a_fault_that_was_injected_is_no_riddle(lake):
     """Whoever is paged is told that it was done on purpose, before any guess at why."""
     facts = gather(asking(lake), "alpha-1")
@@ -74,7 +125,7 @@ def test_pages_tell_what_changed_and_no_message(lake):
     rows = text["alpha-3"].partition('id="changed-0-table"')[2].partition("</table>")[0]
     assert [one in rows for one in ("opt.name", "adam", "sgd", "label größe", "not set", "lr")] == [True] * 6
     assert "Changed since" not in text["beta"]  # of another job
-    assert "Rank 1 died" in text["alpha-1"].partition('class="tiles"')[0]
+    assert "Rank 1 died" in text["alpha-1"].partition('class="tiles ')[0]
     assert "line 3" not in text["alpha-1"]
     assert "messages hold what people wrote" in text["alpha-1"]
 

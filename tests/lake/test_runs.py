@@ -131,7 +131,7 @@ def test_a_run_is_shown_with_what_is_unknown_and_why(lake, capsys, monkeypatch):
     assert "\u202e" not in out
     assert "ada" not in out, "nothing of people is shown"
     alpha = ranklake(capsys, lake, "show", "alpha-1")[1]
-    assert "error       1 failure, last at step 29" in alpha
+    assert "error       1 failure, last in step 29" in alpha
     assert "config      lr 0.001, opt.name adam\n" in alpha, "named as --config takes them"
     monkeypatch.setenv("COLUMNS", "40")
     lines = ranklake(capsys, lake, "runs")[1].splitlines()

@@ -90,7 +90,7 @@ def test_slowdowns(capsys):
         "run r\\x1b[2J, attempt 0: 2 steps, 3 data-parallel ranks, 1 stage",
         "note: clocks differ [a]",
         "S    1.2500  a step takes 1.25 s without launch delays, 1 ms ideal; recorded were 1.5 s",
-        "M_W  unknown  of the loss goes if rank 2 alone is ideal",
+        "M_W  unknown  of the slowdown goes if rank 2 alone is ideal",
         "path rank 2 holds 50.0 % of the steps' critical path; by kind of operation forward 100.0 %",
         "operations, slowest first  slowdown",
         "forward                      1.2000",

@@ -1,7 +1,5 @@
 """Report pages in a browser: no error, no request that leaves, no fault of accessibility, nothing too wide."""
 
-import os
-import shutil
 from contextlib import closing
 from datetime import timedelta
 from importlib.resources import files
@@ -12,10 +10,12 @@ import pytest
 from cluster_hours import device_hours
 from governed import Site, under
 from live_child import Child
+from opened import BEGUN, chromium, drawn, opened
 from retaining import CONTRACTS, POLICIES, TODAY
 from rollup_inputs import NOON, append
 from segments import DAY, step_rows
 from told_runs import SCRIPT, lake_of_runs, media_of
+from wide_site import RUN, SLOW, wide_site
 
 from ranklake.capture.node.endpoint import Endpoint
 from ranklake.lake.catalog.refresh import refresh
@@ -72,6 +72,8 @@ PAGES = (
     catalog_pages.href("runs"),
 )
 MOST_BYTES, MOST_ELEMENTS = 2_000_000, 3_000
+MOST_OF_A_RUN = 4_000
+"""Elements of a page of few steps; an element a rank would be 4,096 alone."""
 COLOURS = """
     () => [0.2, 0.9].map((share) => {
         const map = document.querySelector(".heat > canvas");
@@ -139,19 +141,8 @@ def report(tmp_path_factory):
 @pytest.fixture(scope="module")
 def browser():
     """Give headless Chromium."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        path = shutil.which(os.environ.get("CHROMIUM", "chromium"))
-        found = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    with chromium() as found:
         yield found
-        found.close()
-
-
-def drawn(page):
-    """Wait until the charts and maps of a page are drawn."""
-    for chart in page.query_selector_all("[data-chart], [data-heat]"):
-        page.wait_for_function("chart => chart.dataset.drawn", arg=chart)
 
 
 def faults(page):
@@ -253,6 +244,41 @@ def test_a_day_of_4096_gpus_is_one_image_and_tells_cells_and_rows_by_keyboard(tm
     assert "known in 24 of 48" in page.locator(".heat .row").inner_text()
     colours = page.evaluate(COLOURS)
     assert colours[0] != colours[1]
+    page.close()
+
+
+def test_what_is_on_the_screen_is_drawn_first(report, browser):
+    """Charts further down are drawn later, though nobody scrolls."""
+    context = browser.new_context(viewport={"width": 1440, "height": 1100})
+    context.add_init_script(BEGUN)
+    page = context.new_page()
+    page.goto(f"file://{report}/{run_pages.href('alpha-1')}")
+    drawn(page)
+    seen = page.evaluate("drawnAt.filter(([place]) => place.dataset.chart).map(([, , isSeen]) => isSeen)")
+    assert 0 < sum(seen) < len(seen)
+    assert seen == sorted(seen, reverse=True)
+    context.close()
+
+
+def test_a_run_of_4096_ranks_is_as_light_as_one_of_two(tmp_path, browser, capsys):
+    """The slow rank is named and shown; plots, elements and bytes are few, whatever the number of ranks."""
+    published = wide_site(tmp_path)
+    assert published.largest_bytes < MOST_BYTES
+    url = f"file://{tmp_path}/out/{run_pages.href(RUN)}"
+    found = opened(browser, url)
+    with capsys.disabled():  # a figure of this machine, and no limit of a test
+        print(f"\n{found.usable_ms:.0f} ms until usable, {found.last_ms:.0f} until all is drawn")
+    assert found.seen < found.plots
+    assert found.elements < MOST_OF_A_RUN
+    page = browser.new_page()
+    page.goto(url)
+    drawn(page)
+    assert faults(page) == []
+    assert f"rank {SLOW}" in page.locator(".verdict").nth(1).inner_text()
+    for name, said in (("workers", "stage 0, 0: 0.0 %"), ("ranks", "ranks 0 to 63, 0: 50.0 %")):
+        page.locator(f"[data-heat=spec-{name}] > canvas").focus()
+        page.keyboard.press("ArrowDown")
+        assert page.locator(f"[data-heat=spec-{name}] .told").inner_text() == said
     page.close()
 
 

@@ -4,7 +4,7 @@ import shutil
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from ranklake.demo.launch import WORLD_SIZE, launch
 from ranklake.flows.calls import report_once
 from ranklake.flows.embedded import run_pipeline
 from ranklake.flows.settings import FlowSettings
+from ranklake.views.critical_path import path_facts
 from ranklake.views.demo import summary_lines
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
@@ -88,8 +89,8 @@ def _pages(lake: Path, out: Path) -> str | None:
 
 def _plain(facts: Facts) -> dict[str, object]:
     outcome = {"lost": facts.lost, "repeated": facts.repeated, "books_add_up": facts.books_add_up}
-    told = asdict(facts)
-    return {**told.pop("of_run"), **outcome, **told}
+    told = {one.name: getattr(facts, one.name) for one in fields(facts) if one.name not in {"of_run", "cause"}}
+    return {**asdict(facts.of_run), "critical_path": path_facts(facts.cause), **outcome, **told}
 
 
 def _program() -> str:

@@ -10,6 +10,7 @@ from ranklake.lake.query.sql import query
 from ranklake.lake.runs import facts as runs
 from ranklake.lake.runs.asking import asking
 from ranklake.lake.runs.facts import RunFacts
+from ranklake.lake.runs.slowed import Cause, slowed
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.status.reconciliation import TableBalance, balance
 from ranklake.lake.storage.store import Lake
@@ -31,6 +32,8 @@ class Facts:
         The books of every table.
     checks
         What the pipeline's check said.
+    cause
+        What slowed the run, and who holds its critical path.
     """
 
     of_run: RunFacts
@@ -39,6 +42,7 @@ class Facts:
     verified: dict[str, str]
     balances: list[TableBalance]
     checks: dict[str, Any]
+    cause: Cause
 
     @property
     def lost(self) -> int:
@@ -61,7 +65,8 @@ def gather(lake_uri: str, spool_uri: str, trained: Trained, checks: dict[str, An
     lake = Lake.open(lake_uri)
     stored = query(lake, "SELECT DISTINCT rank, step FROM steps WHERE run = $run", {"run": trained.run}).to_pylist()
     have = {(row["rank"], row["step"]) for row in stored}
-    of_run = runs.gather(asking(lake), trained.run)
+    ask = asking(lake)
+    of_run = runs.gather(ask, trained.run)
     made = dict.fromkeys(row["name"] for row in reversed(of_run.artifacts.rows) if row["action"] == "created")
     own = allowed([str(trained.journal)], [])
     return Facts(
@@ -71,4 +76,5 @@ def gather(lake_uri: str, spool_uri: str, trained: Trained, checks: dict[str, An
         verified={name: verify(lake, recorded(lake, name, trained.run), own).said for name in made},
         balances=balance(lake, Spool(spool_uri).listing()),
         checks=checks,
+        cause=slowed(lake, ask, trained.run),
     )

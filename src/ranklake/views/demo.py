@@ -6,13 +6,14 @@ from typing import Any
 from ranklake.calibration.compare import TIME_RATIO, Comparison
 from ranklake.demo.facts import Facts
 from ranklake.terminal import width
+from ranklake.views.critical_path import path_line
 from ranklake.views.run import run_lines
 
 
 def summary_lines(facts: Facts, comparisons: Sequence[Comparison], command: str) -> list[str]:
     """Return the summary as lines; `command` is what to type before a question to the lake."""
     counted = {rank: f"{count:,}" for rank, count in facts.counted.items()}
-    lines = ["", *run_lines(facts.of_run, width(), counted, facts.verified), ""]
+    lines = ["", *run_lines(facts.of_run, width(), counted, facts.verified, path_line(facts.cause)), ""]
     lines += [*_books(facts), _checks(facts.checks), *_calibration(comparisons), ""]
     lines += ["try next", *(f'  {command} "{sql}"' for sql in _questions(facts.of_run.run))]
     return lines

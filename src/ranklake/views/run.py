@@ -9,7 +9,9 @@ from ranklake.lake.runs.asking import Answered, Row
 from ranklake.lake.runs.facts import PHASES, RunFacts
 from ranklake.lake.runs.find import flat
 from ranklake.lake.runs.said import said_of
+from ranklake.lake.runs.steps_done import steps_done
 from ranklake.printable import printable
+from ranklake.views.endings import ended
 from ranklake.views.runs import tag_text
 from ranklake.views.table import TextColumn, fitting, numbers
 from ranklake.views.text_plot import text_plot
@@ -77,8 +79,12 @@ def _about(facts: RunFacts) -> Iterator[str]:
     where = "ranks unknown" if summary["world_size"] is None else counted(summary["world_size"], "rank")
     yield ", ".join([*who, f"{where} on {summary['device_name'] or 'an unknown device'}"])
     took = time_text(summary["wall_ns"] / 1e9)
-    step = "unknown" if summary["last_step"] is None else f"{summary['last_step']:,}"
-    yield f"began {moment_text(summary['ts'])}, last seen {moment_text(summary['end_ts'])}, {took}; last step {step}"
+    yield f"began {moment_text(summary['ts'])}, last seen {moment_text(summary['end_ts'])}, {took}"
+    yield f"steps       {steps_done(summary)}"
+    told = ended(facts)
+    if told.what:
+        yield f"ended       {told.what}"
+        yield f"            {told.next_step}"
 
 
 def _said(facts: RunFacts) -> Iterator[str]:
@@ -216,7 +222,7 @@ def _trouble(facts: RunFacts) -> list[str]:
     told = [row for row in facts.events.rows if row["severity"] in _TROUBLE]
     return [
         f"{row['severity']:<11} {counted(row['n'], row['event'].replace('_', ' '))}"
-        + (f", last at step {row['last_step']:,}" if row["last_step"] is not None else "")
+        + (f", last in step {row['last_step']:,}" if row["last_step"] is not None else "")
         for row in told[:_MOST_MADE]
     ]
 

@@ -10,8 +10,8 @@ from ranklake.views.words import moment_text, number_text, or_dash, percent_text
 
 _COLUMNS = (
     TextColumn("run"),
-    TextColumn("name"),
     TextColumn("status"),
+    TextColumn("name"),
     TextColumn("steps", is_right=True),
     TextColumn("began"),
     TextColumn("took", is_right=True),
@@ -42,8 +42,8 @@ def tag_text(tags: Mapping[str, str | None]) -> str:
 def _cells(row: Row, said: Said) -> tuple[str, ...]:
     return (
         printable(row["run"]),
-        printable(said.name),
         row["status"],
+        printable(said.name),
         or_dash(row["steps"], number_text(row["steps"])),
         moment_text(row["ts"]),
         time_text(row["wall_ns"] / 1e9),

@@ -42,10 +42,10 @@ def _words(found: Slowdowns) -> Iterator[str]:
     yield f"S    {found.s:.4f}  {times}; recorded were {_time(took.recorded)}"
     worst = ", ".join(map(str, found.worst_ranks[:_MOST_ROWS]))
     many = len(found.worst_ranks) > 1
-    goes = f"of the loss goes if {'ranks' if many else 'rank'} {worst} alone {'are' if many else 'is'} ideal"
+    goes = f"of the slowdown goes if {'ranks' if many else 'rank'} {worst} alone {'are' if many else 'is'} ideal"
     yield f"M_W  {_share(found.m_w)}  {goes}"
     if stages > 1:
-        yield f"M_S  {_share(found.m_s)}  of the loss goes if the last stage alone is ideal"
+        yield f"M_S  {_share(found.m_s)}  of the slowdown goes if the last stage alone is ideal"
     told = path_words(found.critical_path)
     if told:
         yield f"path {told}"

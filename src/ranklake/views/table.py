@@ -1,7 +1,17 @@
 """Tables of text: the one way in which commands line up columns."""
 
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+
+def columns_of(text: str) -> int:
+    """Return how many columns of a terminal a text takes: letters of East Asia take two, marks upon a letter none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(one) else 2 if unicodedata.east_asian_width(one) in {"W", "F"} else 1 for one in text
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +60,13 @@ def table_lines(
     shown = [list(row) for row in rows]
     heads = [[one.title for one in columns]] if has_head else []
     widths = [
-        max([one.width, *(len(row[place]) for row in (*heads, *shown) if place < len(row))])
+        max([one.width, *(columns_of(row[place]) for row in (*heads, *shown) if place < len(row))])
         for place, one in enumerate(columns)
     ]
     rules = [rule.join("-" * width for width in widths)] if rule else []
     lines = [
         gap.join(
-            cell.rjust(width) if one.is_right else cell.ljust(width)
-            for cell, width, one in zip(row, widths, columns, strict=False)
+            _filled(cell, width, is_right=one.is_right) for cell, width, one in zip(row, widths, columns, strict=False)
         ).rstrip()
         for row in (*heads, *shown)
     ]
@@ -77,9 +86,22 @@ def fitting(columns: Sequence[TextColumn], rows: Iterable[Sequence[str]], width:
     cells = [list(row) for row in rows]
     for count in range(len(columns), 0, -1):
         lines = table_lines(columns[:count], [row[:count] for row in cells])
-        if width is None or count == 1 or max(map(len, lines)) <= width:
+        if width is None or count == 1 or max(map(columns_of, lines)) <= width:
             break
     if width is not None:
-        lines = [line if len(line) <= width else f"{line[: width - 1]}…" for line in lines]
+        lines = [_cut(line, width) for line in lines]
     left_out = len(columns) - count
     return [*lines, f"({left_out} more in a wider terminal)"] if left_out else lines
+
+
+def _filled(cell: str, width: int, *, is_right: bool) -> str:
+    spaces = " " * max(width - columns_of(cell), 0)
+    return f"{spaces}{cell}" if is_right else f"{cell}{spaces}"
+
+
+def _cut(line: str, width: int) -> str:
+    if columns_of(line) <= width:
+        return line
+    while columns_of(line) >= width:
+        line = line[:-1]
+    return f"{line}…"

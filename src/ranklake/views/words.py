@@ -8,6 +8,8 @@ _STEP: Final = 1024
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3600
 _MANY: Final = 1000
+_TOO_MANY: Final = 1e12
+"""Digits beyond are nothing that anybody reads."""
 UNKNOWN: Final = "unknown"
 
 
@@ -55,4 +57,6 @@ def number_text(value: float | None) -> str:
     """Return a number with at most four digits behind the point, thousands apart."""
     if value is None:
         return UNKNOWN
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < _MANY else f"{value:,.0f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if _MANY <= abs(value) < _TOO_MANY else f"{value:,.4g}"

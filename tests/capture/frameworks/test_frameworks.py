@@ -262,7 +262,17 @@ def train():
         optimizer.step()
 """
 TRAIN_WITH = {
-    "capture.autolog": ("", "train()"),
+    "autolog(spool": ("", "train()"),
+    "parse_args": (
+        """
+import argparse, sys
+from ranklake import capture
+sys.argv[1:] = ["--rate", "0.5"]
+parser = argparse.ArgumentParser()
+parser.add_argument("--rate", type=float)
+""",
+        "train()",
+    ),
     "frameworks.lightning": (
         """
 import lightning, warnings
@@ -327,3 +337,5 @@ def test_what_the_document_says_works(tmp_path, which):
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environ)
     assert done.returncode == 0, done.stderr[-3000:]
     assert [row["step"] for row in rows(tmp_path / "spool", "steps")] == [0, 1]
+    if which == "parse_args":
+        assert [json.loads(row["config"]) for row in rows(tmp_path / "spool", "runs")] == [{"rate": 0.5}]

@@ -31,7 +31,8 @@ _FAILED: Final = (
     Column("status", "failed: it said so; abandoned: it died without a word.", "status"),
     Column("attempt", "Restart number.", "attempt", is_number=True),
     Column("ended", "The last thing seen of it.", "end_ts", text=time_text),
-    Column("last step", "Highest step number.", "last_step", "{step}", is_number=True),
+    Column("steps", "That it did.", "steps", "{step}", is_number=True),
+    Column("last step", "Highest step number; they are numbered from 0.", "last_step", "{step}", is_number=True),
     Column("job", "Job that it belongs to.", "job"),
 )
 _STRAGGLERS: Final = (

@@ -1,7 +1,7 @@
 """Charts of a run's page: which of its curves they draw, and what each shows."""
 
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from typing import Final
 
 from ranklake.lake.runs.asking import Answered, Row
@@ -9,7 +9,11 @@ from ranklake.lake.runs.facts import PHASES
 from ranklake.lake.runs.report import RunState
 from ranklake.views.html.charts import Chart
 from ranklake.views.html.figures import sourced
-from ranklake.views.html.step_charts import bar, curve, rank_heat_map, short, stacked, values_of
+from ranklake.views.html.heat_map import HeatMap
+from ranklake.views.html.run_tables import HEALTH_TITLE
+from ranklake.views.html.step_charts import bars, curve, short, stacked, values_of
+from ranklake.views.words import percent_text
+from ranklake.views.words import time_text as length_text
 
 KINDS: Final = ("productive", "init", "checkpoint", "evaluation", "restart", "lost_work", "stall", "unattributed")
 """Kinds of wall time, as columns of ``goodput.sql``."""
@@ -18,6 +22,8 @@ AXES: Final = ("step", "tokens_seen", "elapsed_s")
 """What the reader may draw curves over; the shell's script switches."""
 
 _MANY: Final = 10_000
+_LEAST_EXCESS: Final = 0.1
+"""Below it nothing is shown in the strongest colour."""
 
 
 def charts(found: RunState) -> Iterator[Chart]:
@@ -47,7 +53,6 @@ def charts(found: RunState) -> Iterator[Chart]:
         words = "Seconds of a mean step by phase, of the ranks that have the phase; phases may overlap."
         yield Chart("phases", "Where a step's time goes", words, stacked(values, phases, "s"), source)
     yield from _goodput(found.facts.goodput)
-    yield from _heat(found.curves.heat)
 
 
 def _loss(found: RunState) -> Iterator[Chart]:
@@ -67,51 +72,62 @@ def _goodput(found: Answered) -> Iterator[Chart]:
     goodput = found.one
     if not goodput.get("wall_ns"):
         return
-    kinds = [kind for kind in KINDS if goodput[f"{kind}_ns"]]
+    wall_ns = goodput["wall_ns"]
     parts = [
         {
             "part": kind.replace("_", " "),
-            "place": place,
-            "amount": short(goodput[f"{kind}_ns"] / 1e9),
-            "share": short(goodput[f"{kind}_ns"] / goodput["wall_ns"]),
+            "told": f"{kind.replace('_', ' ')} {percent_text(ns / wall_ns)}, {length_text(ns / 1e9)}",
+            "amount": short(ns / 1e9),
+            "share": short(ns / wall_ns),
         }
-        for place, kind in enumerate(kinds)
+        for kind in KINDS
+        if (ns := goodput[f"{kind}_ns"])
     ]
-    words = "Seconds of all attempts by kind; goodput is the productive share."
-    spec = bar(parts, [str(one["part"]) for one in parts], "s")
-    yield Chart("goodput", "Where the wall time went", words, spec, sourced("goodput", found))
+    words = "Share of the wall time of all attempts by kind; goodput is the productive share."
+    yield Chart("goodput", "Where the wall time went", words, bars(parts, "of wall time"), sourced("goodput", found))
 
 
-def _heat(heat: Answered) -> Iterator[Chart]:
+def rank_heat(found: RunState) -> HeatMap | None:
+    """Return the map of ranks by step; None where it is not known."""
+    heat = found.curves.heat
     if not heat.rows:
-        return
-    steps = sorted({row["part"]: row["step"] for row in reversed(heat.rows)}.items())
-    begins = dict(steps)
-    ends = {part: after for (part, _), (_, after) in pairwise(steps)}
-    last = steps[-1][1] + max((after - before for (_, before), (_, after) in pairwise(steps)), default=1)
-    values = [
-        {
-            "x": begins[row["part"]],
-            "x2": ends.get(row["part"], last),
-            "y": row["rank"] - 0.5,
-            "y2": row["last_rank"] + 0.5,
-            "ranks": _ranks(row),
-            "excess": short(row["excess_ratio"]),
-            "self": short(row["self_time_s"]),
-        }
-        for row in heat.rows
-    ]
-    words = "Self time (step time less collectives) over the median of all ranks; blank where a rank recorded nothing."
+        return None
+    parts = sorted({row["part"]: row["step"] for row in reversed(heat.rows)}.items())
+    columns = {part: place for place, (part, _) in enumerate(parts)}
+    groups: dict[int, list[Row]] = {}
+    for row in heat.rows:
+        groups.setdefault(row["row"], []).append(row)
+    values: list[float | None] = [None] * (len(groups) * len(columns))
+    for place, rows in enumerate(groups.values()):
+        for row in rows:
+            values[place * len(columns) + columns[row["part"]]] = row["excess_ratio"]
+    words = (
+        "Self time (step time less collectives) over the median of all ranks; striped where a rank recorded nothing."
+    )
     if any(row["rank"] != row["last_rank"] for row in heat.rows):
         words += " Each row is a group of ranks and shows its slowest."
-    spec = rank_heat_map(values, len({row["row"] for row in heat.rows}))
-    title = "Ranks by step: who holds the others up"
-    yield Chart("heat", title, words, spec, sourced("heat", heat), is_wide=True)
+    return HeatMap(
+        name="ranks",
+        title="Ranks by step: who holds the others up",
+        description=words,
+        source=sourced("heat", heat),
+        rows=[_ranks(rows) for rows in groups.values()],
+        columns=[f"{step:,}" for _, step in parts],
+        values=values,
+        row_title="Rank 0 is on top",
+        column_title="from step",
+        measure="longer than usual",
+        unknown="nothing recorded",
+        table="health",
+        table_title=HEALTH_TITLE,
+        ramp="hot",
+        most=max(_LEAST_EXCESS, *(value for value in values if value is not None and isfinite(value)), 0.0),
+    )
 
 
-def _ranks(row: Row) -> str:
-    first, last = row["rank"], row["last_rank"]
-    return f"{first}" if first == last else f"{first} to {last}"
+def _ranks(rows: Sequence[Row]) -> str:
+    first, last = min(row["rank"] for row in rows), max(row["last_rank"] for row in rows)
+    return f"rank {first:,}" if first == last else f"ranks {first:,} to {last:,}"
 
 
 def metrics(found: Answered, units: Mapping[str, str]) -> Iterator[Chart]:

@@ -12,13 +12,16 @@ from ranklake.lake.runs.find import flat
 from ranklake.lake.runs.report import run_state
 from ranklake.lake.runs.said import said_of
 from ranklake.lake.runs.slowed import Cause
+from ranklake.lake.runs.steps_done import steps_done
 from ranklake.views.critical_path import path_words
+from ranklake.views.endings import ended
 from ranklake.views.html.figures import Figure, sourced, time_text
-from ranklake.views.html.run_curves import charts, metrics
-from ranklake.views.html.run_ends import ended, ends_table
+from ranklake.views.html.run_curves import charts, metrics, rank_heat
+from ranklake.views.html.run_ends import ends_table
 from ranklake.views.html.run_media import drawn
 from ranklake.views.html.run_tables import STATES, lines_tables, media_table, tables
-from ranklake.views.html.slowdown_charts import slowdown_charts, slowdown_tables, verdict
+from ranklake.views.html.slowdown_charts import slowdown_charts, slowdown_map, slowdown_tables, verdict
+from ranklake.views.slow_rank import why_slow
 from ranklake.views.words import counted, number_text, percent_text
 from ranklake.views.words import time_text as length_text
 
@@ -49,7 +52,8 @@ def page_facts(
     """Return what the template of a run's page draws; parameters are as of `ranklake.lake.runs.report.RunsState`."""
     found, cause = run_state(ask, run, scalars, is_for_role=is_for_role), why(run)
     facts = found.facts
-    summary = facts.summary.one
+    summary, over = facts.summary.one, ended(facts)
+    injected, leads = summary.get("injected"), bool(cause.what) and not over.what
     last = facts.code.rows[-1] if facts.code.rows else {}
     return {
         "run": run,
@@ -59,15 +63,20 @@ def page_facts(
         "about": _about(facts),
         "said": said_of(run, facts.annotations.rows),
         "figures": list(_figures(facts)),
-        "ended": ended(facts),
+        "ended": over,
+        "ends": ends_table(facts) if facts.ends.rows else None,
         "slowed": verdict(cause),
         "is_slowed": bool(cause.what),
+        "slowness_leads": leads,
+        "slowed_map": slowdown_map(cause),
         "slowed_by": list(slowdown_charts(cause)),
         "slowed_tables": list(slowdown_tables(cause)),
-        "slowed_next": cause.next_step,
+        "slowed_why": why_slow(facts),
+        "slowed_next": f"It was done on purpose: {injected}." if leads and injected else cause.next_step,
         "slowed_path": "" if cause.found is None else path_words(cause.found.critical_path),
         "not_simulated": cause.reason,
         "charts": list(charts(found)),
+        "heat": rank_heat(found),
         "metrics": list(metrics(found.curves.metrics, units)),
         "media": list(drawn(found.media)),
         "media_sources": [
@@ -75,7 +84,6 @@ def page_facts(
         ],
         "media_withheld": found.media.withheld,
         "tables": [
-            *([ends_table(facts)] if facts.ends.rows else []),
             *tables(facts),
             *media_table(found),
             *lines_tables(found),
@@ -131,7 +139,7 @@ def _headline(facts: RunFacts) -> str:
         lasted = f" in {length_text(summary['wall_ns'] / 1e9)}" if summary["wall_ns"] else ""
         told = [f"no steps recorded{lasted}"]
     else:
-        told = [f"{counted(summary['steps'], 'step')} in {length_text(summary['wall_ns'] / 1e9)}"]
+        told = [f"{steps_done(summary)} in {length_text(summary['wall_ns'] / 1e9)}"]
     if summary["status"] in {"failed", "abandoned"} and summary["checkpoints"] == 0:
         told.append("no checkpoint saved")
     if summary["goodput_ratio"] is not None:
@@ -174,7 +182,7 @@ def _figures(facts: RunFacts) -> Iterator[Figure]:
         "steps",
         "steps",
         "{step}",
-        "Steps of all attempts, counted once whatever the number of ranks.",
+        "Steps of all attempts, counted once whatever the number of ranks. They are numbered from 0.",
         why="the imported files have none",
     )
     yield figure(

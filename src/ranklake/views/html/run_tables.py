@@ -16,14 +16,13 @@ STATES: Final[Mapping[str, str]] = {
     "imported": "skipped",
 }  # fmt: skip
 """States of the report by the status of a run."""
+HEALTH_TITLE: Final = "Ranks, slowest first"
 
 
 def tables(facts: RunFacts) -> Iterator[FactTable]:
     """Yield the tables of a run."""
     yield _table("attempts", "Attempts", facts.attempts, ["attempt"], _ATTEMPTS, "no attempts", STATES)
-    yield _table(
-        "health", "Ranks, slowest first", facts.health, ["attempt", "rank"], _HEALTH, "ranks were not compared"
-    )
+    yield _table("health", HEALTH_TITLE, facts.health, ["attempt", "rank"], _HEALTH, "ranks were not compared")
     yield _table("events", "Events", facts.events, ["event", "severity", "attempt"], _EVENTS, "no events", _SEVERITIES)
     yield _table(
         "artifacts",

@@ -90,7 +90,7 @@ def render(page: Page) -> bytes:
     names = {re.sub("-[0-9a-f]+", "", name): name for name in assets()}
     text = _environment().get_template(page.template).render(
         page=page, root=page.root, assets=f"{page.root}{FOLDER}", style=names["shell.css"],
-        script=names["shell.js"], heat=names["heat.js"], library=library_name(), **page.facts(),
+        script=names["shell.js"], heat_script=names["heat.js"], library=library_name(), **page.facts(),
     )  # fmt: skip
     return text.encode()
 

@@ -8,12 +8,16 @@ from ranklake.lake.diagnosis.facts import Slowdowns
 from ranklake.lake.runs.slowed import Cause
 from ranklake.views.html.charts import SCHEMA, Chart, Spec
 from ranklake.views.html.figures import Column, FactTable, Source
+from ranklake.views.html.heat_map import HeatMap
 from ranklake.views.html.step_charts import short
 from ranklake.views.words import percent_text
 
 _MOST: Final = 12
 _MOST_ROWS: Final = 50
 _SEEN: Final = 1.001
+_LEAST: Final = 0.1
+"""Below it no slowdown is shown in the strongest colour."""
+RANKS_TITLE: Final = f"What if: by rank, the worst {_MOST_ROWS}"
 _ROW_PX: Final = 26
 
 
@@ -24,7 +28,9 @@ def verdict(cause: Cause) -> str:
     slower = percent_text(cause.found.s - 1)
     if not cause.what:
         return f"Stragglers cost {slower}: nothing to mend"
-    share = "" if cause.share is None else f"; {_share(cause.share)} of the loss goes if it alone is ideal"
+    many = len(cause.found.worst_ranks) if cause.what.startswith("rank") else 1
+    whose = "it alone is" if many == 1 else f"the slowest {many:,} ranks alone are"
+    share = "" if cause.share is None else f"; {_share(cause.share)} of the slowdown goes if {whose} ideal"
     return f"Slowed {slower} by {cause.what}{share}"
 
 
@@ -39,16 +45,41 @@ def slowdown_charts(cause: Cause) -> Iterator[Chart]:
         return
     source = _source(found)
     stages, dp_ranks = len(found.by_stage), len(found.by_dp_rank)
-    if stages > 1 or dp_ranks > 1:
-        words = "Slowdown that each rank makes alone: the lower of its stage's and its data-parallel rank's."
-        yield Chart("slowed-workers", "Which ranks slow it", words, _workers(found), source)
     parts = [(f"stage {stage}", s) for stage, s in found.by_stage.items()] if stages > 1 else []
-    parts += [(f"dp rank {rank}", s) for rank, s in found.by_dp_rank.items()] if dp_ranks > 1 else []
+    called = {one.dp_rank: f"rank {one.rank}" for one in found.by_worker} if dp_ranks == len(found.by_worker) else {}
+    parts += [(called.get(one, f"dp rank {one}"), s) for one, s in found.by_dp_rank.items()] if dp_ranks > 1 else []
     parts += list(found.by_kind.items())
     parts = sorted(parts, key=lambda one: -one[1])[:_MOST]
     parts = [one for one in parts if one[1] > _SEEN] or parts[:1]
     words = "Step time if this part alone kept its own durations and all else were ideal, less the ideal step time."
     yield Chart("slowed-parts", "Which parts slow it", words, _bars(parts), source)
+
+
+def slowdown_map(cause: Cause) -> HeatMap | None:
+    """Return ranks by stage and data-parallel rank, the slower the stronger; None where bars have each of them."""
+    found = cause.found
+    if found is None or (len(found.by_stage) == 1 and len(found.by_dp_rank) <= _MOST):
+        return None
+    stages, dp_ranks = sorted(found.by_stage), sorted(found.by_dp_rank)
+    of = {(one.stage, one.dp_rank): one.s - 1 for one in found.by_worker}
+    values = [of.get((stage, rank)) for stage in stages for rank in dp_ranks]
+    return HeatMap(
+        name="workers",
+        title="Which ranks slow it",
+        description="Slowdown that each rank makes alone: the lower of its stage's and its data-parallel rank's.",
+        source=_source(found),
+        rows=[f"stage {stage}" for stage in stages],
+        columns=[f"{rank:,}" for rank in dp_ranks],
+        values=values,
+        row_title="Stage 0 is on top",
+        column_title="data-parallel rank",
+        measure="slower than ideal",
+        unknown="no such rank",
+        table="what-if-ranks",
+        table_title=RANKS_TITLE,
+        ramp="hot",
+        most=max(_LEAST, *(value for value in values if value is not None)),
+    )
 
 
 def slowdown_tables(cause: Cause) -> Iterator[FactTable]:
@@ -74,7 +105,7 @@ def slowdown_tables(cause: Cause) -> Iterator[FactTable]:
         ("what-if-stages", "What if: by stage", stages if len(stages) > 1 else [], (_STAGE, _SLOWER, _ON_PATH)),
         (
             "what-if-ranks",
-            f"What if: by rank, the worst {_MOST_ROWS}",
+            RANKS_TITLE,
             ranks if len(found.by_worker) > 1 else [],
             _RANKS,
         ),
@@ -136,42 +167,12 @@ def _bars(parts: list[tuple[str, float]]) -> Spec:
         "encoding": {
             "y": {"field": "part", "type": "nominal", "sort": [name for name, _ in parts], "title": None,
                   "axis": {"labelLimit": 220}},
-            "x": {"field": "excess", "type": "quantitative", "title": "slower than ideal", "axis": {"format": ".0%"}},
+            "x": {"field": "excess", "type": "quantitative", "title": "slower than ideal",
+                  "axis": {"format": ".0%", "tickCount": {"expr": "max(2, floor(width / 90))"}}},
             "color": {"condition": {"test": f"datum.excess >= {short(most)}", "value": "var(--hot)"},
                       "value": "var(--part-2)"},
             "tooltip": [
                 {"field": "part", "type": "nominal", "title": "part"},
-                {"field": "excess", "type": "quantitative", "title": "slower than ideal", "format": ".2%"},
-            ],
-        },
-    }  # fmt: skip
-
-
-def _workers(found: Slowdowns) -> Spec:
-    values: list[Mapping[str, Any]] = [
-        {"dp": one.dp_rank, "stage": one.stage, "rank": one.rank, "excess": short(max(one.s - 1, 0.0))}
-        for one in found.by_worker
-    ]
-    most = max((one.s - 1 for one in found.by_worker), default=0.0)
-    return {
-        "$schema": SCHEMA,
-        "width": "container",
-        "height": max(80, _ROW_PX * len(found.by_stage)),
-        "data": {"values": values},
-        "mark": {"type": "rect", "stroke": "var(--edge)"},
-        "encoding": {
-            "x": {"field": "dp", "type": "ordinal", "title": "data-parallel rank", "axis": {"labelAngle": 0,
-                  "labelOverlap": True}},
-            "y": {"field": "stage", "type": "ordinal", "title": "stage"},
-            "color": {
-                "field": "excess", "type": "quantitative", "title": "slower than ideal", "legend": {"format": ".0%"},
-                "scale": {"domain": [0, max(most, 0.1)], "range": ["var(--cold)", "var(--hot)"], "clamp": True,
-                          "interpolate": "lab"},
-            },
-            "tooltip": [
-                {"field": "rank", "type": "ordinal", "title": "rank"},
-                {"field": "stage", "type": "ordinal", "title": "stage"},
-                {"field": "dp", "type": "ordinal", "title": "data-parallel rank"},
                 {"field": "excess", "type": "quantitative", "title": "slower than ideal", "format": ".2%"},
             ],
         },

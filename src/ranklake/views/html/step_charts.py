@@ -108,58 +108,23 @@ def stacked(values: Values, parts: Sequence[str], title: str) -> Spec:
     }  # fmt: skip
 
 
-def bar(values: Values, parts: Sequence[str], title: str) -> Spec:
-    """Return one bar of parts; `values` have ``part``, ``amount`` and ``share``."""
+def bars(values: Values, title: str) -> Spec:
+    """Return a bar a part, one below the other; `values` have ``part``, ``told`` (its label), ``amount``, ``share``."""
     return {
         "$schema": SCHEMA,
         "width": "container",
-        "height": 44,
+        "height": _HEIGHT,
         "data": {"values": list(values)},
-        "mark": {"type": "bar"},
+        "mark": {"type": "bar", "color": "var(--part-1)", "height": {"band": 0.6}},
         "encoding": {
-            "x": {"field": "amount", "type": "quantitative", "stack": "zero", "title": title,
-                  "scale": {"nice": False}, "axis": {"format": ",.3~g"}},
-            "color": _colours(parts),
-            "order": {"field": "place", "type": "quantitative"},
+            "y": {"field": "told", "type": "nominal", "sort": [value["told"] for value in values], "title": None,
+                  "axis": {"labelLimit": 220, "labelPadding": 8, "domain": False, "ticks": False}},
+            "x": {"field": "share", "type": "quantitative", "title": title, "scale": {"domain": [0, 1]},
+                  "axis": {"format": ".0%"}},
             "tooltip": [
                 {"field": "part", "type": "nominal", "title": "kind"},
-                {"field": "amount", "type": "quantitative", "title": title, "format": ",.4~g"},
-                {"field": "share", "type": "quantitative", "title": "of wall time", "format": ".1%"},
-            ],
-        },
-    }  # fmt: skip
-
-
-def rank_heat_map(values: Values, rows: int) -> Spec:
-    """Return ranks by step, the slower the stronger.
-
-    `values` have ``x``, ``x2``, ``y``, ``y2``, ``ranks``, ``excess`` and ``self``.
-    """
-    last = max(value["y2"] for value in values) - 0.5
-    most = max((value["excess"] or 0.0 for value in values), default=0.0)
-    return {
-        "$schema": SCHEMA,
-        "width": "container",
-        "height": max(60, min(24 * rows, 460)),
-        "data": {"values": list(values)},
-        "mark": {"type": "rect"},
-        "encoding": {
-            "x": {"field": "x", "type": "quantitative", "title": "step", "scale": {"zero": False, "nice": False},
-                  "axis": {"tickMinStep": 1, "format": ",d"}},
-            "x2": {"field": "x2"},
-            "y": {"field": "y", "type": "quantitative", "title": "rank", "axis": {"tickMinStep": 1, "format": ",d"},
-                  "scale": {"reverse": True, "zero": False, "nice": False, "domain": [-0.5, last + 0.5]}},
-            "y2": {"field": "y2"},
-            "color": {
-                "field": "excess", "type": "quantitative", "title": "longer than usual", "legend": {"format": ".0%"},
-                "scale": {"domain": [0, max(most, 0.1)], "range": ["var(--cold)", "var(--hot)"], "clamp": True,
-                          "interpolate": "lab"},
-            },
-            "tooltip": [
-                {"field": "ranks", "type": "nominal", "title": "rank"},
-                {"field": "x", "type": "quantitative", "title": "from step", "format": ",d"},
-                {"field": "excess", "type": "quantitative", "title": "longer than usual", "format": ".1%"},
-                {"field": "self", "type": "quantitative", "title": "self time (s)", "format": ",.4~g"},
+                {"field": "amount", "type": "quantitative", "title": "seconds", "format": ",.4~g"},
+                {"field": "share", "type": "quantitative", "title": title, "format": ".1%"},
             ],
         },
     }  # fmt: skip

@@ -157,7 +157,8 @@
     const style = getComputedStyle(html);
     const soft = style.getPropertyValue("--soft").trim();
     const edge = style.getPropertyValue("--edge").trim();
-    const spec = over(coloured(JSON.parse(document.getElementById(place.dataset.chart).textContent), style), chosen());
+    const { data, ...told } = JSON.parse(document.getElementById(place.dataset.chart).textContent);
+    const spec = over({ ...coloured(told, style), data }, chosen());
     const font = getComputedStyle(document.body).fontFamily;
     spec.config = {
       background: "transparent", font, view: { stroke: edge },
@@ -171,14 +172,34 @@
     place.dataset.drawn = "yes";
   }
 
+  const pause = (isUrgent) => new Promise((go) => (isUrgent || !window.requestIdleCallback ? setTimeout(go) : requestIdleCallback(go, { timeout: 500 })));
+
+  // What is on the screen is drawn first, the rest whenever there is nothing else to do, and always one at a time.
   function charts() {
     const places = [...document.querySelectorAll("[data-chart]")];
     if (!places.length) return;
+    const due = new Set(places), seen = new Set();
+    let isDrawing = false;
+    async function drawDue() {
+      if (isDrawing || !window.vegaEmbed) return;
+      isDrawing = true;
+      for (let one; (one = places.find((place) => due.has(place) && seen.has(place)) || places.find((place) => due.has(place)));) {
+        due.delete(one);
+        try { await draw(one); } catch (error) { console.error(error); }
+        await pause(places.some((place) => due.has(place) && seen.has(place)));
+      }
+      isDrawing = false;
+    }
+    const drawAll = () => { places.forEach((place) => due.add(place)); drawDue(); };
+    const observer = new IntersectionObserver((found) => {
+      for (const one of found) seen[one.isIntersecting ? "add" : "delete"](one.target);
+      if (seen.size) drawDue();
+    });
+    places.forEach((place) => observer.observe(place));
     const script = document.createElement("script");
     script.src = document.body.dataset.library;
     script.addEventListener("load", () => {
-      const drawAll = () => places.forEach((place) => draw(place));
-      drawAll();
+      requestAnimationFrame(() => setTimeout(drawDue)); // by then the observer has told what is on the screen
       darkSystem.addEventListener("change", drawAll);
       document.getElementById("theme").addEventListener("click", drawAll);
       document.querySelector(".axes")?.addEventListener("change", drawAll);

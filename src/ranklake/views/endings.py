@@ -1,0 +1,74 @@
+"""What ended a run, in words: which rank first, how, what became of the others, and what to look at."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ranklake.lake.contracts.json_text import facts_in
+from ranklake.lake.runs.asking import Row
+from ranklake.lake.runs.facts import RunFacts
+from ranklake.views.words import counted
+from ranklake.views.words import time_text as length_text
+
+DID: Final[Mapping[str, str]] = {
+    "abandoned": "died without a word",
+    "failure": "failed",
+    "preemption": "was asked to end",
+}
+_NEXT: Final[Mapping[str, str]] = {
+    "abandoned": "Its process was killed, ran out of memory, or lost its node: look at that node's log of then.",
+    "failure": "Its traceback is in its log lines.",
+    "preemption": "Somebody, or the scheduler, sent the signal: look at the scheduler's record of the job.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What ended a run's last bad attempt: in a sentence, and what to look at; empty where nothing did."""
+
+    what: str
+    next_step: str
+
+
+def ended(facts: RunFacts) -> Ended:
+    """Return what ended the last attempt, if that ended badly: the first rank of which that is told."""
+    last = max((row["attempt"] for row in facts.attempts.rows), default=None)
+    rows = [row for row in facts.ends.rows if row["attempt"] == last]
+    if not rows or facts.summary.one.get("status") == "finished":
+        return Ended("", "")
+    first = rows[0]
+    who = f"Rank {first['rank']}"
+    is_of_one_kind = len({row["event"] for row in rows}) == 1
+    if first["ranks"] > 1 and is_of_one_kind:
+        who = f"{counted(first['ranks'], 'rank')}, first rank {first['rank']},"
+    did = DID[first["event"]]
+    what = f"{who} {did.replace('was', 'were', 1) if first['ranks'] > 1 and is_of_one_kind else did}{_how(first)}"
+    others = [row for row in rows if row["rank"] != first["rank"]]
+    if others and not is_of_one_kind:
+        what += f"; {_of_others(facts, others)}"
+    injected = facts.summary.one.get("injected")
+    return Ended(what, f"It was done on purpose: {injected}." if injected else _NEXT[first["event"]])
+
+
+def launcher_of(facts: RunFacts, attempt: int) -> str:
+    """Return what started an attempt's ranks, and so ends the others when one of them does; empty if nothing did."""
+    found = [row["launcher"] for row in facts.code.rows if row["attempt"] == attempt and row["launcher"]]
+    return "" if not found or found[0] == "none" else str(found[0])
+
+
+def _of_others(facts: RunFacts, rows: Sequence[Row]) -> str:
+    count = counted(len({row["rank"] for row in rows}), "other rank")
+    after = length_text(min(row["after_s"] for row in rows))
+    launcher = launcher_of(facts, rows[0]["attempt"])
+    first_of_each = {row["rank"]: row for row in reversed(rows)}.values()
+    if launcher and all(row["ending"] == "stopped" for row in first_of_each):
+        return f"the launcher ({launcher}) then ended {count}, {after} after it"
+    return f"{count} ended {after} after it"
+
+
+def _how(row: Row) -> str:
+    said = facts_in(row["attributes"])
+    step = "" if row["step"] is None else f" in step {row['step']:,}"
+    if said.get("exception"):
+        return f" with {said['exception']}{step}"
+    return f" ({said['signal']}){step}" if said.get("signal") else step
