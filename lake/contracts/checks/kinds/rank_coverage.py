@@ -108,6 +108,8 @@ def _common(some: Any, others: Any) -> Any:  # noqa: ANN401 - as above
     """Return what two unions of ranges have in common."""
     import numpy as np
 
+    if others.shape[1] == 1:  # a rank without a gap, as most are
+        return _within(some, int(others[0][0]), int(others[1][0]))
     first = np.searchsorted(others[1], some[0])
     last = np.searchsorted(others[0], some[1], side="right")
     rows = np.repeat(np.arange(some.shape[1]), np.maximum(last - first, 0))
