@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import files
-from ranklake.lake.delta.read import read
+from ranklake.lake.delta.read import read_where
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.governance.kept import Kept, KeptFile, kept
 from ranklake.lake.governance.retention_plans import PURGED, TABLE, head_row, stamped
@@ -95,7 +96,16 @@ def _why_not_begun(lake: "Lake", found: Kept) -> str:
 
 def _begun(lake: "Lake", found: Kept, dates: Sequence[date] | None = None) -> list[datetime]:
     """Return when the trail says that a purge was begun, on some dates or any."""
-    rows = read(lake, contract(audit.TABLE), ["action", "subject", "ts"], partitions=dates)
-    mine = pc.and_(pc.equal(rows["action"], BEGIN), pc.equal(rows["subject"], found.proposal.name))
-    times: list[datetime] = rows.filter(mine)["ts"].to_pylist()
-    return times
+    handle = latest(lake, audit.TABLE)
+
+    def mine(rows: pa.Table) -> pa.ChunkedArray:
+        return pc.and_(pc.equal(rows["action"], BEGIN), pc.equal(rows["subject"], found.proposal.name))
+
+    if handle is None:
+        return []
+    some = files(handle, dates)
+    return [
+        when
+        for rows in read_where(lake, contract(audit.TABLE), some, ["ts"], ["action", "subject"], mine)
+        for when in rows["ts"].to_pylist()
+    ]

@@ -11,10 +11,9 @@ says, and notes for which files they are asked. What is left is registered
 """
 
 import re
-import shutil
-import tempfile
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +27,7 @@ from ranklake.lake.archives.rehydrated import FOLDER
 from ranklake.lake.contracts.arrow import arrow_schema, default_of
 from ranklake.lake.delta.commit import FILE_SCHEMA, files
 from ranklake.lake.query.engine import Expr, SessionContext, coalesce, col, lit
+from ranklake.lake.storage.scratch import scratch
 from ranklake.lake.storage.store import LakeError
 
 if TYPE_CHECKING:
@@ -76,16 +76,15 @@ def register(
     if not live.num_rows:
         ctx.register_record_batches(contract.table, [[pa.RecordBatch.from_pylist([], schema=schema)]])
     elif lake.is_local:
-        folder = tempfile.mkdtemp(prefix="ranklake-sql-")
-        weakref.finalize(ctx, shutil.rmtree, folder, ignore_errors=True)
-        _link(lake, contract.table, live, Path(folder))
+        held = ExitStack()
+        folder = held.enter_context(scratch("sql"))
+        weakref.finalize(ctx, held.close)
+        _link(lake, contract.table, live, folder)
         stored = schema.remove(schema.get_field_index("date"))
         if views:
             stored = pa.schema([_viewed(column) for column in stored])
         # as a URI: in a plain path brackets, stars and question marks would be patterns
-        frame = ctx.read_parquet(
-            f"{Path(folder).as_uri()}/", table_partition_cols=[("date", pa.date32())], schema=stored
-        )
+        frame = ctx.read_parquet(f"{folder.as_uri()}/", table_partition_cols=[("date", pa.date32())], schema=stored)
         frame = frame.select(*(_or_default(field) for field in schema))
         ctx.register_view(contract.table, frame.limit(_ALL_ROWS) if whole else frame)
     else:

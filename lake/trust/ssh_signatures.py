@@ -11,9 +11,10 @@ import shutil
 import struct
 import subprocess
 import tempfile
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.trust.allowed_signers import NAMESPACE, Signer, Signers
@@ -52,13 +53,10 @@ def verify(text: str, signature: str, signers: Signers, name: str, at: datetime)
     """Return the line of the key by which a name signed a text. Raises `SignatureError`, which says why it is none."""
     key = key_of(signature)
     mine = [one for one in signers.of_key(key) if one.name == name]
-    with tempfile.TemporaryDirectory(prefix="ranklake-") as folder:
-        allowed, armoured = Path(folder, "allowed"), Path(folder, "signature")
-        allowed.write_text(signers.text, encoding="utf-8")
-        armoured.write_text(signature, encoding="utf-8")
+    with _unnamed(signers.text) as allowed, _unnamed(signature) as armoured:
         when = f"{at.astimezone(UTC):%Y%m%d%H%M%SZ}"
-        words = ["-Y", "verify", "-f", str(allowed), "-I", name, "-n", NAMESPACE, "-s", str(armoured)]
-        done = _run([*words, f"-Overify-time={when}"], text, VERIFY_S)
+        words = ["-Y", "verify", "-f", _path(allowed), "-I", name, "-n", NAMESPACE, "-s", _path(armoured)]
+        done = _run([*words, f"-Overify-time={when}"], text, VERIFY_S, (allowed.fileno(), armoured.fileno()))
     valid = [one for one in mine if not one.why_not(at)]
     if done.returncode == 0 and valid:
         return valid[0]
@@ -122,9 +120,25 @@ def _blob(signature: str) -> bytes:
         return b""
 
 
-def _run(words: list[str], text: str, limit_s: float) -> "subprocess.CompletedProcess[str]":
+@contextlib.contextmanager
+def _unnamed(text: str) -> Iterator[IO[bytes]]:
+    """Give an open file with a text, and without a name: it goes with the process, however that ends."""
+    with tempfile.TemporaryFile() as made:
+        made.write(text.encode())
+        made.seek(0)
+        yield made
+
+
+def _path(file: IO[bytes]) -> str:
+    """Return by which path a child that has an open file finds it."""
+    return f"/dev/fd/{file.fileno()}"
+
+
+def _run(words: list[str], text: str, limit_s: float, files: Sequence[int] = ()) -> "subprocess.CompletedProcess[str]":
     tool = require_tool()
     try:
-        return subprocess.run([tool, *words], input=text, capture_output=True, text=True, timeout=limit_s, check=False)
+        return subprocess.run(
+            [tool, *words], input=text, capture_output=True, text=True, timeout=limit_s, check=False, pass_fds=files
+        )
     except subprocess.TimeoutExpired:
         raise SignatureError(f"ssh-keygen took longer than {limit_s:g} s", mend="run it again") from None

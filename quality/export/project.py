@@ -3,10 +3,8 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
@@ -61,7 +59,8 @@ class Exported:
 def export_project(lake: "Lake", out: Path, tables: Sequence[str] | None = None) -> Exported:
     """Write the suites of all tables that the lake has, or of those named, and the results of their last checks.
 
-    Built beside its place and then put there: a crash leaves what was there, perhaps with a folder ``.NAME-…`` beside.
+    Built beside its place and then put there: a crash leaves what was there, with a folder ``ranklake-export-…`` beside
+    that goes with the next export to that place.
 
     Raises
     ------
@@ -74,16 +73,15 @@ def export_project(lake: "Lake", out: Path, tables: Sequence[str] | None = None)
     _may_be_replaced(out)
     facts = _facts(lake, tables)
     out.parent.mkdir(parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    try:
+    with scratch("export", out.parent) as folder:
+        building = folder / out.name
+        building.mkdir()
         refused = _build(building, facts, out)
         make_local(building / _SITE)
         _settle(building, frozenset(_UUID.findall(json.dumps(facts))))
         (building / MARK).write_text(json.dumps({"lake": lake.uri, "tables": [one["table"] for one in facts]}))
         building.chmod(0o755)
         _swap(building, out)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
     return Exported(
         str(out),
         str(out / _SITE / "index.html"),
@@ -147,18 +145,17 @@ def _settle(folder: Path, kept: Collection[str]) -> None:
 def _swap(building: Path, out: Path) -> None:
     """Put a finished folder in its place, by two renames if one is there; if the second fails, that comes back.
 
-    Raises `ExportError` if by now something else stands there. A crash between the two leaves the earlier one beside,
-    as ``.NAME-…``.
+    Raises `ExportError` if by now something else stands there. A crash between the two leaves none there: the earlier
+    one goes with the folder that this one was built in.
     """
     _may_be_replaced(out)
     if not out.exists():
         building.rename(out)
         return
-    old = out.with_name(f".{out.name}-{uuid.uuid4().hex}")
+    old = building.with_name(f"{out.name}-before")
     out.rename(old)
     try:
         building.rename(out)
     except BaseException:
         old.rename(out)
         raise
-    shutil.rmtree(old, ignore_errors=True)

@@ -5,6 +5,7 @@ The keys are real ones, and ``ssh-keygen`` signs and verifies.
 
 import json
 import subprocess
+import tempfile
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -25,8 +26,10 @@ from ranklake.lake.governance.modes import ClockError, DowngradeError
 from ranklake.lake.governance.proposals import NotApprovedError, SameOperatorError
 from ranklake.lake.governance.statements import StatementError
 from ranklake.lake.plans.plan import last_finished
+from ranklake.lake.trust.allowed_signers import load_signers
 from ranklake.lake.trust.approvals import ApprovalsSection, Tier
 from ranklake.lake.trust.ssh_signatures import SignatureError, sign
+from ranklake.lake.trust.ssh_signatures import verify as verified
 
 pytestmark = needs_ssh_keygen
 PEOPLE = ("pia", "ada", "otto", "eve")
@@ -114,6 +117,26 @@ def test_three_people_sign(desk, keys):
     found = examine(desk.site.lake)
     assert (found.faults, found.notes, found.signed, found.unsigned, found.verified) == ((), (), 3, 0, True)
     assert verify(desk.site.lake) is None
+
+
+def test_what_is_verified_lies_in_no_folder(keys, tmp_path, monkeypatch):
+    """Whoever is killed while ssh-keygen looks at names and signatures leaves none of them on a disk."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    keys.allow("ada")
+    signature = sign("a text", str(keys.path("ada")))
+    there, genuine = [], subprocess.run
+
+    def noted(words, **more):
+        there.append(list((tmp_path / "temporary").iterdir()))
+        return genuine(words, **more)
+
+    monkeypatch.setattr(subprocess, "run", noted)
+    signers = load_signers(str(keys.file))
+    assert verified("a text", signature, signers, "ada@example.org", datetime.now(UTC)).name == "ada@example.org"
+    with pytest.raises(SignatureError, match="does not hold"):
+        verified("another", signature, signers, "ada@example.org", datetime.now(UTC))
+    assert there == [[], []]
 
 
 def test_the_author_may_not_approve(desk, keys):

@@ -54,13 +54,26 @@ def begun(*words, **more):
 subprocess.run = begun
 project._build(Path("."), [], Path("."))
 """,
+    "sql": """
+import os
+from pathlib import Path
+import pyarrow as pa
+from ranklake.lake.audit import trail
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.query.sql import session
+from ranklake.lake.storage.store import Lake
+lake = Lake.create(os.environ["TMPDIR"] + "/of-a-lake")
+trail.record(lake, "Petra", "plan", "it")
+held = session(lake, ["audit"])
+print("begun", flush=True)
+""",
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KILLED)
-def test_folders_of_great_expectations_go_with_the_next(tmp_path, kind):
-    """SIGKILL while it judges, or builds a project: whoever makes such a folder next removes the one that was left."""
+def test_folders_of_the_killed_go_with_the_next(tmp_path, kind):
+    """SIGKILL while a suite judges, a project is built, or a query is open: whoever makes such a folder next sweeps."""
     words = [sys.executable, "-c", f"{KILLED[kind]}\nimport time; time.sleep(600)"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
@@ -74,7 +87,7 @@ def test_folders_of_great_expectations_go_with_the_next(tmp_path, kind):
     assert left.exists()
     with scratch("keys", tmp_path):
         assert not left.exists()
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(PREFIX)] == []
 
 
 def test_keys_that_do_not_fit_into_memory_are_scratch(tmp_path, monkeypatch):
@@ -86,3 +99,29 @@ def test_keys_that_do_not_fit_into_memory_are_scratch(tmp_path, monkeypatch):
         assert list(lock.with_suffix("").iterdir())
         assert sweep() == [], "it is held"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_project_that_is_killed_while_it_is_built_goes_with_the_next(tmp_path):
+    """Beside its place nothing stays once somebody exports there again, and what was there is as it was."""
+    code = f"""
+from pathlib import Path
+from ranklake.lake.storage.store import Lake
+from ranklake.quality.export import project
+def begun(folder, *_):
+    (folder / "half").write_text("built")
+    print(folder, flush=True)
+    import time; time.sleep(600)
+project._build = begun
+project.export_project(Lake.create({str(tmp_path / "lake")!r}), Path({str(tmp_path / "out" / "gx")!r}), [])
+"""
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    left = Path(child.stdout.readline().strip())
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    assert (left / "half").exists()
+    assert left.is_relative_to(tmp_path / "out")
+    with scratch("export", tmp_path / "out"):
+        assert not left.exists()
+    assert list((tmp_path / "out").iterdir()) == []
