@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "audit/heads"
 _SHARD_ROWS: Final = 100
-_GROUP_ROWS: Final = 10_000
+_SHARDS: Final = 100
+_GROUP_ROWS: Final = _SHARDS * _SHARD_ROWS
 _NAME: Final = re.compile(r"\d{10}\.json")
 _SHARD: Final = re.compile(r"\d{8}")
 _GROUP: Final = re.compile(r"\d{6}")
@@ -68,18 +69,19 @@ class HeadRecords:
     def _found(self, rows: int) -> str:
         """Return the path of the head of the most rows, of those of at most so many; empty for none."""
         top = list(self._names(""))
-        found = [self._greatest("", top, rows)]
+        found = [self._greatest("", (name for name in top if _SHARD.fullmatch(name)), rows)]
         for group in sorted((name for name in top if _GROUP.fullmatch(name)), reverse=True):
-            if int(group) <= rows // _GROUP_ROWS and (inside := self._greatest(f"{group}/", self._names(group), rows)):
-                found.append(inside)
+            inside = (one for one in self._names(group) if _SHARD.fullmatch(one) and _is_in(one, group, _SHARDS))
+            if int(group) <= rows // _GROUP_ROWS and (greatest := self._greatest(f"{group}/", inside, rows)):
+                found.append(greatest)
                 break
         return max(found, key=lambda path: path.rpartition("/")[2])
 
-    def _greatest(self, above: str, names: "Iterable[str]", rows: int) -> str:
+    def _greatest(self, above: str, shards: "Iterable[str]", rows: int) -> str:
         """Return the path of the head of the most rows, of those of at most so many, in shards of a folder; or ""."""
-        shards = (name for name in names if _SHARD.fullmatch(name) and int(name) <= rows // _SHARD_ROWS)
-        for shard in sorted(shards, reverse=True):
-            heads = [one for one in self._names(f"{above}{shard}") if _NAME.fullmatch(one) and int(one[:10]) <= rows]
+        for shard in sorted((name for name in shards if int(name) <= rows // _SHARD_ROWS), reverse=True):
+            names = (name for name in self._names(f"{above}{shard}") if _NAME.fullmatch(name))
+            heads = [name for name in names if int(name[:10]) <= rows and _is_in(name[:10], shard, _SHARD_ROWS)]
             if heads:
                 return f"{above}{shard}/{max(heads)}"
         return ""
@@ -132,6 +134,11 @@ class HeadRecords:
         if not name.endswith(f"{head.rows:010d}.json"):
             raise HeadError("the head record is another's", where=where, mend=_MEND)
         return head
+
+
+def _is_in(number: str, folder: str, size: int) -> bool:
+    """Say whether a folder is that of a number: elsewhere a copy of an old head would hide those after it."""
+    return int(number) // size == int(folder)
 
 
 def head_records(lake: Lake) -> list[HeadRecords]:

@@ -22,7 +22,7 @@ _MARKS: Final = ("size", "ino", "mtime", "ETag", "etag", "LastModified", "last_m
 """What file systems say of a file that changes with it, a disk's and the stores', each under its own name."""
 
 _LOOKS: Final = 3
-"""Others may commit between a listing and the look for what comes next, so both are done again, a few times."""
+"""A listing that lacks what is there is made again, a few times."""
 
 
 class NewerTableError(LakeError):
@@ -88,25 +88,35 @@ def delta_table(lake: "Lake", name: str) -> DeltaTable | None:
 
 
 def last_table(lake: "Lake", name: str) -> DeltaTable | None:
-    """Return a fresh handle on the newest version there is, or None where the table was never written.
+    """Return a fresh handle that has every commit of before this call, or None where the table was never written.
 
     For who deletes what a log does not name. delta-rs goes by a listing of the log, and a listing can lack what was
-    written last (a network file system's is cached): so the next commit is asked for by its name. Raises
-    `LakeUnreachableError`, too, where it is there and the listing goes on without it.
+    written last (a network file system's is cached): so later commits are asked for by their names. Raises
+    `LakeUnreachableError`, too, where they are there and the listing goes on without them.
     """
+    newest = None
     for _ in range(_LOOKS):
         handle = delta_table(lake, name)
         if handle is None:
             return None
-        commit = lake.path("tables", name, "_delta_log", f"{handle.version() + 1:020}.json")
-        try:
-            lake.fs.info(commit)
-        except FileNotFoundError:
+        if newest is None or handle.version() < newest:
+            newest = _newest_by_name(lake, name, handle.version())
+        if handle.version() >= newest:
             return handle
-        except OSError as error:
-            raise unreachable(lake.uri, error, lake.storage, what=f"table {name} cannot be looked at") from None
     what = "a listing of its log lacks the newest commits"
     raise LakeUnreachableError(what, where=lake.table_uri(name), mend="run it again later")
+
+
+def _newest_by_name(lake: "Lake", name: str, version: int) -> int:
+    """Return the last version from one on whose commit is there, each asked for by its name."""
+    try:
+        while lake.fs.info(lake.path("tables", name, "_delta_log", f"{version + 1:020}.json")):
+            version += 1
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise unreachable(lake.uri, error, lake.storage, what=f"table {name} cannot be looked at") from None
+    return version
 
 
 def latest(lake: "Lake", name: str) -> DeltaTable | None:

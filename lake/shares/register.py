@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from ranklake.errors import RanklakeError
 from ranklake.lake.shares.pieces import Piece
 from ranklake.lake.storage.listing import listed
 from ranklake.lake.storage.removal import delete
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "shares"
 _RECORD: Final = "share.json"
+
+
+class ShareRecordError(RanklakeError):
+    """A share of which nobody knows any more whose it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +83,20 @@ def name_of(role: str, uri: str) -> str:
 
 
 def shares(lake: "Lake") -> list[Share]:
-    """Return the lake's shares, by name."""
+    """Return the lake's shares, by name. Raises `ShareRecordError` for a record that cannot be read."""
     there = [one.path for one in listed(lake.fs, lake.path(FOLDER)) if one.path.endswith(f"/{_RECORD}")]
-    return sorted((Share(**json.loads(lake.fs.cat_file(path))) for path in there), key=lambda one: one.name)
+    return sorted((_read(lake, path) for path in there), key=lambda one: one.name)
+
+
+def _read(lake: "Lake", path: str) -> Share:
+    try:
+        found = Share(**json.loads(lake.fs.cat_file(path)))
+    except (ValueError, TypeError, RecursionError):
+        found = None
+    if found is None or not all(isinstance(one, str) for one in asdict(found).values()):
+        mend = "restore it from a backup; or delete its folder and the copies, and share again"
+        raise ShareRecordError("the record of a share is damaged", where=path, mend=mend)
+    return found
 
 
 def enter(lake: "Lake", role: str, uri: str) -> Share:
@@ -90,7 +106,7 @@ def enter(lake: "Lake", role: str, uri: str) -> Share:
     made = Share(name, role, uri, datetime.now(UTC).isoformat())
     if lake.put_if_absent(place, json.dumps(asdict(made)).encode()):
         return made
-    return Share(**json.loads(lake.fs.cat_file(lake.path(place))))
+    return _read(lake, lake.path(place))
 
 
 def strike(lake: "Lake", share: Share) -> None:

@@ -8,7 +8,7 @@ import pytest
 from rollup_inputs import NOON, rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta import log_end
+from ranklake.lake.delta import log_end, tables
 from ranklake.lake.delta.commit import DamagedLogError, append_files, files, number_of, said, swap
 from ranklake.lake.delta.log_end import LogEnd
 from ranklake.lake.delta.table_schema import commit, fields_of, metadata_action
@@ -167,3 +167,25 @@ def test_another_process_gets_none_of_it(lake):
     assert lake.ends
     assert not pickle.loads(pickle.dumps(lake)).ends
     assert not lake.configured().ends
+
+
+def test_who_deletes_sees_all_that_was_there(lake, monkeypatch):
+    """Beside writers that never rest a look ends; a listing that goes on without a commit is told."""
+    appended(lake)
+    genuine = tables.delta_table
+    looks = []
+
+    def beside_writers(*given):
+        handle = genuine(*given)
+        looks.append(handle.version())
+        appended(lake)  # after each look there is one more
+        return handle
+
+    monkeypatch.setattr(tables, "delta_table", beside_writers)
+    assert tables.last_table(lake, "steps").version() >= looks[0] + 1
+    assert len(looks) == 2
+    stale = genuine(lake, "steps")
+    appended(lake)
+    monkeypatch.setattr(tables, "delta_table", lambda *_: stale)
+    with pytest.raises(LakeUnreachableError, match="lacks the newest commits"):
+        tables.last_table(lake, "steps")

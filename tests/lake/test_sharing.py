@@ -22,6 +22,7 @@ import pyarrow.dataset as ds
 import pytest
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 from rollup_inputs import NOON, append, rows
+from starlette.testclient import TestClient
 from stores import free_port, serving
 
 from ranklake.cli import run
@@ -34,6 +35,7 @@ from ranklake.lake.shares.sharing import share
 from ranklake.lake.storage.store import Lake
 from ranklake.segments.envelope import Key
 from ranklake.segments.keys import Keyring
+from ranklake.sharing.app import sharing_app
 from ranklake.sharing.tokens import FILE, PROFILE, sealed
 
 pytestmark = [
@@ -195,6 +197,71 @@ def test_another_roles_share_is_not_there(served):
         assert asked(served[1] + path, token())[0] == 404, path
     assert asked(f"{served[1]}/shares/reader/schemas/tables/tables/steps/query", token(), {"version": 0})[0] == 400
     assert asked(f"{served[1]}/shares/reader/schemas/tables/tables/steps/query", token(), [1])[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("version?startingTimestamp=2020-01-01T00:00:00Z", None),
+        ("metadata?version=0", None),
+        ("metadata?timestamp=2020-01-01T00:00:00Z", None),
+        *(("query", {name: 0}) for name in ("version", "timestamp", "startingVersion", "endingVersion")),
+        *(("query", {"limitHint": most}) for most in (True, -1, 1.5, "5", [])),
+    ],
+)
+def test_what_a_share_cannot_answer_is_refused(served, path, body):
+    """Who asks for another moment would take today's rows for those of then; what is no number of rows is none."""
+    status, _, text = asked(f"{served[1]}/shares/reader/schemas/tables/tables/steps/{path}", token(), body)
+    assert (status, json.loads(text)["errorCode"]) == (400, "INVALID_PARAMETER_VALUE")
+
+
+def test_any_number_of_rows_will_do(served):
+    """None of them costs more than all."""
+    assert files_of(served[1], token(), limitHint=0) == []
+    assert len(files_of(served[1], token(), limitHint=10**30)) == 1
+
+
+@pytest.mark.parametrize("until", ["2126-01-01", "2126-01-01T00:00:00", "soon", 5, None])
+def test_a_token_without_a_time_is_none(served, until):
+    """Whoever has the key made it, and forgot the zone: refused, with no traceback."""
+    bearer = sealed(Keyring((KEY,)), PROFILE, {"role": "reader", "to": "eve", "until": until})
+    assert asked(f"{served[1]}/shares", bearer)[0] == 401
+
+
+@pytest.mark.parametrize("record", [b"{", b"[]", b'{"name": "x"}', b'{"name":1,"role":2,"uri":3,"since":4}', b"\xff"])
+def test_a_damaged_record_of_a_share_is_told(tmp_path, capsys, record):
+    """The server says that it cannot answer now, a command what is to be done: each in one line."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    append(lake, "steps", [{"run": "a", "step": 1, "ts": NOON, "step_time_s": 1.0}])
+    role = Role("reader", frozenset({"operational"}), frozenset({"steps"}))
+    share(lake, role, str(tmp_path / "out"), "ada", InProcess())
+    (path,) = (tmp_path / "lake/shares").rglob("share.json")
+    path.write_bytes(record)
+    with TestClient(sharing_app(lake, Keyring((KEY,)), lambda *_: "")) as client:
+        answer = client.get("/delta-sharing/shares/reader/all-tables", headers={"Authorization": f"Bearer {token()}"})
+    assert answer.status_code == 503
+    assert run(["share", "--lake", lake.uri]) == 2
+    err = capsys.readouterr().err
+    assert (err.count("\n"), "the record of a share is damaged" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--to", "", "nobody gets it"),
+        ("--to", "x\x1b[2J", "nobody gets it"),
+        ("--until", "0001-01-01T00:00+14:00", "is no time"),
+        ("--endpoint", "javascript:alert(1)", "is no address of a server"),
+        ("--endpoint", "http://[::1", "is no address of a server"),
+    ],
+)
+def test_a_profile_for_nobody_or_nowhere_is_one_line(served, capsys, monkeypatch, option, value, said):
+    """Nothing is printed that somebody could use, and the trail has no row of it."""
+    monkeypatch.setenv("RANKLAKE_CONFIG", str(served[0] / "ranklake.toml"))
+    words = {"--to": "eve", "--until": "1h", option: value}
+    assert run(["sharing", "profile", "reader", *(word for pair in words.items() for word in pair)]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n"), said in err) == ("", 1, True)
 
 
 def test_an_address_is_good_for_its_file_and_its_time(served):

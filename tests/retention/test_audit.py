@@ -388,6 +388,18 @@ def test_heads_of_older_software_are_read(site):
     assert verify(site.lake) == 3
 
 
+@pytest.mark.parametrize("folder", ["999999/00000000", "999999/99999999", "000000/00000099", "99999999"])
+def test_a_copy_of_an_old_head_hides_none_after_it(site, folder):
+    """Wherever it is put: the last head is the one of the most rows."""
+    fill(site, 5)
+    heads = site.folder / "lake/audit/heads"
+    (heads / folder).mkdir(parents=True)
+    shutil.copy(heads / "000000/00000000/0000000003.json", heads / folder)
+    assert HeadRecords(site.lake, "audit/heads").last().rows == 5
+    cut_commits(site)
+    assert verify(site.lake) == 3
+
+
 def test_a_row_costs_no_read_of_the_trail(site, monkeypatch):
     """However many rows there are, one more reads none of them, for what is recorded once, too."""
     record_all(site.lake, [Entry(ACTOR, "test.once", f"thing {index}", once=True) for index in range(3000)])

@@ -51,8 +51,12 @@ def _name(_context: click.Context, _option: click.Parameter, to: str) -> str:
 def _address(_context: click.Context, _option: click.Parameter, url: str | None) -> str:
     if not url:
         return ENDPOINT
-    told = urlsplit(url)
-    if told.scheme not in {"http", "https"} or not told.hostname or told.query or told.fragment:
+    try:
+        told = urlsplit(url)
+        is_one = told.scheme in {"http", "https"} and bool(told.hostname) and not (told.query or told.fragment)
+    except ValueError:
+        is_one = False
+    if not is_one:
         raise RanklakeError(f"{url!r} is no address of a server", where="--endpoint", mend=f"write one like {ENDPOINT}")
     return url.rstrip("/")
 

@@ -36,6 +36,9 @@ _LINES: Final = "application/x-ndjson; charset=utf-8"
 _BYTES: Final = "application/octet-stream"
 _PIECE: Final = 2**20
 _VERSION: Final = "Delta-Table-Version"
+_MOMENTS: Final = (
+    "version", "timestamp", "startingVersion", "startingTimestamp", "endingVersion", "endingTimestamp",
+)  # fmt: skip
 Refusal = Callable[[str, str], str]
 """Says why somebody may not read a role's share now; empty where they may."""
 
@@ -146,19 +149,20 @@ class _Api:
 
     def version(self, request: Request, role: str) -> Response:
         """Answer with the version of a table, in a header."""
+        _refuse_history(request.query_params)
         return Response(headers={_VERSION: str(self._snapshot(request, role).version)})
 
     def metadata(self, request: Request, role: str) -> Response:
         """Answer with protocol and metadata of a table."""
+        _refuse_history(request.query_params)
         return _lines(found := self._snapshot(request, role), metadata_lines(found))
 
     def query(self, request: Request, role: str) -> Response:
         """Answer with the files of a table, as it is now. Predicates are hints, and passed over."""
         asked = _object(request.state.asked)
-        if any(asked.get(name) is not None for name in ("version", "timestamp", "startingVersion")):
-            raise _UnfitError("a share has no history: leave version and timestamp out")
+        _refuse_history(asked)
         most = asked.get("limitHint")
-        if most is not None and (not isinstance(most, int) or most < 0):
+        if most is not None and (type(most) is not int or most < 0):
             raise _UnfitError("limitHint is a number of rows")
         found = self._snapshot(request, role)
         held = request.state.held
@@ -228,6 +232,12 @@ async def _body(request: Request) -> bytes | None:
         if len(found) > _MOST_BYTES:
             return None
     return found
+
+
+def _refuse_history(asked: Mapping[str, Any]) -> None:
+    """Raise `_UnfitError` for who asks for another moment: he would take today's rows for those of then."""
+    if any(asked.get(name) is not None for name in _MOMENTS):
+        raise _UnfitError("a share has no history: leave version and timestamp out")
 
 
 def _object(raw: bytes) -> dict[str, Any]:

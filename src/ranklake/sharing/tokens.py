@@ -57,9 +57,10 @@ def opened(keys: Keyring, purpose: bytes, token: str, now: datetime) -> dict[str
     try:
         facts: dict[str, Any] = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
         ends = datetime.fromisoformat(facts["until"])
+        is_over = now >= ends  # a time without a zone cannot be compared
     except (ValueError, KeyError, TypeError, binascii.Error):
         raise TokenError("this token was not made here") from None
-    if now >= ends:
+    if is_over:
         raise TokenError(f"this token expired at {ends:%Y-%m-%d %H:%M} UTC")
     return facts
 
