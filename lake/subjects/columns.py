@@ -29,7 +29,10 @@ class SubjectColumnError(LakeError):
 
 @dataclass(frozen=True, slots=True)
 class SealedColumn:
-    """A column that is sealed, and the column that names whose its values are: itself, or another of the row."""
+    """A column that is sealed, and the column that names whose its values are: itself, or another of the row.
+
+    Where that is ``run``, they are the run's, and go with it.
+    """
 
     table: str
     name: str
@@ -51,10 +54,10 @@ def _column(contracts: Mapping[str, "Contract"], said: str, lineage: Lineage | N
     found = _SAID.fullmatch(" ".join(said.split()))
     if found is None:
         raise SubjectColumnError(f"{said!r} is no column", where=where, mend=mend)
-    table = found[1]
-    contract = contracts.get(table)
+    contract = contracts.get(found[1]) or next((one for one in contracts.values() if one.called == found[1]), None)
     if contract is None:
-        raise SubjectColumnError(f"no table {table!r}", where=where, mend=did_you_mean(table, contracts))
+        raise SubjectColumnError(f"no table {found[1]!r}", where=where, mend=did_you_mean(found[1], contracts))
+    table = contract.table
     name, by = (_named(contract, one, lineage) for one in (found[2], found[3] or found[2]))
     column = contract.column(name)
     what = unfit(contract, column)
@@ -93,8 +96,9 @@ def unfit(contract: "Contract", column: "Column") -> str:
 
 def in_clear(lake: "Lake", contract: "Contract", lineage: Lineage) -> frozenset[int]:
     """Return the ids of the columns of a table that a configuration wants in clear from now on."""
-    said = (one.split(".", 1) for one in lake.config.subjects.clear if one.startswith(f"{contract.table}."))
-    return frozenset().union(*(today(contract, lineage.now(contract, name)) for _, name in said))
+    said = (one.partition(".") for one in lake.config.subjects.clear)
+    mine = [name for table, _, name in said if table in {contract.table, contract.name}]
+    return frozenset().union(*(today(contract, lineage.now(contract, name)) for name in mine))
 
 
 def sealer(lake: "Lake", contract: "Contract", ever: Ever) -> Callable[[pa.Table], pa.Table] | None:
@@ -153,7 +157,8 @@ def sealed_rows(rows: pa.Table, columns: Sequence[SealedColumn], store: KeyStore
             if text is None:
                 sealed.append(None)
                 continue
-            subject: Whose = whose if whose and whose.strip() else RunSubject(run or "")
+            is_ones = whose and whose.strip() and one.by != "run"
+            subject: Whose = whose if is_ones else RunSubject(run or "")
             if (subject, text) not in made:
                 made[subject, text] = text if _is_sealed(text, store) else store.of(subject).seal(text)
             sealed.append(made[subject, text])

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from datetime import date
+from io import StringIO
 from pathlib import Path
 
 import pyarrow as pa
@@ -550,3 +551,17 @@ def test_a_certificate_verifies_on_another_machine(site, tmp_path, tmp_path_fact
     other = Certificate(facts)  # under the name that its bytes give it
     code, said = verified(other.raw, f"{other.name}.json")
     assert (code, "(erasure.approve)" in said) == (1, True), said
+
+
+def test_a_command_that_waits_for_values_says_so(site, monkeypatch, capsys):
+    """At a terminal; from a pipe, and on standard output, it says nothing of it."""
+    where = ["--lake", site.lake.uri, "--spool", str(site.spool)]
+    site.spool.mkdir()
+    for at_terminal in (True, False):
+        stdin = StringIO("nobody@example.org\n")
+        stdin.isatty = lambda found=at_terminal: found
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert run(["erase", "find", "-", *where]) == 0
+        said = capsys.readouterr()
+        assert ("one a line, and end with Ctrl-D" in said.err) is at_terminal
+        assert "Ctrl-D" not in said.out

@@ -14,7 +14,7 @@ from subjects import ADA, GRACE
 from ranklake.lake.query.sql import query
 from ranklake.lake.subjects import key_files as key_files_module
 from ranklake.lake.subjects import store as store_module
-from ranklake.lake.subjects.columns import SubjectColumnError
+from ranklake.lake.subjects.columns import SubjectColumnError, sealed_columns
 from ranklake.lake.subjects.known import KNOWN, SubjectKeysError
 from ranklake.lake.subjects.places import MARKER
 from ranklake.lake.subjects.state import key_state
@@ -35,6 +35,26 @@ def test_runs_whose_names_differ_by_case_have_a_key_each(sealing):
     line_of(sealing, "plan two", run="exp-1", incarnation=6)
     erased(sealing, run_name="exp-1")
     assert query(sealing.lake, CLEAR)["line"].to_pylist() == ["plan one"]
+
+
+@pytest.mark.slow
+def test_what_is_by_run_goes_with_the_run(sealing, tmp_path):
+    """Its key is the run's, whatever people are called; an erasure of the run leaves none of it."""
+    sealing.lake = sealing.lake.configured(subjects=section(tmp_path, columns=("runs.command_line by run",)))
+    line_of(sealing, "plan one", run="exp-1", incarnation=5)
+    line_of(sealing, "plan two", run="exp-2", incarnation=6)
+    assert KeyStore(sealing.lake).find("exp-1") is None
+    assert erased(sealing, run_name="exp-1").certificate.is_clean
+    assert len(list((tmp_path / "keys").glob("*.key"))) == 1
+    assert query(sealing.lake, CLEAR)["line"].to_pylist() == ["plan two"]
+
+
+def test_a_table_may_be_named_as_queries_call_it(sealing):
+    """Its folder's name goes on."""
+    contracts = {**sealing.lake.contracts()}
+    contracts["runs"] = replace(contracts["runs"], called="trials")
+    found = sealed_columns(contracts, ["trials.user", "runs.command_line by user"])
+    assert [(one.table, one.name) for one in found] == [("runs", "user"), ("runs", "command_line")]
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """``ranklake erase``."""
 
-import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,7 @@ import click
 
 from ranklake.commands.context import with_context
 from ranklake.commands.erase_certificate import certificate
-from ranklake.commands.erase_steps import apply, approve, list_, plan
+from ranklake.commands.erase_steps import apply, approve, given_values, list_, plan
 from ranklake.commands.options import json_option, lake_option, spool_option
 from ranklake.context import Context
 from ranklake.lake.subjects.state import LOST, key_state
@@ -57,7 +56,7 @@ def find(context: Context, values: tuple[str, ...], folders: tuple[Path, ...], *
     of either case, and in JSON, HTML, URLs, base64 and hex. Hashes and pseudonyms of a value are not found; keys of
     subjects are. No value is shown. Exits 1 if anything is found, or could not be looked into.
     """
-    given = sys.stdin.read().splitlines() if values == ("-",) else values
+    given = given_values(values)
     lake, spool = context.open_lake(), context.spool() if context.has_spool else None
     with progress_bar("search") as progress:
         done = search(lake, spool, given, (*context.own_folders, *folders), progress=progress)

@@ -31,6 +31,15 @@ _COLUMNS = (*map(TextColumn, ("what", "table", "partition")), *numbers(("rows", 
 _SAID = {ROWS: "rows", NAMES: "names in rows", RAW: "raw bytes", FILES: "files", STAYS: "stays"}
 
 
+def given_values(values: tuple[str, ...]) -> Sequence[str]:
+    """Return values that name somebody: those of the command, or the lines of standard input in the place of a -."""
+    if values != ("-",):
+        return values
+    if sys.stdin.isatty():  # nothing else would say what the command waits for
+        click.echo("write the values, one a line, and end with Ctrl-D", err=True)
+    return sys.stdin.read().splitlines()
+
+
 class Whom:
     """Whom a command is about, and the folders that it looks into beside the lake and the spool."""
 
@@ -55,7 +64,7 @@ class Whom:
     def _given(self) -> Sequence[str]:
         if self._run is not None and self._values:
             raise click.UsageError("--run names a run, and VALUEs a person: give one of them")
-        return sys.stdin.read().splitlines() if self._values == ("-",) else self._values
+        return given_values(self._values)
 
     def reach(self, context: Context) -> Reach:
         """Return what the command reaches."""
