@@ -21,7 +21,7 @@ from ranklake.lake.storage.store import Lake
 from ranklake.views.critical_path import path_facts, path_line, path_words
 from ranklake.views.html.run_pages import section
 from ranklake.views.html.shell import render
-from ranklake.views.html.slowdown_charts import slowdown_charts, slowdown_tables, verdict
+from ranklake.views.html.slowdown_charts import slowdown_charts, slowdown_map, slowdown_tables, verdict
 
 SOUND = Slowdowns(
     run="r", attempt=0, s=1.2,
@@ -67,6 +67,7 @@ def test_who_holds_the_critical_path_is_said_or_why_nobody_knows():
         == "stage 1 holds 75.0 % of the steps' critical path; by kind of operation forward-compute 100.0 %"
     )
     assert path_words(replace(path, by_stage={0: 1.0})).startswith("rank 3 holds 75.0 %")
+    assert path_words(replace(path, by_stage={0: 1.0}), "rank 0").startswith("rank 0 holds 25.0 %")
     assert path_words(replace(path, by_stage={0: 1.0}, by_rank={0: 1.0})) == ""
     assert path_words(CriticalPath({}, {}, {}, [])) == ""
     assert path_line(Cause(SOUND)).endswith(" (ranklake what-if r)")
@@ -107,6 +108,17 @@ def lake(tmp_path_factory):
     ingest(lake, Spool(str(folder / "spool")), InProcess())
     run_rollups(lake)
     return lake
+
+
+def test_a_map_of_thousands_of_ranks_shows_the_slow_one():
+    """A column stands for as many as are needed, and shows the slowest; of few ranks the bars say it all."""
+    workers = [Worker(rank=n, stage=0, dp_rank=n, s=1.5 if n == 3 else 1.0) for n in range(4096)]
+    found = replace(SOUND, by_stage={0: 1.0}, by_dp_rank={one.dp_rank: one.s for one in workers}, by_worker=workers)
+    heat = slowdown_map(Cause(found))
+    assert len(heat.columns) == 128
+    assert (heat.columns[0], heat.values[0], set(heat.values[1:])) == ("0 to 31", 0.5, {0.0})
+    assert slowdown_map(Cause(replace(SOUND, by_stage={0: 1.0}))) is None
+    assert slowdown_map(Cause(SOUND)).columns == ["0", "1"]
 
 
 @pytest.mark.slow

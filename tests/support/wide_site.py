@@ -78,7 +78,6 @@ def spans_of(name, ranks, steps):
 def wide_site(folder, gpus=4096, hours=24, steps=8):
     """Write the site of a day of so many GPUs to `folder`/out; return what `publish` says."""
     lake = Lake.create(str(folder / "lake"))
-    append(lake, "gpu_hourly", device_hours(gpus // 8, hours))
     append(lake, "runs", [{"run": RUN, "ts": NOON, "world_size": gpus, "job": "gpt", "device_name": "H100"}])
     append(lake, "steps", steps_of(RUN, gpus, steps))
     append(lake, "spans", spans_of(RUN, gpus, steps))
@@ -87,6 +86,7 @@ def wide_site(folder, gpus=4096, hours=24, steps=8):
          "rows_rejected": 0, "date": NOON.date()}
     ])  # fmt: skip
     run_rollups(lake)
+    append(lake, "gpu_hourly", device_hours(gpus // 8, hours))  # after them, since there are no samples to roll up
     return publish(
         Lake.place(str(folder / "out")),
         run_pages.section(runs_state(lake)), cluster_pages.section(cluster_state(lake)),

@@ -73,7 +73,7 @@ def page_facts(
         "slowed_tables": list(slowdown_tables(cause)),
         "slowed_why": why_slow(facts),
         "slowed_next": f"It was done on purpose: {injected}." if leads and injected else cause.next_step,
-        "slowed_path": "" if cause.found is None else path_words(cause.found.critical_path),
+        "slowed_path": "" if cause.found is None else path_words(cause.found.critical_path, cause.what),
         "not_simulated": cause.reason,
         "charts": list(charts(found)),
         "heat": rank_heat(found),

@@ -15,6 +15,8 @@ from ranklake.views.words import percent_text
 _MOST: Final = 12
 _MOST_ROWS: Final = 50
 _SEEN: Final = 1.001
+_MOST_COLUMNS: Final = 128
+"""Of a map: a column narrower than a pixel would not be seen."""
 _LEAST: Final = 0.1
 """Below it no slowdown is shown in the strongest colour."""
 RANKS_TITLE: Final = f"What if: by rank, the worst {_MOST_ROWS}"
@@ -62,14 +64,22 @@ def slowdown_map(cause: Cause) -> HeatMap | None:
         return None
     stages, dp_ranks = sorted(found.by_stage), sorted(found.by_dp_rank)
     of = {(one.stage, one.dp_rank): one.s - 1 for one in found.by_worker}
-    values = [of.get((stage, rank)) for stage in stages for rank in dp_ranks]
+    size = -(-len(dp_ranks) // _MOST_COLUMNS)
+    groups = [dp_ranks[place : place + size] for place in range(0, len(dp_ranks), size)]
+    values = [
+        max((of[stage, rank] for rank in group if (stage, rank) in of), default=None)
+        for stage in stages
+        for group in groups
+    ]
+    words = "Slowdown that each rank makes alone: the lower of its stage's and its data-parallel rank's."
+    words += f" Each column is {size:,} ranks and shows the slowest." if size > 1 else ""
     return HeatMap(
         name="workers",
         title="Which ranks slow it",
-        description="Slowdown that each rank makes alone: the lower of its stage's and its data-parallel rank's.",
+        description=words,
         source=_source(found),
         rows=[f"stage {stage}" for stage in stages],
-        columns=[f"{rank:,}" for rank in dp_ranks],
+        columns=[f"{group[0]:,}" if size == 1 else f"{group[0]:,} to {group[-1]:,}" for group in groups],
         values=values,
         row_title="Stage 0 is on top",
         column_title="data-parallel rank",

@@ -1,0 +1,63 @@
+"""Numbers and letters of any size on a terminal: labels fit, columns stay in line, and why a rank is slow is told."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from ranklake.lake.runs.asking import Answered
+from ranklake.views.slow_rank import why_slow
+from ranklake.views.table import TextColumn, columns_of, fitting, table_lines
+from ranklake.views.text_plot import text_plot
+from ranklake.views.words import number_text
+
+NAMES = ["plain", "日本語の仕事", "e\u0301te\u0301", "עברית"]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (1e300, "1e+300"),
+        (-3.2e15, "-3.2e+15"),
+        (123_456.7, "123,457"),
+        (0.00012345, "0.0001234"),
+        (10**13, f"{10**13:,}"),
+    ],
+)
+def test_a_number_is_as_long_as_somebody_reads(value, said):
+    """A float of three hundred digits is told by four; a count stays whole."""
+    assert number_text(value) == said
+
+
+def test_labels_of_a_plot_fit_its_axis():
+    """Of the largest and least numbers, too."""
+    for values in ([1e300, 2e300], [1e-9, 2e-9], [-1e12, 5.0], [0.0, 1.5]):
+        lines = text_plot(values)
+        assert {line.index(one) for line in lines for one in "┤│" if one in line} == {9}
+    assert text_plot([2e-9, 1e-9])[0].startswith("   2e-09 ┤")
+
+
+def test_letters_of_two_columns_keep_a_table_in_line():
+    """What follows a name begins at the same column of the terminal, and no line is wider than that."""
+    lines = table_lines([TextColumn("name"), TextColumn("n")], [(name, "|") for name in NAMES])
+    assert {columns_of(line.partition("|")[0]) for line in lines[1:]} == {14}
+    for width in (8, 9, 13):
+        cut = fitting([TextColumn("name")], [(name * 3,) for name in NAMES], width)
+        assert all(columns_of(line) <= width for line in cut)
+
+
+def facts(slow, *ranks):
+    """Return what is known of a run whose ranks' phases are given."""
+    rows = tuple({"rank": rank, "data": None, "optimizer": 0.01, **phases} for rank, phases in enumerate(ranks))
+    summary = Answered("", ({"straggler_rank": slow},))
+    return SimpleNamespace(summary=summary, ranks=Answered("", rows))
+
+
+def test_why_a_rank_is_slow_is_the_phase_that_takes_it_longest_beside_the_others():
+    """In seconds a step; nothing where nobody is slow, nothing is known, or no phase is longer."""
+    usual = {"forward": 0.15, "backward": 0.25}
+    told = why_slow(facts(1, usual, {"forward": 0.76, "backward": 0.3}))
+    assert told == "Rank 1's forward takes 760 ms a step, the other rank's 150 ms"
+    assert why_slow(facts(1, usual, {"forward": 0.76, "backward": 0.3}, usual)).endswith("the others' 150 ms")
+    assert why_slow(facts(None, usual, usual)) == ""
+    assert why_slow(facts(1, usual, usual)) == ""
+    assert why_slow(facts(5, usual)) == ""
