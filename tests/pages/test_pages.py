@@ -174,6 +174,18 @@ def test_pages_are_sound(report, browser, width, theme):
     assert [url for url in left if not url.startswith((f"file://{report}/", "data:"))] == []
 
 
+def test_a_print_has_every_column_and_every_chart(report, browser):
+    """On a sheet of paper no table is cut off, though none can be scrolled there; charts are drawn without a look."""
+    page = browser.new_page(viewport={"width": 794, "height": 1123})
+    for name in (run_pages.href("alpha-1"), "oncall/index.html", "quality/table-steps.html"):
+        page.goto(f"file://{report}/{name}")
+        drawn(page)
+        page.emulate_media(media="print")
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name
+        page.emulate_media(media="screen")
+    page.close()
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_run_shows_images_matrices_tables_and_texts(report, browser, theme):
     """The image is decoded, a matrix is shaded by its rows, and markup in a label is a label."""
