@@ -12,9 +12,7 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta import commit, log_end
 from ranklake.lake.delta.read import read
-from ranklake.lake.ingest import ingest_plan
 from ranklake.lake.ingest.run import ingest
-from ranklake.lake.plans import action_plan, ledger
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.status.reconciliation import balance
@@ -96,21 +94,17 @@ def any_rows(
 
 def die_before(monkeypatch, table):
     """Make the process "die" (SystemExit) at the next commit to a table, whatever makes it."""
-    genuine = commit.swap
+    genuine, genuine_appended = commit._commit, log_end.commit
 
-    def dying(handle, number, **kwargs):
+    def dying(handle, *given, **more):
         if handle.metadata().name == table:
             raise SystemExit(table)
-        return genuine(handle, number, **kwargs)
+        return genuine(handle, *given, **more)
 
-    genuine_commit = log_end.commit
-
-    def dying_commit(lake, name, *given):
+    def dying_appended(lake, name, *given):
         if name == table:
             raise SystemExit(table)
-        return genuine_commit(lake, name, *given)
+        return genuine_appended(lake, name, *given)
 
-    for module in (commit, ledger, ingest_plan, action_plan):
-        monkeypatch.setattr(module, "swap", dying)
-    monkeypatch.setattr(log_end, "commit", dying_commit)
-    assert action_plan.swap_plan is commit.swap_plan
+    monkeypatch.setattr(commit, "_commit", dying)
+    monkeypatch.setattr(log_end, "commit", dying_appended)
