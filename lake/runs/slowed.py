@@ -22,6 +22,7 @@ MOST_SPANS: Final = 1_000_000
 NO_SPANS: Final = "no spans of its steps were recorded"
 SLOW: Final = 1.02
 """Slowdowns below are nothing to mend."""
+MANY: Final = "many parts, none of which stands out"
 MAJOR: Final = 0.5
 """A part that makes this share of the loss is its cause: the paper's threshold for M_S and M_W."""
 _MOST_NAMED: Final = 8
@@ -102,9 +103,7 @@ def _cause(found: Slowdowns) -> Cause:
     worst, what, step = max(parts, key=lambda one: one[0])
     if worst - 1 >= MAJOR * (found.s - 1):
         return Cause(found, "", what, None, step)
-    return Cause(
-        found, "", "many parts, none of which makes half of it", None, "Compare stages, ranks and kinds below."
-    )
+    return Cause(found, "", MANY, None, "Compare stages, ranks and kinds below.")
 
 
 def _slow_ones(found: Slowdowns) -> Sequence[int]:

@@ -51,7 +51,7 @@ SOUND = Slowdowns(
         ({"m_s": None, "by_stage": {0: 1.2}, "by_dp_rank": {1: 1.15, 0: 1.0}}, "by data-parallel rank 1"),
         ({"by_stage": {0: 1.19, 1: 1.0}}, "by stage 0 of 0 to 1"),
         ({"by_kind": {"gc": 1.11}}, "by gc operations on all ranks"),
-        ({}, "by many parts, none of which makes half of it"),
+        ({}, "by many parts, none of which stands out"),
     ],
 )
 def test_the_part_that_makes_half_of_the_loss_is_to_blame(changed, said):

@@ -41,7 +41,7 @@ _STRAGGLERS: Final = (
     Column("date", "UTC date.", "date", text=time_text),
     Column("longer than its peers", "Self time over its peers', less 1.", "excess_ratio", "ratio", is_number=True,
            text=percent_text),
-    Column("seconds a step", "Self time less its peers', a step.", "excess_s", "s", is_number=True),
+    Column("more a step", "Self time less its peers', a step.", "excess_s", "s", is_number=True),
     Column("cause", "Waiting for input, or computing.", "cause"),
     Column("attempt", "Restart number.", "attempt", is_number=True),
 )  # fmt: skip

@@ -97,7 +97,7 @@ _HEALTH: Final = (
     Column("verdict", "In words, with its figures, of the worst day.", "reason"),
     Column("longer than its peers", "Self time over its peers', less 1.", "excess_ratio",
            "ratio", is_number=True, text=percent_text),
-    Column("seconds a step", "Self time less its peers', a step.", "excess_s", "s", is_number=True),
+    Column("more a step", "Self time less its peers', a step.", "excess_s", "s", is_number=True),
     Column("steps compared", "Held against its peers.", "steps_compared", "{step}", is_number=True),
     Column("cause", "Of a straggler: waiting for input, or computing.", "cause"),
     Column("attempt", "Restart number.", "attempt", is_number=True),

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from ranklake.lake.diagnosis.critical_path import Pace
 from ranklake.lake.diagnosis.facts import Slowdowns
-from ranklake.lake.runs.slowed import Cause
+from ranklake.lake.runs.slowed import MANY, Cause
 from ranklake.views.html.charts import SCHEMA, Chart, Spec
 from ranklake.views.html.figures import Column, FactTable, Source
 from ranklake.views.html.heat_map import HeatMap
@@ -48,13 +48,15 @@ def slowdown_charts(cause: Cause) -> Iterator[Chart]:
     source = _source(found)
     stages, dp_ranks = len(found.by_stage), len(found.by_dp_rank)
     parts = [(f"stage {stage}", s) for stage, s in found.by_stage.items()] if stages > 1 else []
-    called = {one.dp_rank: f"rank {one.rank}" for one in found.by_worker} if dp_ranks == len(found.by_worker) else {}
-    parts += [(called.get(one, f"dp rank {one}"), s) for one, s in found.by_dp_rank.items()] if dp_ranks > 1 else []
+    if dp_ranks == len(found.by_worker):
+        parts += [(f"rank {one.rank}", one.s) for one in found.by_worker] if dp_ranks > 1 else []
+    else:
+        parts += [(f"dp rank {one}", s) for one, s in found.by_dp_rank.items()] if dp_ranks > 1 else []
     parts += list(found.by_kind.items())
     parts = sorted(parts, key=lambda one: -one[1])[:_MOST]
     parts = [one for one in parts if one[1] > _SEEN] or parts[:1]
     words = "Step time if this part alone kept its own durations and all else were ideal, less the ideal step time."
-    yield Chart("slowed-parts", "Which parts slow it", words, _bars(parts), source)
+    yield Chart("slowed-parts", "Which parts slow it", words, _bars(parts, stands_out=cause.what != MANY), source)
 
 
 def slowdown_map(cause: Cause) -> HeatMap | None:
@@ -165,9 +167,9 @@ _STEPS: Final = (
 )
 
 
-def _bars(parts: list[tuple[str, float]]) -> Spec:
+def _bars(parts: list[tuple[str, float]], *, stands_out: bool) -> Spec:
     values = [{"part": name, "excess": short(s - 1)} for name, s in parts]
-    most = max(s for _, s in parts) - 1
+    hot = short(max(s for _, s in parts) - 1) if stands_out else "Infinity"
     return {
         "$schema": SCHEMA,
         "width": "container",
@@ -179,7 +181,7 @@ def _bars(parts: list[tuple[str, float]]) -> Spec:
                   "axis": {"labelLimit": 220}},
             "x": {"field": "excess", "type": "quantitative", "title": "slower than ideal",
                   "axis": {"format": ".0%", "tickCount": {"expr": "max(2, floor(width / 90))"}}},
-            "color": {"condition": {"test": f"datum.excess >= {short(most)}", "value": "var(--hot)"},
+            "color": {"condition": {"test": f"datum.excess >= {hot}", "value": "var(--hot)"},
                       "value": "var(--part-2)"},
             "tooltip": [
                 {"field": "part", "type": "nominal", "title": "part"},
