@@ -62,7 +62,7 @@ marked = $(shell grep -rlE 'mark\.$(1)\b' tests --include='test_*.py' | sort | \
 SLOW := slow and not (stores or moto or radosgw or up or postgres or crash or frameworks or bench or fuzz or pages)
 test-slow: WORKERS := 3
 test-slow: .venv/.test ## run the tests that take some seconds each, all or some (PART=1/4): the demo, flows on a real server, documented commands, properties
-	@RANKLAKE_NATIVE=0 $(BIN)/python -m pytest $(PARALLEL) -m "$(SLOW)" $(call marked,slow)
+	@RANKLAKE_NATIVE=0 $(BIN)/python -m pytest $(PARALLEL) --timeout 900 -m "$(SLOW)" $(call marked,slow)
 
 # Azure's own emulator is a package of npm's; without npm its tests fail and the others run.
 .venv/.stores: .venv/.test

@@ -44,7 +44,7 @@ def demo(folder, *options):
         *options,
     ]
     environment = {**os.environ, "RANKLAKE_CAPTURE_SAMPLERS": "auto"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=840, check=False, env=environment)
     assert done.returncode == 0, done.stderr + done.stdout
     for stage in ("1/5", "2/5", "3/5", "ingest", "check", "rollup", "4/5", "5/5"):
         assert stage in done.stderr

@@ -56,7 +56,7 @@ def demo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
     command = [sys.executable, "-m", "ranklake", "demo", "--dir", str(folder), "--steps", "60"]
     environment = {**os.environ, "RANKLAKE_CAPTURE_SAMPLERS": "auto"}  # which other tests go without
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=840, check=False, env=environment)
     assert done.returncode == 0, done.stderr + done.stdout
     return Lake.open(str(folder / "lake"))
 
