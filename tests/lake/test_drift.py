@@ -122,7 +122,7 @@ def test_a_column_that_only_looks_like_the_contracts(lake, spool):
     by_name["lr"]["metadata"]["class"] = "personal"
     by_name["grad_norm"]["metadata"] = {}
     by_name["memory_reserved_bytes"]["metadata"]["id"] = by_name["loss"]["metadata"]["id"]
-    assert commit(lake, handle, "steps", [metadata_action(handle, fields, {})], {"operation": "ADD COLUMN"})
+    assert commit(lake, "steps", handle.version(), [metadata_action(handle, fields, {})], {"operation": "ADD COLUMN"})
     found = {what: severity for severity, what in said(lake, commits=0)}
     assert set(found.values()) == {"error"}
     for what in (
@@ -152,7 +152,9 @@ def test_properties_and_features_of_others(lake, spool):
     properties = {"delta.dataSkippingStatsColumns": "run,loss"}
     protocol = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["columnMapping"]}}
     protocol["protocol"]["writerFeatures"] = ["columnMapping", "appendOnly"]
-    assert commit(lake, handle, "steps", [metadata_action(handle, fields, properties), protocol], {"operation": "X"})
+    assert commit(
+        lake, "steps", handle.version(), [metadata_action(handle, fields, properties), protocol], {"operation": "X"}
+    )
     found = [what for _, what in said(lake, commits=0)]
     assert found == [
         "column b (id 1001) is in no contract here",
