@@ -24,7 +24,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.delta.data_file import DataFile
 from ranklake.lake.delta.parquet import write_partition
 from ranklake.lake.delta.paths import DATA_PATH
-from ranklake.lake.delta.tables import asking, ensure_table, keep
+from ranklake.lake.delta.tables import asking, ensure_table, keep, move_on
 from ranklake.lake.storage.reachability import LakeError, unreachable
 
 if TYPE_CHECKING:
@@ -151,8 +151,7 @@ def _commit(
         )
     except CommitFailedError as error:
         before = table.version()
-        with asking(table):
-            table.update_incremental()
+        move_on(table)
         if table.version() <= before:  # who tries again until he wins would never end
             what, mend = "the commit was refused, and no other is to be seen", "run it again later"
             raise unreachable(table.table_uri, error, {}, what=what, mend=mend) from None
@@ -197,8 +196,7 @@ def fence(table: DeltaTable, plan: int) -> None:
             _commit(table, number_of(table) + 1, (), None, {"ranklake.plan": str(plan)}, also={FENCE_ID: plan})
         except LostRaceError:  # a commit that came before it
             continue
-        with asking(table):
-            table.update_incremental()
+        move_on(table)
 
 
 FILE_SCHEMA: Final = pa.schema(
@@ -302,8 +300,7 @@ def replace_files(
     if outside:
         raise ValueError(f"rows outside the partitions to replace: {sorted(outside)}")
     _commit(table, number_of(table) + 1, new, files(table, partitions), metadata)
-    with asking(table):
-        table.update_incremental()  # a write transaction leaves its handle at the version that was read
+    move_on(table)  # a write transaction leaves its handle at the version that was read
     keep(lake, contract.table, table)
     return table.version()
 

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 _MARKS: Final = ("size", "ino", "mtime", "ETag", "etag", "LastModified", "last_modified", "updated")
 """What file systems say of a file that changes with it, a disk's and the stores', each under its own name."""
 
-_LOOKS: Final = 3
+_LOOKS: Final = 5
 """A listing that lacks what is there is made again, a few times."""
+_GAP: Final = "found gap"
+"""What delta-rs says of a log that lacks a commit between two others."""
 
 
 class NewerTableError(LakeError):
@@ -70,21 +72,39 @@ def refuse_unfit(handle: DeltaTable, contract: "Contract") -> DeltaTable:
     return handle
 
 
+def move_on(handle: DeltaTable) -> None:
+    """Bring a handle up to date. Looks again, as `delta_table` does. Raises `LakeUnreachableError`."""
+    for looks_left in reversed(range(_LOOKS)):
+        try:
+            with asking(handle):
+                handle.update_incremental()
+        except LakeUnreachableError as error:
+            if not looks_left or _GAP not in str(error):
+                raise
+        else:
+            return
+
+
 def delta_table(lake: "Lake", name: str) -> DeltaTable | None:
     """Return a fresh handle on a table, or None where it was never written.
 
-    Raises `LakeUnreachableError` if its log is there and cannot be read.
+    Raises `LakeUnreachableError` if its log is there and cannot be read. A log that seems to lack a commit is looked at
+    again: a listing beside writers can lack one of those that came meanwhile, and have a later one.
     """
-    try:
-        return DeltaTable(lake.table_uri(name), storage_options=lake.delta_storage)
-    except TableNotFoundError:
-        return None
-    except (DeltaError, OSError, ValueError) as error:  # ValueError: a partition without its value
-        what, mend = (
-            f"table {name} cannot be opened",
-            "check your rights there; restore a damaged _delta_log from a backup",
-        )
-        raise unreachable(lake.uri, error, lake.storage, what=what, mend=mend) from None
+    for looks_left in reversed(range(_LOOKS)):
+        try:
+            return DeltaTable(lake.table_uri(name), storage_options=lake.delta_storage)
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError, ValueError) as error:  # ValueError: a partition without its value
+            if looks_left and _GAP in str(error):
+                continue
+            what, mend = (
+                f"table {name} cannot be opened",
+                "check your rights there; restore a damaged _delta_log from a backup",
+            )
+            raise unreachable(lake.uri, error, lake.storage, what=what, mend=mend) from None
+    raise AssertionError("the last look returns or raises")
 
 
 def last_table(lake: "Lake", name: str) -> DeltaTable | None:

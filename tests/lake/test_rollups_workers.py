@@ -174,11 +174,11 @@ def test_logs_are_looked_at_while_workers_compute(two_days, tmp_path, monkeypatc
     crew, looked = Backwards(), []
     look = inputs.snapshot
 
-    def noted(lake, table):
+    def noted(lake, table, **options):
         looked.append((table, crew.waited))
         if table == "pools" and not crew.waited:
             raise LakeUnreachableError("not now", where=table)
-        return look(lake, table)
+        return look(lake, table, **options)
 
     monkeypatch.setattr(inputs, "snapshot", noted)
     lake = copied(two_days[0], tmp_path)
