@@ -167,9 +167,9 @@ bitflips: .venv/.test ## turn bits of data files (RANKLAKE_FLIPS, default 1000):
 crash-capture: .venv/.test ## the same for capture alone
 	@RANKLAKE_KILLS=$${RANKLAKE_KILLS:-1000} $(BIN)/python -m pytest -m crash tests/crash/test_capture_kills.py --timeout 3600
 
-crash-retention: .venv/.test ## kill retention's steps (apply, cancel, purge, archive, rehydrate, erase, forget) at random (RANKLAKE_KILLS of each, default 100)
+crash-retention: .venv/.test ## kill retention's steps (apply, cancel, purge, archive, rehydrate, erase, forget) at random (RANKLAKE_KILLS of each, default 100; STEPS which die, default all)
 	@place=$$(mktemp -d) && PYTHONPATH=tests/support $(BIN)/python tests/crash/retention_chaos.py $$place \
-		--kills $${RANKLAKE_KILLS:-100} && rm -r $$place
+		--kills $${RANKLAKE_KILLS:-100} $(if $(STEPS),--steps $(STEPS)) && rm -r $$place
 
 crash-migrate: .venv/.test ## kill a migration forth and back at random, beside ingest, upkeep and a reader (RANKLAKE_KILLS, default 100; ROWS, default 20000000; MINUTES, default 20; some 6 GB of disk)
 	@place=$$(mktemp -d) && PYTHONPATH=tests/support $(BIN)/python tests/crash/migrate_chaos.py $$place --rows $(or $(ROWS),20000000) \

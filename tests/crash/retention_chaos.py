@@ -5,6 +5,7 @@ but those that were to go, none comes back, what a hold is about stays, archives
 """
 
 import argparse
+import math
 import os
 import random
 import shutil
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -60,7 +62,7 @@ ROWS = 40
 class Campaign:
     """A lake in a folder, and the kills."""
 
-    def __init__(self, folder: Path, kills: int, seed: int) -> None:
+    def __init__(self, folder: Path, kills: int, seed: int, steps: Sequence[str] = STEPS) -> None:
         self.site = Site(folder)
         self.site.lake = self.site.lake.configured(subjects=section(folder, copies=1))
         self.folder, self.kills, self.chance = folder, kills, random.Random(seed)
@@ -68,7 +70,7 @@ class Campaign:
         shutil.copytree(folder / "policies", folder / "keeping")
         more = folder / "keeping/more.yaml"
         more.write_text(more.read_text().replace("version: 2", f"version: 2\ngrace_days: {GRACE_DAYS}"))
-        self.killed = dict.fromkeys(STEPS, 0)
+        self.killed = dict.fromkeys(steps, 0)
         self.rounds = 0
         self.length_s = dict.fromkeys(STEPS, 0.5)
         self.person = ""
@@ -82,12 +84,13 @@ class Campaign:
         rows = step_rows(ROWS, **own) if table == "steps" else _texts(table, messages or [], own)
         self.site.bring(rows, table, run=run, incarnation=1000 + self.rounds)
 
-    def run(self) -> None:
-        """Kill until every step died often enough."""
+    def run(self, minutes: float) -> None:
+        """Go through all steps until those that die died often enough, or the time is over."""
+        over = time.monotonic() + 60 * minutes
         self.bring("logs", 400, "held", ["evidence"] * 5)
         until = TODAY + timedelta(days=99)
         set_hold(self.site.lake, CONTRACTS, ["table=logs", "run=held"], "a case", until, "Lee Gal")
-        while min(self.killed.values()) < self.kills:
+        while min(self.killed.values()) < self.kills and time.monotonic() < over:
             for kind in STEPS:
                 getattr(self, kind)()
 
@@ -189,8 +192,8 @@ class Campaign:
         return Spool(str(self.site.spool))
 
     def _to_the_end(self, kind: str, name: str, place: str = "policies") -> None:
-        """Kill a step some times at random, then let it end; look at all."""
-        for _ in range(self.chance.randint(2, 5)):
+        """Kill a step some times at random if it is one of those that die, then let it end; look at all."""
+        for _ in range(self.chance.randint(2, 5) if kind in self.killed else 0):
             child = self._child(kind, name, place)
             time.sleep(self.chance.random() * self.length_s[kind])
             if child.poll() is None:
@@ -233,11 +236,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--kills", type=int, default=100, help="kills of each step at least")
+    parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS, help="which die; the others just end")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="after which no further round begins")
     parser.add_argument("--seed", type=int, default=20261124)
     told = parser.parse_args()
     began = time.monotonic()
-    campaign = Campaign(told.folder, told.kills, told.seed)
-    campaign.run()
+    campaign = Campaign(told.folder, told.kills, told.seed, told.steps)
+    campaign.run(told.minutes)
     kills = ", ".join(f"{kind} {count}" for kind, count in campaign.killed.items())
     print(f"kills: {kills}; {campaign.rounds} segments, {time.monotonic() - began:,.0f} s: holds")
 
