@@ -24,7 +24,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.delta.data_file import DataFile
 from ranklake.lake.delta.parquet import write_partition
 from ranklake.lake.delta.paths import DATA_PATH
-from ranklake.lake.delta.tables import asking, ensure_table, keep, move_on
+from ranklake.lake.delta.tables import asked_again, asking, ensure_table, keep, move_on
 from ranklake.lake.storage.reachability import LakeError, unreachable
 
 if TYPE_CHECKING:
@@ -134,20 +134,27 @@ def _commit(
     also: Mapping[str, int] | None = None,
     tidy: bool = True,
 ) -> None:
-    """Commit files under a number that is above the handle's own; the rest as for `swap`."""
+    """Commit files under a number that is above the handle's own; the rest as for `swap`.
+
+    A commit can be carried out and not be confirmed: the store lost its answer, or delta-rs failed to list the log
+    behind it. Asked for again, it is refused by itself; so one that was refused is looked up before it is called lost.
+    """
     actions: list[AddAction | RemoveAction] = [file.add_action(data_change=data_change) for file in add]
     actions += [] if remove is None else _remove_actions(remove, data_change=data_change)
-    transactions = [Transaction(name, value) for name, value in {APP_ID: number, **(also or {})}.items()]
+    numbers = {APP_ID: number, **(also or {})}
+    transactions = [Transaction(name, value) for name, value in numbers.items()]
     hooks = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None if tidy else False)
     properties = CommitProperties(custom_metadata=dict(metadata or {}), app_transactions=transactions)
     try:
-        table.create_write_transaction(
-            actions,
-            mode="append",
-            schema=table.schema(),
-            partition_by=_partitions(table),
-            commit_properties=properties,
-            post_commithook_properties=hooks,
+        asked_again(
+            lambda: table.create_write_transaction(
+                actions,
+                mode="append",
+                schema=table.schema(),
+                partition_by=_partitions(table),
+                commit_properties=properties,
+                post_commithook_properties=hooks,
+            )
         )
     except CommitFailedError as error:
         before = table.version()
@@ -155,12 +162,25 @@ def _commit(
         if table.version() <= before:  # who tries again until he wins would never end
             what, mend = "the commit was refused, and no other is to be seen", "run it again later"
             raise unreachable(table.table_uri, error, {}, what=what, mend=mend) from None
+        if _is_carried_out(table, numbers, add, remove):
+            return
         raise LostRaceError(
             f"another process committed {number} first", where=table.table_uri, mend="run it again"
         ) from error
     except (DeltaError, OSError) as error:
         what, mend = "the commit was not confirmed", "check space and rights there; run it again"
         raise unreachable(table.table_uri, error, {}, what=what, mend=mend) from None
+
+
+def _is_carried_out(
+    table: DeltaTable, numbers: Mapping[str, int], add: Sequence[DataFile], remove: pa.Table | None
+) -> bool:
+    """Say whether the numbers are told, files to add live, those to remove gone; False where no file tells it."""
+    if any((said(table, name) or 0) < number for name, number in numbers.items()):
+        return False
+    there = set(files(table)["path"].to_pylist())
+    gone = set() if remove is None else set(remove["path"].to_pylist())
+    return bool(add or gone) and there.issuperset(file.path for file in add) and there.isdisjoint(gone)
 
 
 def swap_plan(

@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 from ranklake.lake.contracts.delta import CHECKPOINT_EVERY
 from ranklake.lake.delta.commit import APP_ID, is_possible, said
 from ranklake.lake.delta.table_schema import commit
-from ranklake.lake.delta.tables import actions_of, ensure_table, mark_of
+from ranklake.lake.delta.tables import actions_of, asked_again, ensure_table, mark_of
 from ranklake.lake.storage.reachability import LakeUnreachableError
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ class LogEnd:
         self.version, self._mark = following, mark_of(self._lake, table, following)
         if (following + 1) % CHECKPOINT_EVERY == 0:
             with suppress(DeltaError, OSError):  # it is committed; upkeep writes what is due
-                self._handle.update_incremental()
-                self._handle.create_checkpoint()
+                asked_again(self._handle.update_incremental)
+                asked_again(self._handle.create_checkpoint)
         return True
 
     def _is_ours(self, actions: "list[dict[str, Any]]") -> bool:

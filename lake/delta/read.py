@@ -16,13 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
 from ranklake.lake.contracts.arrow import arrow_schema, with_default
 from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.integrity import ForeignRowsError, reading, refuse_damaged
 from ranklake.lake.delta.table_schema import refuse_misread
-from ranklake.lake.delta.tables import asking, latest
+from ranklake.lake.delta.tables import asking, at_version, latest
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -70,7 +69,7 @@ def read_files(
     refuse_misread(table, contract)
     if version is not None:
         with asking(table):
-            table = DeltaTable(lake.table_uri(contract.table), version=version, storage_options=lake.delta_storage)
+            table = at_version(lake, contract.table, version)
     yield from read_some(lake, contract, files(table, partitions), columns)
 
 

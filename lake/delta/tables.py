@@ -1,9 +1,9 @@
 """Delta tables of a lake: opening them, and making them from their contracts."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 _MARKS: Final = ("size", "ino", "mtime", "ETag", "etag", "LastModified", "last_modified", "updated")
 """What file systems say of a file that changes with it, a disk's and the stores', each under its own name."""
 
-_LOOKS: Final = 5
+_T = TypeVar("_T")
+
+_LOOKS: Final = 8
 """A listing that lacks what is there is made again, a few times."""
 _GAP: Final = "found gap"
 """What delta-rs says of a log that lacks a commit between two others."""
@@ -72,39 +74,47 @@ def refuse_unfit(handle: DeltaTable, contract: "Contract") -> DeltaTable:
     return handle
 
 
-def move_on(handle: DeltaTable) -> None:
-    """Bring a handle up to date. Looks again, as `delta_table` does. Raises `LakeUnreachableError`."""
-    for looks_left in reversed(range(_LOOKS)):
+def asked_again(ask: Callable[[], _T]) -> _T:
+    """Return what delta-rs answers; ask again, a few times, where it says that a log lacks a commit between two others.
+
+    A folder is not listed at one moment: beside writers, a listing can lack a commit that came while it was made, and
+    have a later one. The log itself is whole. For all that lists the log of a table to which others write. Raises what
+    delta-rs raises.
+    """
+    for _ in range(_LOOKS - 1):
         try:
-            with asking(handle):
-                handle.update_incremental()
-        except LakeUnreachableError as error:
-            if not looks_left or _GAP not in str(error):
+            return ask()
+        except (DeltaError, OSError, ValueError) as error:
+            if _GAP not in str(error):
                 raise
-        else:
-            return
+    return ask()
+
+
+def move_on(handle: DeltaTable) -> None:
+    """Bring a handle up to date. Raises `LakeUnreachableError`."""
+    with asking(handle):
+        asked_again(handle.update_incremental)
 
 
 def delta_table(lake: "Lake", name: str) -> DeltaTable | None:
     """Return a fresh handle on a table, or None where it was never written.
 
-    Raises `LakeUnreachableError` if its log is there and cannot be read. A log that seems to lack a commit is looked at
-    again: a listing beside writers can lack one of those that came meanwhile, and have a later one.
+    Raises `LakeUnreachableError` if its log is there and cannot be read.
     """
-    for looks_left in reversed(range(_LOOKS)):
-        try:
-            return DeltaTable(lake.table_uri(name), storage_options=lake.delta_storage)
-        except TableNotFoundError:
-            return None
-        except (DeltaError, OSError, ValueError) as error:  # ValueError: a partition without its value
-            if looks_left and _GAP in str(error):
-                continue
-            what, mend = (
-                f"table {name} cannot be opened",
-                "check your rights there; restore a damaged _delta_log from a backup",
-            )
-            raise unreachable(lake.uri, error, lake.storage, what=what, mend=mend) from None
-    raise AssertionError("the last look returns or raises")
+    try:
+        return asked_again(lambda: DeltaTable(lake.table_uri(name), storage_options=lake.delta_storage))
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError, ValueError) as error:  # ValueError: a partition without its value
+        what = f"table {name} cannot be opened"
+        mend = "check your rights there; restore a damaged _delta_log from a backup"
+        raise unreachable(lake.uri, error, lake.storage, what=what, mend=mend) from None
+
+
+def at_version(lake: "Lake", name: str, version: int) -> DeltaTable:
+    """Return a fresh handle on an old version of a table. Raises what delta-rs raises."""
+    uri, options = lake.table_uri(name), lake.delta_storage
+    return asked_again(lambda: DeltaTable(uri, version=version, storage_options=options))
 
 
 def last_table(lake: "Lake", name: str) -> DeltaTable | None:

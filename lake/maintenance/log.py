@@ -7,6 +7,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from ranklake.lake.contracts.delta import CHECKPOINT_EVERY
+from ranklake.lake.delta.tables import asked_again
 from ranklake.lake.storage.reachability import unreachable
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ def tidy_log(lake: "Lake", table: str, handle: DeltaTable) -> bool:
     due = commits_since_checkpoint(lake, table, handle) >= CHECKPOINT_EVERY
     try:
         if due:
-            handle.create_checkpoint()
-        handle.cleanup_metadata()
+            asked_again(handle.create_checkpoint)
+        asked_again(handle.cleanup_metadata)
     except (DeltaError, OSError) as error:
         mend = "check space and rights there; run it again"
         what = f"the log of {table} cannot be tidied"

@@ -32,7 +32,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import files, number_of
 from ranklake.lake.delta.data_file import plan_of
 from ranklake.lake.delta.read import read, read_some
-from ranklake.lake.delta.tables import last_table
+from ranklake.lake.delta.tables import asked_again, last_table
 from ranklake.lake.governance.kept import kept_paths
 from ranklake.lake.plans.attempts import FOLDER as ATTEMPTS
 from ranklake.lake.plans.kinds import INGEST
@@ -144,8 +144,8 @@ def _wanted(lake: "Lake", handle: DeltaTable, grace: timedelta) -> tuple[set[str
     """Return files that are live or were removed within the grace period, and files that were removed before it."""
     hours = math.ceil(grace / timedelta(hours=1))
     try:
-        every = set(handle.vacuum(0, dry_run=True, enforce_retention_duration=False))
-        old = set(handle.vacuum(hours, dry_run=True, enforce_retention_duration=False))
+        every = set(asked_again(lambda: handle.vacuum(0, dry_run=True, enforce_retention_duration=False)))
+        old = set(asked_again(lambda: handle.vacuum(hours, dry_run=True, enforce_retention_duration=False)))
     except (DeltaError, OSError) as error:
         mend = "check your rights there; run it again"
         what = "the log cannot be read"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from ranklake.lake.delta.tables import commit_info, delta_table
+from ranklake.lake.delta.tables import asked_again, at_version, commit_info, delta_table
 from ranklake.lake.query.errors import QueryError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _at_version(lake: "Lake", table: str, newest: DeltaTable | None, version: in
         mend = f"its versions end at {last}" if newest is not None else "it was never written"
         raise QueryError(f"{table} has no version {version}", where="--as-of", mend=mend)
     try:
-        return DeltaTable(lake.table_uri(table), version=version, storage_options=lake.delta_storage)
+        return at_version(lake, table, version)
     except (DeltaError, OSError, ValueError):
         raise _too_old(table, f"version {version}") from None
 
@@ -121,7 +121,7 @@ def _at_time(lake: "Lake", table: DeltaTable, name: str, time: datetime) -> Delt
     if _committed_ms(lake, name, version) is None:
         raise _too_old(name, time.isoformat())
     try:
-        table.load_as_version(version)
+        asked_again(lambda: table.load_as_version(version))
     except (DeltaError, OSError, ValueError):
         raise _too_old(name, time.isoformat()) from None
     return table

@@ -23,7 +23,7 @@ from ranklake.lake.archives.rehydrated import FOLDER as BACK_FOLDER
 from ranklake.lake.archives.rehydrated import remove as remove_copies
 from ranklake.lake.delta.commit import files, number_of
 from ranklake.lake.delta.data_file import plan_of
-from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.delta.tables import asked_again, delta_table
 from ranklake.lake.plans.plan import DamagedPlanError, Plan, last_finished, sealed
 from ranklake.lake.plans.signature import SEAL
 from ranklake.lake.shares.place import open_place
@@ -211,7 +211,7 @@ def _renew_checkpoint(lake: "Lake", table: str, paths: Sequence[str]) -> None:
     handle = delta_table(lake, table)
     if handle is None:
         return
-    handle.create_checkpoint()
+    asked_again(handle.create_checkpoint)
     newest = f"{handle.version():020d}{_CHECKPOINT}"
     for path in paths:
         if not path.rpartition("/")[2].startswith(newest):

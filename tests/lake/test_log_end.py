@@ -5,10 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from deltalake.exceptions import DeltaError
 from rollup_inputs import NOON, rows
 
-from ranklake.lake.audit.trail import record
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta import log_end, tables
 from ranklake.lake.delta.commit import DamagedLogError, append_files, files, number_of, said, swap
@@ -191,26 +189,3 @@ def test_who_deletes_sees_all_that_was_there(lake, monkeypatch):
     monkeypatch.setattr(tables, "delta_table", lambda *_: stale)
     with pytest.raises(LakeUnreachableError, match="lacks the newest commits"):
         tables.last_table(lake, "steps")
-
-
-def test_a_listing_that_lacks_a_commit_is_made_again(lake, monkeypatch):
-    """Beside writers it can have a later commit and lack one before; a log that does lack one is told."""
-    for number in range(3):
-        record(lake, "somebody", "test.act", str(number), "a reason")
-    looks, opened = [], tables.DeltaTable
-
-    def lagging(*args, **options):
-        looks.append(1)
-        if len(looks) < 3:
-            raise DeltaError(
-                "Kernel error: Generic delta kernel error: Expected contiguous commit files, but found gap"
-            )
-        return opened(*args, **options)
-
-    monkeypatch.setattr(tables, "DeltaTable", lagging)
-    assert delta_table(lake, "audit").version() == 3
-    monkeypatch.undo()
-    log = Path(lake.uri) / "tables/audit/_delta_log"
-    (log / f"{2:020}.json").unlink()
-    with pytest.raises(LakeUnreachableError, match="audit cannot be opened"):
-        delta_table(lake, "audit")
