@@ -7,7 +7,8 @@ rows of all rollups and all results of checks must be the same.
 
 Beside that, wall times: of everything pinned to one core, in one process, and of two cores with one process and with
 two workers. Those are worth something on a machine at rest only. They are taken by turns, so that a machine whose speed
-changes from one minute to the next changes it for all of them.
+changes from one minute to the next changes it for all of them; what counts is what a turn took of one core's in the
+same turn, half of the turns less and half of them more.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
@@ -201,19 +202,23 @@ def report(told, taken):
     said = ", ".join(f"{name} {ratio:.2f}" for name, ratio in told["ratios"].items())
     results = "identical" if told["same"] else "NOT identical"
     lines += ["", f"two workers to one: {said}; results {results}", ""]
-    lines += ["| wall time, least and median | check, s | rollup, s | both, of one core's |", "|---|---:|---:|---:|"]
+    lines += [
+        "| wall time | check, s: least, median | rollup, s: least, median | of one core's: least, quartiles of turns |",
+        "|---|---:|---:|---:|",
+    ]
     for kind, rounds in told["wall_s"].items():
-        least, middle = (summed(rounds, pick) for pick in (min, median))
-        of = [summed(told["wall_s"]["one core"], pick)["both"] for pick in (min, median)]
-        steps = [f"{least[name]:.2f} {middle[name]:.2f}" for name in ("check", "rollup")]
-        lines.append(f"| {kind} | {' | '.join(steps)} | {least['both'] / of[0]:.2f} {middle['both'] / of[1]:.2f} |")
+        steps = [[one[name] for one in rounds] for name in ("check", "rollup")]
+        cells = [f"{min(taken):.2f} {median(taken):.2f}" for taken in steps]
+        share, quarters = of_one_core(told["wall_s"], kind)
+        lines.append(f"| {kind} | {' | '.join(cells)} | {share:.2f}, {' '.join(f'{one:.2f}' for one in quarters)} |")
     return "\n".join(lines)
 
 
-def summed(rounds, pick):
-    """Return what a pick of rounds makes of each step, and of both together."""
-    found = {name: pick([one[name] for one in rounds]) for name in ("check", "rollup")}
-    return {**found, "both": pick([sum(one.values()) for one in rounds])}
+def of_one_core(wall, kind):
+    """Return what both steps take of one core's time: of the least of each, and quartiles of what each turn says."""
+    mine, one_core = ([sum(steps.values()) for steps in wall[name]] for name in (kind, "one core"))
+    turns = [both / alone for both, alone in zip(mine, one_core, strict=True)]
+    return min(mine) / min(one_core), quantiles(turns, method="inclusive") if len(turns) > 1 else turns * 3
 
 
 if __name__ == "__main__":
