@@ -45,7 +45,7 @@ class Signer:
     after, before
         When it may sign; None for no bound.
     line
-        The line as OpenSSH reads it.
+        The line as every OpenSSH reads it: without its times.
     """
 
     name: str
@@ -121,7 +121,8 @@ def _signer(line: str, where: str) -> Signer | None:
     said = [word.removeprefix("roles=") for word in words[at + 2 :] if word.startswith("roles=")]
     roles = frozenset(role for one in said for role in one.split(",") if role)
     after, before = (_time(options[name], where) if name in options else None for name in _BOUNDS)
-    return Signer(name, words[at + 1], roles, after, before, line)
+    plain = f'{name} namespaces="{NAMESPACE}" {words[at]} {words[at + 1]}'
+    return Signer(name, words[at + 1], roles, after, before, plain)
 
 
 _BOUNDS: Final = ("valid-after", "valid-before")

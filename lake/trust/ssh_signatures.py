@@ -1,7 +1,8 @@
 """Signatures by SSH keys: made and verified by ``ssh-keygen -Y``, offline, in a namespace of our own.
 
 The private key stays where it is: on a disk, in the agent, on a token. What is verified is the text, that the key may
-sign for the name, and that it might at the time.
+sign for the name, and that it might at the time. The times of keys are ours to judge: before 9.1 OpenSSH understands
+none in UTC, and before 8.7 none at all, and a certificate is verified by whatever the other machine has.
 """
 
 import base64
@@ -12,7 +13,7 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Final
 
@@ -28,6 +29,10 @@ _INSTALL: Final = "apt-get install openssh-client, or dnf install openssh-client
 
 class SignatureError(RanklakeError):
     """A signature that does not hold, or that cannot be made. Nothing was written."""
+
+
+class SigningToolError(RanklakeError):
+    """No ``ssh-keygen`` that can do it is here: it says nothing of any signature. Nothing was written."""
 
 
 def sign(text: str, key: str) -> str:
@@ -50,13 +55,17 @@ def sign(text: str, key: str) -> str:
 
 
 def verify(text: str, signature: str, signers: Signers, name: str, at: datetime) -> Signer:
-    """Return the line of the key by which a name signed a text. Raises `SignatureError`, which says why it is none."""
+    """Return the line of the key by which a name signed a text.
+
+    Raises `SignatureError`, which says why it is none, and `SigningToolError` where that cannot be found out.
+    """
     key = key_of(signature)
     mine = [one for one in signers.of_key(key) if one.name == name]
     with _unnamed(signers.text) as allowed, _unnamed(signature) as armoured:
-        when = f"{at.astimezone(UTC):%Y%m%d%H%M%SZ}"
         words = ["-Y", "verify", "-f", _path(allowed), "-I", name, "-n", NAMESPACE, "-s", _path(armoured)]
-        done = _run([*words, f"-Overify-time={when}"], text, VERIFY_S, (allowed.fileno(), armoured.fileno()))
+        done = _run(words, text, VERIFY_S, (allowed.fileno(), armoured.fileno()))
+    if "usage: ssh-keygen" in done.stderr:
+        raise SigningToolError("this ssh-keygen cannot verify signatures: OpenSSH 8.2 or newer can", mend=_INSTALL)
     valid = [one for one in mine if not one.why_not(at)]
     if done.returncode == 0 and valid:
         return valid[0]
@@ -95,10 +104,10 @@ def public_key(key: str) -> str:
 
 
 def require_tool() -> str:
-    """Return where ssh-keygen is. Raises `SignatureError` with the package that has it."""
+    """Return where ssh-keygen is. Raises `SigningToolError` with the package that has it."""
     found = shutil.which("ssh-keygen")
     if found is None:
-        raise SignatureError("ssh-keygen is not installed", mend=_INSTALL)
+        raise SigningToolError("ssh-keygen is not installed", mend=_INSTALL)
     return found
 
 
@@ -141,4 +150,4 @@ def _run(words: list[str], text: str, limit_s: float, files: Sequence[int] = ())
             [tool, *words], input=text, capture_output=True, text=True, timeout=limit_s, check=False, pass_fds=files
         )
     except subprocess.TimeoutExpired:
-        raise SignatureError(f"ssh-keygen took longer than {limit_s:g} s", mend="run it again") from None
+        raise SigningToolError(f"ssh-keygen took longer than {limit_s:g} s", mend="run it again") from None

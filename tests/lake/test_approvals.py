@@ -28,7 +28,7 @@ from ranklake.lake.governance.statements import StatementError
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.trust.allowed_signers import load_signers
 from ranklake.lake.trust.approvals import ApprovalsSection, Tier
-from ranklake.lake.trust.ssh_signatures import SignatureError, sign
+from ranklake.lake.trust.ssh_signatures import SignatureError, SigningToolError, sign
 from ranklake.lake.trust.ssh_signatures import verify as verified
 
 pytestmark = needs_ssh_keygen
@@ -527,5 +527,5 @@ def test_what_is_missing_is_named_with_its_remedy(desk, keys, monkeypatch):
         name_of(desk.site.lake, what, None, Signing(key="/nowhere"))
     name = proposed(desk, keys)
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(SignatureError, match="ssh-keygen is not installed; apt-get install openssh-client"):
+    with pytest.raises(SigningToolError, match="ssh-keygen is not installed; apt-get install openssh-client"):
         desk.sign_as_author(name, by="ada@example.org", signing=keys.by("ada")["signing"])

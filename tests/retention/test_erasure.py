@@ -5,7 +5,6 @@ import os
 import random
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,11 +19,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from erased import logs, reach, signed_erasure, spool_of
 from governed import any_rows, die_before
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from segments import put_segment, step_rows
-from ssh_keys import Keys, needs_ssh_keygen
+from ssh_keys import needs_ssh_keygen
 from subjects import ADA, EMAIL, GRACE, GRACE_MAIL, GRACES, VALUES, others, plant
 
 from ranklake.cli import run
@@ -39,14 +39,12 @@ from ranklake.lake.plans.plan import Plan, RefusedPlanError, last_finished
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.replay.errors import ReplayError
 from ranklake.lake.replay.run import replay
-from ranklake.lake.spool.spool import Spool
 from ranklake.retention.erasure import apply as erasure_apply
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.certificate import Certificate
 from ranklake.retention.erasure.held import HeldError
 from ranklake.retention.erasure.plan import NothingToEraseError, make_plan, propose
 from ranklake.retention.erasure.proof import verify_alone, verify_with_lake
-from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.spooled import NotIngestedError
 from ranklake.retention.erasure.subject import OtherSubjectError, subject_of
 from ranklake.retention.grace.cancel import cancel
@@ -62,16 +60,6 @@ from ranklake.retention.traces.words import WORDS
 RUN = "ada.lovelace-exp1"
 
 
-def spool_of(site):
-    """Return the spool as it is now."""
-    return Spool(str(site.spool))
-
-
-def reach(site, folders=()):
-    """Return what an erasure reaches."""
-    return Reach(site.lake, spool_of(site), tuple(folders))
-
-
 def agreed(site, values=VALUES, folders=(), run=None):
     """Propose and approve; return the subject and the erasure."""
     subject = subject_of(site.lake, values, run)
@@ -84,14 +72,6 @@ def agreed(site, values=VALUES, folders=(), run=None):
 def erase(site, subject, made, folders=()):
     """Apply."""
     return apply(reach(site, folders), made.name, subject, "Otto Operator")
-
-
-def logs(site, *lines, run="shared", incarnation=50, segment=0):
-    """Ingest lines of a log, one segment; return its path."""
-    rows = any_rows("logs", len(lines), run=run, incarnation=incarnation, segment=segment, message=list(lines))
-    path = put_segment(site.spool, rows, "logs")
-    ingest(site.lake, spool_of(site), InProcess())
-    return path
 
 
 def bodies(site):
@@ -469,19 +449,6 @@ def test_killed_at_any_moment_it_converges(site):
     print(f"{kills} kills, {survived} after the plan was finished")
 
 
-def signed_erasure(site, tmp_path):
-    """Erase a person where approvals are signed; return the keys and the certificate."""
-    keys = Keys(tmp_path / "keys")
-    keys.allow("pia", "ada", "otto")
-    site.lake = site.lake.configured(approvals=keys.section())
-    logs(site, f"hello {EMAIL}", "hello")
-    subject = subject_of(site.lake, VALUES)
-    made = make_plan(reach(site), subject)
-    propose(site.lake, made, **keys.by("pia"))
-    approve(site.lake, made.name, **keys.by("ada"))
-    return keys, apply(reach(site), made.name, subject, **keys.by("otto")).certificate
-
-
 @needs_ssh_keygen
 def test_a_signed_certificate_verifies_without_the_lake(site, tmp_path, capsys):
     """Whoever has the allowed signers verifies who proposed, approved and applied; a key that is not there is none."""
@@ -493,64 +460,6 @@ def test_a_signed_certificate_verifies_without_the_lake(site, tmp_path, capsys):
     keys.allow("pia", "otto")
     assert run(["erase", "certificate", "verify", str(file), "--allowed-signers", str(keys.file)]) == 1
     assert "(erasure.approve)" in capsys.readouterr().out
-
-
-def _elsewhere(hidden):
-    """Return what runs a command without a network, an empty folder in the place of a hidden one, if that may be."""
-    words = ["unshare", "-rmn", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(hidden)]
-    look = 'test -z "$(ls -A "$0")"'
-    try:
-        done = subprocess.run([*words, "sh", "-c", look, str(hidden)], check=False, capture_output=True, timeout=60)
-    except FileNotFoundError:
-        return []
-    return words if done.returncode == 0 else []
-
-
-@pytest.mark.slow
-@needs_ssh_keygen
-def test_a_certificate_verifies_on_another_machine(site, tmp_path, tmp_path_factory):
-    """By the guide's command, of another account, with nothing but the two files: and none that was altered does.
-
-    Without a network, and without the folder of the lake, where this account may make such a place.
-    """
-    keys, found = signed_erasure(site, tmp_path)
-    there = tmp_path_factory.mktemp("there")
-    (there / "evidence").mkdir(parents=True)
-    (there / "home").mkdir()
-    (there / "allowed_signers").write_bytes(Path(keys.file).read_bytes())
-    shutil.rmtree(site.folder / "lake")
-    shutil.rmtree(keys.file.parent)
-    page = (Path(__file__).parents[2] / "docs/governance.md").read_text()
-    (command,) = re.findall(r"^ranklake (erase certificate verify .*--allowed-signers.*)$", page, re.MULTILINE)
-
-    def verified(raw, name):
-        (there / "evidence" / name).write_bytes(raw)
-        words = shlex.split(command.replace("evidence/….json", f"evidence/{name}"))
-        environment = {"PATH": os.environ["PATH"], "HOME": str(there / "home"), "USER": "auditor", "LANG": "C"}
-        program = str(Path(sys.executable).with_name("ranklake"))
-        done = subprocess.run(
-            [*_elsewhere(tmp_path), program, *words],
-            cwd=there,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.returncode, done.stdout + done.stderr
-
-    code, said = verified(found.raw, f"{found.name}.json")
-    assert code == 0, said
-    assert "the certificate holds; verified: the certificate by itself, signatures" in said
-    assert list((there / "home").iterdir()) == []
-    altered = found.raw.replace(b'"is_clean": true', b'"is_clean":  true', 1)
-    assert altered != found.raw
-    assert verified(altered, f"{found.name}.json")[0] == 1
-    facts = json.loads(found.raw)
-    step = next(one for one in facts["steps"] if one["action"] == "erasure.approve")
-    step["reason"] = "asked for by telephone"
-    other = Certificate(facts)  # under the name that its bytes give it
-    code, said = verified(other.raw, f"{other.name}.json")
-    assert (code, "(erasure.approve)" in said) == (1, True), said
 
 
 def test_a_command_that_waits_for_values_says_so(site, monkeypatch, capsys):
