@@ -1,6 +1,6 @@
 """What needs a look: ranks, runs, devices, checks and the pipeline, each with its evidence and a next step."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -10,6 +10,7 @@ from ranklake.lake.query.literal import literal
 from ranklake.lake.runs.asking import Answered, Row, asking, sql_text
 from ranklake.lake.runs.find import Wanted, find
 from ranklake.lake.runs.need import ORDER, Need
+from ranklake.lake.runs.nodes import nodes, placed
 from ranklake.lake.runs.report import MOST_PAGES
 from ranklake.lake.runs.steps_done import steps_done
 from ranklake.lake.status.liveness import NEEDS_A_LOOK, RankState, liveness
@@ -89,38 +90,51 @@ def on_call(lake: "Lake") -> OnCall:
     running, failed, stragglers, devices = of("running"), of("failed"), of("stragglers"), of("devices")
     links, checks = of("links"), of("checks")
     ranks = [one for one in liveness(lake, (), until) if one.state in NEEDS_A_LOOK]
-    needs = [*of_ranks(ranks, failed.rows), *of_failed(failed.rows, ranks), *_of_checks(checks.rows)]
-    needs += [*_of_devices(devices.rows), *_of_links(links.rows), *_of_stragglers(stragglers.rows)]
+    slow = [(row["run"], row["rank"]) for row in stragglers.rows]
+    about = [*((one.run, one.rank) for one in ranks), *slow]
+    where = nodes(ask, {run for run, _ in about}, {rank for _, rank in about}).rows
+    needs = [*of_ranks(ranks, failed.rows, where), *of_failed(failed.rows, ranks, where), *_of_checks(checks.rows)]
+    needs += [*_of_devices(devices.rows), *_of_links(links.rows), *of_stragglers(stragglers.rows, where)]
     needs += [*_of_running(running.rows), *_of_pipeline(pipeline.one)]
     needs.sort(key=lambda one: ORDER.index(one.state))
     paged = tuple(str(row["run"]) for row in find(ask, Wanted(), "newest", MOST_PAGES).rows)
     return OnCall(name, until, tuple(needs), paged, pipeline, running, failed, stragglers, devices, links, checks)
 
 
-def of_ranks(states: Iterable[RankState], failed: Iterable[Row]) -> Iterator[Need]:
-    """Yield what ranks need, but for those of an attempt that failed: that is one incident, and told with it."""
+def of_ranks(states: Iterable[RankState], failed: Iterable[Row], where: Sequence[Row] = ()) -> Iterator[Need]:
+    """Yield what ranks need, but for those of an attempt that failed: that is one incident, and told with it.
+
+    `where` has the ranks' nodes, as of `ranklake.lake.runs.nodes`.
+    """
     told = {(row["run"], row["attempt"]) for row in failed}
     bad = [one for one in states if (one.run, one.attempt) not in told]
     for (run, state), group in groupby(sorted(bad, key=_by_state), key=lambda one: (one.run, one.state)):
         ranks = list(group)
         said, step = _RANKS[state]
         heard = max((one.heard for one in ranks if one.heard is not None), default=None)
-        detail = f"{_some([one.rank for one in ranks])}: {said}"
+        detail = f"{_some([one.rank for one in ranks])}: {said}{_on(where, run, ranks)}"
         detail += f"; last heard {heard:%Y-%m-%d %H:%M} UTC" if heard is not None else ""
         yield Need("failing", f"{_count(len(ranks), 'rank')} of run {run} {state}", detail, step, run)
 
 
-def of_failed(rows: Iterable[Row], states: Iterable[RankState]) -> Iterator[Need]:
-    """Yield runs that failed, each with what became of its ranks."""
+def of_failed(rows: Iterable[Row], states: Iterable[RankState], where: Sequence[Row] = ()) -> Iterator[Need]:
+    """Yield runs that failed, each with what became of its ranks, and where those are."""
     bad = sorted(states, key=_by_state)
     for row in rows:
         of_attempt = [one for one in bad if (one.run, one.attempt) == (row["run"], row["attempt"])]
         detail = f"attempt {row['attempt']}, {steps_done(row)}, {row['end_ts']:%Y-%m-%d %H:%M} UTC"
         for state, group in groupby(of_attempt, key=lambda one: one.state):
-            detail += f"; {_some([one.rank for one in group])}: {_RANKS[state][0]}"
+            ranks = list(group)
+            detail += f"; {_some([one.rank for one in ranks])}: {_RANKS[state][0]}{_on(where, row['run'], ranks)}"
         detail += "; it saved no checkpoint" if row["checkpoints"] == 0 else ""
         detail += f"; on purpose: {row['injected']}" if row["injected"] else ""
         yield Need("failing", f"run {row['run']} {row['status']}", detail, f"ranklake show {row['run']}", row["run"])
+
+
+def _on(where: Iterable[Row], run: str, ranks: Iterable[RankState]) -> str:
+    wanted = {(run, one.attempt, one.rank) for one in ranks}
+    said = placed(row for row in where if (row["run"], row["attempt"], row["rank"]) in wanted)
+    return f", {said}" if said else ""
 
 
 def _by_state(one: RankState) -> tuple[str, str, int]:
@@ -170,15 +184,22 @@ def _of_links(rows: Iterable[Row]) -> Iterator[Need]:
         yield Need(state, f"links of {row['device_uuid']}", f"{', '.join(told)}{held}", step, row["holder"] or "")
 
 
-def _of_stragglers(rows: Iterable[Row]) -> Iterator[Need]:
+def of_stragglers(rows: Iterable[Row], where: Sequence[Row] = ()) -> Iterator[Need]:
+    """Yield runs with slow ranks: how slow, through what, where those are, and whether it was done on purpose."""
     for run, group in groupby(
         sorted(rows, key=lambda row: (str(row["run"]), -row["excess_ratio"])), lambda r: r["run"]
     ):
         every = list(group)
         worst = every[0]
         ranks = sorted({row["rank"] for row in every})
-        detail = f"{_some(ranks)}; worst {100 * worst['excess_ratio']:.1f} % longer than its peers"
+        whose = "its own work takes" if len(ranks) == 1 else f"of rank {worst['rank']}, the worst, the own work takes"
+        detail = f"{_some(ranks)}: {whose} {100 * worst['excess_ratio']:.1f} % longer than that of its peers"
+        detail += "" if worst["excess_s"] is None else f", {worst['excess_s']:.3g} s more a step"
         detail += f", through {worst['cause']}" if worst["cause"] else ""
+        attempt = {(row["attempt"], row["rank"]) for row in every}
+        said = placed(row for row in where if row["run"] == run and (row["attempt"], row["rank"]) in attempt)
+        detail += f"; {said}" if said else ""
+        detail += f"; on purpose: {worst['injected']}" if worst["injected"] else ""
         yield Need("warning", f"{_count(len(ranks), 'slow rank')} of run {run}", detail, f"ranklake show {run}", run)
 
 

@@ -5,6 +5,7 @@ from typing import Final
 
 from ranklake.lake.runs import statements
 from ranklake.lake.runs.asking import Answered, Ask
+from ranklake.lake.runs.nodes import nodes
 
 PHASES: Final = ("data", "forward", "backward", "collective", "optimizer", "checkpoint", "evaluation")
 """Phases of a step, as columns of ``ranks.sql`` and ``phases.sql``."""
@@ -17,6 +18,8 @@ _MOST: Final = 50
 _MOST_LINES: Final = 500
 _WITHIN_S: Final = 60
 """A launcher ends the other ranks within so long after one of them, those of other nodes by their next beat."""
+_NO_STEPS: Final = "(SELECT run, attempt, rank, step FROM events WHERE FALSE) AS unread"
+"""In the place of steps, where those are too many, or a role does not see them."""
 _NO_SUMMARY: Final = "no summary of the run; run 'ranklake rollup'"
 
 
@@ -49,6 +52,9 @@ class RunFacts:
         Images, tables, confusion matrices and texts that it showed, by name, without their bytes; at most 50.
     ends
         What ended its attempts badly: a row a rank and kind, in the order in which it happened, at most 50.
+    nodes
+        Where those ranks, and ranks that hold the others up, are: a row an attempt and rank. Its column ``host`` is
+        pseudonymous, and for no page of a whole lake.
     events, logs, gaps
         Counts: events by kind, log lines by level, rows by table that were not recorded or not stored.
     host, gpu, no_gpu
@@ -71,6 +77,7 @@ class RunFacts:
     artifacts: Answered
     media: Answered
     ends: Answered
+    nodes: Answered
     events: Answered
     logs: Answered
     gaps: Answered
@@ -90,6 +97,9 @@ def gather(ask: Ask, run: str) -> RunFacts:
         summary = Answered(summary.sql, (), _NO_SUMMARY)
     rows = summary.one.get("rank_steps") or 0
     why = f"{rows:,} rows are too many to read one by one" if rows > MOST_RANK_STEPS else ""
+    ends = _ends(ask, run, has_steps=not why)
+    health = of("health", most=_MOST)
+    looked_at = {row["rank"] for row in (*ends.rows, *(row for row in health.rows if row["is_straggler"]))}
     return RunFacts(
         run=run,
         summary=summary,
@@ -101,12 +111,13 @@ def gather(ask: Ask, run: str) -> RunFacts:
         shares=Answered(statements.of_run("shares", run), (), why) if why else of("shares"),
         phases=of("phases"),
         loss=of("loss", parts=_PARTS),
-        health=of("health", most=_MOST),
+        health=health,
         code=of("code", most=_MOST),
         datasets=of("datasets", most=_MOST),
         artifacts=of("artifacts", most=_MOST),
         media=of("media_names", most=_MOST),
-        ends=of("ends", most=_MOST, within_s=_WITHIN_S),
+        ends=ends,
+        nodes=nodes(ask, [run], looked_at),
         events=of("events", most=_MOST_LINES),
         logs=of("logs"),
         gaps=of("gaps"),
@@ -114,3 +125,13 @@ def gather(ask: Ask, run: str) -> RunFacts:
         gpu=of("gpu"),
         no_gpu=of("no_gpu"),
     )
+
+
+def _ends(ask: Ask, run: str, *, has_steps: bool) -> Answered:
+    """Return what ended a run's attempts, with each rank's last step where steps may be read."""
+    found = Answered("", (), "steps are not read")
+    for steps in (*(["steps"] if has_steps else []), _NO_STEPS):
+        found = ask(statements.of_run("ends", run, most=_MOST, within_s=_WITHIN_S, steps=steps))
+        if not found.reason:
+            break
+    return found

@@ -1,6 +1,7 @@
 """The SQL of what is told of runs: each text stands alone, so that a reader can run it."""
 
 import re
+from collections.abc import Collection
 from typing import Final
 
 from ranklake.lake.query.literal import literal
@@ -13,7 +14,7 @@ _PART: Final = (
     " / (CAST(last_step - first_step AS DOUBLE) + 1) AS BIGINT))"
 )
 """Which of so many parts of a run's steps a step is in; in floats, since a step may be near 2^62."""
-_BRACES: Final = re.compile(r"\{(where|having|runs)\}")
+_BRACES: Final = re.compile(r"\{(where|having|runs|ranks)\}")
 
 
 def of_run(name: str, run: str, metric: str = "", /, **parts: int | str) -> str:
@@ -37,6 +38,12 @@ def among(runs: tuple[str, ...]) -> str:
 def variance(runs: tuple[str, ...]) -> str:
     """Return the SQL of mean and deviation over some runs."""
     return _filled("variance", runs=summaries(among(runs)))
+
+
+def nodes(where: str, ranks: Collection[int] | None = None) -> str:
+    """Return the SQL of one row per attempt and rank that tells its node, of some runs; of some ranks, or of all."""
+    some = "TRUE" if ranks is None else f"rank IN ({', '.join(map(str, sorted(ranks)))})"
+    return _filled("nodes", runs=where, ranks=some)
 
 
 def annotations(where: str) -> str:

@@ -79,7 +79,7 @@ def test_the_rank_that_died_first_is_named(lake):
     """Before all else, with what to look at; of a run that finished nothing."""
     ask = asking(lake)
     found = ended(gather(ask, "alpha-1"))
-    assert found.what == "Rank 1 died without a word; 1 other rank ended 1 s after it"
+    assert found.what == "Rank 1 died without a word after step 29; 1 other rank ended 1 s after it"
     assert "killed, ran out of memory, or lost its node" in found.next_step
     assert ended(gather(ask, "alpha-2")).what == ""
 
@@ -89,14 +89,14 @@ def test_a_rank_that_the_launcher_ended_is_no_preemption(lake):
     facts = failed(lake, "alpha-2")
     assert [row["ending"] for row in facts.ends.rows] == ["abandoned", "stopped", "failure"]
     assert [row["follows"] for row in facts.ends.rows] == [None, 1, 1]
-    said = "Rank 1 died without a word; the launcher (torchrun) then ended 1 other rank, 200 ms after it"
+    said = "Rank 1 died without a word after step 29; the launcher (torchrun) then ended 1 other rank, 200 ms after it"
     assert ended(facts).what == said
     shown = ends_table(facts)
     assert [shown.columns[1].text(row["ending"]) for row in shown.rows] == [
         "died without a word", "ended by the launcher (torchrun)", "failed",
     ]  # fmt: skip
     nobody = replace(facts, code=replace(facts.code, rows=()))
-    assert ended(nobody).what == "Rank 1 died without a word; 1 other rank ended 200 ms after it"
+    assert ended(nobody).what == "Rank 1 died without a word after step 29; 1 other rank ended 200 ms after it"
     assert "torchrun" not in ends_table(nobody).columns[1].text("stopped")
 
 
@@ -104,10 +104,10 @@ def test_a_preemption_stays_one(lake):
     """Of all ranks, with a thread's failure before; and of one that was asked to end a minute after another failed."""
     facts = failed(lake, "alpha-3")
     assert [row["ending"] for row in facts.ends.rows] == ["preemption", "preemption"]
-    assert ended(facts).what == "2 ranks, first rank 0, were asked to end (SIGTERM)"
+    assert ended(facts).what == "2 ranks, first rank 0, were asked to end (SIGTERM) after step 29"
     late = failed(lake, "beta")
     assert [(row["ending"], row["follows"]) for row in late.ends.rows] == [("failure", None), ("preemption", None)]
-    assert ended(late).what == "Rank 0 failed; 1 other rank ended 1.0 min after it"
+    assert ended(late).what == "Rank 0 failed after step 0; 1 other rank ended 1.0 min after it"
 
 
 def test_a_fault_that_was_injected_is_no_riddle(lake):

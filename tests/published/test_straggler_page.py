@@ -21,7 +21,8 @@ def test_the_last_stage_is_named_as_the_cause(lake, spool, published):
     (page,) = (one for one in section(runs_state(lake)).pages if one.title == "production")
     text = render(page).decode()
     given = json.loads((folder / "result-ST.json").read_text())
-    said = f"Slowed {100 * (given['blocking_slowdown'] - 1):.1f} % by the last stage (stage 3 of 0 to 3)"
+    slower = f"{100 * (given['blocking_slowdown'] - 1):.1f} %"
+    said = f"Steps take {slower} longer than ideal, through the last stage (stage 3 of 0 to 3)"
     assert text.index(said) < text.index('class="tiles ')
     assert "Stage 3 holds " in text
     bars = next(spec for spec in Read(text).specs if spec.get("mark", {}).get("type") == "bar")["data"]["values"]

@@ -7,6 +7,7 @@ from typing import Final
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.runs.asking import Row
 from ranklake.lake.runs.facts import RunFacts
+from ranklake.lake.runs.nodes import placed
 from ranklake.views.words import counted
 from ranklake.views.words import time_text as length_text
 
@@ -20,6 +21,8 @@ _NEXT: Final[Mapping[str, str]] = {
     "failure": "Its traceback is in its log lines.",
     "preemption": "Somebody, or the scheduler, sent the signal: look at the scheduler's record of the job.",
 }
+NOTHING_SAVED: Final = "no checkpoint recorded, so none of its work is known to be kept"
+_BAD: Final = frozenset({"failed", "abandoned", "preempted"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +46,19 @@ def ended(facts: RunFacts) -> Ended:
         who = f"{counted(first['ranks'], 'rank')}, first rank {first['rank']},"
     did = DID[first["event"]]
     what = f"{who} {did.replace('was', 'were', 1) if first['ranks'] > 1 and is_of_one_kind else did}{_how(first)}"
+    where = placed(row for row in facts.nodes.rows if (row["attempt"], row["rank"]) == (last, first["rank"]))
+    if where and not (first["ranks"] > 1 and is_of_one_kind):
+        what += f", {where}"
     others = [row for row in rows if row["rank"] != first["rank"]]
     if others and not is_of_one_kind:
         what += f"; {_of_others(facts, others)}"
     injected = facts.summary.one.get("injected")
     return Ended(what, f"It was done on purpose: {injected}." if injected else _NEXT[first["event"]])
+
+
+def saved_nothing(summary: Row) -> bool:
+    """Return whether a run ended badly without one checkpoint: its goodput is of work that nobody has."""
+    return summary.get("status") in _BAD and summary.get("checkpoints") == 0
 
 
 def launcher_of(facts: RunFacts, attempt: int) -> str:
@@ -69,6 +80,8 @@ def _of_others(facts: RunFacts, rows: Sequence[Row]) -> str:
 def _how(row: Row) -> str:
     said = facts_in(row["attributes"])
     step = "" if row["step"] is None else f" in step {row['step']:,}"
+    if not step and row["last_step"] is not None:
+        step = f" after step {row['last_step']:,}"
     if said.get("exception"):
         return f" with {said['exception']}{step}"
     return f" ({said['signal']}){step}" if said.get("signal") else step

@@ -8,10 +8,11 @@ from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.runs.asking import Answered, Row
 from ranklake.lake.runs.facts import PHASES, RunFacts
 from ranklake.lake.runs.find import flat
+from ranklake.lake.runs.nodes import placed
 from ranklake.lake.runs.said import said_of
 from ranklake.lake.runs.steps_done import steps_done
 from ranklake.printable import printable
-from ranklake.views.endings import ended
+from ranklake.views.endings import NOTHING_SAVED, ended, saved_nothing
 from ranklake.views.runs import tag_text
 from ranklake.views.table import TextColumn, fitting, numbers
 from ranklake.views.text_plot import text_plot
@@ -54,6 +55,7 @@ def run_lines(
         _mfu(facts),
         *_goodput(facts),
         *_stragglers(facts),
+        *_where(facts),
         *([path] if path else []),
         *_attempts(facts, width),
     ]
@@ -186,7 +188,8 @@ def _goodput(facts: RunFacts) -> Iterator[str]:
         yield f"goodput     unknown: {facts.goodput.reason or 'no productive step'}"
         return
     wall = found["wall_ns"]
-    yield f"goodput     {percent_text(found['goodput_ratio'])} of {time_text(wall / 1e9)} wall time"
+    unsaved = f"; {NOTHING_SAVED}" if saved_nothing(facts.summary.one) else ""
+    yield f"goodput     {percent_text(found['goodput_ratio'])} of {time_text(wall / 1e9)} wall time{unsaved}"
     parts = {kind: found[f"{kind}_ns"] for kind in _KINDS[1:]}
     told = [f"{kind.replace('_', ' ')} {percent_text(part / wall)}" for kind, part in parts.items() if part and wall]
     if told:
@@ -201,6 +204,17 @@ def _stragglers(facts: RunFacts) -> list[str]:
     return [
         f"straggler   rank {row['rank']}: {row['reason'].removeprefix('straggler: ')}" for row in named[:_MOST_MADE]
     ]
+
+
+def _where(facts: RunFacts) -> Iterator[str]:
+    """Yield where the ranks are that ended badly or hold the others up, with the host to look at."""
+    for row in facts.nodes.rows[:_MOST_MADE]:
+        host = f", host {printable(row['host'])}" if row["host"] else ""
+        pid = "" if row["pid"] is None else f", process {row['pid']}"
+        attempt = f" of attempt {row['attempt']}" if row["attempt"] else ""
+        yield f"where       rank {row['rank']}{attempt}: {placed([row]) or 'host unknown'}{host}{pid}"
+    if len(facts.nodes.rows) > _MOST_MADE:
+        yield f"            and {counted(len(facts.nodes.rows) - _MOST_MADE, 'rank')} more: table ranks"
 
 
 def _attempts(facts: RunFacts, width: int | None) -> list[str]:

@@ -33,6 +33,7 @@ _FAILED: Final = (
     Column("ended", "The last thing seen of it.", "end_ts", text=time_text),
     Column("steps", "That it did.", "steps", "{step}", is_number=True),
     Column("last step", "Highest step number; they are numbered from 0.", "last_step", "{step}", is_number=True),
+    Column("on purpose", "The fault that whoever started the run says was injected.", "injected"),
     Column("job", "Job that it belongs to.", "job"),
 )
 _STRAGGLERS: Final = (
@@ -41,8 +42,9 @@ _STRAGGLERS: Final = (
     Column("date", "UTC date.", "date", text=time_text),
     Column("longer than its peers", "Self time over its peers', less 1.", "excess_ratio", "ratio", is_number=True,
            text=percent_text),
-    Column("more a step", "Self time less its peers', a step.", "excess_s", "s", is_number=True),
+    Column("more a step", "Self time less its peers', a step.", "excess_s", "s", is_number=True, text=length_text),
     Column("cause", "Waiting for input, or computing.", "cause"),
+    Column("on purpose", "The fault that whoever started the run says was injected.", "injected"),
     Column("attempt", "Restart number.", "attempt", is_number=True),
 )  # fmt: skip
 _DEVICES: Final = (

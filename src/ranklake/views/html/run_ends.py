@@ -29,6 +29,7 @@ def ends_table(facts: RunFacts) -> FactTable:
                text=length_text),
         Column("in step", "Step that it was in and did not end, where it said so; steps are numbered from 0.", "step",
                is_number=True),
+        Column("last step", "The last that the rank recorded, in whatever way it ended.", "last_step", is_number=True),
         Column("when", "By its host's clock; of one that died, the last thing seen of it.", "ts", text=moment_text),
         Column("ranks alike", "Ranks of the attempt with the same event.", "ranks", "{rank}", is_number=True),
         Column("attempt", "Restart number, from 0.", "attempt", is_number=True),

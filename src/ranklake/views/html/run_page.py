@@ -14,7 +14,7 @@ from ranklake.lake.runs.said import said_of
 from ranklake.lake.runs.slowed import Cause
 from ranklake.lake.runs.steps_done import steps_done
 from ranklake.views.critical_path import path_words
-from ranklake.views.endings import ended
+from ranklake.views.endings import NOTHING_SAVED, ended, saved_nothing
 from ranklake.views.html.figures import Figure, sourced, time_text
 from ranklake.views.html.run_curves import charts, metrics, rank_heat
 from ranklake.views.html.run_ends import ends_table
@@ -64,6 +64,7 @@ def page_facts(
         "said": said_of(run, facts.annotations.rows),
         "figures": list(_figures(facts)),
         "ended": over,
+        "hosts": f"ranklake show {run}" if facts.nodes.rows and not is_for_role else "",
         "ends": ends_table(facts) if facts.ends.rows else None,
         "slowed": verdict(cause),
         "is_slowed": bool(cause.what),
@@ -84,7 +85,7 @@ def page_facts(
         ],
         "media_withheld": found.media.withheld,
         "tables": [
-            *tables(facts),
+            *tables(facts, is_for_role=is_for_role),
             *media_table(found),
             *lines_tables(found),
         ],
@@ -140,9 +141,9 @@ def _headline(facts: RunFacts) -> str:
         told = [f"no steps recorded{lasted}"]
     else:
         told = [f"{steps_done(summary)} in {length_text(summary['wall_ns'] / 1e9)}"]
-    if summary["status"] in {"failed", "abandoned"} and summary["checkpoints"] == 0:
-        told.append("no checkpoint saved")
-    if summary["goodput_ratio"] is not None:
+    if saved_nothing(summary):
+        told.append(NOTHING_SAVED)
+    elif summary["goodput_ratio"] is not None:
         told.append(f"goodput {percent_text(summary['goodput_ratio'])}")
     if summary["stragglers"]:
         told.append(f"rank {summary['straggler_rank']} holds the others up")
@@ -169,11 +170,18 @@ def _figures(facts: RunFacts) -> Iterator[Figure]:
     missing = facts.summary.reason or "no summary"
 
     def figure(
-        column: str, label: str, unit: str, definition: str, text: str = "", state: str = "", why: str = ""
+        column: str,
+        label: str,
+        unit: str,
+        definition: str,
+        text: str = "",
+        state: str = "",
+        why: str = "",
+        beside: str = "",
     ) -> Figure:
         value = row.get(column)
-        unknown = "" if value is not None else missing if not row else why
-        return Figure(label, value, unit, definition, source, column, state, unknown, text if value is not None else "")
+        said = beside if value is not None else missing if not row else why
+        return Figure(label, value, unit, definition, source, column, state, said, text if value is not None else "")
 
     def value(column: str) -> Any:  # noqa: ANN401 - of any column
         return row.get(column)
@@ -225,9 +233,10 @@ def _figures(facts: RunFacts) -> Iterator[Figure]:
         "goodput_ratio",
         "goodput",
         "ratio",
-        "Time in steps that count over wall time, restarts included.",
+        "Time in steps that no later attempt did again, over wall time, restarts included.",
         percent_text(value("goodput_ratio")),
         why="no productive step",
+        beside=NOTHING_SAVED if saved_nothing(row) else "",
     )
     yield figure(
         "wall_ns",

@@ -19,10 +19,14 @@ STATES: Final[Mapping[str, str]] = {
 HEALTH_TITLE: Final = "Ranks, slowest first"
 
 
-def tables(facts: RunFacts) -> Iterator[FactTable]:
-    """Yield the tables of a run."""
+def tables(facts: RunFacts, *, is_for_role: bool = False) -> Iterator[FactTable]:
+    """Yield the tables of a run; to a role with names of hosts, as it sees them."""
     yield _table("attempts", "Attempts", facts.attempts, ["attempt"], _ATTEMPTS, "no attempts", STATES)
     yield _table("health", HEALTH_TITLE, facts.health, ["attempt", "rank"], _HEALTH, "ranks were not compared")
+    if facts.nodes.rows or facts.nodes.reason:
+        caption = "Where ranks are that ended badly or hold the others up"
+        columns = (*_NODES, *([_HOST] if is_for_role else []))
+        yield _table("nodes", caption, facts.nodes, ["attempt", "rank"], columns, "not recorded")
     yield _table("events", "Events", facts.events, ["event", "severity", "attempt"], _EVENTS, "no events", _SEVERITIES)
     yield _table(
         "artifacts",
@@ -97,11 +101,24 @@ _HEALTH: Final = (
     Column("verdict", "In words, with its figures, of the worst day.", "reason"),
     Column("longer than its peers", "Self time over its peers', less 1.", "excess_ratio",
            "ratio", is_number=True, text=percent_text),
-    Column("more a step", "Self time less its peers', a step.", "excess_s", "s", is_number=True),
+    Column("more a step", "Self time less its peers', a step.", "excess_s", "s", is_number=True, text=length_text),
     Column("steps compared", "Held against its peers.", "steps_compared", "{step}", is_number=True),
     Column("cause", "Of a straggler: waiting for input, or computing.", "cause"),
     Column("attempt", "Restart number.", "attempt", is_number=True),
 )  # fmt: skip
+_NODES: Final = (
+    Column("rank", "Global rank.", "rank"),
+    Column("node", "Of the attempt, from 0, by the lowest rank on each. 'ranklake show' names its host, which pages do "
+           "not.", "node", is_number=True),
+    Column("nodes", "Of the attempt.", "node_count", "{node}", is_number=True),
+    Column("local rank", "Its number on that node, from 0.", "local_rank", is_number=True),
+    Column("ranks there", "Of the attempt, on that node.", "rank_count", "{rank}", is_number=True),
+    Column("from", "Lowest rank on that node.", "first_rank", is_number=True),
+    Column("to", "Highest rank on that node.", "last_rank", is_number=True),
+    Column("device", "As its driver names it.", "device_name"),
+    Column("attempt", "Restart number.", "attempt", is_number=True),
+)  # fmt: skip
+_HOST: Final = Column("host", "As the role sees it.", "host")
 _EVENTS: Final = (
     Column("event", "What happened; messages are not shown, since they are free text.", "event"),
     Column("severity", "How bad it is.", "severity"),

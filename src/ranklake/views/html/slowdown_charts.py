@@ -32,8 +32,8 @@ def verdict(cause: Cause) -> str:
         return f"Stragglers cost {slower}: nothing to mend"
     many = len(cause.found.worst_ranks) if cause.what.startswith("rank") else 1
     whose = "it alone is" if many == 1 else f"the slowest {many:,} ranks alone are"
-    share = "" if cause.share is None else f"; {_share(cause.share)} of the slowdown goes if {whose} ideal"
-    return f"Slowed {slower} by {cause.what}{share}"
+    share = "" if cause.share is None else f"; {_share(cause.share)} of that goes if {whose} ideal"
+    return f"Steps take {slower} longer than ideal, through {cause.what}{share}"
 
 
 def _share(share: float) -> str:
