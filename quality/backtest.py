@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract as packaged
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.query.as_of import AsOf
 from ranklake.lake.query.errors import QueryError

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ranklake.lake.delta.commit import files, files_digest
+from ranklake.lake.delta.live_files import files, files_digest
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.plans.driver import drive, finish
 from ranklake.lake.plans.kinds import QUARANTINE

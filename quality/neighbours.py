@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from ranklake.lake.contracts.checks.kind import Surroundings
 from ranklake.lake.contracts.checks.registry import kind_of
 from ranklake.lake.contracts.load import contract as packaged
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read, read_batches
 from ranklake.lake.delta.tables import latest
 from ranklake.quality.results import RESULTS

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.commit import FILE_SCHEMA
+from ranklake.lake.delta.live_files import FILE_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +55,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition as it was found: its files (rows of `ranklake.lake.delta.commit.files`) at a version of the table."""
+    """A partition as it was found: its files (rows of `lake.delta.live_files.files`) at a version of its table."""
 
     day: date
     version: int

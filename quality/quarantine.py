@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts import edge
 from ranklake.lake.contracts.load import contract as contract_of
-from ranklake.lake.delta.commit import append_files, files_digest
+from ranklake.lake.delta.live_files import files_digest
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.ingest.rejects import reject_rows
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.kinds import QUARANTINE

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import append_files
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.governance import lifecycle
 from ranklake.lake.governance.holds import holds
 from ranklake.lake.governance.identities import NOT_SIGNING, Signing

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.archives.register import TABLE as ARCHIVES_TABLE
 from ranklake.lake.audit import clock
-from ranklake.lake.delta.commit import append_files
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.table_schema import as_read
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.governance import lifecycle

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import append_files, files
+from ranklake.lake.delta.live_files import files
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table, refuse_unfit
 from ranklake.lake.ingest.disowned import DISOWN, TABLE, Claim, claim_of, set_aside

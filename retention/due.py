@@ -24,7 +24,7 @@ class Due:
     item
         As it is planned.
     files
-        Those that hold the rows: rows of `ranklake.lake.delta.commit.files`; of raw bytes digests.
+        Those that hold the rows: rows of `ranklake.lake.delta.live_files.files`; of raw bytes digests.
     live
         All files of the partition.
     goes

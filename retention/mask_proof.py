@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.capture_masks import NO_MASKS, CaptureMasks
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read_some
 from ranklake.lake.delta.tables import delta_table, latest
 from ranklake.lake.shares.definition import copied

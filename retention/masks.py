@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.commit import files, files_digest
 from ranklake.lake.delta.data_file import plan_of
+from ranklake.lake.delta.live_files import files, files_digest
 from ranklake.lake.delta.read import read_some
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.governance.retention_plans import Item, RetentionPlan

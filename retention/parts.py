@@ -117,7 +117,7 @@ class Parts:
         return (min(numbers) if numbers else 0), (None if endless else max(numbers, default=None))
 
     def groups(self, files: pa.Table) -> Iterator[tuple[str, list[Group]]]:
-        """Yield (path, groups of its rows) for some files: rows of `ranklake.lake.delta.commit.files`."""
+        """Yield (path, groups of its rows) for some files: rows of `ranklake.lake.delta.live_files.files`."""
         assert self.lake is not None
         for row in files.to_pylist():
             alone = self._of_log(row)

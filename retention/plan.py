@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.commit import files, files_digest
+from ranklake.lake.delta.live_files import files, files_digest
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.governance.kept import kept_raw
 from ranklake.lake.governance.retention_plans import (

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import append_files
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.read import read
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import drive

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract as packaged
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.governance.retention_plans import DOWNSAMPLED

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from ranklake.lake.audit.trail import record
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import delta_table, last_table
 from ranklake.lake.governance.erasures import erased_raw
 from ranklake.lake.governance.retired import is_all_retired, retired_dates

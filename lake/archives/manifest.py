@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ranklake.lake.archives.place import ArchiveError
-from ranklake.lake.delta.commit import FILE_SCHEMA
+from ranklake.lake.delta.live_files import FILE_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +76,7 @@ class Manifest:
 
     @property
     def table_files(self) -> pa.Table:
-        """The files as rows of `ranklake.lake.delta.commit.files`."""
+        """The files as rows of `ranklake.lake.delta.live_files.files`."""
         rows = [
             {"path": one.path, "size_bytes": one.size_bytes, "num_records": one.rows, "date": self.partition_date}
             for one in self.files

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ranklake.lake.delta.commit import FILE_SCHEMA
+from ranklake.lake.delta.live_files import FILE_SCHEMA
 from ranklake.lake.storage.listing import listed
 from ranklake.lake.storage.reachability import LakeError
 from ranklake.lake.storage.removal import delete
@@ -60,7 +60,7 @@ class Rehydrated:
         return sum(one["num_records"] for some in self.files.values() for one in some)
 
     def of(self, table: str) -> pa.Table:
-        """Return a table's files as rows of `ranklake.lake.delta.commit.files`, paths relative to the lake."""
+        """Return a table's files as rows of `ranklake.lake.delta.live_files.files`, paths relative to the lake."""
         rows = [
             {
                 **{name: one[name] for name in ("size_bytes", "num_records")},

@@ -14,7 +14,7 @@ from ranklake.lake.archives.manifest import Manifest, read_manifest
 from ranklake.lake.archives.place import ArchiveError, open_place, refuse_other
 from ranklake.lake.archives.register import ARCHIVED, REMOVED, TABLE
 from ranklake.lake.archives.soundness import refuse_unsound
-from ranklake.lake.delta.commit import FILE_SCHEMA
+from ranklake.lake.delta.live_files import FILE_SCHEMA
 from ranklake.lake.delta.row_keys import digest_of_files, key_columns
 from ranklake.lake.governance.retention_plans import RETENTION_PLANS, Item
 from ranklake.lake.governance.statements import owner

@@ -11,7 +11,8 @@ from ranklake.lake.audit.chain import Chain, Head, follow_table
 from ranklake.lake.audit.heads import head_records
 from ranklake.lake.audit.trail import ROWS, TABLE, trail_table
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import PLAN_ID, files, number_of, said
+from ranklake.lake.delta.commit import PLAN_ID, number_of, said
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read_some
 from ranklake.lake.delta.tables import delta_table
 

@@ -23,7 +23,7 @@ from ranklake.lake.audit.chain import RESUME, Head, digest
 from ranklake.lake.audit.heads import HeadRecords, head_records
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.log_end import LogEnd
 from ranklake.lake.delta.read import read, read_some
 from ranklake.lake.delta.table_schema import refuse_misread

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.integrity import reading
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import delta_table
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Sizes:
 
 
 def live_files(lake: "Lake", table: str) -> tuple[int | None, pa.Table | None]:
-    """Return a table's Delta version and its live files, as `ranklake.lake.delta.commit.files` has them."""
+    """Return a table's Delta version and its live files, as `ranklake.lake.delta.live_files.files` has them."""
     handle = delta_table(lake, table)
     return (None, None) if handle is None else (handle.version(), files(handle))
 
@@ -195,7 +195,7 @@ def column_sizes(lake: "Lake", contract: "Contract", some: pa.Table) -> Sizes:
     Parameters
     ----------
     some
-        Rows of `ranklake.lake.delta.commit.files`.
+        Rows of `ranklake.lake.delta.live_files.files`.
     """
     stored: Counter[str] = Counter()
     plain: Counter[str] = Counter()

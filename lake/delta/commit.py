@@ -7,25 +7,22 @@ tables, and system tables that are also written outside of plans (results of che
 count their own; a plan that changes such a table says so under a second application, see `swap_plan`.
 """
 
-import hashlib
-import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.delta.data_file import DataFile
-from ranklake.lake.delta.parquet import write_partition
-from ranklake.lake.delta.paths import DATA_PATH
+from ranklake.lake.delta.live_files import damaged_log, files
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.tables import asked_again, asking, ensure_table, keep, move_on
-from ranklake.lake.storage.reachability import LakeError, unreachable
+from ranklake.lake.storage.reachability import unreachable
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -34,30 +31,14 @@ if TYPE_CHECKING:
 APP_ID: Final = "lake"
 PLAN_ID: Final = "plan"
 FENCE_ID: Final = "fence"
-MOST: Final = 2**40
-"""Rows, and bytes, of one data file: what a log may say at most, so that sums over all files hold."""
-
-_SUM_DIGITS: Final = 64
-_SUMS: Final = 16**_SUM_DIGITS
-_MERGED: Final = re.compile(rf"~(?P<sum>[0-9a-f]{{{_SUM_DIGITS}}})\.parquet$")
-
+AGAIN: Final = "run it again"
 
 _MOST_COMMITS: Final = 2**62
 """More than any lake will count, and room for the next number in 64 bits."""
-AGAIN: Final = "run it again"
 
 
 class LostRaceError(RanklakeError):
     """Another process committed to the table first; nothing was changed by this one."""
-
-
-class DamagedLogError(LakeError):
-    """A Delta log that says of a file what cannot be."""
-
-
-def _damaged_log(table: DeltaTable, what: str) -> DamagedLogError:
-    mend = "restore its _delta_log from a backup"
-    return DamagedLogError(f"the log is damaged: {what}", where=table.table_uri, mend=mend)
 
 
 def number_of(table: DeltaTable) -> int:
@@ -74,7 +55,7 @@ def said(table: DeltaTable, application: str) -> int | None:
     with asking(table):
         found = table.transaction_version(application)
     if found is not None and not is_possible(found):
-        raise _damaged_log(table, "the number of its last transaction cannot be")
+        raise damaged_log(table, "the number of its last transaction cannot be")
     return None if found is None else int(found)
 
 
@@ -219,67 +200,6 @@ def fence(table: DeltaTable, plan: int) -> None:
         move_on(table)
 
 
-FILE_SCHEMA: Final = pa.schema(
-    {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
-)
-"""What is asked of a file; `files` returns statistics beside it."""
-
-
-def files(table: DeltaTable, partitions: Sequence[date] | None = None) -> pa.Table:
-    """Return the table's live files: path, size_bytes, num_records, date (``date32``), and flat statistics.
-
-    Raises `DamagedLogError` where the log says of a file what cannot be: nobody has to look again; and
-    `LakeUnreachableError` where it cannot be read.
-    """
-    try:
-        with asking(table):
-            actions = pa.table(table.get_add_actions(flatten=True))
-    except ValueError as error:  # NULL in a partition column that has none, by the table's own schema
-        raise _damaged_log(table, "a file has no date") from error
-    for name in ("size_bytes", "num_records"):
-        if actions.num_rows:
-            if name not in actions.column_names or actions[name].null_count:
-                raise _damaged_log(table, f"the {name} of a file is not told")
-            told = pc.min_max(actions[name]).as_py()
-            if not 0 <= told["min"] <= told["max"] <= MOST:
-                raise _damaged_log(table, f"the {name} of a file cannot be")
-    name = "partition.date"
-    if name not in actions.column_names:
-        dates = pa.chunked_array([pa.nulls(actions.num_rows, pa.date32())])
-    else:
-        dates = actions[name].cast(pa.date32())
-        actions = actions.drop_columns([name])
-    if dates.null_count:
-        raise _damaged_log(table, "a file has no date")
-    if not _lie_in(actions["path"], dates):
-        raise _damaged_log(table, "the path of a file leads out of its partition")
-    actions = actions.append_column("date", dates)
-    if partitions is not None:
-        actions = actions.filter(pc.is_in(actions["date"], value_set=pa.array(partitions, pa.date32())))
-    return actions
-
-
-def _lie_in(paths: pa.ChunkedArray, dates: pa.ChunkedArray) -> bool:
-    """Say whether data files lie in their dates' folders, as ranklake names them: a log may name any place at all."""
-    named = pc.match_substring_regex(paths, f"^(?:{DATA_PATH})$")
-    days = pc.replace_substring_regex(paths, "^date=([^/]*)/.*$", r"\1")
-    return bool(pc.all(pc.and_(named, pc.equal(days, dates.cast(pa.string()))), min_count=0).as_py())
-
-
-def files_digest(paths: Iterable[str]) -> str:
-    """Return a digest of files. Data files never change once written, so their names say it all; order says nothing.
-
-    It is the sum of the files' own digests, and a file that was merged from others carries their sum in its name: so
-    merging files changes no digest, and nobody computes or checks again what did not change.
-    """
-    return f"{sum(map(_share, paths)) % _SUMS:0{_SUM_DIGITS}x}"
-
-
-def _share(path: str) -> int:
-    merged = _MERGED.search(path)
-    return int(merged["sum"] if merged else hashlib.sha256(path.encode()).hexdigest(), 16)
-
-
 def replace_partitions(
     lake: "Lake",
     contract: "Contract",
@@ -328,15 +248,6 @@ def replace_files(
 def _refuse_other(lake: "Lake", table: DeltaTable, contract: "Contract", expected_version: int | None) -> None:
     if expected_version is not None and table.version() != expected_version:
         raise LostRaceError(f"{contract.table} moved on", where=lake.uri, mend=AGAIN)
-
-
-def append_files(lake: "Lake", contract: "Contract", rows: pa.Table, number: int) -> list[DataFile]:
-    """Write rows as one new file per date; commit nothing. Rows must have `date`."""
-    days = rows["date"].combine_chunks().dictionary_encode()
-    return [
-        write_partition(lake, contract, rows.filter(pc.equal(days.indices, code)), day.as_py(), number)
-        for code, day in enumerate(days.dictionary)
-    ]
 
 
 def _remove_actions(remove: pa.Table, *, data_change: bool) -> list[AddAction | RemoveAction]:

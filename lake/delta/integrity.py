@@ -94,7 +94,7 @@ def damaged(lake: "Lake", table: str, some: pa.Table | Iterable[Mapping[str, Any
     Parameters
     ----------
     some
-        Rows of `ranklake.lake.delta.commit.files`: path, size_bytes, num_records, date.
+        Rows of `ranklake.lake.delta.live_files.files`: path, size_bytes, num_records, date.
 
     Raises `LakeUnreachableError`, and `OSError` where a file may not be read.
     """

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ranklake.errors import RanklakeError
@@ -59,6 +60,15 @@ class Content:
     rows: int
     nulls: Mapping[str, int]
     put: Callable[[pa.NativeFile], None]
+
+
+def append_files(lake: "Lake", contract: "Contract", rows: pa.Table, number: int) -> list[DataFile]:
+    """Write rows as one new file per date; commit nothing. Rows must have `date`."""
+    days = rows["date"].combine_chunks().dictionary_encode()
+    return [
+        write_partition(lake, contract, rows.filter(pc.equal(days.indices, code)), day.as_py(), number)
+        for code, day in enumerate(days.dictionary)
+    ]
 
 
 def write_days(lake: "Lake", contract: "Contract", rows: pa.Table, plan: int) -> list[DataFile]:

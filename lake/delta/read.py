@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ranklake.lake.contracts.arrow import arrow_schema, with_default
-from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.integrity import ForeignRowsError, reading, refuse_damaged
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.table_schema import refuse_misread
 from ranklake.lake.delta.tables import asking, at_version, latest
 
@@ -81,7 +81,7 @@ def read_some(
     *,
     verify: bool = False,
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Yield (path relative to the table, its rows) for some files: rows of `ranklake.lake.delta.commit.files`.
+    """Yield (path relative to the table, its rows) for some files: rows of `ranklake.lake.delta.live_files.files`.
 
     With `verify`, each is checked against its digest first. Raises `ranklake.lake.delta.integrity.DamagedFileError`.
     """
@@ -105,7 +105,7 @@ def read_batches(
     batch_rows: int,
     dictionaries: bool = False,
 ) -> Iterator[pa.Table]:
-    """Yield the rows of some files (rows of `delta.commit.files`) in tables of `batch_rows`, the last shorter.
+    """Yield the rows of some files (rows of `delta.live_files.files`) in tables of `batch_rows`, the last shorter.
 
     Small files come together in one table; of a large one no more than about a batch is held at a time. With
     `dictionaries` text stays dictionary-typed, as it is stored: a fifth of the cost for those who look at words.
@@ -137,7 +137,7 @@ def read_where(
     look: Sequence[str],
     choose: Callable[[pa.Table], pa.ChunkedArray],
 ) -> Iterator[pa.Table]:
-    """Yield the rows of some files (rows of `ranklake.lake.delta.commit.files`) that a look at a few columns chooses.
+    """Yield the rows of some files (rows of `live_files.files`) that a look at a few columns chooses.
 
     Where nothing is chosen in a row group, its other columns are not read.
 
@@ -171,7 +171,7 @@ def read_within(lake: "Lake", contract: "Contract", some: pa.Table, most_bytes: 
     Parameters
     ----------
     some
-        Rows of `ranklake.lake.delta.commit.files`; a file is opened once.
+        Rows of `ranklake.lake.delta.live_files.files`; a file is opened once.
     most_bytes
         By what the footers say. Text with a dictionary in any of the files keeps it: a word may be long and stand in
         every row.

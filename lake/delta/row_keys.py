@@ -44,7 +44,7 @@ def digest_text(total: int) -> str:
 
 
 def digest_of_files(lake: "Lake", contract: "Contract", some: pa.Table, columns: Collection[str]) -> int:
-    """Return the digest of all rows of files: rows of `ranklake.lake.delta.commit.files`."""
+    """Return the digest of all rows of files: rows of `ranklake.lake.delta.live_files.files`."""
     return sum(keys_digest(rows, columns) for _, rows in read_some(lake, contract, some, list(columns))) % _MOST
 
 

@@ -20,7 +20,7 @@ from ranklake.lake.audit.heads import HeadError
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import TABLE
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read_some
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance.identities import Signing, name_of

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.row_keys import digest_of_files, digest_text, key_columns
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance.erasures import ERASURES, NAMES, RAW, ROWS, TABLE, Erasure, Item

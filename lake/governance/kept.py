@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.audit import clock
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import FILE_SCHEMA
+from ranklake.lake.delta.live_files import FILE_SCHEMA
 from ranklake.lake.delta.read import read
 from ranklake.lake.governance.retention_plans import RetentionPlan, register
 from ranklake.lake.plans.action_plan import QUARANTINED
@@ -49,7 +49,7 @@ class KeptFile:
 
     @property
     def row(self) -> dict[str, Any]:
-        """The file as a row of `ranklake.lake.delta.commit.files`."""
+        """The file as a row of `ranklake.lake.delta.live_files.files`."""
         facts = {"path": self.path, "size_bytes": self.size_bytes, "num_records": self.rows}
         return {**facts, "date": self.day}
 
@@ -127,7 +127,7 @@ def kept_raw(lake: "Lake") -> set[str]:
 
 
 def as_files(some: Iterable[KeptFile]) -> pa.Table:
-    """Return kept files as rows of `ranklake.lake.delta.commit.files`."""
+    """Return kept files as rows of `ranklake.lake.delta.live_files.files`."""
     return pa.Table.from_pylist([one.row for one in some], schema=FILE_SCHEMA)
 
 

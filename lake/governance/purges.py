@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read_where
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.governance.kept import Kept, KeptFile, kept

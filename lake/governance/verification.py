@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.delta.commit import files_digest
+from ranklake.lake.delta.live_files import files_digest
 from ranklake.lake.governance.evidence import require
 from ranklake.lake.governance.retention_plans import (
     DOWNSAMPLE,

@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import FILE_SCHEMA, files, number_of
+from ranklake.lake.delta.commit import number_of
+from ranklake.lake.delta.live_files import FILE_SCHEMA, files
 from ranklake.lake.delta.read import read_batches, read_where
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest.ingestion_index import unknown

@@ -11,8 +11,7 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.edge import judge
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.delta.commit import append_files
-from ranklake.lake.delta.parquet import write_days
+from ranklake.lake.delta.parquet import append_files, write_days
 from ranklake.lake.ingest.batches import Rows
 from ranklake.lake.ingest.deduplication import KEY, Mask, SlotFile, Slots, first_of_key, seen_before, slot_texts
 from ranklake.lake.ingest.group import Group

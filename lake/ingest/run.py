@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.integrity import Damage
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.ingest import ingest_plan
 from ranklake.lake.ingest.index_summary import IngestionIndex

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.data_file import DataFile
 from ranklake.lake.delta.integrity import Damage
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.maintenance import merges
 from ranklake.lake.maintenance.merges import Merge, MergeResult, merge, mergeable_tables, merges_due

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import row_bytes
 from ranklake.lake.contracts.delta import TARGET_FILE_BYTES, TARGET_FILE_PROPERTY
-from ranklake.lake.delta.commit import files, files_digest
 from ranklake.lake.delta.data_file import DataFile
 from ranklake.lake.delta.integrity import Damage, damaged
+from ranklake.lake.delta.live_files import files, files_digest
 from ranklake.lake.delta.parquet import write_partition
 from ranklake.lake.delta.read import read_within
 from ranklake.lake.delta.tables import latest, refuse_unfit
@@ -45,7 +45,7 @@ class Merge:
     table, day
         Whose files.
     files
-        Rows of `ranklake.lake.delta.commit.files` as dicts: path, size_bytes, num_records, date.
+        Rows of `ranklake.lake.delta.live_files.files` as dicts: path, size_bytes, num_records, date.
     plan
         Number of the plan that is being composed; part of the new file's name.
     most_bytes

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.data_file import digest_of
 from ranklake.lake.delta.integrity import Damage, damaged
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.plans.units import Unit, carry_out, counted
 from ranklake.lake.storage.store import Lake
@@ -46,7 +46,7 @@ class Scrubbed:
 
 @dataclass(frozen=True, slots=True)
 class ScrubTask:
-    """Files of a table to read: a task for a worker; `files` are rows of `delta.commit.files` as dicts."""
+    """Files of a table to read: a task for a worker; `files` are rows of `delta.live_files.files` as dicts."""
 
     lake_uri: str
     storage: dict[str, str]

@@ -29,8 +29,9 @@ from deltalake.exceptions import DeltaError
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit.heads import FOLDER as HEADS
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import files, number_of
+from ranklake.lake.delta.commit import number_of
 from ranklake.lake.delta.data_file import plan_of
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read, read_some
 from ranklake.lake.delta.tables import asked_again, last_table
 from ranklake.lake.governance.kept import kept_paths

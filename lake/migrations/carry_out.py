@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.delta import STATISTICS_PROPERTY, statistics_columns
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.delta.commit import APP_ID, PLAN_ID, LostRaceError, files, number_of, said
+from ranklake.lake.delta.commit import APP_ID, PLAN_ID, LostRaceError, number_of, said
 from ranklake.lake.delta.data_file import addition
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.table_schema import (
     ADDED_VERSION,
     CONTRACT_VERSION,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.migrations.carry_out import target_of
 from ranklake.lake.migrations.due import ROW_CPU_S
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
 File = Mapping[str, Any]
-"""Row of `ranklake.lake.delta.commit.files`: path, size_bytes, num_records, date."""
+"""Row of `ranklake.lake.delta.live_files.files`: path, size_bytes, num_records, date."""
 
 
 @dataclass(slots=True)

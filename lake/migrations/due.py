@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.table_schema import added_version_of, version_of
 from ranklake.lake.delta.tables import latest, refuse_unfit
 from ranklake.lake.migrations.register import history, register

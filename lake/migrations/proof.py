@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.order import sort_names, sort_order
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.migrations.register import last_applied

@@ -45,7 +45,7 @@ class Rewrite:
     number
         Plan that this is for; a later one may carry it out, if an ingest is faster.
     file
-        Row of `ranklake.lake.delta.commit.files`: path, size_bytes, num_records, date.
+        Row of `ranklake.lake.delta.live_files.files`: path, size_bytes, num_records, date.
     sources
         To undo: the files of before that `file` and its like were made of, as a plan names them; empty if there are
         none.

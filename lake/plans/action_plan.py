@@ -18,8 +18,10 @@ import pyarrow.compute as pc
 
 import ranklake
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import FILE_SCHEMA, append_files, fence, files, number_of, swap, swap_plan
+from ranklake.lake.delta.commit import fence, number_of, swap, swap_plan
 from ranklake.lake.delta.data_file import DataFile, plan_of
+from ranklake.lake.delta.live_files import FILE_SCHEMA, files
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.read import read_some
 from ranklake.lake.delta.tables import delta_table, ensure_table, last_table, refuse_unfit
 from ranklake.lake.plans.kinds import KINDS
@@ -76,7 +78,7 @@ def compose(
     add
         New files of any tables; they exist already.
     remove
-        Per table, the files to drop: rows of `ranklake.lake.delta.commit.files`.
+        Per table, the files to drop: rows of `ranklake.lake.delta.live_files.files`.
     live
         Per table, all files of the dates of which files are dropped, as they are before the plan, and those that other
         plans keep, which can be cancelled; needed to purge.

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import LostRaceError, append_files, number_of, swap
+from ranklake.lake.delta.commit import LostRaceError, number_of, swap
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.tables import ensure_table
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.delta.commit import FILE_SCHEMA, PLAN_ID, files, number_of, said
+from ranklake.lake.delta.commit import PLAN_ID, number_of, said
+from ranklake.lake.delta.live_files import FILE_SCHEMA, files
 from ranklake.lake.delta.table_schema import as_read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.plans.kinds import KINDS, MIGRATION, resolve
@@ -99,7 +100,7 @@ def verify_files(lake: "Lake", plan: Plan, *, passes_over: bool = False) -> None
 
 
 def named_files(some: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return files that a plan adds or removes as rows of `ranklake.lake.delta.commit.files`."""
+    """Return files that a plan adds or removes as rows of `ranklake.lake.delta.live_files.files`."""
     rows = [
         {
             "path": row["path"],

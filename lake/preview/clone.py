@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.storage.reachability import LakeError

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.migrations.registry import ends_of
 

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from ranklake.lake.archives.rehydrated import FOLDER
 from ranklake.lake.contracts.arrow import arrow_schema, default_of
-from ranklake.lake.delta.commit import FILE_SCHEMA, files
+from ranklake.lake.delta.live_files import FILE_SCHEMA, files
 from ranklake.lake.query.engine import Expr, SessionContext, coalesce, col, lit
 from ranklake.lake.storage.scratch import scratch
 from ranklake.lake.storage.store import LakeError

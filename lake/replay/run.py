@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.kept_overlay import keep_overlay
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest.group import Group

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance.retired import is_all_retired, retired_dates, thinned_dates
@@ -43,7 +43,7 @@ class Selection:
     days, kept
         Dates to rebuild, and those to leave alone.
     live
-        The files that they have: rows of `ranklake.lake.delta.commit.files`.
+        The files that they have: rows of `ranklake.lake.delta.live_files.files`.
     segments
         Each segment as a row of a plan, with the dates that may be taken from it.
     """

@@ -14,8 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.delta.commit import append_files
 from ranklake.lake.delta.integrity import DamagedFileError
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.read import read_some
 from ranklake.lake.delta.table_schema import added_version_of, as_read, version_of
 from ranklake.lake.delta.tables import latest

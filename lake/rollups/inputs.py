@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import files, files_digest, number_of
+from ranklake.lake.delta.commit import number_of
+from ranklake.lake.delta.live_files import files, files_digest
 from ranklake.lake.delta.read import read, read_some
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.governance.holds import holds
@@ -55,7 +56,7 @@ class Snapshot:
     digests
         Of every date that has files.
     live
-        A row a file, with the log's statistics, as `ranklake.lake.delta.commit.files` gives them.
+        A row a file, with the log's statistics, as `ranklake.lake.delta.live_files.files` gives them.
     """
 
     table: str

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.cores import usable_cores
-from ranklake.lake.delta.commit import append_files
 from ranklake.lake.delta.data_file import DataFile
 from ranklake.lake.delta.integrity import Damage, DamagedFileError, damaged
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.query.sql import session
 from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import Due, due_runs

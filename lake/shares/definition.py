@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.delta.commit import files_digest
+from ranklake.lake.delta.live_files import files_digest
 from ranklake.lake.query.roles import Role
 from ranklake.lake.shares.place import ShareError
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any, Final, Self
 
-from ranklake.lake.delta.commit import files_digest
+from ranklake.lake.delta.live_files import files_digest
 from ranklake.lake.shares.definition import Behind
 
 GROUP_BYTES: Final = 64 * 2**20

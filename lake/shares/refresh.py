@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.commit import files, number_of
+from ranklake.lake.delta.commit import number_of
 from ranklake.lake.delta.data_file import DataFile, digest_of
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.plans.units import Unit, carry_out, counted
 from ranklake.lake.query.admission import pseudonyms_for

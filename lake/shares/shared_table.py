@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.commit import files, number_of, swap
+from ranklake.lake.delta.commit import number_of, swap
 from ranklake.lake.delta.data_file import DataFile, plan_of
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import asking, delta_table, ensure_table
 from ranklake.lake.shares.register import Known, Share, known, write_down
 from ranklake.lake.storage.listing import listed

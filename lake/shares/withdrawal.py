@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.query.scan import live_files
 from ranklake.lake.shares.pieces import stale_pieces

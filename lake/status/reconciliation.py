@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance.erasures import erased_raw

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from ranklake.lake.delta.commit import files, files_digest
+from ranklake.lake.delta.live_files import files, files_digest
 from ranklake.lake.delta.tables import delta_table, latest
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.quality.report import statements
@@ -62,7 +62,7 @@ def gather(lake: "Lake", sampled: "Mapping[CheckKey, Sampled]" = NO_SAMPLES) -> 
 
     Raises
     ------
-    LakeUnreachableError, ranklake.lake.delta.commit.DamagedLogError
+    LakeUnreachableError, ranklake.lake.delta.live_files.DamagedLogError
         A log cannot be read, or what it says cannot be.
     """
     contracts = {name: one for name, one in lake.contracts().items() if one.kind in KINDS}

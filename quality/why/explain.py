@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.integrity import DamagedFileError
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.query.literal import literal
 from ranklake.lake.query.sql import session

@@ -10,7 +10,7 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.checks.masks import failures
 from ranklake.lake.contracts.load import contract as packaged
 from ranklake.lake.contracts.row_text import row_values
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read_batches, read_some
 from ranklake.lake.delta.tables import latest
 from ranklake.quality.keys import MOST_REPEATED, repeated_keys

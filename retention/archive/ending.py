@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ranklake.lake.archives.register import Archive, archives
-from ranklake.lake.delta.commit import files_digest
+from ranklake.lake.delta.live_files import files_digest
 from ranklake.lake.governance.retention_plans import Item
 from ranklake.lake.governance.retired import ARCHIVED_ROWS
 from ranklake.retention.due import Due

@@ -63,7 +63,7 @@ class Stow:
         self._files: list[ArchivedFile] = []
 
     def copy(self, some: pa.Table) -> None:
-        """Copy data files byte by byte: rows of `ranklake.lake.delta.commit.files`. Raises `DamagedFileError`."""
+        """Copy data files byte by byte: rows of `ranklake.lake.delta.live_files.files`. Raises `DamagedFileError`."""
         for row in some.select(["path", "size_bytes", "num_records", "date"]).to_pylist():
             refuse_damaged(self.lake, self.item.table, [row])
             copied = copy_file(self.lake, self.place, self.item.table, row["path"], row["num_records"])

@@ -11,7 +11,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import latest
 from ranklake.retention.parts import Parts, all_run_facts
 from ranklake.retention.rules.model import Place, Rule, row_keys_of

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.commit import files, files_digest
 from ranklake.lake.delta.integrity import refuse_damaged
+from ranklake.lake.delta.live_files import files, files_digest
 from ranklake.lake.delta.read import read_batches
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.governance.retention_plans import DOWNSAMPLE, Item

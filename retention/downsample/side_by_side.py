@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from ranklake.cores import usable_cores
-from ranklake.lake.delta.commit import append_files
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.governance.retention_plans import DOWNSAMPLED
 
 if TYPE_CHECKING:

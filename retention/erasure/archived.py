@@ -50,7 +50,7 @@ class Hit:
 
     @property
     def row(self) -> dict[str, Any]:
-        """The file as a row of `ranklake.lake.delta.commit.files`."""
+        """The file as a row of `ranklake.lake.delta.live_files.files`."""
         named = {"path": self.file.path, "size_bytes": self.file.size_bytes}
         return {**named, "num_records": self.file.rows, "date": self.archive.partition_date}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.commit import append_files
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.table_schema import as_read
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.governance.kept import KeptFile, kept

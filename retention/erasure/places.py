@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.archives.rehydrated import FOLDER as BACK_FOLDER
 from ranklake.lake.archives.rehydrated import remove as remove_copies
-from ranklake.lake.delta.commit import files, number_of
+from ranklake.lake.delta.commit import number_of
 from ranklake.lake.delta.data_file import plan_of
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import asked_again, delta_table
 from ranklake.lake.plans.plan import DamagedPlanError, Plan, last_finished, sealed
 from ranklake.lake.plans.signature import SEAL

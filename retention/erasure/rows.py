@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.delta.commit import append_files, files
+from ranklake.lake.delta.live_files import files
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.read import read_some
 from ranklake.lake.delta.row_keys import digest_text, key_columns, keys_digest
 from ranklake.lake.delta.tables import latest, refuse_unfit
@@ -33,7 +34,7 @@ class Going:
     Attributes
     ----------
     files, live
-        Those that hold them, and all of the partition: rows of `ranklake.lake.delta.commit.files`.
+        Those that hold them, and all of the partition: rows of `ranklake.lake.delta.live_files.files`.
     slot_files
         In which they were recorded: table, incarnation, segment.
     """

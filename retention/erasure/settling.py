@@ -8,7 +8,8 @@ not committed any more. So whatever of the subject is in derived tables behind t
 
 from typing import TYPE_CHECKING
 
-from ranklake.lake.delta.commit import LostRaceError, files, number_of, swap
+from ranklake.lake.delta.commit import LostRaceError, number_of, swap
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.storage.removal import delete
 from ranklake.retention.erasure.rows import Going, going, rewritten

@@ -20,7 +20,7 @@ from ranklake.lake.archives.rehydrated import rehydrated, remove
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import versions_of_stamp
-from ranklake.lake.delta.commit import append_files
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.read import read, read_some
 from ranklake.lake.delta.row_keys import key_columns
 from ranklake.lake.delta.table_schema import as_read

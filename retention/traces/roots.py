@@ -13,7 +13,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from ranklake.lake.archives.objects import look
 from ranklake.lake.archives.register import archive_places
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.governance.kept import kept_paths
 from ranklake.lake.shares.place import open_place

@@ -53,8 +53,9 @@ from deltalake.schema import PrimitiveType
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import files, number_of, swap
+from ranklake.lake.delta.commit import number_of, swap
 from ranklake.lake.delta.data_file import DataFile
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import delta_table, ensure_table
 from ranklake.lake.migrations import applying
 from ranklake.lake.plans.dask_section import DaskSection

@@ -30,7 +30,8 @@ import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract, load_metrics
-from ranklake.lake.delta.commit import files, replace_partitions
+from ranklake.lake.delta.commit import replace_partitions
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.storage.store import Lake
 from ranklake.quality.partition import Partition

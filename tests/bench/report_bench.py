@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import load_contracts, load_metrics
-from ranklake.lake.delta.commit import files, files_digest, replace_partitions
+from ranklake.lake.delta.commit import replace_partitions
+from ranklake.lake.delta.live_files import files, files_digest
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.storage.store import Lake

@@ -37,7 +37,7 @@ from stores import Proxy, s3_storage
 
 from ranklake.lake.audit.proof import verify
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest.run import ingest

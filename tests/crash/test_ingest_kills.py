@@ -17,7 +17,7 @@ from segments import put_segment, step_rows
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import trail
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.maintenance.merges import FAN_IN

@@ -26,8 +26,8 @@ from ranklake.lake.contracts.model import Column
 from ranklake.lake.delta import parquet
 from ranklake.lake.delta.carrying import carried, write_carried
 from ranklake.lake.delta.chunks import Part, join, taken_apart
-from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.integrity import DamagedFileError
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.order import sort_names, sort_order
 from ranklake.lake.delta.parquet import write_partition
 from ranklake.lake.delta.parquet_fields import ChunkFields, FileFields, GroupFields

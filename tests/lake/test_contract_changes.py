@@ -13,7 +13,8 @@ from segments import put_segment, step_rows
 
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import LostRaceError, files, swap
+from ranklake.lake.delta.commit import LostRaceError, swap
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.table_schema import CONTRACT_VERSION, UnmigratedTableError, follow
 from ranklake.lake.delta.tables import commit_info, delta_table, ensure_table

@@ -20,10 +20,11 @@ from ranklake.flows.calls import DamageError, refuse_damage, rollup_once, upkeep
 from ranklake.flows.settings import FlowSettings
 from ranklake.flows.stages import pipeline_once
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import append_files, files, number_of, swap
+from ranklake.lake.delta.commit import number_of, swap
 from ranklake.lake.delta.data_file import DataFile, digest_of
 from ranklake.lake.delta.integrity import DamagedFileError, damaged
-from ranklake.lake.delta.parquet import FileMismatchError
+from ranklake.lake.delta.live_files import files
+from ranklake.lake.delta.parquet import FileMismatchError, append_files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest.run import ingest

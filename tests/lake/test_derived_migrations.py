@@ -13,7 +13,9 @@ from segments import DAY, put_segment, step_rows
 
 from ranklake.cli import run
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import append_files, files, swap_plan
+from ranklake.lake.delta.commit import swap_plan
+from ranklake.lake.delta.live_files import files
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.migrations import applying, carry_out, composing

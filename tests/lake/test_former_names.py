@@ -17,7 +17,7 @@ import ranklake.lake
 from ranklake.commands.sql import sql
 from ranklake.lake.ask.ask import ask, used
 from ranklake.lake.contracts.load import contract, load_contracts
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.migrations import applying, registry
 from ranklake.lake.migrations.former import former_names

@@ -8,7 +8,9 @@ from deltalake.exceptions import DeltaError
 from rollup_inputs import NOON, rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import LostRaceError, append_files, files, number_of, swap
+from ranklake.lake.delta.commit import LostRaceError, number_of, swap
+from ranklake.lake.delta.live_files import files
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.tables import at_version, delta_table, ensure_table, move_on
 from ranklake.lake.storage.reachability import LakeUnreachableError
 from ranklake.lake.storage.store import Lake

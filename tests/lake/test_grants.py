@@ -14,7 +14,7 @@ from ranklake.doctor.books import grants as probe
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.trail import record, trail
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance.examination import examine
 from ranklake.lake.governance.lifecycle import propose

@@ -17,6 +17,7 @@ from segments import DAY, put_bytes, put_segment, step_rows
 from ranklake.commands.status import status
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta import commit
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest import ingest_plan
@@ -180,7 +181,7 @@ def test_double_commit_shows(lake, spool):
     bring(lake, spool)
     table = delta_table(lake, "steps")
     rows = read(lake, contract("steps"))
-    commit.swap(table, 99, add=commit.append_files(lake, contract("steps"), rows, 99))
+    commit.swap(table, 99, add=append_files(lake, contract("steps"), rows, 99))
     (steps,) = [item for item in balance(lake) if item.table == "steps"]
     assert steps.faults == ["the table holds 20 rows, the plans say 10"]
 
@@ -191,11 +192,11 @@ def test_a_stale_handle_loses(lake, spool):
     bring(lake, spool)
     first, second = delta_table(lake, "steps"), delta_table(lake, "steps")
     rows = read(lake, contract("steps"))
-    assert commit.swap(first, 2, add=commit.append_files(lake, contract("steps"), rows, 2))
+    assert commit.swap(first, 2, add=append_files(lake, contract("steps"), rows, 2))
     with pytest.raises(commit.LostRaceError):
-        commit.swap(second, 2, add=commit.append_files(lake, contract("steps"), rows, 2))
+        commit.swap(second, 2, add=append_files(lake, contract("steps"), rows, 2))
     assert delta_table(lake, "steps").count() == 20
-    assert not commit.swap(delta_table(lake, "steps"), 2, add=commit.append_files(lake, contract("steps"), rows, 2))
+    assert not commit.swap(delta_table(lake, "steps"), 2, add=append_files(lake, contract("steps"), rows, 2))
 
 
 def test_two_drivers_at_once(lake, spool):

@@ -19,7 +19,7 @@ from segments import DAY, put_bytes, put_segment, step_rows
 from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.contracts.errors import ContractMismatchError
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import DamagedLogError
+from ranklake.lake.delta.live_files import DamagedLogError
 from ranklake.lake.delta.parquet import write_partition
 from ranklake.lake.delta.read import read, read_files
 from ranklake.lake.delta.tables import delta_table

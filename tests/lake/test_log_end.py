@@ -9,8 +9,10 @@ from rollup_inputs import NOON, rows
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta import log_end, tables
-from ranklake.lake.delta.commit import DamagedLogError, append_files, files, number_of, said, swap
+from ranklake.lake.delta.commit import number_of, said, swap
+from ranklake.lake.delta.live_files import DamagedLogError, files
 from ranklake.lake.delta.log_end import LogEnd
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.table_schema import commit, fields_of, metadata_action
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.storage.reachability import LakeUnreachableError

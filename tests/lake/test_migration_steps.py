@@ -11,7 +11,7 @@ from bringing import adds_up, bring
 from segments import DAY, put_segment, step_rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.order import sort_order
 from ranklake.lake.delta.read import read, read_files
 from ranklake.lake.delta.tables import delta_table

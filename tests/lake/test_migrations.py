@@ -13,7 +13,7 @@ from segments import DAY, put_segment, segment_bytes, step_rows
 
 from ranklake.lake.audit.trail import trail
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.table_schema import UnmigratedTableError
 from ranklake.lake.delta.tables import delta_table

@@ -12,7 +12,7 @@ import pytest
 from rollup_inputs import NOON, append
 
 from ranklake.lake.contracts.load import load_contracts
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import delta_table, ensure_table
 from ranklake.lake.query.sql import query
 from ranklake.lake.storage.store import Lake

@@ -15,7 +15,8 @@ from segments import DAY, put_segment, step_rows
 
 from ranklake.commands.replay import replay as command
 from ranklake.lake.contracts.load import contract, load_contracts
-from ranklake.lake.delta.commit import files, number_of, swap
+from ranklake.lake.delta.commit import number_of, swap
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest.run import ingest

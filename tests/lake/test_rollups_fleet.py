@@ -16,7 +16,8 @@ from rollup_inputs import DAY, NOON, append, computed, context, rows
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import files, number_of, swap
+from ranklake.lake.delta.commit import number_of, swap
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.rollups.pseudonyms import pseudonym

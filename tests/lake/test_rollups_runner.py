@@ -14,7 +14,8 @@ from lake_fixtures import copied
 from rollup_inputs import DAY, FLEET, NOON, OF_RUNS, append, bring, rows, run_of, state
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import files, number_of, replace_partitions, swap
+from ranklake.lake.delta.commit import number_of, replace_partitions, swap
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.table_schema import CONTRACT_VERSION
 from ranklake.lake.delta.tables import delta_table

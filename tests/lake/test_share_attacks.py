@@ -20,7 +20,8 @@ from rollup_inputs import NOON, append
 from starlette.testclient import TestClient
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import files, number_of, swap
+from ranklake.lake.delta.commit import number_of, swap
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role

@@ -29,7 +29,7 @@ from ranklake.flows.headlines import headline
 from ranklake.flows.stages import steps as stage_steps
 from ranklake.lake.audit.trail import trail
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.maintenance.compaction import merge_small

@@ -9,7 +9,8 @@ from governed import Site
 from segments import step_rows
 
 from ranklake.cli import run
-from ranklake.lake.delta.commit import DamagedLogError, number_of
+from ranklake.lake.delta.commit import number_of
+from ranklake.lake.delta.live_files import DamagedLogError
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.storage.store import Lake
 

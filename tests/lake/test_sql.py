@@ -22,7 +22,7 @@ from ranklake.commands.sql import sql
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import ARROW_TYPES
 from ranklake.lake.contracts.load import contract, load_contracts
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.query.sql import NotReadOnlyError, QueryError, engine, query, session

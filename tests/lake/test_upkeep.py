@@ -19,7 +19,8 @@ from segments import DAY, put_bytes, put_segment, step_rows
 from ranklake.cli import run
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta import read as read_module
-from ranklake.lake.delta.commit import append_files, files, files_digest
+from ranklake.lake.delta.live_files import files, files_digest
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance.retention_plans import RetentionPlan, head_row, stamped

@@ -25,7 +25,7 @@ from ranklake.doctor.examination import PROBES
 from ranklake.flows.serving.home import Home
 from ranklake.lake.audit.trail import record
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import append_files
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.read import read
 from ranklake.lake.ingest import ingest_plan
 from ranklake.lake.ingest.run import ingest

@@ -18,7 +18,8 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.checks.kinds import json as json_kind
 from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.contracts.load import contract, load_metrics
-from ranklake.lake.delta.commit import FILE_SCHEMA, files, replace_partitions
+from ranklake.lake.delta.commit import replace_partitions
+from ranklake.lake.delta.live_files import FILE_SCHEMA, files
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers

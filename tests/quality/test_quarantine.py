@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from segments import DAY, step_rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.maintenance.compaction import merge_small
 from ranklake.lake.plans import action_plan, plan

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from segments import DAY, step_rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import append_files, replace_partitions
+from ranklake.lake.delta.commit import replace_partitions
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.read import read, read_some
 from ranklake.lake.governance.proposals import VoidProposalError
 from ranklake.lake.governance.registers import stamped

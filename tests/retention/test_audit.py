@@ -19,7 +19,9 @@ from ranklake.lake.audit.proof import prove, verify
 from ranklake.lake.audit.trail import BrokenTrailError, Entry, record, record_all, resume, trail
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import append_files, files, number_of, swap
+from ranklake.lake.delta.commit import number_of, swap
+from ranklake.lake.delta.live_files import files
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.maintenance.merges import FAN_IN
 from ranklake.lake.maintenance.run import upkeep

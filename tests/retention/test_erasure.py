@@ -29,7 +29,8 @@ from subjects import ADA, EMAIL, GRACE, GRACE_MAIL, GRACES, VALUES, others, plan
 
 from ranklake.cli import run
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.delta.commit import append_files, replace_partitions
+from ranklake.lake.delta.commit import replace_partitions
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.governance.erasures import register
 from ranklake.lake.governance.kept import kept
 from ranklake.lake.governance.proposals import SameOperatorError, VoidProposalError

@@ -15,7 +15,8 @@ from signed import sign_segment
 
 from ranklake.cli import run
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import append_files, files
+from ranklake.lake.delta.live_files import files
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance.retention_plans import head_row, stamped

@@ -15,7 +15,9 @@ from ranklake.lake.audit.chain import GENESIS, digest
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta import commit
-from ranklake.lake.delta.commit import append_files, files, number_of, swap
+from ranklake.lake.delta.commit import number_of, swap
+from ranklake.lake.delta.live_files import files
+from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance.evidence import NoEvidenceError
 from ranklake.lake.governance.proposals import AlteredProposalError

@@ -18,8 +18,8 @@ from ranklake.lake.audit.proof import prove
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta import commit
 from ranklake.lake.delta.chunks import taken_apart
-from ranklake.lake.delta.commit import files
 from ranklake.lake.delta.integrity import DamagedFileError
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table, ensure_table
 from ranklake.lake.ingest import ingest_plan

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.paths import DATA_PATH
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.shares.place import open_place
