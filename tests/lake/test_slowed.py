@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 from segments import phase_rows, put_segment, step_rows
+from slowdowns import SOUND
 from told_runs import lake_of_runs
 
-from ranklake.lake.diagnosis.critical_path import CriticalPath, Pace
-from ranklake.lake.diagnosis.facts import Slowdowns, StepTimes
+from ranklake.lake.diagnosis.critical_path import CriticalPath
 from ranklake.lake.diagnosis.what_if import Worker
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.workers import InProcess
@@ -22,17 +22,6 @@ from ranklake.views.critical_path import path_facts, path_line, path_words
 from ranklake.views.html.run_pages import section
 from ranklake.views.html.shell import render
 from ranklake.views.html.slowdown_charts import slowdown_charts, slowdown_map, slowdown_tables, verdict
-
-SOUND = Slowdowns(
-    run="r", attempt=0, s=1.2,
-    by_kind={"forward-compute": 1.05}, by_stage={1: 1.0, 0: 1.0}, by_dp_rank={1: 1.0, 0: 1.0},
-    by_worker=[Worker(3, 1, 1, 1.0), Worker(0, 0, 0, 1.0)],
-    m_w=0.1, m_s=0.1, worst_ranks=[3], per_step={1: 1.2}, step_time_s=StepTimes(1.3, 1.2, 1.0), notes=[],
-    critical_path=CriticalPath(
-        {"forward-compute": 1.0}, {1: 0.75, 0: 0.25}, {3: 0.75, 0: 0.25},
-        [Pace(1, 3, 0.75, "forward-compute", 1.0, 1.2e9)],
-    ),
-)  # fmt: skip
 
 
 @pytest.mark.parametrize(

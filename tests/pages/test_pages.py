@@ -1,6 +1,7 @@
 """Report pages in a browser: no error, no request that leaves, no fault of accessibility, nothing too wide."""
 
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +15,7 @@ from opened import BEGUN, chromium, drawn, opened
 from retaining import CONTRACTS, POLICIES, TODAY
 from rollup_inputs import NOON, append
 from segments import DAY, step_rows
+from slowdowns import SOUND
 from told_runs import SCRIPT, lake_of_runs, media_of
 from wide_site import RUN, SLOW, wide_site
 
@@ -30,6 +32,7 @@ from ranklake.lake.runs.compare import compare
 from ranklake.lake.runs.plotted import plotted
 from ranklake.lake.runs.repeats import repeats
 from ranklake.lake.runs.report import runs_state
+from ranklake.lake.runs.slowed import MANY, Cause
 from ranklake.lake.storage.store import Lake
 from ranklake.live_page import LivePage
 from ranklake.quality.check import run_checks
@@ -206,6 +209,24 @@ def test_a_run_shows_images_matrices_tables_and_texts(report, browser, theme):
     left = "all => all.map((one) => one.getBoundingClientRect().left - one.parentNode.getBoundingClientRect().left)"
     assert min(page.eval_on_selector_all(".medium > *", left)) >= 0  # else it lies over its neighbour
     context.close()
+
+
+@pytest.mark.parametrize(("what", "hot"), [("rank 3", 1), (MANY, 0)])
+def test_what_slowed_a_run_is_drawn_in_bars(tmp_path, browser, what, hot):
+    """The longest bar has a colour of its own if its part stands out, else none; the console is silent."""
+    cause = Cause(replace(SOUND, by_kind={"forward-compute": 1.15, "gc": 1.05}), "", what, None, "Look.")
+    state = replace(runs_state(lake_of_runs(tmp_path)), why=lambda _: cause)
+    publish(Lake.place(str(tmp_path / "out")), run_pages.section(state))
+    page, told = browser.new_page(viewport={"width": 1440, "height": 900}), []
+    page.on("console", lambda message: told.append(message.text))
+    page.goto(f"file://{tmp_path}/out/{run_pages.href('alpha-1')}")
+    drawn(page)
+    bars = "[data-chart=spec-slowed-parts] .mark-rect.role-mark path"
+    fills = page.eval_on_selector_all(bars, "all => all.map((one) => one.getAttribute('fill'))")
+    page.close()
+    assert told == []
+    assert len(fills) == 2
+    assert len(set(fills)) == 1 + hot
 
 
 def test_search_theme_sorting_and_definitions_work_by_keyboard(report, browser):

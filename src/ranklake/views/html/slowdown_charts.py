@@ -168,8 +168,8 @@ _STEPS: Final = (
 
 
 def _bars(parts: list[tuple[str, float]], *, stands_out: bool) -> Spec:
-    values = [{"part": name, "excess": short(s - 1)} for name, s in parts]
-    hot = short(max(s for _, s in parts) - 1) if stands_out else "Infinity"
+    most = max(s for _, s in parts)
+    values = [{"part": name, "excess": short(s - 1), "hot": stands_out and s == most} for name, s in parts]
     return {
         "$schema": SCHEMA,
         "width": "container",
@@ -181,7 +181,7 @@ def _bars(parts: list[tuple[str, float]], *, stands_out: bool) -> Spec:
                   "axis": {"labelLimit": 220}},
             "x": {"field": "excess", "type": "quantitative", "title": "slower than ideal",
                   "axis": {"format": ".0%", "tickCount": {"expr": "max(2, floor(width / 90))"}}},
-            "color": {"condition": {"test": f"datum.excess >= {hot}", "value": "var(--hot)"},
+            "color": {"condition": {"test": "datum.hot", "value": "var(--hot)"},
                       "value": "var(--part-2)"},
             "tooltip": [
                 {"field": "part", "type": "nominal", "title": "part"},
