@@ -1,7 +1,7 @@
 """Migrations that are due in a lake, and what each would do. Nothing here changes anything."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
@@ -11,7 +11,7 @@ from ranklake.lake.delta.table_schema import added_version_of, version_of
 from ranklake.lake.delta.tables import latest, refuse_unfit
 from ranklake.lake.migrations.register import history, register
 from ranklake.lake.migrations.registry import chain_of_all, digests_of
-from ranklake.lake.migrations.sealed import refuse_sealed
+from ranklake.lake.migrations.sealed import refuse_sealed, renamed_or_dropped
 from ranklake.lake.migrations.steps.step import MigrationError
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class Due:
         Name of the proposal to approve, where values would go; empty otherwise.
     is_computed
         Whether dates are computed from their inputs, where these are there, and not written anew.
+    sealed
+        Columns under keys of people that get another name, which they have afterwards; None where they are dropped.
     """
 
     migration: "Migration"
@@ -52,6 +54,7 @@ class Due:
     cpu_s: float
     proposal: str = ""
     is_computed: bool = False
+    sealed: Mapping[str, str | None] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -66,6 +69,7 @@ class Due:
             "drops": list(one.drops),
             "proposal": self.proposal or None,
             "is_computed": self.is_computed,
+            "under_keys": [{"column": name, "becomes": after} for name, after in self.sealed.items()],
             "files": self.files,
             "rows": self.rows,
             "bytes": self.bytes,
@@ -103,7 +107,8 @@ def due(lake: "Lake", table: str | None = None) -> Iterator[Due]:
         proposal = proposals[one.label].name if one.drops else ""
         derived = contracts[one.table].kind == "derived" and one.to_version == contracts[one.table].version
         cpu_s = rows * ROW_CPU_S + keys * KEY_CPU_S
-        yield Due(one, live.num_rows, rows, size, cpu_s, proposal, derived and not one.is_metadata_only)
+        computed = derived and not one.is_metadata_only
+        yield Due(one, live.num_rows, rows, size, cpu_s, proposal, computed, renamed_or_dropped(lake, one))
 
 
 def _hold_digests(one: "Migration", lake: "Lake") -> None:

@@ -64,6 +64,18 @@ def refuse_sealed(lake: "Lake", one: "Migration", *, backwards: bool = False) ->
             raise MigrationError(what, where=one.label, mend=mend)
 
 
+def renamed_or_dropped(lake: "Lake", one: "Migration") -> "Mapping[str, str | None]":
+    """Return the columns under keys of people that have another name after a migration, by that of before; or none."""
+    contract, lineage = lake.contract(one.table), Lineage(lake, ids_ever)
+    stored = lineage.stored(contract).keys() - in_clear(lake, contract, lineage)
+    if not stored:
+        return {}
+    old, new = ends_of(one, lake.overlay)
+    after = {column.id: column.name for column in new.columns}
+    mine = {column.name: after.get(column.id) for column in old.columns if column.id in stored}
+    return {before: now for before, now in mine.items() if before != now}
+
+
 def _computed(lake: "Lake", one: "Migration", *, backwards: bool) -> "Iterator[tuple[int, str]]":
     """Yield columns that others are computed of, by id and by the name that they have outside of the migration."""
     old, new = ends_of(one, lake.overlay)

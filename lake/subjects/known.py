@@ -1,6 +1,9 @@
 """What a lake remembers of its columns under keys of subjects.
 
 <lake>/subjects.json              columns that were ever stored under keys, and their ids, which no migration changes
+<lake>/subjects/<number>.json     the same with what came since, from 2 on
+
+Each is written once, if nobody wrote it before: of two that add to it at once, the second reads the first one's.
 """
 
 import json
@@ -9,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.storage.reachability import LakeError
-from ranklake.lake.storage.rewriting import overwrite
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
 KNOWN: Final = "subjects.json"
+FOLDER: Final = "subjects"
 FORMAT: Final = 1
 
 
@@ -58,15 +61,33 @@ class Known:
 
 
 def known(lake: "Lake") -> Known:
-    """Return what a lake remembers. Raises `SubjectKeysError` where the file cannot be read."""
+    """Return what a lake remembers. Raises `SubjectKeysError` where a file of it cannot be read."""
+    return _all(lake)[0]
+
+
+def _all(lake: "Lake") -> tuple[Known, int]:
+    """Return what a lake remembers, and how many files say it."""
+    found, files = Known(), 0
+    while (raw := _raw(lake, files + 1)) is not None:
+        try:
+            one = Known.parse(raw)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            mend = "write it again: the columns under [subjects], each with the column that names whose it is"
+            what = "what says which columns are under keys is damaged"
+            raise SubjectKeysError(what, where=lake.path(_name(files + 1)), mend=mend) from None
+        found, files = found.with_more(one.columns, one.ids), files + 1
+    return found, files
+
+
+def _raw(lake: "Lake", number: int) -> bytes | None:
     try:
-        return Known.parse(lake.fs.cat_file(lake.path(KNOWN)))
+        return bytes(lake.fs.cat_file(lake.path(_name(number))))
     except FileNotFoundError:
-        return Known()
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        mend = "write it again: the columns under [subjects], each with the column that names whose it is"
-        what = "what says which columns are under keys is damaged"
-        raise SubjectKeysError(what, where=lake.path(KNOWN), mend=mend) from None
+        return None
+
+
+def _name(number: int) -> str:
+    return KNOWN if number == 1 else f"{FOLDER}/{number:010}.json"
 
 
 def known_columns(lake: "Lake") -> Mapping[str, str]:
@@ -76,9 +97,8 @@ def known_columns(lake: "Lake") -> Mapping[str, str]:
 
 def know(lake: "Lake", columns: Mapping[str, str], ids: Mapping[str, Collection[int]]) -> None:
     """Write down that columns are under keys of subjects, with those that are already; arguments as `Known` has."""
-    before = known(lake)
-    after = before.with_more(columns, ids)
-    if after == before:
-        return
-    if before.columns or not lake.put_if_absent(KNOWN, after.raw()):
-        overwrite(lake.fs, lake.path(KNOWN), after.raw(), local=lake.is_local)
+    while True:
+        before, files = _all(lake)
+        after = before.with_more(columns, ids)
+        if after == before or lake.put_if_absent(_name(files + 1), after.raw()):
+            return

@@ -12,7 +12,8 @@ from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.governance.erasures import FILES, Item
+from ranklake.lake.governance.erasures import FILES, STAYS, Item
+from ranklake.lake.subjects.former import is_of_run
 from ranklake.lake.subjects.known import known_columns
 from ranklake.lake.subjects.store import KeyStore, has_keys
 from ranklake.retention.erasure.archived import hits
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from ranklake.retention.erasure.subject import Subject
 
 PLACE: Final = "keys of subjects"
+_SHARED: Final = "one of an earlier release, which is of a person called like the run, too; erase that person"
 
 
 def key_store(lake: "Lake") -> KeyStore | None:
@@ -43,16 +45,19 @@ def key_store(lake: "Lake") -> KeyStore | None:
 def key_items(lake: "Lake", subject: "Subject") -> list[Item]:
     """Return what of keys goes, as items: one for each table with columns under keys; none where there is no key."""
     store = key_store(lake)
+    shared = subject.run is not None and is_of_run(lake, subject.run) is None
+    stays = [Item(STAYS, about=f"{PLACE}: {_SHARED}", files=1)] if shared else []
     if store is None or not store.left(subject.keyed):
-        return []
+        return stays
     columns: dict[str, list[str]] = {}
     places = len(store.places)
     if not known_columns(lake):  # whoever took the list of them away left the keys
-        return [Item(FILES, about=PLACE, files=places)]
+        return [*stays, Item(FILES, about=PLACE, files=places)]
     for name in sorted(known_columns(lake)):
         table, _, column = name.partition(".")
         columns.setdefault(table, []).append(column)
-    return [Item(FILES, table, about=f"{PLACE}: {', '.join(some)}", files=places) for table, some in columns.items()]
+    every = [Item(FILES, table, about=f"{PLACE}: {', '.join(some)}", files=places) for table, some in columns.items()]
+    return [*stays, *every]
 
 
 def refuse_held_keys(reach: "Reach", subject: "Subject", today: date) -> None:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.governance.statements import lake_identity
 from ranklake.lake.ingest.ingestion_index import ERASED
+from ranklake.lake.subjects.former import is_of_run
 from ranklake.lake.subjects.whose import RunSubject, folded
 from ranklake.retention.traces.marks import rows_holding
 from ranklake.retention.traces.needles import Needles, needles
@@ -47,12 +48,15 @@ class Subject:
         The run, where it is one; else None.
     names
         The values of a person, in small letters.
+    has_former_key
+        Whether a run has a key of an earlier release, too, under the name of a person who is called like it.
     """
 
     sha256: str
     sought: Needles
     run: str | None = None
     names: tuple[str, ...] = field(default=(), repr=False)
+    has_former_key: bool = False
 
     @property
     def pseudonym(self) -> str:
@@ -62,7 +66,9 @@ class Subject:
     @property
     def keyed(self) -> "tuple[Whose, ...]":
         """Whose keys are the subject's."""
-        return self.names if self.run is None else (RunSubject(self.run),)
+        if self.run is None:
+            return self.names
+        return (RunSubject(self.run), folded(self.run)) if self.has_former_key else (RunSubject(self.run),)
 
     @property
     def said(self) -> str:
@@ -95,6 +101,8 @@ def subject_of(lake: "Lake", values: Iterable[str], run: str | None = None, colu
     """
     refuse_columns(lake, columns)
     made = subject_under(lake_identity(lake), values, run, columns)
+    if run is not None and is_of_run(lake, run):
+        made = replace(made, has_former_key=True)
     opened = opened_by_others(lake, made.keyed)
     return made if opened is None else replace(made, sought=replace(made.sought, opened=opened))
 

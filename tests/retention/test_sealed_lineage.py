@@ -1,16 +1,18 @@
 """Columns under keys of people that a migration renames, drops or computes with: none is stored in clear by it."""
 
+import json
 from datetime import timedelta
 
 import pytest
 from archiving import archived, policies_in
 from changed_contracts import column
 from governed import any_rows
-from keyed import COLUMNS, erased, section
+from keyed import COLUMNS, config_of, erased, section
 from retaining import TODAY, days_ago
 from segments import put_segment
 from subjects import ADA, GRACE
 
+from ranklake.cli import run
 from ranklake.lake.ask.ask import ask
 from ranklake.lake.governance.lifecycle import approve as agree_to
 from ranklake.lake.ingest.run import ingest
@@ -115,6 +117,22 @@ def test_sealing_follows_a_renamed_column(site, changed, tmp_path):
     assert key_state(site.lake).is_sound
 
 
+@pytest.mark.slow
+def test_the_plan_says_what_becomes_of_sealed_columns(site, changed, capsys, monkeypatch):
+    """Renamed, it stays under its keys; one that keeps its name is not told of, and in clear there is none."""
+    changed.migrate("runs", renamed("user", "account"))
+    monkeypatch.setenv("RANKLAKE_CONFIG", config_of(site, site.folder))
+    assert run(["migrate", "plan", "runs"]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if "under keys" in line]
+    assert told == ["  runs.user is stored under keys of people, and stays under them as account"]
+    assert run(["migrate", "plan", "runs", "--json"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)
+    assert one["under_keys"] == [{"column": "user", "becomes": "account"}]
+    clear = section(site.folder, columns=("runs.command_line by account",), clear=("runs.account",))
+    (one,) = due(site.lake.configured(subjects=clear), "runs")
+    assert one.sealed == {}
+
+
 @pytest.mark.parametrize("by", [None, "account"], ids=["no section", "without the new name"])
 @pytest.mark.slow
 def test_a_configuration_without_the_new_name_stores_nothing_in_clear(site, changed, by):
@@ -186,6 +204,7 @@ def test_what_a_dropped_column_held_is_not_stored_again(site, changed):
 
     changed.migrate("runs", without)
     (one,) = due(site.lake, "runs")
+    assert one.sealed == {"user": None}
     agree_to(site.lake, MIGRATIONS, one.proposal, "Ada Approver", None)
     migrate(site.lake, InProcess(), "Mia")
     with pytest.raises(SubjectColumnError, match=r"runs.user is dropped.*take it out"):

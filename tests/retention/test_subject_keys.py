@@ -40,7 +40,7 @@ from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.subjects.columns import SubjectColumnError, sealed_columns
 from ranklake.lake.subjects.keys import NotSealedError
-from ranklake.lake.subjects.known import SubjectKeysError
+from ranklake.lake.subjects.known import SubjectKeysError, know, known
 from ranklake.lake.subjects.state import key_state
 from ranklake.lake.subjects.store import UNREAD, KeyStore
 from ranklake.lake.subjects.whose import RunSubject
@@ -459,6 +459,45 @@ def test_processes_that_make_keys_at_once_make_the_same(site):
     found = [json.loads(one.communicate(timeout=120)[0]) for one in crew]
     assert all(one == found[0] for one in found)
     assert len(set(found[0])) == 20
+
+
+TOLD_AT_ONCE = """
+import pathlib, sys, time
+from ranklake.lake.storage.store import Lake
+from ranklake.lake.subjects.known import know
+uri, *_, gate, name = sys.argv[1:]
+lake = Lake.open(uri)
+print("ready", flush=True)
+while not pathlib.Path(gate).exists():
+    time.sleep(0.0001)
+for at in range(20):
+    know(lake, {f"runs.{name}{at}": "user"}, {f"runs.{name}{at}": [at]})
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_say_at_once_what_is_sealed_forget_none(sealing):
+    """Of columns that several begin to store under keys each is remembered, whoever was first."""
+    own, gate = section(sealing.folder, copies=1), sealing.folder / "gate"
+    crew = [start(TOLD_AT_ONCE, sealing, own, str(gate), name) for name in "abc"]
+    gate.touch()
+    for one in crew:
+        one.communicate(timeout=120)
+    every = {f"runs.{name}{at}" for name in "abc" for at in range(20)}
+    found = known(sealing.lake)
+    assert (set(found.columns), set(found.ids)) == (every, every)
+
+
+def test_what_an_earlier_release_wrote_is_remembered(sealing):
+    """It kept one file; what comes since stands beside it, and a damaged file is named."""
+    sealing.lake.put_if_absent("subjects.json", json.dumps({"format": 1, "columns": {"runs.user": "user"}}).encode())
+    know(sealing.lake, {"jobs.user": "user"}, {"jobs.user": [7]})
+    know(sealing.lake, {"runs.user": "user"}, {})
+    assert known(sealing.lake).columns == {"runs.user": "user", "jobs.user": "user"}
+    (more,) = (sealing.folder / "lake/subjects").iterdir()
+    more.write_bytes(more.read_bytes()[:-1])
+    with pytest.raises(SubjectKeysError, match=rf"{more.name}: .* is damaged; write it again"):
+        known(sealing.lake)
 
 
 CHILD = """

@@ -70,6 +70,9 @@ def plan(context: Context, table: str | None, *, as_json: bool) -> int:
             click.echo(f"  {step.text}")
         if one.is_computed:
             click.echo("  dates are computed from their inputs; where these are gone, rows are written anew")
+        for name, after in one.sealed.items():
+            what_then = "goes with its values" if after is None else f"stays under them as {after}"
+            click.echo(f"  {what.table}.{name} is stored under keys of people, and {what_then}")
         for other in others:
             often = f", {other.queries:,} queries lately" if other.queries else ""
             tell(f"  {other.kind} {other.name} (owner: {other.owner}) {other.fate}: it uses {other.column}{often}")
