@@ -38,6 +38,7 @@ from ranklake.lake.plans.action_plan import ARCHIVES, ENDED, FOLDED, MASKED, QUA
 from ranklake.lake.plans.grace import GRACE
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.ledger import row_files
+from ranklake.lake.storage.store_clock import refuse_fast
 from ranklake.retention.archive.due import destination_of
 from ranklake.retention.archive.entries import ended_rows, made_rows
 from ranklake.retention.archive.stow import Stow, Stowed, copy_anew
@@ -77,7 +78,7 @@ def apply(
 
     A plan that was applied already is left as it is. Raises what `ranklake.lake.governance.lifecycle.apply` does;
     `VoidProposalError` where a partition has other files or other due rows than planned, or is not due (any more, or
-    yet) under the policies of today. Nothing was changed then.
+    yet) under the policies of today, and `ranklake.lake.storage.store_clock.FastClockError`. Nothing was changed then.
 
     Parameters
     ----------
@@ -86,6 +87,8 @@ def apply(
     signing
         What signs, where approvals are signed.
     """
+    if today is None:
+        refuse_fast(lake)
     day = today or datetime.now(UTC).date()
     copy_anew(lake)
 

@@ -138,6 +138,11 @@ def record_all(lake: "Lake", entries: Sequence[Entry]) -> list[int | None]:
         return [None if old else next(numbers) for old in there]
 
 
+def length(lake: "Lake") -> int:
+    """Return how many rows the chain has, by its heads: at most one row fewer where somebody died while adding it."""
+    return max(place.last().rows for place in head_records(lake))
+
+
 def resume(lake: "Lake", actor: str, reason: str) -> int:
     """Go on behind rows that are lost, with a row that says so; return its number.
 

@@ -36,6 +36,7 @@ from ranklake.lake.governance.standing import Standing, is_one_of, stand
 from ranklake.lake.governance.statements import DIGEST
 from ranklake.lake.governance.steps import recorded_actions
 from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.plan import read_plan
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.trust.approvals import SIGNED
 
@@ -184,7 +185,8 @@ def apply(
     ----------
     check
         Holds the proposal against the lake as it is, when all earlier plans are finished; raises `VoidProposalError`
-        where it does not fit any more, else returns what writes the plan. In between the trail gets its row.
+        where it does not fit any more, else returns what writes the plan. In between the trail gets its row; where
+        others wrote there since the look, it is asked again.
     single_operator
         Whether who approved it may apply it; the trail then says so. Not where approvals are signed.
     signing
@@ -213,19 +215,41 @@ def apply(
         def compose(number: int) -> "Plan | None":
             if kind.find(lake, name).applied is not None:  # another driver was at it
                 return None
+            seen = audit.length(lake)
             write = check(found)
             facts = {**_facts(found), **_alone(alone), **who.details, "needed": held.needed.plain}
             note_mode(lake, recorded_actions(lake, kind), who.name)
-            audit.record(lake, by, kind.begin, name, who.reason, facts, once=True, once_for=who.signature)
+            row = audit.record(lake, by, kind.begin, name, who.reason, facts, once=True, once_for=who.signature)
+            if row != seen:  # what was recorded since, such as a legal hold, comes before this application
+                write = check(found)
             return write(number, alone=alone)
 
-        drive(lake, compose, InProcess())
+        _drive(lake, compose)
     done = kind.find(lake, name)
     if done.applied is None:  # some other plan took what it is about between our look and our try
         raise VoidProposalError(kind, name, "the lake moved on")
     details = {"plan": done.plan, **done.outcome, **_alone(done.single_operator)}
     audit.record(lake, by, kind.applied, name, None, details, once=True)
     return done, found.applied is None
+
+
+def _drive(lake: "Lake", compose: "Callable[[int], Plan | None]") -> None:
+    """Drive; whoever finds the lake unfit because another carries out a plan just then looks again after that."""
+    composing: list[int] = []
+
+    def noted(number: int) -> "Plan | None":
+        composing.append(number)
+        return compose(number)
+
+    while True:
+        composing.clear()
+        try:
+            drive(lake, noted, InProcess())
+        except RanklakeError:
+            if not composing or read_plan(lake, composing[-1]) is None:
+                raise
+        else:
+            return
 
 
 def _refuse_expired(kind: AnyKind, found: Proposal) -> None:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ranklake.lake.delta.commit import files
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read_some
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.subjects.keys import sealed_by

@@ -84,11 +84,13 @@ def purge_due(lake: "Lake", by: str, *, dry_run: bool = False) -> Purged:
 
 
 def _plan(lake: "Lake", name: str, by: str, number: int) -> "Plan | None":
+    seen = audit.length(lake)
     one = next((one for one in kept(lake) if one.proposal.name == name), None)
     if one is None or one.why_not_over() or _held(lake, one):  # it was cancelled, or purged, or is held by now
         return None
     facts = {"rows": one.proposal.rows, "files": len(one.files), "kept_until": one.until.isoformat()}
-    audit.record(lake, by, purges.BEGIN, name, None, facts, once=True)
+    if audit.record(lake, by, purges.BEGIN, name, None, facts, once=True) != seen and _held(lake, one):
+        return None  # by a hold that was set since, and so before this purge
     return purges.compose(lake, one, by, number)
 
 

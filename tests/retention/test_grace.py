@@ -46,6 +46,7 @@ from ranklake.retention.erasure.held import HeldError
 from ranklake.retention.erasure.plan import make_plan as make_erasure
 from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.subject import subject_of
+from ranklake.retention.grace import purge
 from ranklake.retention.grace.cancel import CancelError, cancel
 from ranklake.retention.grace.purge import purge_due
 from ranklake.retention.holds import set_hold
@@ -168,6 +169,27 @@ def test_a_hold_stops_the_purge(site, later):
     later(DAYS + 1)
     ((_, why),) = purge_due(site.lake, WHO).waiting
     assert hold.name in why
+    assert cancel(site.lake, done.name, WHO)[1]
+    assert len(site.rows("steps")) == 20
+
+
+def test_a_hold_that_is_set_while_it_is_purged(site, later, monkeypatch):
+    """Set before the trail has that the purge began, it keeps the files, although they were looked at before."""
+    bring_days(site, [0, 91])
+    done = applied(site)
+    later(DAYS + 1)
+    genuine, until = purge.audit.record, TODAY + timedelta(days=99)
+
+    def record(*words, **more):
+        with monkeypatch.context() as then:
+            then.setattr(purge.audit, "record", genuine)
+            set_hold(site.lake, CONTRACTS, ["table=steps", "run=r1"], "a case", until, "Lee Gal")
+        return genuine(*words, **more)
+
+    with monkeypatch.context() as then:
+        then.setattr(purge.audit, "record", record)
+        purge_due(site.lake, WHO)
+    assert len(kept(site.lake)) == 1
     assert cancel(site.lake, done.name, WHO)[1]
     assert len(site.rows("steps")) == 20
 

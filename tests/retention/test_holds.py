@@ -11,11 +11,20 @@ from ssh_keys import Keys, needs_ssh_keygen
 
 from ranklake.cli import run
 from ranklake.lake.audit.trail import record, trail
+from ranklake.lake.governance import lifecycle
 from ranklake.lake.governance.proposals import SameOperatorError, UnknownProposalError, VoidProposalError
+from ranklake.lake.spool.spool import Spool
 from ranklake.quality.check import run_checks
+from ranklake.retention.erasure.apply import apply as erase
+from ranklake.retention.erasure.apply import approve as approve_erasure
+from ranklake.retention.erasure.held import HeldError
+from ranklake.retention.erasure.plan import make_plan as make_erasure
+from ranklake.retention.erasure.reach import Reach
+from ranklake.retention.erasure.subject import subject_of
 from ranklake.retention.hold import HoldError, all_holds
 from ranklake.retention.hold_release import HOLD_RELEASES, approve, propose
 from ranklake.retention.holds import holds_of, set_hold
+from ranklake.retention.removals import unaccounted
 
 LATER = TODAY + timedelta(days=100)
 
@@ -55,6 +64,48 @@ def test_a_hold_that_comes_after_the_approval(site):
     carry_out(site, again.name)
     assert len(site.rows("steps")) == 10
     site.balances()
+
+
+def while_it_is_recorded(monkeypatch, module, then):
+    """Have something happen between the look of an application at the lake and its row in the trail."""
+    genuine, done = module.audit.record, []
+
+    def record(*words, **more):
+        if not done:
+            done.append(then())
+        return genuine(*words, **more)
+
+    monkeypatch.setattr(module.audit, "record", record)
+
+
+def test_a_hold_that_is_set_while_a_plan_is_applied(site, monkeypatch):
+    """Set before the trail has that the application began, it holds, although its rows were looked at before."""
+    bring_days(site, [200])
+    made = plan(site)
+    agree(site, made.name)
+    with monkeypatch.context() as then:
+        while_it_is_recorded(then, lifecycle, lambda: hold(site, "table=steps"))
+        with pytest.raises(VoidProposalError, match="is not due under the policies of today"):
+            carry_out(site, made.name)
+    assert len(site.rows("steps")) == 10
+    assert unaccounted(site.lake) == []
+    with pytest.raises(VoidProposalError):
+        carry_out(site, made.name)
+    site.balances()
+
+
+def test_a_hold_that_is_set_while_somebody_is_erased(site, monkeypatch):
+    """It goes before the erasure in the same way."""
+    line = {"run": "shared", "incarnation": 5, "message": ["by ada@analytical.example"]}
+    site.bring(any_rows("logs", 1, **line), "logs")
+    reach = Reach(site.lake, Spool(str(site.spool)))
+    subject = subject_of(site.lake, ["ada@analytical.example"])
+    made = make_erasure(reach, subject)
+    approve_erasure(site.lake, made.name, "Ada Approver")
+    while_it_is_recorded(monkeypatch, lifecycle, lambda: hold(site, "run=shared"))
+    with pytest.raises(HeldError):
+        erase(reach, made.name, subject, "Otto")
+    assert len(site.rows("logs")) == 1
 
 
 @pytest.mark.parametrize(
