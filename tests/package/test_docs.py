@@ -200,14 +200,18 @@ def test_the_guide_of_imported_runs_ends_with_its_figures(tmp_path):
 def test_the_guide_of_governance_leads_to_a_plan(tmp_path):
     """Followed from an empty folder, the guide gives policies that lint and their tests accept, and what they take."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RANKLAKE_")}
-    environment |= {"RANKLAKE_LAKE": str(tmp_path / "lake"), "RANKLAKE_SPOOL": str(tmp_path / "spool")}
+    own = {"RANKLAKE_LAKE": str(tmp_path / "lake"), "RANKLAKE_SPOOL": str(tmp_path / "spool")}
     old = datetime.now(UTC) - timedelta(days=10)
     put_segment(tmp_path / "spool", any_rows("logs", 6, start=old, severity_number=[5, 5, 5, 9, 9, 17]), "logs")
-    assert run_here("ranklake ingest", tmp_path, environment)[0] == 0
-    page = (ROOT / "docs/governance.md").read_text(encoding="utf-8")
-    commands = [line for language, text in FENCE.findall(page) if language == "sh" for line in text.splitlines()]
+    assert run_here("ranklake ingest", tmp_path, environment | own)[0] == 0
+    page = (ROOT / "docs/governance.md").read_text(encoding="utf-8").replace("/srv/ranklake/", f"{tmp_path}/")
+    steps = []
+    for language, text in FENCE.findall(page):
+        steps += text.splitlines() if language == "sh" else []
+        if language == "toml" and text.lstrip().startswith(("[lake]", "[retention]")):
+            steps.append(f"echo {shlex.quote(text)} | tee -a ranklake.toml")
     said = {}
-    for command in commands:
+    for command in steps:
         if not command.startswith("ranklake"):
             done = subprocess.run(
                 ["bash", "-c", command],
