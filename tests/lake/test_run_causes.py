@@ -18,6 +18,7 @@ from ranklake.views.endings import ended
 from ranklake.views.html.run_ends import ends_table
 from ranklake.views.html.run_pages import section
 from ranklake.views.html.shell import render
+from ranklake.views.run import run_lines
 
 AT = NOON + timedelta(seconds=50)
 TABLES = frozenset(load_contracts())
@@ -149,3 +150,22 @@ def test_a_role_sees_log_lines_as_it_may(lake):
     assert "role h does not see it" in hidden
     nothing = Role("n", operational, TABLES, column_masks={("logs", contract.column("message").id): Mask("nullify")})
     assert "role n sees logs.message as nullify" in pages(lake, nothing)["alpha-1"]
+
+
+@pytest.mark.slow
+def test_a_run_that_was_tagged_ten_thousand_times_has_a_page(lake):
+    """Some tags and values are told, each cut short, and how many more there are; the page stays small."""
+    said = [
+        *({"kind": "tag", "key": f"t{number}", "value": "w" * 8000} for number in range(5000)),
+        *({"kind": "summary", "key": f"s{number}", "number": 1.5} for number in range(5000)),
+    ]
+    append(lake, "annotations", [
+        {"run": "beta", "incarnation": 400, "slot": slot, "ts": NOON, **one} for slot, one in enumerate(said)
+    ])  # fmt: skip
+    text = pages(lake)["beta"]
+    assert len(text) < 400_000
+    assert text.count("and 4,950 more") == 2
+    assert ">s0=1.5<" in text
+    lines = run_lines(gather(asking(lake), "beta"), None)
+    assert sum(map(len, lines)) < 20_000
+    assert sum("and 4,950 more" in line for line in lines) == 2

@@ -75,6 +75,8 @@ PAGES = (
     catalog_pages.href("runs"),
 )
 MOST_BYTES, MOST_ELEMENTS = 2_000_000, 3_000
+MOST_PX = 7_500
+"""Of a run's page on a phone."""
 MOST_OF_A_RUN = 4_000
 """Elements of a page of few steps; an element a rank would be 4,096 alone."""
 COLOURS = """
@@ -170,6 +172,7 @@ def test_pages_are_sound(report, browser, width, theme):
     for name in PAGES:
         page.goto(f"file://{report}/{name}")
         drawn(page)
+        page.eval_on_selector_all("details.fold", "all => all.forEach((one) => { one.open = true; })")
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
         assert faults(page) == []
     context.close()
@@ -186,6 +189,34 @@ def test_a_print_has_every_column_and_every_chart(report, browser):
         page.emulate_media(media="print")
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name
         page.emulate_media(media="screen")
+    page.close()
+
+
+def test_a_narrow_screen_folds_what_comes_later(report, browser):
+    """A key unfolds it, an address that names something in it does, and print has all; a wide screen folds nothing."""
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    url = f"file://{report}/{run_pages.href('alpha-1')}"
+    folds = "[...document.querySelectorAll('details.fold')].map((one) => one.open)"
+    page.goto(url)
+    drawn(page)
+    assert faults(page) == []
+    assert page.evaluate("document.documentElement.scrollHeight") < MOST_PX
+    count = len(page.evaluate(folds))
+    assert page.evaluate(folds) == [False] * count
+    page.locator("details.fold > summary").nth(count - 1).press("Enter")
+    assert page.evaluate(folds) == [False] * (count - 1) + [True]
+    page.evaluate("""addEventListener("beforeprint", () => {
+        window.printed = [...document.querySelectorAll("details.fold")].every((one) => one.open);
+    })""")
+    page.pdf()
+    assert page.evaluate("printed")
+    assert page.evaluate(folds) == [False] * (count - 1) + [True]
+    page.goto(f"{url}#events")
+    page.wait_for_function("() => document.getElementById('events').checkVisibility({ contentVisibilityAuto: true })")
+    page.goto("about:blank")
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(url)
+    assert page.evaluate(folds) == [True] * count
     page.close()
 
 

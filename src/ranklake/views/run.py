@@ -1,5 +1,6 @@
 """What is known of a run, on a terminal: for the demo at its end, and for any run that somebody asks for."""
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -13,7 +14,7 @@ from ranklake.lake.runs.said import said_of
 from ranklake.lake.runs.steps_done import steps_done
 from ranklake.printable import printable
 from ranklake.views.endings import NOTHING_SAVED, ended, saved_nothing
-from ranklake.views.runs import tag_text
+from ranklake.views.runs import MOST_TAGS, tag_text
 from ranklake.views.table import TextColumn, fitting, numbers
 from ranklake.views.text_plot import text_plot
 from ranklake.views.words import counted, moment_text, number_text, percent_text, size_text, time_text
@@ -94,9 +95,11 @@ def _said(facts: RunFacts) -> Iterator[str]:
     said = said_of(facts.run, facts.annotations.rows)
     if said.tags:
         yield f"tags        {tag_text(said.tags)}"
-    for key, value in said.summary.items():
+    for key, value in itertools.islice(said.summary.items(), MOST_TAGS):
         shown = number_text(value) if isinstance(value, float) else str(value)
         yield f"summary     {printable(key)} {printable(_clipped(shown))}"
+    if len(said.summary) > MOST_TAGS:
+        yield f"            and {len(said.summary) - MOST_TAGS:,} more: ranklake show {facts.run} --json"
     for row in facts.notes.rows[:_MOST_MADE]:
         yield f"note        {moment_text(row['ts'])} {printable(_clipped(row['text'] or 'masked'))}"
     if facts.annotations.reason:

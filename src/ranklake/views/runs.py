@@ -1,6 +1,8 @@
 """Runs on a terminal: one line each."""
 
+import itertools
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from ranklake.lake.runs.asking import Row
 from ranklake.lake.runs.said import Said
@@ -8,6 +10,9 @@ from ranklake.printable import printable
 from ranklake.views.table import TextColumn, fitting
 from ranklake.views.words import moment_text, number_text, or_dash, percent_text, time_text
 
+MOST_TAGS: Final = 50
+"""Of a run, where they are told together; `--json` has all."""
+_MOST_LETTERS: Final = 200
 _COLUMNS = (
     TextColumn("run"),
     TextColumn("status"),
@@ -34,9 +39,16 @@ def run_table(rows: Sequence[Row], said: Mapping[str, Said], width: int | None) 
     return fitting(_COLUMNS, [_cells(row, said[row["run"]]) for row in rows], width)
 
 
+def tag_words(tags: Mapping[str, str | None], most: int = MOST_TAGS) -> list[str]:
+    """Return tags with their values, each cut short; of many the first, and how many more there are."""
+    words = [tag if value is None else f"{tag}={value}" for tag, value in itertools.islice(tags.items(), most)]
+    more = [f"and {len(tags) - most:,} more"] if len(tags) > most else []
+    return [*(one if len(one) <= _MOST_LETTERS else f"{one[:_MOST_LETTERS]}…" for one in words), *more]
+
+
 def tag_text(tags: Mapping[str, str | None]) -> str:
-    """Return tags with their values in one line."""
-    return printable(", ".join(tag if value is None else f"{tag}={value}" for tag, value in tags.items()))
+    """Return the same in one line, for a terminal."""
+    return printable(", ".join(tag_words(tags)))
 
 
 def _cells(row: Row, said: Said) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from ranklake.views.html.run_ends import ends_table
 from ranklake.views.html.run_media import drawn
 from ranklake.views.html.run_tables import STATES, lines_tables, media_table, tables
 from ranklake.views.html.slowdown_charts import slowdown_charts, slowdown_map, slowdown_tables, verdict
+from ranklake.views.runs import tag_words
 from ranklake.views.slow_rank import why_slow
 from ranklake.views.words import counted, number_text, percent_text
 from ranklake.views.words import time_text as length_text
@@ -53,6 +54,7 @@ def page_facts(
     found, cause = run_state(ask, run, scalars, is_for_role=is_for_role), why(run)
     facts = found.facts
     summary, over = facts.summary.one, ended(facts)
+    said = said_of(run, facts.annotations.rows)
     injected, leads = summary.get("injected"), bool(cause.what) and not over.what
     last = facts.code.rows[-1] if facts.code.rows else {}
     return {
@@ -61,7 +63,9 @@ def page_facts(
         "state": STATES.get(summary.get("status", ""), "unchecked"),
         "headline": _headline(facts),
         "about": _about(facts),
-        "said": said_of(run, facts.annotations.rows),
+        "name": said.name,
+        "tags": tag_words(said.tags),
+        "summary": tag_words({key: None if value is None else str(value) for key, value in said.summary.items()}),
         "figures": list(_figures(facts)),
         "ended": over,
         "hosts": f"ranklake show {run}" if facts.nodes.rows and not is_for_role else "",

@@ -183,7 +183,8 @@
     async function drawDue() {
       if (isDrawing || !window.vegaEmbed) return;
       isDrawing = true;
-      for (let one; (one = places.find((place) => due.has(place) && seen.has(place)) || places.find((place) => due.has(place)));) {
+      const isNext = (place) => due.has(place) && place.clientWidth; // without a width it is folded away: drawn once it is seen
+      for (let one; (one = places.find((place) => isNext(place) && seen.has(place)) || places.find(isNext));) {
         due.delete(one);
         try { await draw(one); } catch (error) { console.error(error); }
         await pause(places.some((place) => due.has(place) && seen.has(place)));
@@ -207,6 +208,26 @@
     document.head.append(script);
   }
 
+  // What comes later on a page is folded on a narrow screen, but for what the address names; print has all of it.
+  function folding() {
+    const folds = [...document.querySelectorAll("details.fold")];
+    const narrow = matchMedia("(max-width: 40rem)");
+    const openAll = (some) => some.forEach((one) => { one.open = true; });
+    const close = (some) => some.forEach((one) => { one.open = false; });
+    const reveal = () => {
+      const named = document.getElementById(location.hash.slice(1));
+      const fold = named?.closest("details.fold:not([open])");
+      if (fold) { fold.open = true; named.scrollIntoView(); }
+    };
+    let folded = [];
+    if (narrow.matches) close(folds);
+    reveal();
+    narrow.addEventListener("change", () => { if (!narrow.matches && !matchMedia("print").matches) openAll(folds); });
+    addEventListener("hashchange", reveal);
+    addEventListener("beforeprint", () => { folded = folds.filter((one) => !one.open); openAll(folded); });
+    addEventListener("afterprint", () => close(folded));
+  }
+
   document.addEventListener("DOMContentLoaded", () => {
     const site = window.ranklakeSite || [];
     const root = document.body.dataset.root;
@@ -220,6 +241,7 @@
     }
     document.querySelectorAll("main table").forEach(sorting);
     document.querySelectorAll("[data-filters]").forEach(filtering);
+    folding();
     charts();
   });
 })();
