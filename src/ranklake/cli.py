@@ -7,8 +7,11 @@ and the base installation has no pipeline at all.
 
 import importlib
 import keyword
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 from click.shell_completion import CompletionItem
@@ -68,6 +71,24 @@ SUMMARIES = {
     "verify-artifact": "Hash an artifact again and compare it with its recorded digest.",
     "bench": "Generate synthetic data for measurements.",
 }
+_WITHOUT_FRAMES = frozenset(
+    {
+        "catalog",
+        "compare",
+        "media",
+        "plot",
+        "runs",
+        "series",
+        "show",
+        "sql",
+        "status",
+        "tag",
+        "trace",
+        "watch",
+        "what-if",
+    }
+)
+"""Commands that hand pyarrow no frame of pandas, whose import costs them time."""
 _PIPELINE = {
     "dask",
     "datafusion",
@@ -88,6 +109,23 @@ _PIPELINE = {
 }
 
 
+@contextmanager
+def _ended_by_ctrl_c() -> Iterator[None]:
+    """Have Ctrl-C end the process at once while modules are imported, where there is nothing to end in order.
+
+    As an exception it is lost there now and then: what imports within a callback of C goes on, and so does the command.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class _Lazy(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -98,7 +136,8 @@ class _Lazy(click.Group):
         if cmd_name not in SUMMARIES:
             return None
         name = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name.replace("-", "_")
-        module = importlib.import_module(f"ranklake.commands.{name}")
+        with _ended_by_ctrl_c():
+            module = importlib.import_module(f"ranklake.commands.{name}")
         command: click.Command = getattr(module, name)
         return command
 
@@ -127,7 +166,11 @@ def cli() -> None:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run the command line and exit."""
+    """Run the command line and exit. The process is the command's own, so that what it never needs is left out."""
+    given = sys.argv[1:] if args is None else args
+    if given and given[0] in _WITHOUT_FRAMES:
+        with _ended_by_ctrl_c():
+            importlib.import_module("ranklake.arrow_alone").leave_pandas_out()
     sys.exit(run(args))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ranklake.printable import printable, printable_lines
+from ranklake.views.table import columns_of
 
 
 class _Guard:
@@ -67,14 +68,14 @@ class Screen:
     Attributes
     ----------
     is_terminal
-        Whether lines can be replaced.
+        Whether lines can be replaced: not in a file, nor on a dumb terminal.
     width
         Columns; None where the stream is no terminal.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream: TextIO = getattr(stream, "rich_proxied_file", stream)  # to send what moves the cursor
-        self.is_terminal = stream.isatty()
+        self.is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"  # that one moves no cursor
         self._shown = 0
 
     @property
@@ -90,8 +91,16 @@ class Screen:
             self._stream.flush()
             return
         size = shutil.get_terminal_size()
-        text = [line[: size.columns - 1] for line in text[: max(size.lines - 1, 1)]]
+        text = [_within(line, size.columns - 1) for line in text[: max(size.lines - 1, 1)]]
         up = f"\x1b[{self._shown}A" if self._shown else ""
         self._stream.write(f"{up}\r" + "".join(f"{line}\x1b[K\n" for line in text) + "\x1b[J")
         self._stream.flush()
         self._shown = len(text)
+
+
+def _within(line: str, columns: int) -> str:
+    """Return the beginning of a line that takes no more columns: one that goes on below moves all that come after."""
+    end = min(len(line), columns)
+    while columns_of(line[:end]) > columns:
+        end -= 1
+    return line[:end]

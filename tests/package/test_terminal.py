@@ -10,7 +10,7 @@ from governed import Site, any_rows
 
 from ranklake.cli import run
 from ranklake.printable import printable
-from ranklake.terminal import guarded
+from ranklake.terminal import Screen, guarded
 from ranklake.views.tell import tell
 
 EVIL = "\x1b]52;c;cm0gLXJm\x07\x1b[2J\x9b1mfine\r\nsteps  yes\u202e\x7f\udc9b"
@@ -93,3 +93,28 @@ def test_what_draws_on_purpose_may(monkeypatch):
         print("\x1b[1m", file=sys.stderr)
     assert sys.stderr is stream
     assert stream.getvalue() == "\\x1b[1m\n"
+
+
+def test_a_screen_moves_no_cursor_where_there_is_none(monkeypatch):
+    """A dumb terminal gets lines one below the other, and no escape sequence."""
+    for term, moves in (("xterm", True), ("dumb", False)):
+        monkeypatch.setenv("TERM", term)
+        with terminal() as told:
+            screen = Screen(sys.stdout)
+            screen.show(["one", EVIL])
+            screen.show(["two"])
+            shown = told()
+        assert screen.is_terminal == moves
+        assert ("\x1b[" in shown) == moves
+        assert "two" in shown
+
+
+def test_no_line_of_a_screen_goes_on_below(monkeypatch):
+    """Letters that take two columns count as two: a line that wrapped would move all that come after it."""
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((10, 5)))
+    with terminal() as told:
+        Screen(sys.stdout).show(["\u6f22" * 9, "x" * 30, "\u0301" * 3])
+        shown = told()
+    first, second, *_ = shown.split("\n")
+    assert first.startswith("\r" + "\u6f22" * 4 + "\x1b")
+    assert second.startswith("x" * 9 + "\x1b")

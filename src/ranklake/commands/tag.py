@@ -22,6 +22,7 @@ from ranklake.segments.segment import RUN_NAME
 from ranklake.segments.storage_options import fsspec_options
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
+from ranklake.views.words import counted
 
 
 @click.command()
@@ -76,8 +77,8 @@ def tag(
         show_json({"run": whose, "rows": told, "unknown_tags": list(unknown)})
     else:
         tell(*(f"the lake knows no tag {tag} of {whose}; {mend}" for tag, mend in unknown.items()), err=True)
-        rows = f"{len(said)} row{'s' * (len(said) != 1)}"
-        tell(f"{rows} about {whose} in the spool; 'ranklake ingest' brings {'them' if len(said) > 1 else 'it'} in")
+        it = "them" if len(said) > 1 else "it"
+        tell(f"{counted(len(said), 'row')} about {whose} in the spool; 'ranklake ingest' brings {it} in")
 
 
 def _unknown(context: Context, run: str, tags: tuple[str, ...]) -> dict[str, str]:
