@@ -10,11 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from archiving import STEPS, archived, policies_in
+from deltalake.exceptions import DeltaError
 from governed import Site, any_rows
 from packing import pack_up
 from retaining import POLICIES, TODAY, agree, carry_out, days_ago, keeping, plan, purge_after, with_period
 from segments import put_segment, step_rows
 
+from ranklake.capture.importers.imports import import_files
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance.proposals import NotApprovedError
 from ranklake.lake.ingest.run import ingest
@@ -25,6 +27,7 @@ from ranklake.lake.replay.errors import ReplayError
 from ranklake.lake.replay.run import replay
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.spool.spool import Spool
+from ranklake.lake.status.reconciliation import balance
 from ranklake.lake.storage.store import Lake
 from ranklake.quality.release import NothingToReleaseError, plan_release
 from ranklake.retention.archive.rehydrate import rehydrate
@@ -320,3 +323,65 @@ def test_nothing_comes_back(tmp_path, how, way):
         assert unaccounted(taken.site.lake) == []
     if taken.values:
         assert search(taken.site.lake, taken.spool, taken.values).found == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["retention", "a run", "an archive", "a purge"])
+def test_a_restore_of_the_table_brings_nothing_back(tmp_path, how):
+    """Of another program that knows nothing of plans: the files of the versions that had the rows are gone."""
+    taken = TAKEN[how](tmp_path)
+    handle = delta_table(taken.site.lake, taken.table)
+    for version in range(handle.version() - 1, -1, -1):
+        with contextlib.suppress(DeltaError):
+            handle.restore(version)
+        assert {row["run"] for row in taken.site.rows(taken.table)} <= {"other"}
+
+
+@pytest.mark.slow
+def test_a_restore_within_the_grace_shows(tmp_path):
+    """Files are kept then, so it brings the rows back; the books say so, and whose plan says how many there are."""
+    taken = in_grace(tmp_path)
+    handle = delta_table(taken.site.lake, "steps")
+    handle.restore(handle.version() - 1)
+    assert len(taken.site.rows("steps")) == 25
+    faults = [fault for one in balance(taken.site.lake, taken.spool.listing()) for fault in one.faults]
+    assert "the table holds 25 rows, the plans say 5" in faults
+
+
+MAPPING = "table: pools\ntime: {column: when}\ncolumns: {pool: name, gpu_total: total}\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("forgotten", [False, True], ids=["remembered", "nobody remembers"])
+@pytest.mark.parametrize("way", ["the same file", "a copy of it"])
+@pytest.mark.parametrize("how", ["retention", "a person"])
+def test_what_is_imported_again_does_not_come_back(tmp_path, how, way, forgotten):
+    """Rows of another tool's file have its content for their identity, whoever imports it, and wherever it lies."""
+    site = Site(tmp_path)
+    file, mapping = tmp_path / "vc.csv", tmp_path / "mapping.yaml"
+    mapping.write_text(MAPPING)
+    file.write_text(f"when,name,total\n{DAY:%Y-%m-%d},{EMAIL},8\n{DAY:%Y-%m-%d},{EMAIL},9\n")
+
+    def bring_in(path):
+        done = import_files("table", [str(path)], str(site.spool), mapping=str(mapping), run="imported")
+        ingest(site.lake, Spool(str(site.spool)), InProcess())
+        return done.again
+
+    assert bring_in(file) == 0
+    assert len(site.rows("pools")) == 2
+    if how == "retention":
+        found = policies_in(tmp_path, "pools: {where: {table: pools}, delete_after_days: 30, reason: old}")
+        made = plan(site, TODAY, found)
+        agree(site, made.name)
+        carry_out(site, made.name, TODAY, found)
+        sweep(site.lake, Spool(str(site.spool)), "Otto")
+    else:
+        erased(Taken(site, "pools", site.rows("pools"), [], tmp_path), EMAIL)
+    assert site.rows("pools") == []
+    if forgotten:
+        shutil.rmtree(site.spool / "imports", ignore_errors=True)
+    again = bring_in(file if way == "the same file" else file.rename(tmp_path / "copy.csv"))
+    assert again == (0 if forgotten or way != "the same file" else 1)
+    assert site.rows("pools") == []
+    site.balances()
+    assert unaccounted(site.lake) == []
