@@ -163,7 +163,8 @@ def _nothing(ask: Ask, every: Sequence[Plotted], metric: str, axis: str, scalars
     for one in every:
         known |= {str(row["metric"]) for row in ask(statements.of_run("metric_names", one.run, scalars=scalars)).rows}
     what = f"{of} {'has' if len(every) == 1 else 'have'} no values by step of {metric!r}"
-    return NothingToPlotError(what, mend=did_you_mean(metric, known) or "run 'ranklake rollup' first")
+    nothing = "no step was recorded, or none is rolled up yet: run 'ranklake rollup'"
+    return NothingToPlotError(what, mend=did_you_mean(metric, known) or nothing)
 
 
 def _is_known(ask: Ask, every: Sequence[Plotted], file: str, column: str) -> bool:

@@ -70,6 +70,7 @@ def lake(tmp_path_factory):
              "step_time_s": 1.0, "ts": NOON + timedelta(seconds=step)}
             for step, loss in enumerate(losses)
         ])  # fmt: skip
+    append(lake, "runs", [{"run": "idle", "incarnation": 60, "ts": NOON, "world_size": 1}])
     append(lake, "scalars", [
         {"run": "alpha-1", "incarnation": 10, "metric": metric, "step": step, "value": float(step + 1),
          "ts": NOON + timedelta(seconds=step)}
@@ -192,6 +193,7 @@ def test_pictures_are_written_whole(ranklake, tmp_path):
         (["alpha-1", "loss", "--with", "nobody"], "no run 'nobody'"),
         (["gaps", "loss", "--x", "tokens"], "loss of gaps has no tokens to be drawn over; draw it over --x step"),
         (["alpha-1", "mfu"], "alpha-1 has no values by step of 'mfu'"),
+        (["idle", "loss"], "'loss'; no step was recorded, or none is rolled up yet: run 'ranklake rollup'"),
         (["alpha-1", "loss", "--output", "a.pdf"], "a.pdf: a picture is PNG or SVG; end the name in .png or .svg"),
     ],
 )
