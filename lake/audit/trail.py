@@ -130,9 +130,10 @@ def record_all(lake: "Lake", entries: Sequence[Entry]) -> list[int | None]:
         there = _already_recorded(lake, log, entries)
         fresh = [entry for entry, old in zip(entries, there, strict=True) if not old]
         rows = _chained(fresh, end)
-        if rows and not _append(lake, log, rows, fresh):
+        written = not rows or _append(lake, log, rows, fresh)
+        log.keep()  # who lost reads what the others wrote, and does not open the table
+        if not written:
             continue
-        log.keep()
         _write_heads(places, known, Head(rows[-1]["seq"] + 1, rows[-1]["sha256"]) if rows else end)
         numbers = iter(row["seq"] for row in rows)
         return [None if old else next(numbers) for old in there]

@@ -8,14 +8,19 @@ and makes its list of files anew, each time. An append needs none of that. What 
 costs the same however long the table is.
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from deltalake.exceptions import DeltaError
 
 from ranklake.lake.contracts.delta import CHECKPOINT_EVERY
-from ranklake.lake.delta.commit import APP_ID, is_possible, said
+from ranklake.lake.delta.commit import APP_ID, PLAN_ID, LostRaceError, is_possible
+from ranklake.lake.delta.commit import said as said_by
+from ranklake.lake.delta.data_file import removal
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.table_schema import commit
 from ranklake.lake.delta.tables import actions_of, asked_again, ensure_table, mark_of
 from ranklake.lake.storage.reachability import LakeUnreachableError
@@ -23,14 +28,16 @@ from ranklake.lake.storage.reachability import LakeUnreachableError
 if TYPE_CHECKING:
     from typing import Any
 
+    import pyarrow as pa
     from deltalake import DeltaTable
 
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.delta.data_file import DataFile
     from ranklake.lake.storage.store import Lake
 
-_MOST_BEHIND: Final = CHECKPOINT_EVERY
-"""Commits of others that are read one by one; behind more, the table is opened anew."""
+_MOST_BEHIND: Final = 10 * CHECKPOINT_EVERY
+"""Commits of others that are read one by one; behind more, the table is opened anew. While it is opened, others that
+are fast make tens of them."""
 
 _DAMAGED: Final = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
 
@@ -55,6 +62,10 @@ class LogEnd:
         self._mark = mark_of(self._lake, self._contract.table, self.version)
         self._numbers: dict[str, int] = {}
         """Those that the handle's commit and later ones carry: the last word on them, for which no log is read."""
+        self._removed: set[str] = set()
+        """Files that commits after the handle's took out."""
+        self._live: frozenset[str] | None = None
+        """Those that are live in the handle, once somebody asked."""
         with suppress(OSError, *_DAMAGED):  # whoever looks through the log finds the same, or says so
             self._take(actions_of(self._lake, self._contract.table, self.version))
 
@@ -80,7 +91,7 @@ class LogEnd:
     def said(self, application: str) -> int | None:
         """Return the number that an application committed last, None if it never did. Raises as `commit.said` does."""
         found = self._numbers.get(application)
-        return said(self._handle, application) if found is None else found
+        return said_by(self._handle, application) if found is None else found
 
     @property
     def number(self) -> int:
@@ -93,13 +104,27 @@ class LogEnd:
         Returns whether this call did; where another was faster the files stay behind, named by no commit. It is on
         disk, or at the store, then. Raises `LakeUnreachableError`; perhaps it was written then.
         """
-        numbers = {APP_ID: self.number + 1, **also}
-        actions: list[dict[str, Any]] = [file.addition() for file in new]
-        actions += [{"txn": {"appId": name, "version": number}} for name, number in numbers.items()]
+        return self._write([file.addition() for file in new], {APP_ID: self.number + 1, **also}, {})
+
+    def merge(self, actions: "list[dict[str, Any]]", old: Collection[str], plan: int, said: Mapping[str, str]) -> bool:
+        """Commit the actions of a plan that merges old files, as `commit.swap_plan` does; return as `append`.
+
+        Raises as `append`, and `LostRaceError` where an old file is not live any more.
+        """
+        if self._live is None:
+            self._live = frozenset(files(self._handle)["path"].to_pylist())
+        if not self._removed.isdisjoint(old) or not self._live.issuperset(old):
+            what = f"files of {self._contract.table} that were to be merged are gone"
+            raise LostRaceError(what, where=self._lake.uri, mend="run it again")
+        return self._write(actions, {APP_ID: max(plan, self.number + 1), PLAN_ID: plan}, said)
+
+    def _write(self, actions: "list[dict[str, Any]]", numbers: Mapping[str, int], said: Mapping[str, str]) -> bool:
+        actions = [*actions, *({"txn": {"appId": name, "version": number}} for name, number in numbers.items())]
         table, following = self._contract.table, self.version + 1
-        if not commit(self._lake, table, self.version, actions, {"operation": "WRITE"}) and not self._is_ours(actions):
+        info = {"operation": "WRITE", **said}
+        if not commit(self._lake, table, self.version, actions, info) and not self._is_ours(actions):
             return False
-        self._numbers |= numbers
+        self._take(actions)
         self.version, self._mark = following, mark_of(self._lake, table, following)
         if (following + 1) % CHECKPOINT_EVERY == 0:
             with suppress(DeltaError, OSError):  # it is committed; upkeep writes what is due
@@ -140,8 +165,31 @@ class LogEnd:
         return False
 
     def _take(self, actions: "list[dict[str, Any]]") -> None:
-        """Take over the numbers that a commit carries. Raises `_DAMAGED`."""
+        """Take over the numbers that a commit carries, and what it took out. Raises `_DAMAGED`."""
         told = {str(one["txn"]["appId"]): int(one["txn"]["version"]) for one in actions if "txn" in one}
         if not all(map(is_possible, told.values())):
             raise ValueError("the number of a transaction cannot be")
         self._numbers |= told
+        self._removed |= {unquote(one["remove"]["path"]) for one in actions if "remove" in one}
+
+
+def merge(
+    lake: "Lake", contract: "Contract", plan: int, new: "Sequence[DataFile]", old: "pa.Table", said: Mapping[str, str]
+) -> None:
+    """Commit a plan's merging of files (`old`: rows of `live_files.files`), once, beside others that append.
+
+    delta-rs reads the log anew before each try. Beside writers that commit within that time it loses every race, and
+    no later plan of the lake comes to its turn. Raises as `LogEnd.merge`.
+    """
+    now_ms = int(time.time() * 1000)
+    rows = old.select(["path", "date", "size_bytes"]).to_pylist()
+    actions = [file.addition(data_change=False) for file in new]
+    actions += [
+        removal(row["path"], row["date"].isoformat(), row["size_bytes"], now_ms, data_change=False) for row in rows
+    ]
+    paths = [row["path"] for row in rows]
+    end = LogEnd(lake, contract)
+    while (end.said(PLAN_ID) or 0) < plan and not end.merge(actions, paths, plan, said):
+        end.keep()  # to read what came meanwhile, and not all of it
+        end = LogEnd.of(lake, contract)
+    end.keep()

@@ -25,8 +25,8 @@ _T = TypeVar("_T")
 
 _LOOKS: Final = 8
 """A listing that lacks what is there is made again, a few times."""
-_GAP: Final = "found gap"
-"""What delta-rs says of a log that lacks a commit between two others."""
+_GAP: Final = "gap"
+"""What delta-rs says of a log that lacks a commit between two others, or behind its checkpoint."""
 
 
 class NewerTableError(LakeError):
@@ -85,7 +85,7 @@ def asked_again(ask: Callable[[], _T]) -> _T:
         try:
             return ask()
         except (DeltaError, OSError, ValueError) as error:
-            if _GAP not in str(error):
+            if _GAP not in str(error).lower():
                 raise
     return ask()
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from ranklake.lake.delta.data_file import DataFile
 from ranklake.lake.delta.integrity import Damage
 from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.delta.tables import delta_table, latest
 from ranklake.lake.maintenance import merges
 from ranklake.lake.maintenance.merges import Merge, MergeResult, merge, mergeable_tables, merges_due
 from ranklake.lake.plans import action_plan
@@ -71,7 +71,7 @@ def merge_small(
     thorough: bool = False,
     progress: "Progress | None" = None,
 ) -> Merged:
-    """Merge small files until there is nothing to merge.
+    """Merge small files until there is nothing to merge, of those that were there at first and a few that came since.
 
     Parameters
     ----------
@@ -111,6 +111,10 @@ class _Composer:
         self.lake, self.workers, self.tables = lake, workers, tables
         self.thorough, self.progress = thorough, progress
         self._ready: list[tuple[float, Merge, DataFile]] = []
+        self._left: dict[str, int] = {}
+        """Files of each table that may still be merged. It is twice what was there at first, which is more than merging
+        all of them takes, results merged again among them: where others bring files as fast as they are merged, there
+        is an end all the same."""
         self.damaged: dict[tuple[str, str], Damage] = {}
 
     def compose(self, number: int) -> "Plan | None":
@@ -119,7 +123,8 @@ class _Composer:
         if not ready:
             today = datetime.now(UTC).date()
             bad = frozenset(self.damaged)
-            every = merges_due(self.lake, self.tables, number, thorough=self.thorough, today=today, without=bad)
+            tables = [table for table in self.tables if self._may_merge(table)]
+            every = merges_due(self.lake, tables, number, thorough=self.thorough, today=today, without=bad)
             while not ready and (tasks := list(islice(every, PLAN_MERGES))):
                 began = time.monotonic()
                 ready = [(began, made.task, made.file) for made in self._merge(tasks) if made.file is not None]
@@ -129,6 +134,7 @@ class _Composer:
         gone: dict[str, list[dict[str, Any]]] = {}
         for _, task, _ in ready:
             gone.setdefault(task.table, []).extend(task.files)
+            self._left[task.table] = self._left.get(task.table, 0) - len(task.files)
         return action_plan.compose(
             number,
             COMPACTION.name,
@@ -136,6 +142,12 @@ class _Composer:
             remove={table: pa.Table.from_pylist(rows) for table, rows in gone.items()},
             data_change=False,
         )
+
+    def _may_merge(self, table: str) -> bool:
+        if table not in self._left:
+            handle = latest(self.lake, table)
+            self._left[table] = 0 if handle is None else 2 * files(handle).num_rows
+        return self._left[table] > 0
 
     def _merge(self, tasks: Sequence[Merge]) -> list[MergeResult]:
         done = 0

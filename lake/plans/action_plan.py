@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 
 import ranklake
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import fence, number_of, swap, swap_plan
+from ranklake.lake.delta.commit import LostRaceError, fence, number_of, swap, swap_plan
 from ranklake.lake.delta.data_file import DataFile, plan_of
 from ranklake.lake.delta.live_files import FILE_SCHEMA, files
+from ranklake.lake.delta.log_end import merge
 from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.read import read_some
 from ranklake.lake.delta.tables import delta_table, ensure_table, last_table, refuse_unfit
@@ -159,8 +160,14 @@ def _commit(
     if known.kind == "derived" and add and not _are_live(handle, remove):
         add, remove = [], None  # a rollup replaced them meanwhile; beside its rows they would stand twice
     data_change = _changes_data(plan)
-    if data_change or _are_live(handle, remove):
+    if not data_change and not _are_live(handle, remove):
+        return
+    try:
         swap_plan(handle, plan.number, add=add, remove=remove, metadata=metadata, data_change=data_change)
+    except LostRaceError:
+        if data_change or remove is None or known.kind != "system":
+            raise
+        merge(lake, known, plan.number, add, remove, metadata)
 
 
 def _fence(lake: "Lake", plan: Plan) -> None:
