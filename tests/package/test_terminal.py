@@ -25,18 +25,24 @@ def lake(tmp_path_factory):
     return site.lake.uri
 
 
+LAST = "that was all"
+
+
 @contextmanager
 def terminal():
     """Put a pseudo-terminal in place of standard output and error; give what reads what came."""
     end, inner = os.openpty()
-    os.set_blocking(end, False)
     with os.fdopen(inner, "w", encoding="utf-8") as stream, pytest.MonkeyPatch.context() as patched:
         for name in ("stdout", "stderr"):
             patched.setattr(sys, name, stream)
 
         def shown():
+            stream.write(LAST)
             stream.flush()
-            return os.read(end, 2**16).decode().replace("\r\n", "\n")  # a terminal makes CR and LF of a newline
+            came = b""
+            while not came.endswith(LAST.encode()):  # the kernel hands on what was written when it has time
+                came += os.read(end, 2**16)
+            return came.decode().removesuffix(LAST).replace("\r\n", "\n")  # a terminal makes CR and LF of a newline
 
         yield shown
     os.close(end)
