@@ -19,7 +19,7 @@ from deltalake.transaction import AddAction, CommitProperties, PostCommitHookPro
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.delta.data_file import DataFile
-from ranklake.lake.delta.live_files import damaged_log, files
+from ranklake.lake.delta.live_files import damaged_log, files, live_paths
 from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.tables import asked_again, asking, ensure_table, keep, move_on
 from ranklake.lake.storage.reachability import unreachable
@@ -159,7 +159,7 @@ def _is_carried_out(
     """Say whether the numbers are told, files to add live, those to remove gone; False where no file tells it."""
     if any((said(table, name) or 0) < number for name, number in numbers.items()):
         return False
-    there = set(files(table)["path"].to_pylist())
+    there = live_paths(table)
     gone = set() if remove is None else set(remove["path"].to_pylist())
     return bool(add or gone) and there.issuperset(file.path for file in add) and there.isdisjoint(gone)
 

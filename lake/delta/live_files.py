@@ -70,6 +70,11 @@ def files(table: DeltaTable, partitions: Sequence[date] | None = None) -> pa.Tab
     return actions
 
 
+def live_paths(table: DeltaTable) -> set[str]:
+    """Return the paths of the table's live files, relative to it. Raises as `files`."""
+    return set(files(table)["path"].to_pylist())
+
+
 def _lie_in(paths: pa.ChunkedArray, dates: pa.ChunkedArray) -> bool:
     """Say whether data files lie in their dates' folders, as ranklake names them: a log may name any place at all."""
     named = pc.match_substring_regex(paths, f"^(?:{DATA_PATH})$")

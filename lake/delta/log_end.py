@@ -20,7 +20,7 @@ from ranklake.lake.contracts.delta import CHECKPOINT_EVERY
 from ranklake.lake.delta.commit import APP_ID, PLAN_ID, LostRaceError, is_possible
 from ranklake.lake.delta.commit import said as said_by
 from ranklake.lake.delta.data_file import removal
-from ranklake.lake.delta.live_files import files
+from ranklake.lake.delta.live_files import live_paths
 from ranklake.lake.delta.table_schema import commit
 from ranklake.lake.delta.tables import actions_of, asked_again, ensure_table, mark_of
 from ranklake.lake.storage.reachability import LakeUnreachableError
@@ -62,10 +62,8 @@ class LogEnd:
         self._mark = mark_of(self._lake, self._contract.table, self.version)
         self._numbers: dict[str, int] = {}
         """Those that the handle's commit and later ones carry: the last word on them, for which no log is read."""
-        self._removed: set[str] = set()
-        """Files that commits after the handle's took out."""
-        self._live: frozenset[str] | None = None
-        """Those that are live in the handle, once somebody asked."""
+        self._live: set[str] | None = None
+        """Files that are live at the version, once somebody asked."""
         with suppress(OSError, *_DAMAGED):  # whoever looks through the log finds the same, or says so
             self._take(actions_of(self._lake, self._contract.table, self.version))
 
@@ -112,8 +110,8 @@ class LogEnd:
         Raises as `append`, and `LostRaceError` where an old file is not live any more.
         """
         if self._live is None:
-            self._live = frozenset(files(self._handle)["path"].to_pylist())
-        if not self._removed.isdisjoint(old) or not self._live.issuperset(old):
+            self._live = live_paths(self.handle())
+        if not self._live.issuperset(old):
             what = f"files of {self._contract.table} that were to be merged are gone"
             raise LostRaceError(what, where=self._lake.uri, mend="run it again")
         return self._write(actions, {APP_ID: max(plan, self.number + 1), PLAN_ID: plan}, said)
@@ -127,7 +125,7 @@ class LogEnd:
         self._take(actions)
         self.version, self._mark = following, mark_of(self._lake, table, following)
         if (following + 1) % CHECKPOINT_EVERY == 0:
-            with suppress(DeltaError, OSError):  # it is committed; upkeep writes what is due
+            with suppress(DeltaError, OSError, ValueError):  # it is committed; upkeep writes what is due
                 asked_again(self._handle.update_incremental)
                 asked_again(self._handle.create_checkpoint)
         return True
@@ -165,15 +163,21 @@ class LogEnd:
         return False
 
     def _take(self, actions: "list[dict[str, Any]]") -> None:
-        """Take over the numbers that a commit carries, and what it took out. Raises `_DAMAGED`."""
+        """Take over the numbers that a commit carries, and its files. Raises `_DAMAGED`."""
         told = {str(one["txn"]["appId"]): int(one["txn"]["version"]) for one in actions if "txn" in one}
         if not all(map(is_possible, told.values())):
             raise ValueError("the number of a transaction cannot be")
         self._numbers |= told
-        self._removed |= {unquote(one["remove"]["path"]) for one in actions if "remove" in one}
+        if self._live is not None:
+            self._live |= _paths_of(actions, "add")
+            self._live -= _paths_of(actions, "remove")  # taken out and brought by one commit, it has other rows
 
 
-def merge(
+def _paths_of(actions: "list[dict[str, Any]]", what: str) -> set[str]:
+    return {unquote(one[what]["path"]) for one in actions if what in one}
+
+
+def swap_at_end(
     lake: "Lake", contract: "Contract", plan: int, new: "Sequence[DataFile]", old: "pa.Table", said: Mapping[str, str]
 ) -> None:
     """Commit a plan's merging of files (`old`: rows of `live_files.files`), once, beside others that append.

@@ -25,8 +25,10 @@ _T = TypeVar("_T")
 
 _LOOKS: Final = 8
 """A listing that lacks what is there is made again, a few times."""
-_GAP: Final = "gap"
-"""What delta-rs says of a log that lacks a commit between two others, or behind its checkpoint."""
+_GAPS: Final = ("found gap", "gap between checkpoint")
+"""What delta-rs says, in small letters, of a log that lacks a commit between two others, or behind its checkpoint. Its
+errors quote paths, and those may hold anything.
+"""
 
 
 class NewerTableError(LakeError):
@@ -85,7 +87,7 @@ def asked_again(ask: Callable[[], _T]) -> _T:
         try:
             return ask()
         except (DeltaError, OSError, ValueError) as error:
-            if _GAP not in str(error).lower():
+            if not any(gap in str(error).lower() for gap in _GAPS):
                 raise
     return ask()
 

@@ -11,7 +11,7 @@ from ranklake.lake.contracts.delta import STATISTICS_PROPERTY, statistics_column
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.delta.commit import APP_ID, PLAN_ID, LostRaceError, number_of, said
 from ranklake.lake.delta.data_file import addition
-from ranklake.lake.delta.live_files import files
+from ranklake.lake.delta.live_files import live_paths
 from ranklake.lake.delta.table_schema import (
     ADDED_VERSION,
     CONTRACT_VERSION,
@@ -83,7 +83,7 @@ def _commit(lake: "Lake", plan: "Plan", migration: "Migration") -> bool:
         return True
     gone = plan.body["remove"].get(migration.table, [])
     is_derived = lake.contract(migration.table).kind == "derived"
-    if gone and is_derived and {row["path"] for row in gone} != set(files(handle)["path"].to_pylist()):
+    if gone and is_derived and {row["path"] for row in gone} != live_paths(handle):
         return False
     backwards = plan.body["facts"]["backwards"]
     target = target_of(lake, migration, handle, backwards=backwards)

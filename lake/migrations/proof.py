@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.live_files import files
+from ranklake.lake.delta.live_files import live_paths
 from ranklake.lake.delta.order import sort_names, sort_order
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.migrations.register import last_applied
@@ -106,7 +106,7 @@ def _compute(
 ) -> None:
     """Compute dates once more that were computed, as far as they and their inputs are as they were."""
     handle = latest(lake, target.table)
-    live = set() if handle is None else set(files(handle)["path"].to_pylist())
+    live = set() if handle is None else live_paths(handle)
     days = {_day(some["in"][0]): some["of"] for some in every if some["in"] and some["of"] and live >= set(some["in"])}
     found = {} if computing is None or not days else computing.standing(lake, target, days)
     proof.computed = sum(found.values())

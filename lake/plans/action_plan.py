@@ -20,8 +20,8 @@ import ranklake
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import LostRaceError, fence, number_of, swap, swap_plan
 from ranklake.lake.delta.data_file import DataFile, plan_of
-from ranklake.lake.delta.live_files import FILE_SCHEMA, files
-from ranklake.lake.delta.log_end import merge
+from ranklake.lake.delta.live_files import FILE_SCHEMA, files, live_paths
+from ranklake.lake.delta.log_end import swap_at_end
 from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.read import read_some
 from ranklake.lake.delta.tables import delta_table, ensure_table, last_table, refuse_unfit
@@ -167,7 +167,7 @@ def _commit(
     except LostRaceError:
         if data_change or remove is None or known.kind != "system":
             raise
-        merge(lake, known, plan.number, add, remove, metadata)
+        swap_at_end(lake, known, plan.number, add, remove, metadata)
 
 
 def _fence(lake: "Lake", plan: Plan) -> None:
@@ -201,7 +201,7 @@ def _finish(
 
 def _are_live(handle: "DeltaTable", some: pa.Table | None) -> bool:
     """Return whether files are all live: files that were merged must not come beside a table that was built anew."""
-    return some is None or set(some["path"].to_pylist()) <= set(files(handle)["path"].to_pylist())
+    return some is None or live_paths(handle).issuperset(some["path"].to_pylist())
 
 
 def purge(lake: "Lake", plan: Plan, spare: Mapping[str, Iterable[str]] | None = None) -> None:
@@ -257,7 +257,7 @@ def _left_behind(lake: "Lake", table: str, folders: set[str], number: int) -> se
     handle = last_table(lake, table)
     if handle is not None and number_of(handle) < number:  # the plan's own commit is not to be seen for now
         raise LakeUnreachableError(f"the log lacks plan {number}", where=handle.table_uri, mend="run it again")
-    live = set() if handle is None else set(files(handle)["path"].to_pylist())
+    live = set() if handle is None else live_paths(handle)
     return {path for path in there - live if (plan := plan_of(path)) is not None and plan <= number}
 
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.delta.commit import number_of
 from ranklake.lake.delta.data_file import DataFile, digest_of
-from ranklake.lake.delta.live_files import files
+from ranklake.lake.delta.live_files import live_paths
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.plans.units import Unit, carry_out, counted
 from ranklake.lake.query.admission import pseudonyms_for
@@ -249,7 +249,7 @@ class _Table:
 
     def _shared_files(self) -> frozenset[str]:
         handle = self.shared.opened()
-        return frozenset() if handle is None else frozenset(files(handle)["path"].to_pylist())
+        return frozenset() if handle is None else frozenset(live_paths(handle))
 
 
 def sources_of(live: pa.Table) -> list[Source]:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.delta.commit import number_of, swap
 from ranklake.lake.delta.data_file import DataFile, plan_of
-from ranklake.lake.delta.live_files import files
+from ranklake.lake.delta.live_files import files, live_paths
 from ranklake.lake.delta.tables import asking, delta_table, ensure_table
 from ranklake.lake.shares.register import Known, Share, known, write_down
 from ranklake.lake.storage.listing import listed
@@ -136,7 +136,7 @@ class SharedTable:
         handle = self.opened()  # after the listing: what was committed meanwhile is live
         assert handle is not None
         number = number_of(handle)
-        wanted = {*files(handle)["path"].to_pylist(), *waiting}
+        wanted = {*live_paths(handle), *waiting}
         gone = 0
         for one in there:
             path = one.path.removeprefix(f"{root}/")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ranklake.lake.delta.live_files import files
+from ranklake.lake.delta.live_files import live_paths
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.query.scan import live_files
 from ranklake.lake.shares.pieces import stale_pieces
@@ -57,7 +57,7 @@ def _withdraw_table(lake: "Lake", share: Share, place: "Lake", table: str) -> in
     handle = shared.opened()
     if handle is None:
         return 0
-    there = frozenset(files(handle)["path"].to_pylist())
+    there = frozenset(live_paths(handle))
     pieces = shared.known.pieces
     stale = stale_pieces(pieces, sources_of(live_files(delta_table(lake, table))), there)
     held = {path for one in pieces if one not in stale for path in one.files}

@@ -23,7 +23,7 @@ from ranklake.lake.archives.rehydrated import FOLDER as BACK_FOLDER
 from ranklake.lake.archives.rehydrated import remove as remove_copies
 from ranklake.lake.delta.commit import number_of
 from ranklake.lake.delta.data_file import plan_of
-from ranklake.lake.delta.live_files import files
+from ranklake.lake.delta.live_files import live_paths
 from ranklake.lake.delta.tables import asked_again, delta_table
 from ranklake.lake.plans.plan import DamagedPlanError, Plan, last_finished, sealed
 from ranklake.lake.plans.signature import SEAL
@@ -165,7 +165,7 @@ def _is_left_over(lake: "Lake", table: str, path: str) -> bool:
     handle, number = delta_table(lake, table), plan_of(path)
     if handle is None or number is None or number > number_of(handle):
         return False
-    return path not in set(files(handle)["path"].to_pylist())
+    return path not in live_paths(handle)
 
 
 def _log(lake: "Lake", path: str, subject: "Subject") -> str:

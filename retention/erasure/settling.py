@@ -9,7 +9,7 @@ not committed any more. So whatever of the subject is in derived tables behind t
 from typing import TYPE_CHECKING
 
 from ranklake.lake.delta.commit import LostRaceError, number_of, swap
-from ranklake.lake.delta.live_files import files
+from ranklake.lake.delta.live_files import live_paths
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.storage.removal import delete
 from ranklake.retention.erasure.rows import Going, going, rewritten
@@ -35,7 +35,7 @@ def _take(lake: "Lake", subject: "Subject", one: Going) -> None:
     table = one.item.table or ""
     handle = delta_table(lake, table)
     gone = one.files["path"].to_pylist()
-    if handle is None or not set(gone) <= set(files(handle)["path"].to_pylist()):
+    if handle is None or not live_paths(handle).issuperset(gone):
         return
     number = number_of(handle) + 1
     new = rewritten(lake, subject, one, number)

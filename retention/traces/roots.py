@@ -13,7 +13,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from ranklake.lake.archives.objects import look
 from ranklake.lake.archives.register import archive_places
-from ranklake.lake.delta.live_files import files
+from ranklake.lake.delta.live_files import live_paths
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.governance.kept import kept_paths
 from ranklake.lake.shares.place import open_place
@@ -128,7 +128,7 @@ def _live(lake: "Lake") -> dict[str, set[str]]:
     found = {}
     for name in sorted({one.partition("/")[0] for one in _tables(lake)}):
         handle = latest(lake, name)
-        found[name] = set() if handle is None else set(files(handle)["path"].to_pylist())
+        found[name] = set() if handle is None else live_paths(handle)
     return found
 
 

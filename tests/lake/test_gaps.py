@@ -11,7 +11,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import LostRaceError, number_of, swap
 from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.delta.tables import at_version, delta_table, ensure_table, move_on
+from ranklake.lake.delta.tables import asked_again, at_version, delta_table, ensure_table, move_on
 from ranklake.lake.storage.reachability import LakeUnreachableError
 from ranklake.lake.storage.store import Lake
 
@@ -99,3 +99,16 @@ def test_a_race_that_was_lost_beside_a_gap_is_lost(lake, monkeypatch):
     with pytest.raises(LostRaceError):
         swap(handle, 4, add=new(lake, 6))
     assert files(delta_table(lake, "steps")).num_rows == 4
+
+
+def test_a_path_that_reads_like_a_gap_is_no_gap():
+    """What quotes a path such as that of a lake in Singapore is raised at once: asking a store again takes minutes."""
+    asked = []
+
+    def ask():
+        asked.append(1)
+        raise DeltaError("Generic S3 error: PUT s3://singapore/tables/gap timed out")
+
+    with pytest.raises(DeltaError, match="timed out"):
+        asked_again(ask)
+    assert asked == [1]

@@ -5,11 +5,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from rollup_inputs import NOON, rows
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta import log_end, tables
-from ranklake.lake.delta.commit import number_of, said, swap
+from ranklake.lake.delta.commit import LostRaceError, number_of, said, swap
+from ranklake.lake.delta.data_file import addition, removal
 from ranklake.lake.delta.live_files import DamagedLogError, files
 from ranklake.lake.delta.log_end import LogEnd
 from ranklake.lake.delta.parquet import append_files
@@ -104,6 +107,39 @@ def test_a_commit_that_was_not_confirmed_is_known_again(lake, monkeypatch):
     monkeypatch.setattr(log_end, "commit", lambda *_: False)
     with pytest.raises(LakeUnreachableError, match="no other is to be seen"):
         appended(lake)
+
+
+@pytest.mark.parametrize("error", [DeltaError("no room"), ValueError("a partition without its value")])
+def test_a_checkpoint_that_fails_takes_no_commit_back(lake, monkeypatch, error):
+    """The row is there, and whoever added it is told so; upkeep writes what is due."""
+
+    def fails(_):
+        raise error
+
+    monkeypatch.setattr(DeltaTable, "update_incremental", fails)
+    for _ in range(20):
+        appended(lake)
+    monkeypatch.undo()
+    assert stands(lake, LogEnd.of(lake, STEPS)) == 20
+    assert not list(Path(lake.path("tables", "steps", "_delta_log")).glob("*.checkpoint.parquet"))
+
+
+def test_files_are_live_that_came_since_the_table_was_opened(lake):
+    """Who merges is told right of files that others brought, took out, or brought again in the commit that did."""
+    end = appended(lake)
+    assert end.merge([], [], 1, {})
+    end.keep()
+    (file,) = new(lake, 1)
+    handle = delta_table(lake, "steps")
+    assert swap(handle, number_of(handle) + 1, add=[file])
+    end = LogEnd.of(lake, STEPS)
+    assert end.merge([], [file.path], 2, {})
+    end.keep()
+    facts = (file.path, file.partition.isoformat(), file.size_bytes)
+    actions = [removal(*facts, 0), addition(*facts, file.stats, 0)]
+    assert commit(lake, "steps", end.version, actions, {"operation": "TEST"})
+    with pytest.raises(LostRaceError, match="gone"):
+        LogEnd.of(lake, STEPS).merge([], [file.path], 3, {})
 
 
 def changed_columns(lake, folder):

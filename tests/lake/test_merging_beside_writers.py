@@ -92,9 +92,9 @@ def test_upkeep_ends_though_others_bring_as_many_files_as_it_merges(lake, monkey
 def test_a_plan_is_carried_out_once(lake):
     """Whoever comes late finds the plan's number; what names a file that is gone is refused, and nothing changes."""
     live = files(delta_table(lake, "audit"))
-    log_end.merge(lake, AUDIT, 77, [], live.slice(0, 0), {"ranklake.plan": "77"})
+    log_end.swap_at_end(lake, AUDIT, 77, [], live.slice(0, 0), {"ranklake.plan": "77"})
     version = delta_table(lake, "audit").version()
-    log_end.merge(lake, AUDIT, 77, [], live, {})
+    log_end.swap_at_end(lake, AUDIT, 77, [], live, {})
     found = delta_table(lake, "audit")
     assert (found.version(), said(found, PLAN_ID)) == (version, 77)
     end = LogEnd.of(lake, AUDIT)
