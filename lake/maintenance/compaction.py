@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ranklake.lake.delta.data_file import DataFile
 from ranklake.lake.delta.integrity import Damage
-from ranklake.lake.delta.live_files import files
+from ranklake.lake.delta.live_files import files, live_paths
 from ranklake.lake.delta.tables import delta_table, latest
 from ranklake.lake.maintenance import merges
 from ranklake.lake.maintenance.merges import Merge, MergeResult, merge, mergeable_tables, merges_due
@@ -128,13 +128,14 @@ class _Composer:
             while not ready and (tasks := list(islice(every, PLAN_MERGES))):
                 began = time.monotonic()
                 ready = [(began, made.task, made.file) for made in self._merge(tasks) if made.file is not None]
+            for _, task, _ in ready:  # counted once, however many plans of others come before the one that has it
+                self._left[task.table] -= len(task.files)
         self._ready = ready
         if not ready:
             return None
         gone: dict[str, list[dict[str, Any]]] = {}
         for _, task, _ in ready:
             gone.setdefault(task.table, []).extend(task.files)
-            self._left[task.table] = self._left.get(task.table, 0) - len(task.files)
         return action_plan.compose(
             number,
             COMPACTION.name,
@@ -180,7 +181,7 @@ class _Composer:
         for _, task, _ in fresh:
             if task.table not in live:
                 handle = delta_table(self.lake, task.table)
-                live[task.table] = set() if handle is None else set(files(handle)["path"].to_pylist())
+                live[task.table] = set() if handle is None else live_paths(handle)
         return [one for one in fresh if one[1].paths <= live[one[1].table] and self._is_there(one[2])]
 
     def _is_there(self, file: DataFile) -> bool:

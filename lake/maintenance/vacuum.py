@@ -6,11 +6,14 @@ A data file goes if all of this is true:
   (so whoever reads an older version, or asks as of a time in the grace period, finds all its files);
 - no retention plan keeps it to be cancelled (`ranklake.lake.governance.kept`);
 - no plan is unfinished, and its plan (its name says which) is no later than the last finished one: so no worker of a
-  plan under way wrote it, and no plan that is about to be written names it;
+  plan under way wrote it, and no plan that is about to be written names it. In tables that count their own commits,
+  names have those numbers, which run ahead of plans: there it is enough to be older than the longest grace period;
 - its plan, or commit, is no later than the last that the table's log knows of: a log whose newest commit is not to be
   seen for now (a listing that lacks it, a network file system's cache) must not make garbage of what that one named;
 - the store says that it is older than the grace period: so no driver that is still at work on something that has no
   plan (a rollup, or a merge that is ready for its plan) wrote it.
+
+Whatever its number, a file goes that by the log a commit took out before the grace period.
 
 `DeltaTable.vacuum` knows nothing of plans, so it is asked for its list of removed files alone, and removes nothing.
 """
@@ -31,7 +34,7 @@ from ranklake.lake.audit.heads import FOLDER as HEADS
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import number_of
 from ranklake.lake.delta.data_file import plan_of
-from ranklake.lake.delta.live_files import files
+from ranklake.lake.delta.live_files import files, live_paths
 from ranklake.lake.delta.read import read, read_some
 from ranklake.lake.delta.tables import asked_again, last_table
 from ranklake.lake.governance.kept import kept_paths
@@ -130,13 +133,15 @@ def _data_files(lake: "Lake", table: str, finished: int, grace: timedelta, befor
     if handle is None:  # never written, or its log is lost and may be restored
         return
     wanted, removed = _wanted(lake, handle, grace)
-    committed = number_of(handle)
+    committed, long_before = number_of(handle), before + grace - GRACE
+    is_derived = lake.contract(table).kind == "derived"
     for one in there:
         name = one.path.removeprefix(f"{root}/")
         plan = plan_of(name)
         if plan is None or name in wanted or not _is_older(one, before):
             continue
-        if plan > committed or (lake.contract(table).kind != "derived" and plan > finished):
+        is_late = plan > finished and not is_derived and not _is_older(one, long_before)
+        if name not in removed and (plan > committed or is_late):
             continue
         yield Garbage(one.path, one.size_bytes, "removed" if name in removed else "orphan")
 
@@ -151,7 +156,7 @@ def _wanted(lake: "Lake", handle: DeltaTable, grace: timedelta) -> tuple[set[str
         mend = "check your rights there; run it again"
         what = "the log cannot be read"
         raise unreachable(handle.table_uri, error, lake.storage, what=what, mend=mend) from None
-    live = set(files(handle)["path"].to_pylist())
+    live = live_paths(handle)
     return live | (every - old), old - live
 
 

@@ -17,6 +17,8 @@ from rollup_inputs import append
 from segments import DAY, put_bytes, put_segment, step_rows
 
 from ranklake.cli import run
+from ranklake.lake.audit.proof import prove
+from ranklake.lake.audit.trail import record
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta import read as read_module
 from ranklake.lake.delta.live_files import files, files_digest
@@ -225,6 +227,20 @@ def test_what_was_merged_before_a_purge_is_merged_again(lake, spool):
     assert len(keys(lake)) == 160
 
 
+def test_plans_of_others_that_come_first_cost_no_merges(lake, monkeypatch):
+    """What is merged already and waits for its plan counts once among what one call may merge."""
+    monkeypatch.setattr(compaction, "PLAN_MERGES", 1)
+    for number in range(4):
+        append(lake, "events", [{"ts": DAY + timedelta(days=number % 2), "event": "failure", "rank": number}])
+    composer = compaction._Composer(lake, InProcess(), ["events"], thorough=True, progress=None)
+    first = last_finished(lake) + 1
+    plan, *_ = [composer.compose(first + lost) for lost in range(5)]
+    drive(lake, lambda _: plan, InProcess())
+    assert len(live(lake, "events")) == 3
+    assert composer.compose(first + 1) is not None
+    assert composer.compose(first + 2) is not None
+
+
 def test_a_plan_that_purges_says_what_stays(lake, spool):
     """A plan that deletes bytes has to know what else is live on the dates that it touches."""
     bring_minutes(lake, spool, 1)
@@ -248,6 +264,24 @@ def test_orphans_go_when_nobody_can_want_them(lake, spool):
     assert upkeep(lake, InProcess()).purged == {"orphan": 1}
     assert {path.name for path in data_files(lake)} >= {Path(coming.path).name, "notes.parquet"}
     assert len(keys(lake)) == 20
+
+
+@pytest.mark.slow
+def test_files_of_the_trail_go_though_its_numbers_run_ahead_of_plans(lake):
+    """What was merged, and what lost its race, goes once it is old; what somebody may be about to commit stays."""
+    for number in range(12):
+        record(lake, "somebody", "test.act", f"row {number}")
+    rows = read(lake, contract("audit"))
+    (lost,) = append_files(lake, contract("audit"), rows, 9)
+    upkeep(lake, InProcess())
+    age(lake, data_files(lake, "audit"))
+    assert upkeep(lake, InProcess()).purged == {"orphan": 1}
+    (coming,) = append_files(lake, contract("audit"), rows, 9)
+    assert upkeep(lake, InProcess(), grace=timedelta(0)).purged == {"removed": 12}
+    there = {path.relative_to(lake.path("tables/audit")).as_posix() for path in data_files(lake, "audit")}
+    assert there == {*live(lake, "audit"), coming.path}
+    assert lost.path not in there
+    assert prove(lake).whole
 
 
 def test_nothing_goes_while_a_plan_is_unfinished(lake, spool):
