@@ -8,7 +8,7 @@ from ranklake.lake.runs.asking import Answered
 from ranklake.views.slow_rank import why_slow
 from ranklake.views.table import TextColumn, columns_of, fitting, table_lines
 from ranklake.views.text_plot import text_plot
-from ranklake.views.words import number_text
+from ranklake.views.words import hours_text, number_text
 
 NAMES = ["plain", "日本語の仕事", "e\u0301te\u0301", "עברית"]
 
@@ -26,6 +26,15 @@ NAMES = ["plain", "日本語の仕事", "e\u0301te\u0301", "עברית"]
 def test_a_number_is_as_long_as_somebody_reads(value, said):
     """A float of three hundred digits is told by four; a count stays whole."""
     assert number_text(value) == said
+
+
+@pytest.mark.parametrize(
+    ("hours", "said"),
+    [(0.0, "0\u00a0h"), (0.09228, "5.5 min"), (0.002, "7.2 s"), (1.0, "1\u00a0h"), (12_345.6, "12,346\u00a0h")],
+)
+def test_hours_of_a_small_lake_are_told_in_minutes(hours, said):
+    """Nobody reads 0.09228 h."""
+    assert hours_text(hours) == said
 
 
 def test_labels_of_a_plot_fit_its_axis():

@@ -43,6 +43,11 @@ def time_text(seconds: float | None) -> str:
     return f"{seconds:.4g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 
+def hours_text(hours: float) -> str:
+    """Return device-hours, or a time in hours: by its number, in a smaller unit where it is less than one."""
+    return time_text(hours * _HOUR_S) if 0 < hours < 1 else f"{number_text(hours)}\u00a0h"
+
+
 def moment_text(moment: datetime | None) -> str:
     """Return a time with its zone."""
     return UNKNOWN if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"

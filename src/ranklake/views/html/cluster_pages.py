@@ -14,7 +14,7 @@ from ranklake.views.html.heat_map import HeatMap
 from ranklake.views.html.shell import Entry, Page, digest_of
 from ranklake.views.html.site import Section
 from ranklake.views.html.step_charts import values_of
-from ranklake.views.words import counted, number_text, percent_text
+from ranklake.views.words import counted, hours_text, number_text, percent_text
 
 SECTION: Final = "cluster"
 HOME: Final = f"{SECTION}/index.html"
@@ -23,17 +23,13 @@ _NO_SAMPLES: Final = "no device was sampled in these hours"
 _NO_SCHEDULER: Final = "no scheduler told of it in these hours"
 
 
-def _hours(value: float) -> str:
-    return f"{number_text(value)}\u00a0h"
-
-
 _FIGURES: Final = (
     ("nodes", "nodes", "{node}", number_text, _NO_SAMPLES, "Hosts whose devices were sampled."),
     ("devices", "devices", "{device}", number_text, _NO_SAMPLES, "That were sampled."),
     ("utilization_ratio", "utilization", "ratio", percent_text, _NO_SAMPLES,
      "Busy time over the time for which utilization was known."),
-    ("idle_h", "held idle", "h", _hours, _NO_SAMPLES, "Time of devices held with a utilization of 0."),
-    ("delivered_h", "delivered", "h", _hours, _NO_SCHEDULER, "Time of devices allocated to jobs."),
+    ("idle_h", "held idle", "h", hours_text, _NO_SAMPLES, "Time of devices held with a utilization of 0."),
+    ("delivered_h", "delivered", "h", hours_text, _NO_SCHEDULER, "Time of devices allocated to jobs."),
     ("allocation_ratio", "allocated", "ratio", percent_text, _NO_SCHEDULER, "Delivered over capacity."),
     ("queue_depth", "jobs waiting", "{job}", number_text, _NO_SCHEDULER, "On average over the hours told of."),
     ("queue_depth_max", "most waiting", "{job}", number_text, _NO_SCHEDULER, "At once, in one cluster."),
@@ -45,13 +41,13 @@ _NODES: Final = (
     Column("hours low", "Held for nine tenths of the hour, at less than a tenth busy.", "low_hours", "h",
            is_number=True),
     Column("hours seen", "In which it was sampled.", "node_hours", "h", is_number=True),
-    Column("allocated", "Time of its devices allocated to jobs.", "allocated_h", "h", is_number=True, text=_hours),
-    Column("busy", "Time of its devices busy.", "busy_h", "h", is_number=True, text=_hours),
+    Column("allocated", "Time of its devices allocated to jobs.", "allocated_h", "h", is_number=True, text=hours_text),
+    Column("busy", "Time of its devices busy.", "busy_h", "h", is_number=True, text=hours_text),
 )  # fmt: skip
 _POOLS: Final = (
     Column("pool", "Partition, queue or virtual cluster.", "pool"),
-    Column("capacity", "By its snapshots.", "total_h", "h", is_number=True, text=_hours),
-    Column("delivered", "Allocated to jobs.", "delivered_h", "h", is_number=True, text=_hours),
+    Column("capacity", "By its snapshots.", "total_h", "h", is_number=True, text=hours_text),
+    Column("delivered", "Allocated to jobs.", "delivered_h", "h", is_number=True, text=hours_text),
     Column("allocated", "Delivered over capacity.", "allocation_ratio", "ratio", is_number=True, text=percent_text),
     Column("utilization", "Busy over observed time.", "utilization_ratio", "ratio", is_number=True, text=percent_text),
     Column("jobs waiting", "On average.", "queue_depth", "{job}", is_number=True, text=number_text),

@@ -13,7 +13,7 @@ from ranklake.views.html.run_page import LOW_MFU
 from ranklake.views.html.shell import Entry, Page, digest_of
 from ranklake.views.html.site import Section
 from ranklake.views.html.step_charts import values_of
-from ranklake.views.words import counted, number_text, percent_text
+from ranklake.views.words import counted, hours_text, number_text, percent_text
 
 SECTION: Final = "executive"
 HOME: Final = f"{SECTION}/index.html"
@@ -23,10 +23,6 @@ _NO_SAMPLES: Final = "no samples of devices in these days"
 _NO_RUNS: Final = "no run in these days"
 _NOT_ENDED: Final = "no run that began in these days has ended"
 _NOT_FINISHED: Final = "no run that began in these days has finished"
-
-
-def _hours(value: float) -> str:
-    return f"{number_text(value)}\u00a0h"
 
 
 def _marked(ratio: float) -> str:
@@ -42,15 +38,16 @@ def _change(change: float) -> str:
 
 
 _FIGURES: Final = (
-    ("scheduled_h", "GPU-hours scheduled", "h", _hours, _NO_SCHEDULER,
+    ("scheduled_h", "GPU-hours scheduled", "h", hours_text, _NO_SCHEDULER,
      "Capacity that was up and open to jobs, by the snapshots of pools."),
-    ("delivered_h", "delivered", "h", _hours, _NO_SCHEDULER, "Time allocated to jobs: by snapshots, jobs or samples."),
-    ("busy_h", "busy", "h", _hours, _NO_SAMPLES, "Utilisation times time."),
-    ("idle_h", "held idle", "h", _hours, _NO_SAMPLES, "Time held with a utilisation of 0."),
+    ("delivered_h", "delivered", "h", hours_text, _NO_SCHEDULER,
+     "Time allocated to jobs: by snapshots, jobs or samples."),
+    ("busy_h", "busy", "h", hours_text, _NO_SAMPLES, "Utilisation times time."),
+    ("idle_h", "held idle", "h", hours_text, _NO_SAMPLES, "Time held with a utilisation of 0."),
     ("utilization_ratio", "utilization", "ratio", percent_text, _NO_SAMPLES,
      "Busy time over the time for which utilisation was known."),
-    ("device_h", "held by runs", "h", _hours, _NO_RUNS, "Wall time of runs, times their devices, as held."),
-    ("wasted_h", "wasted by runs", "h", _hours, _NO_RUNS,
+    ("device_h", "held by runs", "h", hours_text, _NO_RUNS, "Wall time of runs, times their devices, as held."),
+    ("wasted_h", "wasted by runs", "h", hours_text, _NO_RUNS,
      "Part of it in steps that were done again, in restarts and in stalls."),
     ("goodput_ratio", "goodput", "ratio", percent_text, _NO_RUNS,
      "Time in steps that count over wall time, weighed by devices."),
@@ -64,18 +61,19 @@ _FIGURES: Final = (
      "Runs that finished over those that ended, of the runs that began in these days."),
     ("failures", "failures", "{failure}", number_text, "", "Attempts of these runs that failed or were abandoned."),
     ("preemptions", "preemptions", "{preemption}", number_text, "", "Attempts of these runs that were asked to end."),
-    ("time_to_train_median_h", "time to train p50", "h", _hours, _NOT_FINISHED,
+    ("time_to_train_median_h", "time to train p50", "h", hours_text, _NOT_FINISHED,
      "Wall time from the end of the first start to the end, of these runs that finished."),
-    ("time_to_train_p90_h", "time to train p90", "h", _hours, _NOT_FINISHED, "Its 90th percentile."),
+    ("time_to_train_p90_h", "time to train p90", "h", hours_text, _NOT_FINISHED, "Its 90th percentile."),
     ("energy_kwh", "energy", "kW.h", number_text, _NO_SAMPLES, "Energy that the devices drew while it was measured."),
 )  # fmt: skip
 _WEEKS: Final = (
     Column("seven days to", "Last of the UTC dates.", "last_day", text=time_text),
-    Column("delivered", "GPU-hours allocated to jobs.", "delivered_h", "h", is_number=True, text=_hours),
-    Column("busy", "GPU-hours busy.", "busy_h", "h", is_number=True, text=_hours),
+    Column("delivered", "GPU-hours allocated to jobs.", "delivered_h", "h", is_number=True, text=hours_text),
+    Column("busy", "GPU-hours busy.", "busy_h", "h", is_number=True, text=hours_text),
     Column("utilization", "Busy over observed time.", "utilization_ratio", "ratio", is_number=True, text=percent_text),
-    Column("of runs", "Device-hours of runs.", "device_h", "h", is_number=True, text=_hours),
-    Column("wasted", "Device-hours done again, in restarts and stalls.", "wasted_h", "h", is_number=True, text=_hours),
+    Column("of runs", "Device-hours of runs.", "device_h", "h", is_number=True, text=hours_text),
+    Column("wasted", "Device-hours done again, in restarts and stalls.", "wasted_h", "h", is_number=True,
+           text=hours_text),
     Column("goodput", "Weighed by devices.", "goodput_ratio", "ratio", is_number=True, text=percent_text),
     Column("MFU", "Of runs whose MFU is known.", "mfu_ratio", "ratio", is_number=True, text=_marked),
     Column("MFU known of", "Share of step time with a known MFU.", "mfu_known_ratio", "ratio", is_number=True,
@@ -91,14 +89,15 @@ _WEEKS: Final = (
 )  # fmt: skip
 _GROUPS: Final = (
     Column("name", "As runs and jobs recorded it.", "name"),
-    Column("of runs", "Device-hours of runs.", "device_h", "h", is_number=True, text=_hours),
+    Column("of runs", "Device-hours of runs.", "device_h", "h", is_number=True, text=hours_text),
     Column("change", "From the seven days before.", "device_h_change", "h", is_number=True, text=_change),
-    Column("wasted", "Device-hours done again, in restarts and stalls.", "wasted_h", "h", is_number=True, text=_hours),
+    Column("wasted", "Device-hours done again, in restarts and stalls.", "wasted_h", "h", is_number=True,
+           text=hours_text),
     Column("goodput", "Weighed by devices.", "goodput_ratio", "ratio", is_number=True, text=percent_text),
     Column("change of it", "In percentage points.", "goodput_change", "ratio", is_number=True, text=_points),
     Column("MFU", "Of runs whose MFU is known.", "mfu_ratio", "ratio", is_number=True, text=_marked),
     Column("change of MFU", "In percentage points.", "mfu_change", "ratio", is_number=True, text=_points),
-    Column("delivered", "GPU-hours allocated.", "delivered_h", "h", is_number=True, text=_hours),
+    Column("delivered", "GPU-hours allocated.", "delivered_h", "h", is_number=True, text=hours_text),
     Column("change of delivered", "From the week before.", "delivered_h_change", "h", is_number=True, text=_change),
     Column("utilization", "Busy over observed time.", "utilization_ratio", "ratio", is_number=True, text=percent_text),
     Column("cost", "Of device time that has a price, in one currency.", "cost_total", "{currency}", is_number=True,
