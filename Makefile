@@ -14,7 +14,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)
 .PHONY: help demo native published lint types format deployments catalog snapshots package clean
 .PHONY: test test-slow test-up test-postgres test-moto test-s3 test-stores test-frameworks test-frameworks-light test-pages
 .PHONY: chaos chaos-s3 chaos-up crash faults fuzz crash-capture crash-migrate crash-retention
-.PHONY: bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-quality bench-check bench-migrate bench-retention bench-audit bench-report bench-pages bench-share bench-workers bench-straggler bench-everyday
+.PHONY: bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-quality bench-check bench-migrate bench-retention bench-audit bench-report bench-pages bench-share bench-workers bench-straggler bench-everyday bench-watch
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -197,6 +197,9 @@ bench-short: .venv/.test ## each benchmark in short form, to see that it runs an
 
 bench-everyday: .venv/.test .bench-venv/.ready ## thirty everyday tasks beside MLflow, TensorBoard and wandb: steps and seconds of each
 	@$(BIN)/python tests/bench/everyday_bench.py
+
+bench-watch: .venv/.test ## what following a run costs its ranks, and how far behind it is (WATCH='--turns 24')
+	@$(BIN)/python tests/bench/watch_bench.py $(WATCH)
 
 bench-outage: .venv/.test ## how long recording calls take while the store is away, flaps, or the disk is full
 	@$(BIN)/python -m pytest -q -s -m bench tests/capture/test_outage.py

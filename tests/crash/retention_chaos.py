@@ -6,21 +6,21 @@ but those that were to go, none comes back, what a hold is about stays, archives
 
 import argparse
 import math
-import os
+import multiprocessing
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import retention_child
 from archiving import policies_in
 from governed import Site, any_rows
 from keyed import section
@@ -55,7 +55,6 @@ RULES = (
     "going: {where: {table: steps}, delete_after_days: 30, reason: old}",
     "cold: {where: {table: logs}, archive: {after_days: 10, to: TO}, reason: old}",
 )
-CHILD = Path(__file__).with_name("retention_child.py")
 ROWS = 40
 
 
@@ -73,6 +72,8 @@ class Campaign:
         self.killed = dict.fromkeys(steps, 0)
         self.rounds = 0
         self.length_s = dict.fromkeys(STEPS, 0.5)
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(["__main__", "retention_child"])  # who dies needs no imports of its own
         self.person = ""
         self.taken: list[set[str]] = []
 
@@ -193,27 +194,24 @@ class Campaign:
 
     def _to_the_end(self, kind: str, name: str, place: str = "policies") -> None:
         """Kill a step some times at random if it is one of those that die, then let it end; look at all."""
+        step = (self.site.lake.uri, str(self.site.spool), str(self.folder / place), kind, name)
         for _ in range(self.chance.randint(2, 5) if kind in self.killed else 0):
-            child = self._child(kind, name, place)
-            time.sleep(self.chance.random() * self.length_s[kind])
-            if child.poll() is None:
-                os.kill(child.pid, signal.SIGKILL)
-                self.killed[kind] += 1
-            child.communicate()
-        child = self._child(kind, name, place)
-        began = time.monotonic()  # what it takes without its imports
-        out, err = child.communicate(timeout=300)
-        assert (child.returncode, out) == (0, "done\n"), err
+            child = self._started(*step)
+            child.join(self.chance.random() * self.length_s[kind])
+            child.kill()
+            child.join()
+            assert child.exitcode in {0, -signal.SIGKILL}, f"{kind} ended with {child.exitcode}"
+            self.killed[kind] += child.exitcode == -signal.SIGKILL
+        began = time.monotonic()
+        child = self._started(*step)
+        child.join(300)
+        assert child.exitcode == 0, f"{kind} ended with {child.exitcode}"
         self.length_s[kind] = max(0.05, time.monotonic() - began)
         self._look()
 
-    def _child(self, kind: str, name: str, place: str) -> "subprocess.Popen[str]":
-        arguments = [self.site.lake.uri, str(self.site.spool), str(self.folder / place), kind, name]
-        child = subprocess.Popen(
-            [sys.executable, str(CHILD), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n", child.communicate()
+    def _started(self, *step: str) -> ForkServerProcess:
+        child = self.context.Process(target=retention_child.step, args=step)
+        child.start()
         return child
 
     def _look(self) -> None:

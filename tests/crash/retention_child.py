@@ -1,9 +1,5 @@
-"""One step of the campaign of kills over retention, to be killed on the way: see `retention_chaos.STEPS`.
+"""One step of the campaign of kills over retention, to be killed on the way: see `retention_chaos.STEPS`."""
 
-Usage: retention_child.py LAKE SPOOL POLICIES STEP NAME; prints ``ready`` before it begins.
-"""
-
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -58,9 +54,3 @@ def _pass_time(days: float) -> None:
     now, up = clock.now, clock.uptime()
     clock.now = lambda: now() + timedelta(days=days)
     clock.uptime = lambda: None if up is None else (up[0], up[1] + days * 86_400)
-
-
-if __name__ == "__main__":
-    print("ready", flush=True)
-    step(*sys.argv[1:])
-    print("done", flush=True)
