@@ -235,18 +235,19 @@ def apply(
 
 def _drive(lake: "Lake", compose: "Callable[[int], Plan | None]") -> None:
     """Drive; whoever finds the lake unfit because another carries out a plan just then looks again after that."""
-    composing: list[int] = []
+    number = 0  # plans count from 1
 
-    def noted(number: int) -> "Plan | None":
-        composing.append(number)
-        return compose(number)
+    def noted(free: int) -> "Plan | None":
+        nonlocal number
+        number = free
+        return compose(free)
 
     while True:
-        composing.clear()
+        number = 0
         try:
             drive(lake, noted, InProcess())
         except RanklakeError:
-            if not composing or read_plan(lake, composing[-1]) is None:
+            if not number or read_plan(lake, number) is None:
                 raise
         else:
             return
