@@ -5,22 +5,27 @@ from datetime import timedelta
 
 import pytest
 from governed import any_rows
-from retaining import CONTRACTS, TODAY, agree, bring_days, carry_out, days_ago, plan
+from retaining import CONTRACTS, TODAY, agree, bring_days, carry_out, days_ago, keeping, plan, purge_after
 from segments import step_rows
 from ssh_keys import Keys, needs_ssh_keygen
 
 from ranklake.cli import run
 from ranklake.lake.audit.trail import record, trail
 from ranklake.lake.governance import lifecycle
+from ranklake.lake.governance.erasures import ERASURES
 from ranklake.lake.governance.proposals import SameOperatorError, UnknownProposalError, VoidProposalError
+from ranklake.lake.governance.purges import BEGIN
+from ranklake.lake.governance.retention_plans import RETENTION_PLANS
 from ranklake.lake.spool.spool import Spool
 from ranklake.quality.check import run_checks
+from ranklake.retention.begun import begun_before
 from ranklake.retention.erasure.apply import apply as erase
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.held import HeldError
 from ranklake.retention.erasure.plan import make_plan as make_erasure
 from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.subject import subject_of
+from ranklake.retention.grace import purge
 from ranklake.retention.hold import HoldError, all_holds
 from ranklake.retention.hold_release import HOLD_RELEASES, approve, propose
 from ranklake.retention.holds import holds_of, set_hold
@@ -106,6 +111,76 @@ def test_a_hold_that_is_set_while_somebody_is_erased(site, monkeypatch):
     with pytest.raises(HeldError):
         erase(reach, made.name, subject, "Otto")
     assert len(site.rows("logs")) == 1
+
+
+def once_it_is_recorded(monkeypatch, module, action, then):
+    """Have something happen just after the trail has a row."""
+    genuine = module.audit.record
+
+    def record(lake, actor, what, *words, **more):
+        number = genuine(lake, actor, what, *words, **more)
+        if what == action:
+            monkeypatch.setattr(module.audit, "record", genuine)
+            then()
+        return number
+
+    monkeypatch.setattr(module.audit, "record", record)
+
+
+def test_a_hold_that_comes_after_an_application_began_says_so(site, monkeypatch, capsys):
+    """In a line, with the row that came first; other rows, and what ended before, are not spoken of."""
+    bring_days(site, [200])
+    site.bring(any_rows("logs", 1, start=days_ago(0)), "logs")
+    made = plan(site)
+    agree(site, made.name)
+    monkeypatch.setenv("RANKLAKE_LAKE", site.lake.uri)
+    words = ["retain", "hold", "--until", str(LATER), "--by", "Lena", "--reason", "case 7", "--where"]
+
+    def set_them():
+        assert run([*words, "table=logs"]) == 0
+        assert run([*words, "table=steps", "--where", f"date={days_ago(9).date()}"]) == 0
+        assert capsys.readouterr().err == ""
+        assert run([*words, "table=steps"]) == 0
+
+    once_it_is_recorded(monkeypatch, lifecycle, RETENTION_PLANS.begin, set_them)
+    carry_out(site, made.name)
+    assert site.rows("steps") == []
+    (began,) = [row["seq"] for row in trail(site.lake) if row["action"] == RETENTION_PLANS.begin]
+    said = f"{made.name} had begun before it (row {began} of the audit trail)"
+    assert capsys.readouterr().err == f"{said}: what that took, or is taking, is not held\n"
+    assert run([*words, "table=steps", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["begun_before"] == [{"proposal": made.name, "row": began}]
+    assert run([*words, "table=steps", "--json", "--reason", "case 8"]) == 0
+    assert json.loads(capsys.readouterr().out)["begun_before"] == []
+
+
+def test_a_hold_that_comes_after_an_erasure_or_a_purge_began_says_so(site, monkeypatch):
+    """As of any application; once files were purged, nothing is said any more."""
+    line = {"run": "shared", "incarnation": 5, "message": ["by ada@analytical.example"]}
+    site.bring(any_rows("logs", 1, **line), "logs")
+    bring_days(site, [200])
+    made = plan(site, TODAY, keeping())
+    agree(site, made.name)
+    carry_out(site, made.name, TODAY, keeping())
+    told = []
+
+    def set_it():
+        told.append([one.proposal for one in begun_before(site.lake, hold(site, "run=*", reason=f"case {len(told)}"))])
+
+    with monkeypatch.context() as then:
+        once_it_is_recorded(then, purge, BEGIN, set_it)
+        assert purge_after(site) == (made.name,)
+    set_it()
+    reach = Reach(site.lake, Spool(str(site.spool)))
+    subject = subject_of(site.lake, ["ada@analytical.example"])
+    for one in holds_of(site.lake, TODAY):
+        propose(site.lake, one.name, "Petra")
+        approve(site.lake, one.name, "Anna", "closed")
+    erasure = make_erasure(reach, subject)
+    approve_erasure(site.lake, erasure.name, "Ada Approver")
+    once_it_is_recorded(monkeypatch, lifecycle, ERASURES.begin, set_it)
+    erase(reach, erasure.name, subject, "Otto")
+    assert told == [[made.name], [], [erasure.name]]
 
 
 @pytest.mark.parametrize(

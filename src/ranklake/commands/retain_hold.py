@@ -11,10 +11,12 @@ from ranklake.commands.retain_dates import day_of
 from ranklake.context import Context
 from ranklake.lake.storage.store import Lake
 from ranklake.quality.evidence import evidence
+from ranklake.retention.begun import begun_before
 from ranklake.retention.hold import Hold, HoldError, all_holds
 from ranklake.retention.hold_release import released
 from ranklake.retention.holds import set_hold
 from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
 
 _INCIDENT = "incident="
 
@@ -37,17 +39,22 @@ _INCIDENT = "incident="
 def hold(context: Context, where: tuple[str, ...], reason: str, until: str, by: str | None, *, as_json: bool) -> None:
     """Set a legal hold: no plan takes what it is about, whatever rules say, until its day.
 
-    Only 'ranklake retain release' ends it before. Plans and 'ranklake retain explain' show it.
+    Only 'ranklake retain release' ends it before. Plans and 'ranklake retain explain' show it. What had begun to be
+    applied before is named: what that takes is not held.
     """
     name = " ".join((by if by is not None else getpass.getuser()).split())
     if not name:
         raise click.BadParameter("the name is empty", param_hint="--by")
     lake = context.open_lake()
     found = set_hold(lake, lake.contracts(), _conditions(lake, where), reason, day_of(until, "--until"), name)
+    begun = begun_before(lake, found)
     if as_json:
-        show_json(found.plain())
-    else:
-        click.echo(hold_line(found))
+        show_json({**found.plain(), "begun_before": [one.plain() for one in begun]})
+        return
+    click.echo(hold_line(found))
+    for one in begun:
+        row = f"row {one.row} of the audit trail"
+        tell(f"{one.proposal} had begun before it ({row}): what that took, or is taking, is not held", err=True)
 
 
 def _conditions(lake: Lake, where: tuple[str, ...]) -> tuple[str, ...]:
