@@ -1,6 +1,7 @@
 """Fifty ways of bringing rows back that retention or an erasure took: none stores a row, none brings a name back."""
 
 import contextlib
+import json
 import shutil
 from collections import Counter
 from dataclasses import dataclass, field
@@ -17,8 +18,10 @@ from retaining import POLICIES, TODAY, agree, carry_out, days_ago, keeping, plan
 from segments import put_segment, step_rows
 
 from ranklake.capture.importers.imports import import_files
+from ranklake.cli import run
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance.proposals import NotApprovedError
+from ranklake.lake.governance.restorations import restorations
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.maintenance.compaction import merge_small
 from ranklake.lake.maintenance.run import upkeep
@@ -338,14 +341,35 @@ def test_a_restore_of_the_table_brings_nothing_back(tmp_path, how):
 
 
 @pytest.mark.slow
-def test_a_restore_within_the_grace_shows(tmp_path):
-    """Files are kept then, so it brings the rows back; the books say so, and whose plan says how many there are."""
+def test_a_restore_within_the_grace_shows(tmp_path, capsys):
+    """Files are kept then, so it brings the rows back; the books say so, and so does who verifies the trail."""
     taken = in_grace(tmp_path)
+    verify = ["audit", "verify", "--lake", taken.site.lake.uri]
+    assert run(verify) == 0
     handle = delta_table(taken.site.lake, "steps")
-    handle.restore(handle.version() - 1)
+    before = handle.version()
+    handle.restore(before - 1)
     assert len(taken.site.rows("steps")) == 25
     faults = [fault for one in balance(taken.site.lake, taken.spool.listing()) for fault in one.faults]
     assert "the table holds 25 rows, the plans say 5" in faults
+    (line,) = restorations(taken.site.lake)
+    assert line.startswith(f"steps has 20 rows again that {taken.before['plan']} took or masked, and nobody cancelled")
+    capsys.readouterr()
+    assert run(verify) == 1
+    out, err = capsys.readouterr()
+    assert "the audit trail is whole" in out
+    assert err == f"{line}\n"
+    assert run([*verify, "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["whole"], told["restored"]) == (True, [line])
+    assert run([*verify, "--since", "0"]) == 1
+    assert run([*verify, "--since", "1", "--json"]) == 0
+    assert '"restored": null' in capsys.readouterr().out
+    handle.update_incremental()
+    handle.restore(before)
+    assert run(verify) == 0
+    cancel(taken.site.lake, taken.before["plan"], "Carla")
+    assert run(verify) == 0
 
 
 MAPPING = "table: pools\ntime: {column: when}\ncolumns: {pool: name, gpu_total: total}\n"

@@ -21,6 +21,7 @@ from ranklake.lake.governance.anchors import anchor as sign_head
 from ranklake.lake.governance.examination import Examined, examine
 from ranklake.lake.governance.identities import doer, unproven
 from ranklake.lake.governance.modes import UNSIGNED_NOTE
+from ranklake.lake.governance.restorations import restorations
 from ranklake.lake.query.sql import query
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.approvals import SIGNED, UNSIGNED
@@ -68,21 +69,24 @@ def verify(context: Context, since: str | None, *, as_json: bool) -> int:
 
     Compares the end with the head records in the lake and, if [audit] witness is configured, with those there. Verifies
     the signatures of all approvals, by the keys of [approvals] allowed_signers, and that each was enough and in time.
-    Exits 1 and names the first broken row, and each approval that does not hold.
+    Tells of rows that an applied plan took and another program brought back, which nobody approved: the trail itself
+    may be whole then. Exits 1 and names the first broken row, each approval that does not hold, and such rows.
     """
     lake = context.open_lake()
     proof = prove(lake, _first_row(lake, since))
     approvals = None if proof.since else examine(lake)
     anchors = None if proof.since else verify_anchors(lake)
+    back = None if proof.since else _restored(lake)
     if as_json:
         facts = {"rows": proof.rows, "whole": proof.whole, "first_broken": proof.broken, "why": proof.why or None}
-        more = {"since": proof.since, "approvals": None if approvals is None else asdict(approvals)}
+        more: dict[str, Any] = {"since": proof.since, "approvals": None if approvals is None else asdict(approvals)}
         more |= {"anchors": None if anchors is None else anchors.plain()}
+        more |= {"restored": None if back is None else list(back)}
         show_json({**facts, "lost": proof.lost, "vouched_for": proof.witnessed, **more})
     elif approvals is None:
         for line in told(proof):
             click.echo(line, err=not proof.whole)
-        click.echo(f"rows before row {proof.since}, and approvals, were not verified: leave --since out")
+        click.echo(f"rows before row {proof.since}, approvals and tables were not verified: leave --since out")
     else:
         for line in told(proof):
             click.echo(line, err=not proof.whole)
@@ -91,8 +95,17 @@ def verify(context: Context, since: str | None, *, as_json: bool) -> int:
         tell(*approvals.faults, *approvals.notes, err=True)
         if anchors is not None and anchors.count:
             _tell_anchors(anchors)
-    faults = (approvals.faults if approvals else ()) or (anchors.faults if anchors else ())
+        tell(*(back or ()), err=True)
+    faults = [*(approvals.faults if approvals else ()), *(anchors.faults if anchors else ()), *(back or ())]
     return 0 if proof.whole and not faults else 1
+
+
+def _restored(lake: Lake) -> tuple[str, ...]:
+    """Return what came back without an approval, or why that is not known: the trail's proof is told all the same."""
+    try:
+        return restorations(lake)
+    except RanklakeError as error:
+        return (f"whether rows came back that a plan took is not known: {error}",)
 
 
 def _tell_anchors(found: Anchored) -> None:
