@@ -160,7 +160,7 @@ def _commit(
     if known.kind == "derived" and add and not _are_live(handle, remove):
         add, remove = [], None  # a rollup replaced them meanwhile; beside its rows they would stand twice
     data_change = _changes_data(plan)
-    if not data_change and not _are_live(handle, remove):
+    if not data_change and not (_are_live(handle, remove) and _are_there(lake, add)):
         return
     try:
         swap_plan(handle, plan.number, add=add, remove=remove, metadata=metadata, data_change=data_change)
@@ -193,8 +193,9 @@ def _finish(
     rejected = sum(file.rows for file in moved)
     row = ledger_row(plan, account, rows_stored=sum(account.values()), rows_rejected=rejected)
     new = row_files(lake, LEDGER, [row], plan.number)
-    if merged is not None and _are_live(ledger, merged):
-        swap(ledger, plan.number, add=[*added.get(LEDGER, []), *new], remove=merged, metadata=metadata)
+    into = added.get(LEDGER, [])
+    if merged is not None and _are_live(ledger, merged) and _are_there(lake, into):
+        swap(ledger, plan.number, add=[*into, *new], remove=merged, metadata=metadata)
     else:
         swap(ledger, plan.number, add=new, metadata=metadata)
 
@@ -202,6 +203,14 @@ def _finish(
 def _are_live(handle: "DeltaTable", some: pa.Table | None) -> bool:
     """Return whether files are all live: files that were merged must not come beside a table that was built anew."""
     return some is None or live_paths(handle).issuperset(some["path"].to_pylist())
+
+
+def _are_there(lake: "Lake", merged: Iterable[DataFile]) -> bool:
+    """Return whether files that others were merged into are there: until they are committed no log names them.
+
+    So an erasure, or a vacuum without a grace period, may take them for left behind while their plan is composed.
+    """
+    return all(lake.fs.exists(lake.path("tables", file.table, file.path)) for file in merged)
 
 
 def purge(lake: "Lake", plan: Plan, spare: Mapping[str, Iterable[str]] | None = None) -> None:

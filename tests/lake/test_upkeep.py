@@ -241,6 +241,25 @@ def test_plans_of_others_that_come_first_cost_no_merges(lake, monkeypatch):
     assert composer.compose(first + 2) is not None
 
 
+@pytest.mark.parametrize("table", ["events", "ingest_plans"])
+def test_a_merge_whose_file_is_gone_is_passed_over(lake, spool, table):
+    """What an erasure, or upkeep without a grace period, took for left behind: its rows stay where they are."""
+    bring_minutes(lake, spool, FAN_IN, rows=1)
+    for rank in range(2):
+        append(lake, "events", [{"ts": DAY, "event": "failure", "rank": rank}])
+    before, rows = live(lake, table), read(lake, contract(table)).num_rows
+    number = last_finished(lake) + 1
+    plan = compaction._Composer(lake, InProcess(), [table], thorough=True, progress=None).compose(number)
+    (added,) = plan.body["add"]
+    Path(lake.path("tables", table, added["path"])).unlink()
+    drive(lake, lambda _: plan, InProcess())
+    assert last_finished(lake) == number
+    assert set(before) <= set(live(lake, table))
+    assert read(lake, contract(table)).num_rows == rows + (table == "ingest_plans")
+    assert upkeep(lake, InProcess()).files_before >= len(before)
+    assert not set(before) & set(live(lake, table))
+
+
 def test_a_plan_that_purges_says_what_stays(lake, spool):
     """A plan that deletes bytes has to know what else is live on the dates that it touches."""
     bring_minutes(lake, spool, 1)
