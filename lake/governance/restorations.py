@@ -5,14 +5,23 @@ is none of its: `RESTORE` of any Delta program does that, and asks nobody.
 """
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import cache, partial
+from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.delta.live_files import files
+from ranklake.lake.delta.live_files import live_paths
 from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance.kept import kept
+from ranklake.lake.governance.kept import Kept, kept
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
+
+MEND: Final = "with it, restore the version before that, which 'ranklake doctor' names"
+
+
+def restored(lake: "Lake", one: Kept) -> Counter[str]:
+    """Return how many rows of what a plan took are in their tables again, by table. Raises what reading them raises."""
+    return _rows_again(one, cache(partial(_live, lake)))
 
 
 def restorations(lake: "Lake") -> tuple[str, ...]:
@@ -22,21 +31,22 @@ def restorations(lake: "Lake") -> tuple[str, ...]:
     of `ranklake.lake.status.reconciliation` to tell. Raises `ranklake.lake.plans.plan.DamagedPlanError`, and what
     reading the register and the tables raises.
     """
+    live = cache(partial(_live, lake))
     found = []
-    live: dict[str, set[str]] = {}
     for one in kept(lake):
-        rows: Counter[str] = Counter()
-        for file in one.files:
-            if file.table not in live:
-                live[file.table] = _paths(lake, file.table)
-            if file.path in live[file.table]:
-                rows[file.table] += file.rows
         took = f"that {one.proposal.name} took or masked, and nobody cancelled it: another program restored the table"
-        mend = "with it, restore the version before that, which 'ranklake doctor' names"
-        found += [f"{table} has {count:,} rows again {took}; {mend}" for table, count in rows.items()]
+        found += [f"{table} has {rows:,} rows again {took}; {MEND}" for table, rows in _rows_again(one, live).items()]
     return tuple(found)
 
 
-def _paths(lake: "Lake", table: str) -> set[str]:
+def _rows_again(one: Kept, live: Callable[[str], set[str]]) -> Counter[str]:
+    rows: Counter[str] = Counter()
+    for file in one.files:
+        if file.path in live(file.table):
+            rows[file.table] += file.rows
+    return rows
+
+
+def _live(lake: "Lake", table: str) -> set[str]:
     handle = delta_table(lake, table)
-    return set() if handle is None else set(files(handle)["path"].to_pylist())
+    return set() if handle is None else live_paths(handle)

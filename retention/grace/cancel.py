@@ -30,6 +30,7 @@ from ranklake.lake.governance.cancellations import CANCELLATIONS, Cancellation, 
 from ranklake.lake.governance.identities import NOT_SIGNING, Signing
 from ranklake.lake.governance.kept import Kept, KeptFile, as_files, kept
 from ranklake.lake.governance.modes import note_mode
+from ranklake.lake.governance.restorations import MEND, restored
 from ranklake.lake.governance.retention_plans import (
     CANCELLED,
     DOWNSAMPLED,
@@ -149,6 +150,9 @@ def _check(lake: "Lake", by: str, found: Cancellation) -> "WritePlan":
         if newest > now:
             what = f"its rows of {table} are under contract version {newest}, and the table is under {now}"
             raise CancelError(what, where=found.name, mend="apply the migration again that was undone")
+    for table, rows in restored(lake, one).items():
+        what = f"{table} has {rows:,} rows of it again, by another program, and would have them twice"
+        raise CancelError(what, where=found.name, mend=MEND)
     _refuse_renumbered(lake, one)
     _refuse_taken_since(lake, one)
     return partial(_write, lake, one, by)

@@ -18,6 +18,7 @@ from ranklake.lake.delta.table_schema import as_read
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.governance import purges
 from ranklake.lake.governance.kept import Kept, kept
+from ranklake.lake.governance.restorations import MEND, restored
 from ranklake.lake.governance.retention_plans import RETENTION_PLANS
 from ranklake.lake.governance.retired import ARCHIVED_ROWS, RAW
 from ranklake.lake.plans.action_plan import ENDED, QUARANTINED
@@ -63,14 +64,14 @@ class Purged:
 def purge_due(lake: "Lake", by: str, *, dry_run: bool = False) -> Purged:
     """Delete what was kept, and whose grace is over; killed on the way, the next call goes on.
 
-    Where a legal hold is about any of a plan's rows, all that it took stays as it is, and can be cancelled. Raises what
-    the stores raise.
+    Where a legal hold is about any of a plan's rows, all that it took stays as it is, and can be cancelled; it stays,
+    too, where another program restored a table that has some of it again. Raises what the stores raise.
     """
     gone: list[str] = []
     waiting: list[tuple[str, str]] = []
     for one in kept(lake):
         name = one.proposal.name
-        if why := one.why_not_over() or _held(lake, one):
+        if why := _why_not(lake, one):
             waiting.append((name, why))
             continue
         if not dry_run:
@@ -86,12 +87,23 @@ def purge_due(lake: "Lake", by: str, *, dry_run: bool = False) -> Purged:
 def _plan(lake: "Lake", name: str, by: str, number: int) -> "Plan | None":
     seen = audit.length(lake)
     one = next((one for one in kept(lake) if one.proposal.name == name), None)
-    if one is None or one.why_not_over() or _held(lake, one):  # it was cancelled, or purged, or is held by now
+    if one is None or _why_not(lake, one):  # it was cancelled, or purged, or is held by now
         return None
     facts = {"rows": one.proposal.rows, "files": len(one.files), "kept_until": one.until.isoformat()}
     if audit.record(lake, by, purges.BEGIN, name, None, facts, once=True) != seen and _held(lake, one):
         return None  # by a hold that was set since, and so before this purge
     return purges.compose(lake, one, by, number)
+
+
+def _why_not(lake: "Lake", one: Kept) -> str:
+    """Return why what a plan took stays for now; empty if it goes."""
+    return one.why_not_over() or _held(lake, one) or _restored(lake, one)
+
+
+def _restored(lake: "Lake", one: Kept) -> str:
+    """Return which tables have files of it again, which they would lack; empty if none has."""
+    again = [f"{table} has {rows:,} rows of it again" for table, rows in restored(lake, one).items()]
+    return f"{' and '.join(again)}: another program restored the table; {MEND}" if again else ""
 
 
 def _held(lake: "Lake", one: Kept) -> str:

@@ -32,6 +32,7 @@ from ranklake.lake.archives.soundness import examine
 from ranklake.lake.audit import clock
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.audit.proof import prove
+from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.governance.kept import kept
 from ranklake.lake.governance.purges import BEGIN, compose
 from ranklake.lake.governance.retention_plans import register
@@ -115,6 +116,28 @@ def test_nothing_comes_back_before_it_is_cancelled(site, later):
     later(DAYS + 1)
     assert purge_due(site.lake, WHO).plans == (done.name,)
     assert sweep(site.lake, Spool(str(site.spool)), WHO).segments == 1
+
+
+def test_what_another_program_restored_is_neither_purged_nor_doubled(site, later):
+    """The table has the kept files again: a purge would take them from it, and a cancellation bring rows twice."""
+    bring_days(site, [0, 91, 200])
+    done = applied(site)
+    handle = delta_table(site.lake, "steps")
+    version = handle.version()
+    handle.restore(version - 1)
+    before = site.keys()
+    later(DAYS + 1)
+    ((name, why),) = purge_due(site.lake, WHO).waiting
+    assert name == done.name
+    assert why.startswith("steps has 20 rows of it again: another program restored the table; with it, restore the ver")
+    with pytest.raises(CancelError, match="steps has 20 rows of it again, by another program"):
+        cancel(site.lake, done.name, WHO)
+    assert site.keys() == before
+    handle.update_incremental()
+    handle.restore(version)
+    assert purge_due(site.lake, WHO).plans == (done.name,)
+    assert len(site.rows("steps")) == 10
+    sound(site)
 
 
 def test_after_its_grace_it_is_purged_for_good(site, later):
