@@ -10,11 +10,13 @@ import multiprocessing
 import random
 import shutil
 import signal
+import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -56,20 +58,22 @@ RULES = (
     "cold: {where: {table: logs}, archive: {after_days: 10, to: TO}, reason: old}",
 )
 ROWS = 40
+ROUNDS = 6
+"""Of a lake, before another begins: an erasure looks through all that there is, and kills are to be many."""
 
 
 class Campaign:
     """A lake in a folder, and the kills."""
 
-    def __init__(self, folder: Path, kills: int, seed: int, steps: Sequence[str] = STEPS) -> None:
+    def __init__(self, folder: Path, killed: Counter[str], seed: int) -> None:
+        folder.mkdir()
         self.site = Site(folder)
         self.site.lake = self.site.lake.configured(subjects=section(folder, copies=1))
-        self.folder, self.kills, self.chance = folder, kills, random.Random(seed)
+        self.folder, self.killed, self.chance = folder, killed, random.Random(seed)
         self.policies = policies_in(folder, *RULES)
         shutil.copytree(folder / "policies", folder / "keeping")
         more = folder / "keeping/more.yaml"
         more.write_text(more.read_text().replace("version: 2", f"version: 2\ngrace_days: {GRACE_DAYS}"))
-        self.killed = dict.fromkeys(steps, 0)
         self.rounds = 0
         self.length_s = dict.fromkeys(STEPS, 0.5)
         self.context = multiprocessing.get_context("forkserver")
@@ -85,15 +89,16 @@ class Campaign:
         rows = step_rows(ROWS, **own) if table == "steps" else _texts(table, messages or [], own)
         self.site.bring(rows, table, run=run, incarnation=1000 + self.rounds)
 
-    def run(self, minutes: float) -> None:
-        """Go through all steps until those that die died often enough, or the time is over."""
-        over = time.monotonic() + 60 * minutes
+    def run(self, is_enough: Callable[[], bool]) -> None:
+        """Go through all steps, some times, or until those that die died often enough."""
         self.bring("logs", 400, "held", ["evidence"] * 5)
         until = TODAY + timedelta(days=99)
         set_hold(self.site.lake, CONTRACTS, ["table=logs", "run=held"], "a case", until, "Lee Gal")
-        while min(self.killed.values()) < self.kills and time.monotonic() < over:
+        for _ in range(ROUNDS):
             for kind in STEPS:
                 getattr(self, kind)()
+            if is_enough():
+                return
 
     def apply(self) -> None:
         """Have rows of a date go for good."""
@@ -238,11 +243,23 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=math.inf, help="after which no further round begins")
     parser.add_argument("--seed", type=int, default=20261124)
     told = parser.parse_args()
-    began = time.monotonic()
-    campaign = Campaign(told.folder, told.kills, told.seed, told.steps)
-    campaign.run(told.minutes)
-    kills = ", ".join(f"{kind} {count}" for kind, count in campaign.killed.items())
-    print(f"kills: {kills}; {campaign.rounds} segments, {time.monotonic() - began:,.0f} s: holds")
+    began, segments = time.monotonic(), 0
+    killed = Counter(dict.fromkeys(told.steps, 0))
+
+    def is_enough() -> bool:
+        return min(killed.values()) >= told.kills or time.monotonic() - began >= 60 * told.minutes
+
+    for number in count():
+        lake = Campaign(told.folder / str(number), killed, told.seed + number)
+        lake.run(is_enough)
+        segments += lake.rounds
+        kills = ", ".join(f"{kind} {times}" for kind, times in killed.items())
+        said = f"kills: {kills}; {number + 1} lakes, {segments} segments, {time.monotonic() - began:,.0f} s"
+        if is_enough():
+            print(f"{said}: holds")
+            return
+        print(said, file=sys.stderr, flush=True)
+        shutil.rmtree(lake.folder)
 
 
 if __name__ == "__main__":
