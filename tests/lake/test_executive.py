@@ -14,6 +14,7 @@ from ranklake.lake.fleet.facts import WEEKS, fleet_state
 from ranklake.lake.storage.store import Lake
 from ranklake.views.html.executive_pages import section
 from ranklake.views.html.shell import render
+from ranklake.views.words import hours_text
 
 pytestmark = pytest.mark.slow
 HOUR = 3600 * 10**9
@@ -257,6 +258,8 @@ def test_the_same_tables_give_the_same_page(lake, tmp_path):
     """A page does not depend on when it is made; of a lake that nothing told anything the page says so."""
     first, again = (section(fleet_state(lake)).pages[0].fingerprint for _ in range(2))
     assert first == again
+    week = fleet_state(lake).week.one
+    assert f": {hours_text(week['delivered_h'])} of GPU time delivered, " in section(fleet_state(lake)).headline
     found = section(fleet_state(Lake.create(str(tmp_path / "lake"))))
     assert (found.state, found.headline) == ("unchecked", "Nothing to tell yet")
     assert "unknown: no run and no scheduler told of anything yet" in render(found.pages[0]).decode()

@@ -146,9 +146,9 @@ def _headline(found: FleetState) -> str:
         return "Nothing to tell yet"
     told = []
     if week["delivered_h"] is not None:
-        told.append(f"{number_text(week['delivered_h'])} GPU-hours delivered")
+        told.append(f"{hours_text(week['delivered_h'])} of GPU time delivered")
     if week["device_h"] is not None:
-        told.append(f"{number_text(week['device_h'])} device-hours in runs")
+        told.append(f"{hours_text(week['device_h'])} of device time in runs")
     if week["utilization_ratio"] is not None:
         told.append(f"utilization {percent_text(week['utilization_ratio'])}")
     if week["goodput_ratio"] is not None:
