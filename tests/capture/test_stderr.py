@@ -139,10 +139,14 @@ def test_standard_error_is_passed_on_and_recorded(tmp_path):
 
 @pytest.mark.slow
 def test_a_flood_is_passed_on_whole(tmp_path):
-    """20,000 lines come out as they went in."""
+    """20,000 lines come out as they went in; what a busy machine makes no rows of before the end is counted as gaps."""
     status, out = rank(tmp_path, "floods", "all")
     assert status == 0
-    assert out == b"".join(b"line %06d of many\n" % number for number in range(20_000))
+    whole = b"".join(b"line %06d of many\n" % number for number in range(20_000))
+    assert out.startswith(whole)
+    said = out.removeprefix(whole)
+    assert said in {b"", b"ranklake: not recorded in logs: after close; counted as gaps from here on\n"}
+    check_books(tmp_path / "spool")
     found = rows(tmp_path / "spool", "logs")
     assert {row["template"] for row in found} == {"line <…> of many"}
 
