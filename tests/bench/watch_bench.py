@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from ranklake import capture
@@ -28,18 +29,19 @@ from ranklake import capture
 COST_PERCENT = 0.1
 BEHIND_S = 2.0
 STEP_S = 0.045
-SETTLE_S = 5.0
-"""What ranks and commands take to start, at most, before anything is counted."""
+START_S = 60.0
+"""What a command may take to tell its first step."""
 
 
 def record(folder: str) -> None:
-    """Be a rank until standard input ends; then print when each step ended."""
+    """Be a rank until standard input ends, and say when it begins; then print when each step ended."""
     over = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
     ended = []
     with capture.start(
         job="watched", run=Path(folder).name, spool=f"{folder}/spool", local_dir=f"{folder}/local"
     ) as run:
+        print("records", flush=True)
         while not over.is_set():
             with run.step(len(ended), tokens=7):
                 time.sleep(STEP_S)
@@ -55,25 +57,35 @@ class Rank:
         self.folder, self._elsewhere = folder, cores[1:] or cores
         self._process = _started([sys.executable, __file__, "--record", str(folder)], cores[:1], stdin=subprocess.PIPE)
         self._follower: subprocess.Popen[str] | None = None
-        self.told: list[tuple[int, int]] = []
-        """When a step was told first, in ns, and which."""
+        self.told: list[list[tuple[int, int]]] = []
+        """Each time that it was followed: when something was told, in ns, and of which step."""
+
+    def wait(self) -> None:
+        """Wait until it records."""
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "records\n"
 
     def cpu_s(self) -> float:
         """CPU time of all its threads until now."""
         threads = Path(f"/proc/{self._process.pid}/task").iterdir()
         return sum(int((one / "schedstat").read_text().split()[0]) for one in threads) / 1e9
 
-    def follow(self) -> None:
-        """Have it followed."""
+    def follow(self) -> threading.Event:
+        """Have it followed; return what is set once something is told of it."""
         command = [sys.executable, "-m", "ranklake", "watch", self.folder.name, "--json"]
         self._follower = _started([*command, "--local-dir", f"{self.folder}/local"], self._elsewhere)
-        threading.Thread(target=self._listen, args=[self._follower], daemon=True).start()
+        begun = threading.Event()
+        threading.Thread(target=self._listen, args=[self._follower, begun], daemon=True).start()
+        return begun
 
-    def _listen(self, follower: "subprocess.Popen[str]") -> None:
+    def _listen(self, follower: "subprocess.Popen[str]", begun: threading.Event) -> None:
+        told: list[tuple[int, int]] = []
+        self.told.append(told)
         assert follower.stdout is not None
         for line in follower.stdout:
             now = time.time_ns()
-            self.told.append((now, json.loads(line)["step"]))
+            told.append((now, json.loads(line)["step"]))
+            begun.set()
 
     def leave_alone(self) -> None:
         """Have it followed no more."""
@@ -85,11 +97,10 @@ class Rank:
         """End it; return how many seconds after its end each step was told that ended while it was followed."""
         self.leave_alone()
         ended = json.loads(self._process.communicate()[0])
-        behind, seen = [], 0
-        for (now, step), (before, _) in zip(self.told[1:], self.told, strict=False):
-            if now - before < 2 * BEHIND_S * 1e9:  # else it was left alone between the two
-                behind += [(now - at) / 1e9 for at in ended[max(seen, 0) : step + 1] if at >= before]
-            seen = step + 1
+        behind: list[float] = []
+        for told in self.told:
+            for (before, seen), (now, step) in pairwise(told):
+                behind += [(now - at) / 1e9 for at in ended[seen + 1 : step + 1] if at >= before]
         return behind
 
 
@@ -101,11 +112,8 @@ def _started(command: Sequence[str], cores: Sequence[int], stdin: int | None = N
 
 def turn(followed: Sequence[Rank], alone: Sequence[Rank], seconds: float) -> list[tuple[float, float]]:
     """Return what the followed and the other rank of each pair took, in percent of a core."""
-    for rank in followed:
-        rank.follow()
-    time.sleep(SETTLE_S)
-    if any(not rank.told for rank in followed):
-        raise SystemExit("a rank was not followed within five seconds")
+    if not all(begun.wait(START_S) for begun in [rank.follow() for rank in followed]):
+        raise SystemExit("a rank was not followed within a minute")
     began, before = time.monotonic(), [[rank.cpu_s() for rank in some] for some in (followed, alone)]
     time.sleep(seconds)
     took, after = time.monotonic() - began, [[rank.cpu_s() for rank in some] for some in (followed, alone)]
@@ -134,7 +142,8 @@ def measure(pairs: int, turns: int, seconds: float) -> Found:
     with tempfile.TemporaryDirectory(prefix="ranklake-bench-") as scratch:
         cores = sorted(os.sched_getaffinity(0))
         ranks = [Rank(Path(scratch) / f"rank{number}", cores) for number in range(2 * pairs)]
-        time.sleep(SETTLE_S)
+        for rank in ranks:
+            rank.wait()
         used = []
         for number in range(turns):
             used += turn(ranks[number % 2 :: 2], ranks[1 - number % 2 :: 2], seconds)
