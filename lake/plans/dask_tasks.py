@@ -7,8 +7,8 @@ import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final, Generic
+from uuid import uuid4
 
 from ranklake.lake.plans.worker_versions import ask, compare
 from ranklake.lake.plans.workers import ONE, Pending, Result, Room, Task, Workers, WorkersError
@@ -72,6 +72,23 @@ class OnDask:
         self._compare()
         return Begun(self.client, work, list(tasks), urgency)
 
+    def begin_after(
+        self,
+        work: Callable[[Task, Sequence[Any]], Result],
+        task: Task,
+        before: Sequence[Pending[Any, Any]],
+        urgency: int = 0,
+    ) -> "Begun[Task, Result] | None":
+        """Submit a task that depends on others: the scheduler gives it their results, whoever has them.
+
+        None where some of the others were not begun here. Raises as `begin`.
+        """
+        begun = [one for one in before if isinstance(one, Begun)]
+        if len(begun) < len(before):
+            return None
+        self._compare()
+        return Begun(self.client, work, [task], urgency, begun)
+
     def wait(self, pending: Sequence[Pending[Any, Any]]) -> None:
         """Wait until one of those that were begun here has ended, in whatever way."""
         begun = [one for one in pending if isinstance(one, Begun)]
@@ -94,15 +111,32 @@ class OnDask:
 
 
 class Begun(Generic[Task, Result]):
-    """Tasks that were submitted to a cluster."""
+    """Tasks that were submitted to a cluster.
+
+    Parameters
+    ----------
+    before
+        What the work gets the results of, beside its task; those that were begun anew since have it begun anew, too.
+    """
 
     is_put_off: Final = False
 
-    def __init__(self, client: Any, work: Callable[[Task], Result], tasks: list[Task], urgency: int) -> None:  # noqa: ANN401 - distributed ships no types
-        self._client, self._work = client, work
+    def __init__(
+        self,
+        client: Any,  # noqa: ANN401 - distributed ships no types
+        work: Callable[..., Result],
+        tasks: list[Task],
+        urgency: int,
+        before: "Sequence[Begun[Any, Any]]" = (),
+    ) -> None:
+        self._client, self._work, self._before = client, work, before
+        self._fed = self._to_feed()
         self._groups: list[tuple[Sequence[Task], int]] = []
         self.futures: list[Any] = []
         self.more(tasks, urgency)
+
+    def _to_feed(self) -> list[list[Any]]:
+        return [one.futures for one in self._before]
 
     def more(self, tasks: Sequence[Task], urgency: int = 0) -> None:
         """Submit further tasks. Raises `ClusterLostError` where the scheduler is gone."""
@@ -115,7 +149,8 @@ class Begun(Generic[Task, Result]):
         if self._client.status == "closed":
             raise _lost()
         # No retries of a task that fails: an outage is for whoever runs the whole, a mistake stays one.
-        return list(self._client.map(partial(_opened, self._work), sealed, pure=False, priority=urgency))
+        graph = _graph(self._work, sealed, self._fed)
+        return list(self._client.get(graph, list(graph), sync=False, priority=urgency))
 
     @property
     def is_done(self) -> bool:
@@ -132,7 +167,9 @@ class Begun(Generic[Task, Result]):
         self, done: Callable[[], None] | None = None, lost: Callable[[Task], Result] | None = None
     ) -> list[Result]:
         """Return results in the order of the tasks; parameters and errors as for `OnDask.run`."""
-        if not self.futures:  # another try
+        fed = self._to_feed()
+        if not self.futures or _keys(fed) != _keys(self._fed):  # another try
+            self._fed = fed
             self.futures = [one for tasks, urgency in self._groups for one in self._submitted(tasks, urgency)]
         try:
             return self._gathered(done, lost)
@@ -180,5 +217,25 @@ def _lost() -> ClusterLostError:
     return ClusterLostError("the Dask scheduler was lost while it had tasks", mend=mend)
 
 
-def _opened(work: Callable[[Task], Result], sealed: bytes) -> Result:
-    return work(pickle.loads(sealed))  # noqa: S301 - who speaks to a worker runs code there anyway
+def _graph(work: Callable[..., Any], sealed: Sequence[bytes], fed: list[list[Any]]) -> dict[str, Any]:
+    """Return a graph of tasks that wait with the scheduler for the first worker that is free, and for what feeds them.
+
+    Dask puts others into a worker's own queue: a few that come at a time, and all that depend on others, which wait for
+    the worker that has those then, while another has nothing to do.
+    """
+    from dask._task_spec import Task as Node
+    from dask._task_spec import parse_input
+
+    graph = {}
+    for one in sealed:
+        key = f"{_opened.__name__}-{uuid4()}"
+        graph[key] = Node(key, _opened, work, one, *([parse_input(fed)] if fed else []), _data_producer=True)
+    return graph
+
+
+def _keys(futures: Sequence[Sequence[Any]]) -> list[list[str]]:
+    return [[one.key for one in some] for some in futures]
+
+
+def _opened(work: Callable[..., Result], sealed: bytes, *found: Sequence[Sequence[object]]) -> Result:
+    return work(pickle.loads(sealed), *found)  # noqa: S301 - who speaks to a worker runs code there anyway

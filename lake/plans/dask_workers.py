@@ -51,6 +51,16 @@ class OnDemand:
         """Submit tasks to the cluster."""
         return self._start().begin(work, tasks, urgency)
 
+    def begin_after(
+        self,
+        work: Callable[[Task, Sequence[Any]], Result],
+        task: Task,
+        before: Sequence[Pending[Any, Any]],
+        urgency: int = 0,
+    ) -> Pending[Task, Result] | None:
+        """Submit a task that depends on others to the cluster."""
+        return self._start().begin_after(work, task, before, urgency)
+
     def wait(self, pending: Sequence[Pending[Any, Any]]) -> None:
         """Wait for the cluster, which begins nothing that is not worth it."""
         self._start().wait(pending)

@@ -84,6 +84,18 @@ class Workers(Protocol):
     def begin(self, work: Callable[[Task], Result], tasks: Sequence[Task], urgency: int = 0) -> Pending[Task, Result]:
         """Begin tasks and go on; of those that wait for a worker the more urgent come first."""
 
+    def begin_after(
+        self,
+        work: Callable[[Task, Sequence[Any]], Result],
+        task: Task,
+        before: Sequence[Pending[Any, Any]],
+        urgency: int = 0,
+    ) -> Pending[Task, Result] | None:
+        """Begin a task once others have ended, with what came of them, whoever has asked for that by then.
+
+        None where nothing is gained by it: it is begun like any other once their results are there.
+        """
+
     def wait(self, pending: Sequence[Pending[Any, Any]]) -> None:
         """Wait until one of those that it began has ended; at once where none is under way."""
 
@@ -140,6 +152,16 @@ class OneByOne(ABC):
         found = Later[Task, Result](partial(self.run, work))
         found.more(tasks, urgency)
         return found
+
+    def begin_after(
+        self,
+        work: Callable[[Task, Sequence[Any]], Result],
+        task: Task,
+        before: Sequence[Pending[Any, Any]],
+        urgency: int = 0,
+    ) -> None:
+        """Begin nothing: one comes after the other anyway."""
+        del work, task, before, urgency
 
     def wait(self, pending: Sequence[Pending[Any, Any]]) -> None:
         """Return at once: nothing is under way."""

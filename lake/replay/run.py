@@ -36,8 +36,8 @@ from ranklake.lake.query.scan import live_files
 from ranklake.lake.replay.errors import ReplayError, shown_days
 from ranklake.lake.replay.selection import Selection, select
 from ranklake.lake.replay.task import Rebuild, discard, rebuild
+from ranklake.lake.rollups.recompute import recompute
 from ranklake.lake.rollups.registry import ROLLUPS
-from ranklake.lake.rollups.runner import recompute
 from ranklake.lake.trust.planned_segment import PlannedSegment
 from ranklake.lake.trust.writers import Authenticator
 

@@ -7,6 +7,7 @@ A partition that retention took away is no change: what was computed from it sta
 after.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,8 @@ import pyarrow.compute as pc
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import number_of
-from ranklake.lake.delta.live_files import files, files_digest
+from ranklake.lake.delta.data_file import DataFile
+from ranklake.lake.delta.live_files import FILE_SCHEMA, files, files_digest
 from ranklake.lake.delta.read import read, read_some
 from ranklake.lake.delta.tables import latest
 from ranklake.lake.governance.holds import holds
@@ -82,6 +84,22 @@ class Snapshot:
         """Return it with no more of the log's statistics than the bounds of some columns, for another process."""
         return replace(self, live=None if self.live is None else slim(self.live, *columns))
 
+    def replaced(self, days: Collection[date], new: Sequence[DataFile]) -> "Snapshot":
+        """Return what it tells once new files stand in place of all on some dates; of statistics, the bounds of runs.
+
+        Version and number stay those of before: what they will be is known once that is committed.
+        """
+        named: dict[date, list[str]] = defaultdict(list)
+        for file in new:
+            named[file.partition].append(file.path)
+        digests = {day: digest for day, digest in self.digests.items() if day not in days}
+        digests |= {day: files_digest(paths) for day, paths in named.items()}
+        kept = slim(self.files(), "run")
+        kept = kept.filter(pc.invert(pc.is_in(kept["date"], value_set=pa.array(days, pa.date32()))))
+        return replace(
+            self, digests=digests, live=pa.concat_tables([kept, _as_live(new)], promote_options="permissive")
+        )
+
     def files_of(self, runs: Collection[str]) -> pa.Table:
         """Return the live files that may hold rows of some runs, by what the log says of them."""
         live = self.files()
@@ -119,6 +137,17 @@ class Snapshot:
             first, last = _bound(row, begin, "min", most), _bound(row, end, "max", most)
             found[row["date"]] = (min(low, first), max(high, last))
         return found
+
+
+def _as_live(new: Sequence[DataFile]) -> pa.Table:
+    """Return files that are in no log yet as `slim` would with the bounds of runs, once they are."""
+    facts = [(one.path, one.size_bytes, one.rows, one.partition) for one in new]
+    rows = pa.Table.from_pylist([dict(zip(FILE_SCHEMA.names, fact, strict=True)) for fact in facts], FILE_SCHEMA)
+    told = [json.loads(one.stats) for one in new]
+    for side in ("min", "max"):
+        runs = [one[f"{side}Values"].get("run") for one in told]
+        rows = rows.append_column(f"{side}.run", pa.array(runs, pa.string()))
+    return rows
 
 
 def of_days(live: pa.Table, days: Collection[date]) -> pa.Table:

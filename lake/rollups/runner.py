@@ -1,27 +1,24 @@
 """Updates the rollups: computes what is due, replaces those partitions, and records their lineage."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import date
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from ranklake.errors import RanklakeError
-from ranklake.lake.delta.integrity import Damage, DamagedFileError, damaged
+from ranklake.lake.delta.integrity import Damage
 from ranklake.lake.delta.kept_overlay import keep_overlay
 from ranklake.lake.delta.table_schema import UnmigratedTableError
 from ranklake.lake.delta.tables import NewerTableError, ensure_table
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.declaration import Rollup
-from ranklake.lake.rollups.due import Due, changed_inputs, due_days, due_runs, reaches
-from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, Tables, day_of, partition
-from ranklake.lake.rollups.lineage import Lineage
+from ranklake.lake.rollups.due import changed_inputs, due_days
+from ranklake.lake.rollups.inputs import ABSENT, Tables, day_of
+from ranklake.lake.rollups.lineage import Lineage, State
 from ranklake.lake.rollups.named import rollups_of
 from ranklake.lake.rollups.own import OwnRollupError
+from ranklake.lake.rollups.tasks import TASK_CPU_S
 from ranklake.lake.rollups.work import Work
 
 if TYPE_CHECKING:
@@ -128,9 +125,15 @@ class _Round:
                 ready.sort(key=lambda one: -urgency[one.name])  # to look at inputs takes as long as a small rollup
                 beside = len(current) + len(ready) - 1
                 current += [self._begun(one, urgency[one.name], beside) for one in ready]
+                while early := self._begun_early(waiting, current, urgency):
+                    current.append(early)
+                    waiting.remove(early.rollup)
                 if progress:
                     progress(len(done), len(rollups))
-                work = self._next(current)
+                names = {work.rollup.name for work in current}
+                work = self._next([one for one in current if names.isdisjoint(one.before)])
+                if work.before:  # which are committed by now
+                    work.inputs = {name: self._tables.snapshot(name) for name in work.rollup.tables}
                 try:
                     work.advance()
                 except OwnRollupError as error:  # nobody else's is held up by it
@@ -147,6 +150,27 @@ class _Round:
         if progress:
             progress(len(rollups), len(rollups))
         return [done[one.name] for one in rollups if one.name in done]
+
+    def _begun_early(
+        self, waiting: Sequence[Rollup], current: Sequence[Work], urgency: Mapping[str, int]
+    ) -> Work | None:
+        """Begin the most urgent rollup that waits for nothing but what workers compute already; None where none does.
+
+        It is one of whole runs, as which of them are due is found out where they are computed. Nothing is begun with
+        what an operator's own rollup comes to: where that fails, what reads it goes on with what stands.
+        """
+        under_way = {work.rollup.name: work for work in current if work.is_under_way and work.rollup.own is None}
+        if not under_way or isinstance(self._crew.fitting(TASK_CPU_S), InProcess):
+            return None
+        behind = {one.name for one in waiting} | {work.rollup.name for work in current} - under_way.keys()
+        for one in sorted(waiting, key=lambda one: -urgency[one.name]):
+            if one.scope != "run" or not behind.isdisjoint(one.tables):
+                continue
+            work, state = self._looked_at(one, urgency[one.name], sum(not work.before for work in current))
+            before = {name: under_way[name] for name in one.tables if name in under_way}
+            if work.begin_runs_after(before, state, self._tables.retired, self._tables.kept_back):
+                return self._to_be_made(work)
+        return None
 
     def _next(self, current: Sequence[Work]) -> Work:
         """Return the most urgent of those that ended, else of those that this process computes; or wait for one.
@@ -181,6 +205,16 @@ class _Round:
         return True
 
     def _begun(self, rollup: Rollup, urgency: int, beside: int) -> Work:
+        work, state = self._looked_at(rollup, urgency, beside)
+        tables, output = self._tables, self._tables.output(rollup.name)
+        if rollup.scope == "partition":
+            work.begin_days(due_days(rollup, work.inputs, output, state, tables.retired), tables.kept_back)
+        elif changed_inputs(rollup, work.inputs, output, state, tables.retired) is not None:
+            work.begin_runs(state, tables.retired, kept_back=tables.kept_back)
+        return self._to_be_made(work)
+
+    def _looked_at(self, rollup: Rollup, urgency: int, beside: int) -> tuple[Work, State]:
+        """Return a rollup of which nothing is begun yet, and what lineage has of it."""
         self._began[rollup.name] = time.monotonic()
         tables = self._tables
         inputs = {name: tables.snapshot(name) for name in rollup.tables}
@@ -190,7 +224,6 @@ class _Round:
                 ensure_table(tables.lake, rollup.contract)
             tables.changed(rollup.name)
             output = tables.output(rollup.name)
-        state = {} if self._full else self._lineage.recorded(rollup, output)
         work = Work(
             tables.lake,
             rollup,
@@ -202,12 +235,11 @@ class _Round:
             urgency=urgency,
             beside=beside,
         )
-        if rollup.scope == "partition":
-            work.begin_days(due_days(rollup, inputs, output, state, tables.retired), tables.kept_back)
-        elif changed_inputs(rollup, inputs, output, state, tables.retired) is not None:
-            work.begin_runs(state, tables.retired, kept_back=tables.kept_back)
-        if output.version == ABSENT and work.pending is not None:
-            self._unmade.append(rollup.contract)
+        return work, {} if self._full else self._lineage.recorded(rollup, output)
+
+    def _to_be_made(self, work: Work) -> Work:
+        if work.version == ABSENT and work.pending is not None:
+            self._unmade.append(work.rollup.contract)
         return work
 
     def _ended(self, work: Work) -> RollupResult:
@@ -232,76 +264,3 @@ def _urgency(rollups: Sequence[Rollup]) -> dict[str, int]:
     for rollup in reversed(rollups):
         found[rollup.name] = 1 + max((found[one.name] for one in rollups if rollup.name in one.tables), default=-1)
     return found
-
-
-def recompute(
-    lake: "Lake", name: str, days: Collection[date], *, dry_run: bool = False
-) -> tuple[list[date], list[date]]:
-    """Compute partitions of one rollup from its inputs as they are and replace them, whatever lineage says.
-
-    Parameters
-    ----------
-    days
-        Output dates; of a rollup of whole runs, the runs that began on them.
-    dry_run
-        Only say which.
-
-    Returns the dates that were replaced, and those that stay as they are because retention took, or a check holds back,
-    what they were, or a run on them was, computed from. Raises as `run_rollups`; inputs that are rollups themselves are
-    taken as they are. Raises `DamagedFileError` where inputs are damaged; damaged files of the rollup itself are what
-    this mends.
-    """
-    (rollup,) = (one for one in rollups_of(lake, [name]) if one.name == name)
-    with Lineage(lake) as lineage:
-        return _recompute(Tables(lake), lineage, rollup, days, dry_run=dry_run)
-
-
-def _recompute(
-    tables: Tables, lineage: Lineage, rollup: Rollup, days: Collection[date], *, dry_run: bool
-) -> tuple[list[date], list[date]]:
-    lake, name = tables.lake, rollup.name
-    inputs = {table: tables.snapshot(table) for table in rollup.tables}
-    output = tables.output(rollup.name)
-    gone = tables.retired
-    held = {day for day in output.digests if day in days}
-    if rollup.scope == "partition":
-        barred = gone | tables.kept_back
-        frozen = {day for day in days if (name, partition(day)) in gone or reaches(rollup, day, barred)}
-        due = due_days(rollup, inputs, output, {}, gone)
-        due = {day: found for day, found in due.items() if day in days and day not in frozen}
-        if not dry_run:
-            work = Work(lake, rollup, inputs, output, lineage, InProcess(), since_plan=tables.since_plan, anyway=True)
-            work.begin_days(due)
-            work.finish()
-            if work.damaged:
-                raise DamagedFileError(work.damaged)
-        return sorted(due), sorted(held & frozen)
-    output = _readable(lake, rollup, output, days, gone)
-    runs = due_runs(lake, rollup, inputs, output, {}, gone, tables.kept_back)
-    rows = output.rows(lake, ["run", "date"], held).to_pylist()
-    if runs is None:
-        return [], sorted(held)
-    mine = {row["run"] for row in rows} | {run for run, day in runs.starts.items() if day in days}
-    mine &= runs.replaced
-    kept = {row["date"] for row in rows if row["run"] not in mine}
-    starts = {run: day for run, day in runs.starts.items() if run in mine}
-    old_days = frozenset(row["date"] for row in rows if row["run"] in mine)
-    if mine and not dry_run:
-        work = Work(lake, rollup, inputs, output, lineage, InProcess(), since_plan=tables.since_plan, anyway=True)
-        work.begin_runs({}, gone, Due(starts, frozenset(mine), old_days, {}))
-        work.finish()
-    return sorted({*starts.values(), *old_days}), sorted(kept)
-
-
-def _readable(lake: "Lake", rollup: Rollup, output: Snapshot, days: Collection[date], gone: set[Key]) -> Snapshot:
-    """Return the output of a run rollup without its damaged files on some dates, which are computed anew.
-
-    Raises `DamagedFileError` where retention took something that the rollup reads: a row of it may have stood there.
-    """
-    bad = damaged(lake, rollup.name, output.files(days))
-    if not bad or output.live is None:
-        return output
-    if any(table in rollup.tables for table, _ in gone):
-        raise DamagedFileError(bad)
-    lost = pc.is_in(output.live["path"], value_set=pa.array([one.path for one in bad]))
-    return replace(output, live=output.live.filter(pc.invert(lost)))

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
@@ -17,7 +17,17 @@ from ranklake.lake.rollups.due import Due
 from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, day_of
 from ranklake.lake.rollups.kept_back import without
 from ranklake.lake.rollups.lineage import Lineage, State, commit_metadata
-from ranklake.lake.rollups.tasks import ROW_CPU_S, TASK_CPU_S, Computed, DaysTask, Output, RunsTask, compute, files_for
+from ranklake.lake.rollups.tasks import (
+    ROW_CPU_S,
+    TASK_CPU_S,
+    Computed,
+    DaysTask,
+    Output,
+    RunsTask,
+    compute,
+    compute_after,
+    files_for,
+)
 from ranklake.lake.storage.removal import delete
 
 if TYPE_CHECKING:
@@ -47,6 +57,11 @@ class Work:
         How many other rollups are computed at the same time, and share the cores.
     anyway
         Whether dates that come out as they were are replaced, too.
+
+    Attributes
+    ----------
+    before
+        Rollups that have to be committed first: it was begun with what comes of them.
     """
 
     def __init__(  # noqa: PLR0913 - all that it takes to bring a rollup up to date
@@ -74,9 +89,10 @@ class Work:
         self.kept_back: set[Key] = set()
         self._output = Output(lake.address, lake.storage, output, anyway=anyway)
         self._crew = crew
+        self.before = frozenset[str]()
         self._left: list[DaysTask | RunsTask] = []
         self._current: list[DaysTask | RunsTask] = []
-        self.pending: Pending[DaysTask | RunsTask, Computed] | None = None
+        self.pending: Pending[Any, Computed] | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -93,6 +109,11 @@ class Work:
         """Whether `advance` computes, in this process."""
         return self.pending is not None and self.pending.is_put_off
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether all that is left is being computed by others, so that what comes of it can be begun with already."""
+        return self.pending is not None and not self.pending.is_put_off and not self._left
+
     def begin_days(self, due: Mapping[date, dict[Key, str]], kept_back: Collection[Key] = ()) -> None:
         """Begin computing dates of a partition rollup, but for those that depend on what checks hold back."""
         due, self.kept_back = without(due, kept_back)
@@ -101,10 +122,30 @@ class Work:
 
     def begin_runs(self, state: State, gone: set[Key], due: Due | None = None, kept_back: Collection[Key] = ()) -> None:
         """Begin computing whole runs of a run rollup: those of `due`, or else what lineage does not cover."""
+        self._begin([self._runs_task(state, gone, due, kept_back)], TASK_CPU_S)
+
+    def begin_runs_after(
+        self, before: "Mapping[str, Work]", state: State, gone: set[Key], kept_back: Collection[Key] = ()
+    ) -> bool:
+        """Begin computing whole runs with what other rollups come to, which this one reads, before that is committed.
+
+        Those others are committed before `advance` is called, and `inputs` looked at anew. False where nothing was
+        begun, since nothing is gained by it.
+        """
+        if self.rollup.holds_secret:
+            return False
+        crew = self._crew.fitting(TASK_CPU_S)
+        task = replace(self._runs_task(state, gone, None, kept_back), before=tuple(before))
+        self._current = [self._filled(task, self._threads(crew, 1))]
+        pending = [work.pending for work in before.values() if work.pending is not None]
+        self.pending = crew.begin_after(compute_after, self._current[0], pending, self.urgency)
+        self.before = frozenset(before)
+        return self.pending is not None
+
+    def _runs_task(self, state: State, gone: set[Key], due: Due | None, kept_back: Collection[Key]) -> RunsTask:
         self.kept_back |= {key for key in kept_back if key[0] in self.inputs}
         inputs = {name: one.slim("run") for name, one in self.inputs.items()}
-        task = RunsTask(self.rollup, inputs, self._output, state, gone, due, frozenset(self.kept_back))
-        self._begin([task], TASK_CPU_S)
+        return RunsTask(self.rollup, inputs, self._output, state, gone, due, frozenset(self.kept_back))
 
     def _begin(self, tasks: Sequence[DaysTask | RunsTask], cpu_s: float) -> None:
         # a key that stands in a lookup is for no other process
@@ -128,11 +169,15 @@ class Work:
             count += 1
         self._current, self._left = self._left[:count], self._left[count:]
         work = partial(compute, lake=self.lake) if here else partial(compute)
-        threads = 0 if here else math.ceil(room / (count + self._beside))
+        threads = 0 if here else self._threads(self._crew, count)
         # the longest first, so that none is left over at the end
         self._current.sort(key=lambda task: task.rows, reverse=True)
         tasks = [self._filled(task, threads) for task in self._current]
         self.pending = self._crew.begin(work, tasks, self.urgency)
+
+    def _threads(self, crew: "Workers", count: int) -> int:
+        """Return in how many threads each query of so many tasks runs."""
+        return math.ceil(crew.room().tasks / (count + self._beside))
 
     def _filled(self, task: DaysTask | RunsTask, threads: int) -> DaysTask | RunsTask:
         """Return a task with what it takes to carry it out."""

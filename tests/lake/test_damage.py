@@ -34,7 +34,8 @@ from ranklake.lake.maintenance.scrub import scrub
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
-from ranklake.lake.rollups.runner import recompute, run_rollups
+from ranklake.lake.rollups.recompute import recompute
+from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
 

@@ -1,6 +1,9 @@
 """Rollups on workers: what another process computes and writes is what this one would have."""
 
+import os
 import pickle
+import signal
+from collections import Counter
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,13 +12,17 @@ import pytest
 from lake_fixtures import copied
 from rollup_inputs import NOON, append, bring, run_of, state
 
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.plans.dask_section import DaskSection
+from ranklake.lake.plans.dask_tasks import OnDask
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.workers import Later, OneByOne, Room
 from ranklake.lake.rollups import inputs
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.rollups.work import Work
 from ranklake.lake.storage.store import Lake, LakeUnreachableError
 from ranklake.lake.trust.lake_config import CostSection
 
@@ -54,10 +61,36 @@ def two_days(tmp_path_factory):
     return lake, state(here, ROLLUPS)
 
 
+def commits(monkeypatch):
+    """Return a list to which each rollup's name comes as it is committed."""
+    commit, names = Work._commit, []
+
+    def noted(work, found):
+        commit(work, found)
+        names.append(work.rollup.name)
+
+    monkeypatch.setattr(Work, "_commit", noted)
+    return names
+
+
+def come_after_what_they_read(names):
+    """Say whether each rollup comes after all that it reads, by the first time that each is there."""
+    at = {name: number for number, name in reversed(list(enumerate(names)))}
+    return all(at[read] < at[one.name] for one in ROLLUPS if one.name in at for read in one.tables if read in at)
+
+
 @pytest.mark.leaky("distributed keeps threads of its own for a while")
-def test_a_cluster_computes_what_one_process_does(two_days, tmp_path):
-    """On a real cluster each date and each rollup's runs are a task; rows are the same, and a second round rests."""
+def test_a_cluster_computes_what_one_process_does(two_days, tmp_path, monkeypatch):
+    """Each date and each rollup's runs are a task, begun before what they read is committed; a second round rests."""
     lake, alone = copied(two_days[0], tmp_path), two_days[1]
+    committed, early = commits(monkeypatch), {}
+    begin_after = OnDask.begin_after
+
+    def begun(crew, work, task, before, urgency=0):
+        early[task.rollup.name] = list(committed)
+        return begin_after(crew, work, task, before, urgency)
+
+    monkeypatch.setattr(OnDask, "begin_after", begun)
     with workers(DaskSection(workers=2)) as crew:
         results = run_rollups(lake, workers=crew)
         again = run_rollups(lake, workers=crew)
@@ -65,6 +98,61 @@ def test_a_cluster_computes_what_one_process_does(two_days, tmp_path):
     assert {one.name: len(one.partitions) for one in results}["step_rollup"] == 2
     assert [one.name for one in results] == [rollup.name for rollup in ROLLUPS]
     assert not any(one.partitions or one.computed for one in again)
+    told = read(lake, contract("lineage"), ["input_table", "input_version"]).to_pylist()
+    now = {one.name: one.version for one in results}
+    assert {one["input_version"] - now[one["input_table"]] for one in told if one["input_table"] in now} == {0}
+    assert {"attempt_facts", "goodput_daily", "goodput", "run_goodput"} <= early.keys()
+    assert early["run_goodput"] == []
+    assert come_after_what_they_read(committed)
+
+
+@pytest.mark.leaky("distributed keeps threads of its own for a while")
+def test_a_worker_that_is_killed_takes_no_row_with_it(two_days, tmp_path, monkeypatch):
+    """What it had is computed again, into other files than were committed: rows are the same, and later rounds rest."""
+    lake, alone = copied(two_days[0], tmp_path), two_days[1]
+    commit, killed = Work._commit, []
+
+    def killing(work, found):
+        commit(work, found)
+        if not killed:
+            killed.extend(crew.client.run(os.getpid).values())
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+
+    monkeypatch.setattr(Work, "_commit", killing)
+    with workers(DaskSection(workers=2)) as crew:
+        run_rollups(lake, workers=crew)
+        assert state(lake, ROLLUPS) == alone
+        run_rollups(lake, workers=crew)
+        rests = run_rollups(lake, workers=crew)
+    assert state(lake, ROLLUPS) == alone
+    assert len(killed) == 2
+    assert not any(one.partitions or one.computed for one in rests)
+
+
+def test_what_a_commit_will_change_is_known_before(two_days, tmp_path, monkeypatch):
+    """A table as it will be, by its files and their digests, is what its log tells once they are committed."""
+    lake = copied(two_days[0], tmp_path)
+    commit, compared = Work._commit, Counter()
+
+    def told(one):
+        names = ("path", "size_bytes", "num_records", "date", "min.run", "max.run")
+        rows = [tuple(row.get(name) for name in names) for row in one.slim("run").files().to_pylist()]
+        return one.digests, sorted(rows)
+
+    def held_against(work, found):
+        days = [day for one in found for day in one.replaced]
+        before = inputs.snapshot(lake, work.rollup.name)
+        ahead = before.replaced(days, [file for one in found for file in one.files])
+        commit(work, found)
+        assert told(ahead) == told(inputs.snapshot(lake, work.rollup.name))
+        compared[work.rollup.name] += len(days)
+
+    monkeypatch.setattr(Work, "_commit", held_against)
+    run_rollups(lake)
+    bring(lake, run_of("c", start=NOON + timedelta(hours=1), seed=2))
+    run_rollups(lake)
+    assert compared["step_rollup"] == 3
 
 
 def test_rollups_are_computed_after_what_they_read(two_days, tmp_path):
@@ -73,11 +161,8 @@ def test_rollups_are_computed_after_what_they_read(two_days, tmp_path):
     lake = copied(two_days[0], tmp_path)
     run_rollups(lake, workers=crew)
     assert state(lake, ROLLUPS) == two_days[1]
-    order = list(dict.fromkeys(crew.sent))
-    assert order[0] == "step_rollup"
-    for rollup in ROLLUPS:
-        read = [order.index(name) for name in rollup.tables if name in order]
-        assert rollup.name not in order or all(at < order.index(rollup.name) for at in read)
+    assert crew.sent[0] == "step_rollup"
+    assert come_after_what_they_read(crew.sent)
 
 
 def test_a_pseudonyms_key_is_sent_nowhere(two_days, tmp_path, monkeypatch):
@@ -166,6 +251,25 @@ def test_who_ended_waits_for_nobody(two_days, tmp_path):
     assert crew.begun[0] == "step_rollup"  # of what can begin, what most others wait for
     then = crew.begun[crew.begun.index("attempt_facts") + 1 :][:2]
     assert then == ["goodput_daily", "rank_facts"]
+    assert state(lake, ROLLUPS) == two_days[1]
+
+
+class Ahead(Backwards):
+    """Has what begins with what others come to end before them, as far as anybody can tell."""
+
+    def begin_after(self, work, task, before, urgency=0):
+        """Begin a task that has ended."""
+        later = Later(lambda tasks, done: [work(one, [each.later.results() for each in before]) for one in tasks])
+        later.more([task])
+        return UnderWay(self, later, [task.rollup.name], urgency, is_done=True)
+
+
+def test_what_ended_early_is_committed_after_what_it_began_with(two_days, tmp_path, monkeypatch):
+    """Whatever ends first: no file is committed that was computed from files which are not."""
+    committed = commits(monkeypatch)
+    lake = copied(two_days[0], tmp_path)
+    run_rollups(lake, workers=Ahead())
+    assert come_after_what_they_read(committed)
     assert state(lake, ROLLUPS) == two_days[1]
 
 

@@ -212,15 +212,55 @@ def test_tasks_wait_for_the_first_worker_that_is_free(tmp_path):
     """No worker holds a task back behind another: what waits, waits with the scheduler."""
     gate = tmp_path / "gate"
     gate.touch()
-    with workers(DaskSection(workers=1)) as crew:
-        begun = crew.begin(held_up, [str(gate)] * 6)
+    with workers(DaskSection(workers=2)) as crew:
+        done = crew.begin(abs, [-1])
+        crew.wait([done])
+        begun = crew.begin(held_up, [str(gate)] * 2)
+        after = crew.begin_after(joined, "after ", [done])
         scheduler = crew.client.cluster.scheduler
-        while sum(task.state in {"queued", "processing"} for task in list(scheduler.tasks.values())) < 6:
+        while sum(task.state in {"queued", "processing"} for task in list(scheduler.tasks.values())) < 3:
             time.sleep(0.01)
         states = Counter(task.state for task in list(scheduler.tasks.values()))
         gate.unlink()
-        assert begun.results() == [None] * 6
-    assert states == {"processing": 1, "queued": 5}
+        assert begun.results() == [None] * 2
+        assert after.results() == ["after [[1]]"]
+    assert states == {"memory": 1, "processing": 2, "queued": 1}
+
+
+def joined(task, found):
+    """Return a task and what others came to."""
+    return f"{task}{found}"
+
+
+def failing_once(path):
+    """Fail where a file is, and remove it."""
+    if os.path.exists(path):  # noqa: PTH110 - what a worker gets
+        os.unlink(path)  # noqa: PTH108 - likewise
+        raise OSError("the store is away")
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.leaky("distributed keeps threads of its own for a while")
+def test_a_task_begins_with_what_others_come_to(tmp_path):
+    """Nobody has to ask for the others first; who tries those again that failed gets the later ones, too."""
+    mark = tmp_path / "mark"
+    with workers(DaskSection(workers=2)) as crew:
+        first = crew.begin(abs, [-1, 2])
+        second = crew.begin_after(joined, "second ", [first])
+        third = crew.begin_after(joined, "third ", [first, second])
+        assert third.results() == ["third [[1, 2], ['second [[1, 2]]']]"]
+        assert second.results() == ["second [[1, 2]]"]
+        assert crew.begin_after(joined, "", [InProcess().begin(abs, [1])]) is None
+        mark.touch()
+        first = crew.begin(failing_once, [str(mark)])
+        second = crew.begin_after(joined, "second ", [first])
+        third = crew.begin_after(joined, "third ", [second])
+        with pytest.raises(OSError, match="away"):
+            first.results()
+        assert first.results() == [str(mark)]
+        assert second.results() == [f"second [['{mark}']]"]
+        assert third.results() == [f"""third [["second [['{mark}']]"]]"""]
 
 
 CLUSTER = """

@@ -1,0 +1,94 @@
+"""Partitions of one rollup computed anew from its inputs as they are, whatever lineage says of them."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import date
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake.delta.integrity import DamagedFileError, damaged
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.rollups.declaration import Rollup
+from ranklake.lake.rollups.due import Due, due_days, due_runs, reaches
+from ranklake.lake.rollups.inputs import Key, Snapshot, Tables, partition
+from ranklake.lake.rollups.lineage import Lineage
+from ranklake.lake.rollups.named import rollups_of
+from ranklake.lake.rollups.work import Work
+
+if TYPE_CHECKING:
+    from ranklake.lake.storage.store import Lake
+
+
+def recompute(
+    lake: "Lake", name: str, days: Collection[date], *, dry_run: bool = False
+) -> tuple[list[date], list[date]]:
+    """Compute partitions of one rollup from its inputs as they are and replace them, whatever lineage says.
+
+    Parameters
+    ----------
+    days
+        Output dates; of a rollup of whole runs, the runs that began on them.
+    dry_run
+        Only say which.
+
+    Returns the dates that were replaced, and those that stay as they are because retention took, or a check holds back,
+    what they were, or a run on them was, computed from. Raises as `run_rollups`; inputs that are rollups themselves are
+    taken as they are. Raises `DamagedFileError` where inputs are damaged; damaged files of the rollup itself are what
+    this mends.
+    """
+    (rollup,) = (one for one in rollups_of(lake, [name]) if one.name == name)
+    with Lineage(lake) as lineage:
+        return _recompute(Tables(lake), lineage, rollup, days, dry_run=dry_run)
+
+
+def _recompute(
+    tables: Tables, lineage: Lineage, rollup: Rollup, days: Collection[date], *, dry_run: bool
+) -> tuple[list[date], list[date]]:
+    lake, name = tables.lake, rollup.name
+    inputs = {table: tables.snapshot(table) for table in rollup.tables}
+    output = tables.output(rollup.name)
+    gone = tables.retired
+    held = {day for day in output.digests if day in days}
+    if rollup.scope == "partition":
+        barred = gone | tables.kept_back
+        frozen = {day for day in days if (name, partition(day)) in gone or reaches(rollup, day, barred)}
+        due = due_days(rollup, inputs, output, {}, gone)
+        due = {day: found for day, found in due.items() if day in days and day not in frozen}
+        if not dry_run:
+            work = Work(lake, rollup, inputs, output, lineage, InProcess(), since_plan=tables.since_plan, anyway=True)
+            work.begin_days(due)
+            work.finish()
+            if work.damaged:
+                raise DamagedFileError(work.damaged)
+        return sorted(due), sorted(held & frozen)
+    output = _readable(lake, rollup, output, days, gone)
+    runs = due_runs(lake, rollup, inputs, output, {}, gone, tables.kept_back)
+    rows = output.rows(lake, ["run", "date"], held).to_pylist()
+    if runs is None:
+        return [], sorted(held)
+    mine = {row["run"] for row in rows} | {run for run, day in runs.starts.items() if day in days}
+    mine &= runs.replaced
+    kept = {row["date"] for row in rows if row["run"] not in mine}
+    starts = {run: day for run, day in runs.starts.items() if run in mine}
+    old_days = frozenset(row["date"] for row in rows if row["run"] in mine)
+    if mine and not dry_run:
+        work = Work(lake, rollup, inputs, output, lineage, InProcess(), since_plan=tables.since_plan, anyway=True)
+        work.begin_runs({}, gone, Due(starts, frozenset(mine), old_days, {}))
+        work.finish()
+    return sorted({*starts.values(), *old_days}), sorted(kept)
+
+
+def _readable(lake: "Lake", rollup: Rollup, output: Snapshot, days: Collection[date], gone: set[Key]) -> Snapshot:
+    """Return the output of a run rollup without its damaged files on some dates, which are computed anew.
+
+    Raises `DamagedFileError` where retention took something that the rollup reads: a row of it may have stood there.
+    """
+    bad = damaged(lake, rollup.name, output.files(days))
+    if not bad or output.live is None:
+        return output
+    if any(table in rollup.tables for table, _ in gone):
+        raise DamagedFileError(bad)
+    lost = pc.is_in(output.live["path"], value_set=pa.array([one.path for one in bad]))
+    return replace(output, live=output.live.filter(pc.invert(lost)))
