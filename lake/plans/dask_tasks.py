@@ -163,6 +163,20 @@ class Begun(Generic[Task, Result]):
             self._client.cancel(self.futures)
         self.futures = []
 
+    def abandon(self) -> list[Result]:
+        """Have no more of them begun, wait for those that workers have, and return what came of those that succeeded.
+
+        Nothing where the scheduler is gone. What it gives to a worker just now is not waited for.
+        """
+        with suppress(Exception):  # as in `cancel`
+            theirs = {key for keys in self._client.processing().values() for key in keys}
+            kept = [future for future in self.futures if future.done() or future.key in theirs]
+            self._client.cancel([future for future in self.futures if future not in kept])
+            for _ in _ended(self._client, kept):
+                pass
+            return list(self._client.gather([future for future in kept if future.status == "finished"], errors="skip"))
+        return []
+
     def results(
         self, done: Callable[[], None] | None = None, lost: Callable[[Task], Result] | None = None
     ) -> list[Result]:

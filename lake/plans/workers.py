@@ -71,6 +71,9 @@ class Pending(Protocol[Task_contra, Result_co]):
     def cancel(self) -> None:
         """Have no more of them begun: nobody wants the results."""
 
+    def abandon(self) -> Sequence[Result_co]:
+        """Have no more of them begun, wait for those that were, and return what came of them; failures are left out."""
+
 
 class Workers(Protocol):
     """Runs independent tasks."""
@@ -133,6 +136,10 @@ class Later(Generic[Task, Result]):
 
     def cancel(self) -> None:
         """Do nothing: none was begun."""
+
+    def abandon(self) -> list[Result]:
+        """Return nothing: none was begun."""
+        return []
 
 
 class OneByOne(ABC):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ranklake.errors import RanklakeError
+from ranklake.lake.delta.commit import LostRaceError
 from ranklake.lake.delta.integrity import Damage
 from ranklake.lake.delta.kept_overlay import keep_overlay
 from ranklake.lake.delta.table_schema import UnmigratedTableError
@@ -112,44 +113,55 @@ class _Round:
         self, rollups: Sequence[Rollup], progress: Callable[[int, int], None] | None
     ) -> list[RollupResult]:
         """Bring rollups up to date, given in an order in which each comes after what it reads."""
-        urgency = _urgency(rollups)
-        waiting, current = list(rollups), list[Work]()
-        made, read = {one.name for one in rollups}, (name for one in rollups for name in one.tables)
-        self._ahead = [name for name in dict.fromkeys(read) if name not in made]
-        done: dict[str, RollupResult] = {}
+        current = list[Work]()
         try:
-            while waiting or current:
-                behind = {one.name for one in waiting} | {work.rollup.name for work in current}
-                ready = [one for one in waiting if behind.isdisjoint(one.tables)]
-                waiting = [one for one in waiting if one not in ready]
-                ready.sort(key=lambda one: -urgency[one.name])  # to look at inputs takes as long as a small rollup
-                beside = len(current) + len(ready) - 1
-                current += [self._begun(one, urgency[one.name], beside) for one in ready]
-                while early := self._begun_early(waiting, current, urgency):
-                    current.append(early)
-                    waiting.remove(early.rollup)
-                if progress:
-                    progress(len(done), len(rollups))
-                names = {work.rollup.name for work in current}
-                work = self._next([one for one in current if names.isdisjoint(one.before)])
-                if work.before:  # which are committed by now
-                    work.inputs = {name: self._tables.snapshot(name) for name in work.rollup.tables}
-                try:
-                    work.advance()
-                except OwnRollupError as error:  # nobody else's is held up by it
-                    self.failed = self.failed or error
-                    current.remove(work)
-                    self._tables.changed(work.rollup.name)  # dates before it may be committed
-                    continue
-                if work.is_finished:
-                    current.remove(work)
-                    done[work.rollup.name] = self._ended(work)
+            done = self._all_done(rollups, current, progress)
+        except LostRaceError:
+            for work in reversed(current):  # what began with others' results first, so that no more of it begins
+                work.undo()
+            raise
         finally:
             for work in current:
                 work.cancel()
         if progress:
             progress(len(rollups), len(rollups))
         return [done[one.name] for one in rollups if one.name in done]
+
+    def _all_done(
+        self, rollups: Sequence[Rollup], current: list[Work], progress: Callable[[int, int], None] | None
+    ) -> dict[str, RollupResult]:
+        """Return what came of each rollup; what is being computed stands in `current` meanwhile."""
+        urgency, waiting = _urgency(rollups), list(rollups)
+        made, read = {one.name for one in rollups}, (name for one in rollups for name in one.tables)
+        self._ahead = [name for name in dict.fromkeys(read) if name not in made]
+        done: dict[str, RollupResult] = {}
+        while waiting or current:
+            behind = {one.name for one in waiting} | {work.rollup.name for work in current}
+            ready = [one for one in waiting if behind.isdisjoint(one.tables)]
+            waiting = [one for one in waiting if one not in ready]
+            ready.sort(key=lambda one: -urgency[one.name])  # to look at inputs takes as long as a small rollup
+            beside = len(current) + len(ready) - 1
+            current += [self._begun(one, urgency[one.name], beside) for one in ready]
+            while early := self._begun_early(waiting, current, urgency):
+                current.append(early)
+                waiting.remove(early.rollup)
+            if progress:
+                progress(len(done), len(rollups))
+            names = {work.rollup.name for work in current}
+            work = self._next([one for one in current if names.isdisjoint(one.before)])
+            if work.before:  # which are committed by now
+                work.inputs = {name: self._tables.snapshot(name) for name in work.rollup.tables}
+            try:
+                work.advance()
+            except OwnRollupError as error:  # nobody else's is held up by it
+                self.failed = self.failed or error
+                current.remove(work)
+                self._tables.changed(work.rollup.name)  # dates before it may be committed
+                continue
+            if work.is_finished:
+                current.remove(work)
+                done[work.rollup.name] = self._ended(work)
+        return done
 
     def _begun_early(
         self, waiting: Sequence[Rollup], current: Sequence[Work], urgency: Mapping[str, int]

@@ -232,6 +232,12 @@ class Work:
         if self.pending is not None:
             self.pending.cancel()
 
+    def undo(self) -> None:
+        """Give up what is being computed, and delete what was written of it: it may hold what was erased meanwhile."""
+        for found in () if self.pending is None else self.pending.abandon():
+            for file in found.files:
+                delete(self.lake, self.lake.path("tables", file.table, file.path))
+
     def _commit(self, found: Sequence[Computed]) -> None:
         """Replace the dates that came out different, in one commit; then note lineage of all that were computed."""
         self.damaged += [one for some in found for one in some.damaged]

@@ -227,6 +227,33 @@ def test_tasks_wait_for_the_first_worker_that_is_free(tmp_path):
     assert states == {"memory": 1, "processing": 2, "queued": 1}
 
 
+@pytest.mark.slow
+@pytest.mark.leaky("distributed keeps threads of its own for a while")
+def test_what_is_abandoned_is_waited_for_where_it_was_begun(tmp_path):
+    """What workers have cannot be called back: it ends, and who gives up learns what it left. The rest never begins."""
+    gate = tmp_path / "gate"
+    gate.touch()
+    with workers(DaskSection(workers=1)) as crew, ThreadPoolExecutor(1) as pool:
+        scheduler = crew.client.cluster.scheduler
+
+        def at_work():
+            return Counter(task.state for task in list(scheduler.tasks.values()))
+
+        begun = crew.begin(held_up, [str(gate)] * 3)
+        while at_work() != {"processing": 1, "queued": 2}:
+            time.sleep(0.01)
+        left = pool.submit(begun.abandon)
+        while at_work() != {"processing": 1}:
+            time.sleep(0.01)
+        assert not left.done()
+        gate.unlink()
+        assert left.result() == [None]
+        gone = crew.begin(held_up, [str(gate)])
+        crew.client.close()
+        assert gone.abandon() == []
+    assert InProcess().begin(held_up, [str(gate)]).abandon() == []
+
+
 def joined(task, found):
     """Return a task and what others came to."""
     return f"{task}{found}"

@@ -1,13 +1,19 @@
 """An erasure beside others that are at work: a rollup that read before it does not bring the person back after it."""
 
 import json
+import os
+import time
+from collections import Counter
 
 import pytest
 from governed import Site, any_rows
+from segments import step_rows
 from subjects import ADA, EMAIL, VALUES
 
 from ranklake.lake.delta.commit import LostRaceError
-from ranklake.lake.rollups import work
+from ranklake.lake.plans.dask_section import DaskSection
+from ranklake.lake.plans.dask_workers import workers
+from ranklake.lake.rollups import tasks, work
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.spool.spool import Spool
 from ranklake.retention.erasure import apply as erasure_apply
@@ -89,6 +95,54 @@ def test_a_rollup_that_read_before_an_erasure_does_not_commit_after_it(site, mon
     run_rollups(site.lake, NAMES)
     assert "grace.hopper" in derived(site)
     assert nothing_is_left(site)
+
+
+def holding_back(table, gate):
+    """Have this process write files of a table only when a gate is gone: it has computed them from what it read."""
+    genuine = tasks.append_files
+
+    def late(lake, known, *args):
+        while known.table == table and os.path.exists(gate):  # noqa: PTH110 - what a worker gets
+            time.sleep(0.01)
+        return genuine(lake, known, *args)
+
+    tasks.append_files = late
+
+
+@pytest.mark.slow
+@pytest.mark.leaky("distributed keeps threads of its own for a while")
+def test_what_workers_compute_beside_what_lost_to_an_erasure_is_gone(site, tmp_path, monkeypatch):
+    """Rollups that began with what was never committed, or beside it, had ended or write later: no file stays."""
+    for seed in (100, 200):  # which has the attempts' facts wait for something that is committed before them
+        site.bring(step_rows(2, run=f"exp-{seed}", incarnation=seed + 2))
+    erase = agreed(site, computed_before=False)
+    gate = tmp_path / "gate"
+    gate.touch()
+
+    def erased():
+        while list(scheduler.tasks.values()) and not _is_at_work(scheduler, on=1):
+            time.sleep(0.01)
+        assert erase().certificate.is_clean
+        gate.unlink()
+
+    with workers(DaskSection(workers=2)) as crew, monkeypatch.context() as patch:
+        scheduler = crew.client.cluster.scheduler
+        crew.client.run(holding_back, "attempt_facts", str(gate))
+        before_commits(patch, erased)
+        with pytest.raises(LostRaceError):
+            run_rollups(site.lake, NAMES, workers=crew)
+        while any(crew.client.run(lambda dask_worker: bool(dask_worker.state.executing)).values()):
+            time.sleep(0.01)
+    assert not gate.exists()
+    assert nothing_is_left(site)
+    run_rollups(site.lake, NAMES)
+    assert "grace.hopper" in derived(site)
+
+
+def _is_at_work(scheduler, on):
+    """Say whether so many tasks are being computed, and none waits that could be."""
+    states = Counter(task.state for task in list(scheduler.tasks.values()))
+    return states["processing"] == on and not states["queued"]
 
 
 @pytest.mark.slow

@@ -29,7 +29,8 @@ from ranklake.lake.migrations import applying as migrations
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
 from ranklake.lake.replay.run import replay
-from ranklake.lake.rollups.runner import recompute, run_rollups
+from ranklake.lake.rollups.recompute import recompute
+from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import MARKER, Lake, LakeError, NotALakeError
 from ranklake.lake.trust.lake_config import AuditSection, LakeConfig
