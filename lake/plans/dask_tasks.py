@@ -15,6 +15,7 @@ from ranklake.lake.plans.workers import ONE, Pending, Result, Room, Task, Worker
 
 _LOST: Final = ("cancelled", "lost")
 """What futures are called whose scheduler does not know them: it died, or was started again."""
+_FAILED: Final = ("error", *_LOST)
 ROOM_S: Final = 5.0
 """For how long what workers have is taken to be the same. To ask the scheduler takes as long as to send it a task, and
 a round asks for each of its tasks."""
@@ -181,15 +182,21 @@ class Begun(Generic[Task, Result]):
         self, done: Callable[[], None] | None = None, lost: Callable[[Task], Result] | None = None
     ) -> list[Result]:
         """Return results in the order of the tasks; parameters and errors as for `OnDask.run`."""
-        fed = self._to_feed()
-        if not self.futures or _keys(fed) != _keys(self._fed):  # another try
-            self._fed = fed
-            self.futures = [one for tasks, urgency in self._groups for one in self._submitted(tasks, urgency)]
+        if not self.futures or _keys(self._to_feed()) != _keys(self._fed):  # another try
+            self._begin_anew()
         try:
             return self._gathered(done, lost)
         except BaseException:
             self.cancel()
             raise
+
+    def _begin_anew(self) -> None:
+        """Submit all of them again, and first what feeds them where it failed: workers that die take results along."""
+        for one in self._before:
+            if not one.futures or any(future.status in _FAILED for future in one.futures):
+                one._begin_anew()  # noqa: SLF001 - its own kind
+        self._fed = self._to_feed()
+        self.futures = [future for tasks, urgency in self._groups for future in self._submitted(tasks, urgency)]
 
     def _gathered(self, done: Callable[[], None] | None, lost: Callable[[Task], Result] | None) -> list[Result]:
         from distributed import KilledWorker

@@ -15,7 +15,7 @@ from ranklake.lake.delta.tables import NewerTableError, ensure_table
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import changed_inputs, due_days
-from ranklake.lake.rollups.inputs import ABSENT, Tables, day_of
+from ranklake.lake.rollups.inputs import ABSENT, Snapshot, Tables, day_of
 from ranklake.lake.rollups.lineage import Lineage, State
 from ranklake.lake.rollups.named import rollups_of
 from ranklake.lake.rollups.own import OwnRollupError
@@ -107,6 +107,7 @@ class _Round:
         self._began: dict[str, float] = {}
         self._ahead: list[str] = []
         self._unmade: list[Contract] = []
+        self._in_turn = set[str]()
         self.failed: OwnRollupError | None = None
 
     def bring_up_to_date(
@@ -149,8 +150,8 @@ class _Round:
                 progress(len(done), len(rollups))
             names = {work.rollup.name for work in current}
             work = self._next([one for one in current if names.isdisjoint(one.before)])
-            if work.before:  # which are committed by now
-                work.inputs = {name: self._tables.snapshot(name) for name in work.rollup.tables}
+            if work.before:
+                self._look_anew(work)
             try:
                 work.advance()
             except OwnRollupError as error:  # nobody else's is held up by it
@@ -158,6 +159,8 @@ class _Round:
                 current.remove(work)
                 self._tables.changed(work.rollup.name)  # dates before it may be committed
                 continue
+            if work.replaced:  # of several commits, too, each
+                self._tables.changed(work.rollup.name)
             if work.is_finished:
                 current.remove(work)
                 done[work.rollup.name] = self._ended(work)
@@ -176,13 +179,28 @@ class _Round:
             return None
         behind = {one.name for one in waiting} | {work.rollup.name for work in current} - under_way.keys()
         for one in sorted(waiting, key=lambda one: -urgency[one.name]):
-            if one.scope != "run" or not behind.isdisjoint(one.tables):
+            if one.scope != "run" or one.name in self._in_turn or not behind.isdisjoint(one.tables):
                 continue
-            work, state = self._looked_at(one, urgency[one.name], sum(not work.before for work in current))
+            try:
+                work, state = self._looked_at(one, urgency[one.name], sum(not work.before for work in current))
+            except RanklakeError:  # said when it is its turn: others are committed till then
+                self._in_turn.add(one.name)
+                continue
             before = {name: under_way[name] for name in one.tables if name in under_way}
             if work.begin_runs_after(before, state, self._tables.retired, self._tables.kept_back):
                 return self._to_be_made(work)
         return None
+
+    def _look_anew(self, work: Work) -> None:
+        """Give a rollup that was begun early its inputs as they are, now that what it began with is committed.
+
+        Where nothing of it was due, no check holds anything of it back.
+        """
+        work.inputs = {name: self._tables.snapshot(name) for name in work.rollup.tables}
+        output = self._tables.output(work.rollup.name)
+        state = self._recorded(work.rollup, output) if work.kept_back else {}
+        if work.kept_back and not changed_inputs(work.rollup, work.inputs, output, state, self._tables.retired):
+            work.kept_back = set()
 
     def _next(self, current: Sequence[Work]) -> Work:
         """Return the most urgent of those that ended, else of those that this process computes; or wait for one.
@@ -247,7 +265,10 @@ class _Round:
             urgency=urgency,
             beside=beside,
         )
-        return work, {} if self._full else self._lineage.recorded(rollup, output)
+        return work, self._recorded(rollup, output)
+
+    def _recorded(self, rollup: Rollup, output: Snapshot) -> State:
+        return {} if self._full else self._lineage.recorded(rollup, output)
 
     def _to_be_made(self, work: Work) -> Work:
         if work.version == ABSENT and work.pending is not None:
@@ -256,8 +277,6 @@ class _Round:
 
     def _ended(self, work: Work) -> RollupResult:
         name = work.rollup.name
-        if work.replaced:
-            self._tables.changed(name)
         return RollupResult(
             name,
             tuple(sorted(day.isoformat() for day in work.replaced)),

@@ -19,7 +19,8 @@ from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_tasks import OnDask
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.workers import Later, OneByOne, Room
-from ranklake.lake.rollups import inputs
+from ranklake.lake.rollups import inputs, work
+from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.rollups.work import Work
@@ -271,6 +272,46 @@ def test_what_ended_early_is_committed_after_what_it_began_with(two_days, tmp_pa
     run_rollups(lake, workers=Ahead())
     assert come_after_what_they_read(committed)
     assert state(lake, ROLLUPS) == two_days[1]
+
+
+def test_what_is_committed_in_parts_is_begun_with_whole(two_days, tmp_path, monkeypatch):
+    """Of dates that are committed one after the other, what begins with the last has those before it, too."""
+    monkeypatch.setattr(work, "BATCH_ROWS", 1)
+    lake = copied(two_days[0], tmp_path)
+    results = run_rollups(lake, workers=Ahead())
+    assert {one.name: len(one.partitions) for one in results}["step_rollup"] == 2
+    assert state(lake, ROLLUPS) == two_days[1]
+
+
+def test_a_log_that_cannot_be_read_stops_nobody_before_its_turn(two_days, tmp_path, monkeypatch):
+    """What does not read it is committed, as in one process, though it is looked at while that is computed."""
+    lake, look, committed = copied(two_days[0], tmp_path), inputs.snapshot, commits(monkeypatch)
+
+    def failing(lake, table, **options):
+        if table == "run_goodput":
+            raise LakeUnreachableError("not now", where=table)
+        return look(lake, table, **options)
+
+    monkeypatch.setattr(inputs, "snapshot", failing)
+    with pytest.raises(LakeUnreachableError, match="not now"):
+        run_rollups(lake, workers=Ahead())
+    assert {"step_rollup", "attempt_facts", "goodput_daily", "goodput"} <= set(committed)
+
+
+def test_nothing_is_held_back_of_what_is_not_due(two_days, tmp_path, monkeypatch):
+    """Whether a rollup is due is known after it began; what it says of holds is what one process says."""
+    lakes = [copied(two_days[0], tmp_path / name) for name in ("here", "there") if not (tmp_path / name).mkdir()]
+    for lake in lakes:
+        run_rollups(lake)
+    sha256 = Rollup.sha256.func
+    monkeypatch.setattr(Rollup, "sha256", property(lambda one: sha256(one) + "x" * (one.name == "step_rollup")))
+    monkeypatch.setattr(inputs.Tables, "kept_back", {("runs", inputs.partition(NOON.date()))})
+    here, there = (
+        {one.name: (one.partitions, one.computed, one.kept_back) for one in run_rollups(lake, workers=crew)}
+        for lake, crew in zip(lakes, (None, Ahead()), strict=True)
+    )
+    assert here == there
+    assert here["step_rollup"][1] == 2
 
 
 def test_logs_are_looked_at_while_workers_compute(two_days, tmp_path, monkeypatch):

@@ -288,6 +288,14 @@ def test_a_task_begins_with_what_others_come_to(tmp_path):
         assert first.results() == [str(mark)]
         assert second.results() == [f"second [['{mark}']]"]
         assert third.results() == [f"""third [["second [['{mark}']]"]]"""]
+        mark.touch()
+        first = crew.begin(abs, [-1])
+        assert first.results() == [1]
+        first.futures = crew.begin(failing_once, [str(mark)]).futures  # as if its worker died, and another try failed
+        second = crew.begin_after(joined, "second ", [first])
+        with pytest.raises(OSError, match="away"):
+            second.results()
+        assert second.results() == ["second [[1]]"]
 
 
 CLUSTER = """
