@@ -219,7 +219,9 @@ class Work:
             return
         dates = tuple(day for task in self._current if isinstance(task, DaysTask) for day in task.due)
         unit = Unit("compute", self.rollup.name, dates, reads=self.rollup.tables)
-        self._commit(carry_out(unit, self.pending.results))
+        found = carry_out(unit, self.pending.results)
+        self.pending = None  # what is committed is nobody's to undo, whatever fails after that
+        self._commit(found)
         self._begin_some()
 
     def finish(self) -> None:

@@ -13,6 +13,7 @@ from lake_fixtures import copied
 from rollup_inputs import NOON, append, bring, run_of, state
 
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.commit import LostRaceError
 from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.plans.dask_section import DaskSection
@@ -21,6 +22,7 @@ from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.workers import Later, OneByOne, Room
 from ranklake.lake.rollups import inputs, work
 from ranklake.lake.rollups.declaration import Rollup
+from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.rollups.work import Work
@@ -129,6 +131,22 @@ def test_a_worker_that_is_killed_takes_no_row_with_it(two_days, tmp_path, monkey
     assert state(lake, ROLLUPS) == alone
     assert len(killed) == 2
     assert not any(one.partitions or one.computed for one in rests)
+
+
+@pytest.mark.leaky("distributed keeps threads of its own for a while")
+def test_a_race_that_is_lost_after_a_commit_undoes_no_commit(two_days, tmp_path, monkeypatch):
+    """Lineage is written now and then while a round goes on: if that is lost, what was committed stays whole."""
+    lake = copied(two_days[0], tmp_path)
+
+    def lost(*_):
+        raise LostRaceError("lineage moved on")
+
+    with workers(DaskSection(workers=2)) as crew, monkeypatch.context() as patch:
+        patch.setattr(Lineage, "note", lost)
+        with pytest.raises(LostRaceError, match="lineage moved on"):
+            run_rollups(lake, workers=crew)
+    run_rollups(lake)
+    assert state(lake, ROLLUPS) == two_days[1]
 
 
 def test_what_a_commit_will_change_is_known_before(two_days, tmp_path, monkeypatch):
