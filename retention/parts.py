@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract as packaged
+from ranklake.lake.contracts.value_codes import value_codes
 from ranklake.lake.delta.read import read, read_batches
 from ranklake.retention.rules.model import RUN_KEYS, SEVERITIES, Facts, Rule, table_facts
 from ranklake.retention.rules.order import Decision, decide
@@ -234,12 +235,7 @@ def _coded(rows: pa.Table) -> tuple[np.ndarray, list[list[Any]]]:
     codes = np.zeros(rows.num_rows, np.int64)
     words: list[list[Any]] = []
     for name in rows.column_names:
-        column = rows[name].unify_dictionaries().combine_chunks()
-        if isinstance(column, pa.ChunkedArray):
-            column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-        coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-        known = [*coded.dictionary.to_pylist(), None]
-        places = pc.fill_null(coded.indices.cast(pa.int64()), len(known) - 1).to_numpy(zero_copy_only=False)
+        places, known = value_codes(rows[name])
         codes = codes * len(known) + places
         words.append(known)
     return codes, words

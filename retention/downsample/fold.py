@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract as packaged
+from ranklake.lake.contracts.value_codes import value_codes
 from ranklake.lake.governance.retention_plans import DOWNSAMPLED
 from ranklake.retention.downsample.exact_sums import parts, rounded
 from ranklake.retention.downsample.histograms import Counts, counted, drawn, joined
@@ -95,7 +96,7 @@ class Fold:
         """Take in rows with `columns`, text with dictionaries."""
         if not batch.num_rows:
             return
-        coded = [_coded(batch[name]) for name in self.series]
+        coded = [value_codes(batch[name]) for name in self.series]
         moments = batch["ts"].combine_chunks().cast(pa.int64()).to_numpy()
         codes = [one for one, _ in coded]
         codes.append((moments - self._begin_us) // (self.interval_s * 1_000_000))
@@ -209,19 +210,6 @@ class Fold:
 def _text(names: Sequence[str], values: Sequence[Any]) -> str | None:
     told = {name: value for name, value in zip(names, values, strict=True) if value is not None}
     return json.dumps(told, sort_keys=True) if told else None
-
-
-def _coded(column: pa.ChunkedArray) -> tuple[Indices, list[Any]]:
-    """Return a number for each value, and what numbers stand for; the last for NULL."""
-    whole = column.unify_dictionaries().combine_chunks()
-    if isinstance(whole, pa.ChunkedArray):
-        whole = pa.concat_arrays(whole.chunks)
-    coded = whole if pa.types.is_dictionary(whole.type) else whole.dictionary_encode()
-    words = [*coded.dictionary.to_pylist(), None]
-    indices = coded.indices
-    if indices.null_count:
-        indices = pc.fill_null(indices, len(words) - 1)
-    return indices.to_numpy(zero_copy_only=False).astype(np.int64), words
 
 
 def _starts(codes: Sequence[Indices]) -> Indices:

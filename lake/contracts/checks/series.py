@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from ranklake.lake.contracts.value_codes import value_codes
 from ranklake.printable import printable
 
 Numbers = npt.NDArray[Any]
@@ -84,7 +84,7 @@ class Batch:
         of = np.zeros(len(self), np.int64)
         distinct: list[list[Any]] = []
         for name in names:
-            codes, words = _codes(self.rows[name])
+            codes, words = value_codes(self.rows[name])
             of = of * len(words) + codes
             distinct.append(words)
         present, of = np.unique(of, return_inverse=True)
@@ -97,21 +97,6 @@ class Batch:
                 key.append(words[code])
             keys.append(tuple(reversed(key)))
         return Groups(of, keys)
-
-
-def _codes(column: pa.ChunkedArray) -> tuple[Numbers, list[Any]]:
-    """Return a number for each value of a column, and the values that they stand for; NULL is a value."""
-    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode("encode")
-    whole = encoded.unify_dictionaries().combine_chunks()
-    chunk = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) and whole.num_chunks else whole
-    if not len(chunk):
-        return np.zeros(0, np.int64), [None]
-    words = chunk.dictionary.to_pylist()
-    codes = chunk.indices
-    if codes.null_count:
-        codes = pc.fill_null(codes, len(words))
-        words.append(None)
-    return codes.to_numpy(zero_copy_only=False).astype(np.int64), words
 
 
 def told(by: Sequence[str], key: Key) -> str:
