@@ -24,6 +24,7 @@ from ranklake.lake.contracts.arrow import arrow_schema, default_of, with_default
 from ranklake.lake.delta.data_file import DataFile
 from ranklake.lake.delta.encodings import writer_options
 from ranklake.lake.delta.order import Indices, sort_names, sort_order, taken
+from ranklake.lake.delta.own_words import own_words
 from ranklake.lake.delta.statistics import statistics
 from ranklake.lake.storage.reachability import cannot_write
 
@@ -206,9 +207,7 @@ def body_of(contract: "Contract", rows: pa.Table) -> pa.Table:
             column = with_default(None if column is None else column.cast(field.type), field, rows.num_rows)
         if column is None:
             continue
-        text = pa.types.is_dictionary(column.type)
-        # the writer gives a dictionary up where the next one differs
-        column = column.unify_dictionaries() if text else column.cast(field.type)
+        column = own_words(column) if pa.types.is_dictionary(column.type) else column.cast(field.type)
         fields.append(pa.field(field.name, column.type, field.nullable))
         columns.append(column)
     return pa.table(columns, schema=pa.schema(fields))
@@ -265,11 +264,7 @@ def _with_own_words(group: pa.Table) -> pa.Table:
     for place, (field, column) in enumerate(zip(group.schema, group.columns, strict=True)):
         if not pa.types.is_dictionary(field.type) or column.nbytes <= _DICTIONARY_BYTES + 4 * len(column):
             continue
-        whole = _whole(column.unify_dictionaries())
-        used, codes = np.unique(whole.indices.fill_null(0).to_numpy(), return_inverse=True)
-        codes = pa.array(codes.astype(np.int32), mask=whole.indices.is_null().to_numpy(zero_copy_only=False))
-        own = pa.DictionaryArray.from_arrays(codes, whole.dictionary.take(pa.array(used)))
-        group = group.set_column(place, field, pa.chunked_array([own]))
+        group = group.set_column(place, field, own_words(column))
     return group
 
 

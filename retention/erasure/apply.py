@@ -37,7 +37,7 @@ from ranklake.retention.erasure.keys import PLACE, forget_keys
 from ranklake.retention.erasure.places import DELETED, FORGOTTEN, Done, erase_files, erase_versions
 from ranklake.retention.erasure.plan import Found, find, member_check, planned, refuse_unfit
 from ranklake.retention.erasure.reach import Reach
-from ranklake.retention.erasure.rows import rewritten
+from ranklake.retention.erasure.rows import files_with_left_words, rewritten, written_anew
 from ranklake.retention.erasure.settling import settle
 from ranklake.retention.erasure.subject import OtherSubjectError
 
@@ -160,6 +160,13 @@ def _write(
         drop.setdefault(table, []).append(one.files)
         live.setdefault(table, []).append(one.live)
         new += rewritten(lake, subject, one, number)
+    for table, paths in files_with_left_words(lake, now.files).items():
+        gone_already = {path for some in drop.get(table, ()) for path in some["path"].to_pylist()}
+        old, of_dates, fresh = written_anew(lake, table, sorted(set(paths) - gone_already), number)
+        if old.num_rows:
+            drop.setdefault(table, []).append(old)
+            live.setdefault(table, []).append(of_dates)
+            new += fresh
     row = head_row(erasure, "application", by, number, single_operator=alone)
     new += row_files(lake, TABLE, stamped([row]), number)
     raw: dict[str, dict[str, list[str]]] = {}

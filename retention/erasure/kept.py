@@ -7,7 +7,6 @@ one is kept; the old one goes like every old version
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.delta.parquet import append_files
@@ -58,9 +57,6 @@ def replaced(
         target = as_read(latest(lake, file.table), lake.contract(file.table))
         rows = rows_of(lake, target, file)
         rest = rows.filter(pc.invert(marks_in(lake, subject, file.table, rows)))
-        for at, field in enumerate(rest.schema):
-            if pa.types.is_dictionary(field.type):  # its words stay where rows go
-                rest = rest.set_column(at, field.name, rest[field.name].cast(field.type.value_type))
         new = [
             {"path": one.path, "size_bytes": one.size_bytes, "num_records": one.rows, "version": target.stamp}
             | {"date": one.partition.isoformat()}

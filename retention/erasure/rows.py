@@ -1,6 +1,6 @@
 """Which rows of tables go, and which rows of ``segments`` get pseudonyms in the place of names."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.delta.live_files import files
+from ranklake.lake.delta.live_files import FILE_SCHEMA, files
 from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.delta.read import read_some
 from ranklake.lake.delta.row_keys import digest_text, key_columns, keys_digest
@@ -16,15 +16,16 @@ from ranklake.lake.delta.tables import latest, refuse_unfit
 from ranklake.lake.governance.erasure_verification import NAME_COLUMNS, NAMED
 from ranklake.lake.governance.erasures import NAMES, ROWS, Item
 from ranklake.lake.ingest.ingestion_index import SlotFile
-from ranklake.lake.plans.action_plan import take_rows_out
+from ranklake.lake.plans.action_plan import change_rows, take_rows_out
 from ranklake.retention.rules.model import KEPT
-from ranklake.retention.traces.columns import has_text
+from ranklake.retention.traces.columns import LEFT_WORDS, has_text
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.delta.data_file import DataFile
     from ranklake.lake.storage.store import Lake
     from ranklake.retention.erasure.subject import Subject
+    from ranklake.retention.traces.search import Searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,37 @@ def going(lake: "Lake", subject: "Subject", contract: "Contract") -> Iterator[Go
             item = Item(place, contract.table, day, None, sum(counts.values()), len(counts), digest)
             hit = partition.filter(pc.is_in(partition["path"], value_set=pa.array(list(counts))))
             yield Going(item, hit, partition, frozenset(slot_files))
+
+
+def files_with_left_words(lake: "Lake", files_found: "Iterable[Searched]") -> dict[str, list[str]]:
+    """Paths of live files, by table, whose dictionaries hold a value that no row has; none of the books."""
+    paths: dict[str, list[str]] = {}
+    for one in files_found:
+        top, _, rest = one.source.path.partition("/")
+        table, _, path = rest.partition("/")
+        is_own = top == "tables" and one.source.uri == lake.path(one.source.path)
+        if is_own and one.source.version is None and any(where.startswith(LEFT_WORDS) for where in one.counts):
+            known = lake.contracts().get(table)
+            if known is not None and (table == NAMED or not is_book(known)):
+                paths.setdefault(table, []).append(path)
+    return paths
+
+
+def written_anew(
+    lake: "Lake", table: str, paths: Sequence[str], number: int
+) -> "tuple[pa.Table, pa.Table, list[DataFile]]":
+    """Write live files of a table again as they are, with the words of their own rows alone; commit nothing.
+
+    Returns the files to drop, all live files of their dates, and the new ones. Raises
+    `ranklake.lake.delta.integrity.DamagedFileError`.
+    """
+    contract, handle = lake.contract(table), latest(lake, table)
+    if handle is None:
+        return FILE_SCHEMA.empty_table(), FILE_SCHEMA.empty_table(), []
+    live = files(refuse_unfit(handle, contract))
+    old = live.filter(pc.is_in(live["path"], value_set=pa.array(paths, pa.string())))
+    of_dates = live.filter(pc.is_in(live["date"], value_set=old["date"].combine_chunks()))
+    return old, of_dates, list(change_rows(lake, contract, number, old, lambda rows: rows))
 
 
 def _slot_files(contract: "Contract", rows: pa.Table) -> set[SlotFile]:

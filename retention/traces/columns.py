@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 _ROWS: Final = 65_536
 _FOOTER: Final = 8
-_WORDS: Final = "words that no row has, column"
+LEFT_WORDS: Final = "words that no row has, column"
+"""Of a dictionary. ranklake writes none; other programs may."""
 
 
 def parquet_columns(file: IO[bytes], sought: "Needles") -> Iterator[Found]:
@@ -55,7 +56,7 @@ def _columns(stored: pq.ParquetFile, sought: "Needles") -> Iterator[Found]:
             counts[name] += rows
             words[name] += known
     yield from (Hit(f"column {name}", count) for name, count in counts.items() if count)
-    yield from (Hit(f"{_WORDS} {name}", 1) for name, known in words.items() if known and not counts[name])
+    yield from (Hit(f"{LEFT_WORDS} {name}", 1) for name, known in words.items() if known and not counts[name])
 
 
 def _worded(metadata: pq.FileMetaData) -> list[str]:

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime
 from io import StringIO
 from pathlib import Path
 
@@ -23,12 +23,14 @@ from erased import logs, reach, signed_erasure, spool_of
 from governed import any_rows, die_before
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from own_words import words_of_no_row
 from segments import put_segment, step_rows
 from ssh_keys import needs_ssh_keygen
 from subjects import ADA, EMAIL, GRACE, GRACE_MAIL, GRACES, VALUES, others, plant
 
 from ranklake.cli import run
 from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.delta import parquet
 from ranklake.lake.delta.commit import replace_partitions
 from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.governance.erasures import register
@@ -143,6 +145,26 @@ def test_rows_go_and_their_neighbours_stay(site):
     assert bodies(site) == ["hello", "nada.lovelace2", "xada@analytical.example"]
     with pytest.raises(NothingToEraseError):
         make_plan(reach(site), subject)
+
+
+def test_words_that_another_program_left_in_dictionaries_go(site, monkeypatch):
+    """A live file without rows of a person, but with words of theirs in its dictionary, is written anew."""
+    monkeypatch.setattr(parquet, "own_words", lambda column: column.unify_dictionaries())
+    rows = [
+        any_rows("logs", 4, start=datetime(2026, 3, day, tzinfo=UTC), message=lines * 2)
+        for day, lines in ((1, [f"mail {EMAIL}", "both"]), (2, ["fine", "both"]))
+    ]
+    both = pa.concat_tables(rows)
+    at = both.schema.get_field_index("slot")
+    site.bring(both.set_column(at, both.schema.field(at), pa.array(range(8), pa.int32())), "logs")
+    monkeypatch.undo()
+    assert EMAIL in str(words_of_no_row(site.folder))
+    subject, made = agreed(site, (EMAIL,))
+    done = erase(site, subject, made)
+    assert done.certificate.is_clean
+    assert words_of_no_row(site.folder / "lake") == {}
+    assert bodies(site) == ["both"] * 4 + ["fine"] * 2
+    assert unaccounted(site.lake) == []
 
 
 def test_what_a_killed_process_left_in_scratch_goes(site, tmp_path, monkeypatch):

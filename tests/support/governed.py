@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from own_words import words_of_no_row
 from segments import put_segment
 
 from ranklake.lake.contracts.arrow import arrow_schema
@@ -34,9 +35,10 @@ class Site:
         return ingest(self.lake, Spool(str(self.spool)), InProcess())
 
     def balances(self):
-        """Return the balance per table, having checked that it adds up."""
+        """Return the balance per table, having checked that it adds up, and that no file has words of others' rows."""
         found = balance(self.lake, Spool(str(self.spool)).listing())
         assert [fault for item in found for fault in item.faults] == []
+        assert words_of_no_row(self.folder) == {}
         return {item.table: item for item in found}
 
     def keys(self, table="steps"):

@@ -12,6 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ranklake.lake.delta.own_words import with_own_words
 from ranklake.printable import printable
 from ranklake.views.json_output import json_text, moment_json
 from ranklake.views.table import TextColumn, table_lines
@@ -65,9 +66,9 @@ def as_csv(rows: pa.Table) -> str:
 
 
 def as_parquet(rows: pa.Table) -> bytes:
-    """Return a Parquet file."""
+    """Return a Parquet file, without words of rows that are not in it."""
     sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, compression="zstd")
+    pq.write_table(with_own_words(rows), sink, compression="zstd")
     return bytes(sink.getvalue().to_pybytes())
 
 
