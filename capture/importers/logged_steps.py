@@ -30,7 +30,7 @@ def usual_interval(lines: Iterable[Sequence[int]], stated: int | None) -> int:
         neighbours says it: a line that other output destroyed makes a longer one, and the first of a run a shorter one.
         Of equally common ones it is that which most steps are multiples of, then the shortest.
     stated
-        What the log says of it itself, taken where no two lines tell.
+        What the log says of it itself. It holds where distances are multiples of it: lines between may be lost.
     """
     gaps: Counter[int] = Counter()
     told: list[int] = []
@@ -41,7 +41,8 @@ def usual_interval(lines: Iterable[Sequence[int]], stated: int | None) -> int:
         return stated or 1
     most = max(gaps.values())
     common = [gap for gap, count in gaps.items() if count == most]
-    return min(common, key=lambda gap: (-sum(step % gap == 0 for step in told), gap)) if len(common) > 1 else common[0]
+    gap = min(common, key=lambda gap: (-sum(step % gap == 0 for step in told), gap))
+    return stated if stated and gap % stated == 0 else gap
 
 
 def covered(step: int, before: int | None, interval: int, resumed: int | None) -> int:
@@ -103,6 +104,18 @@ def add_steps(recording: "ImportedRun", line: LoggedStep, rank: int = 0, ranks: 
             more = {**more, "ranks": ranks}
         begin_ns = line.begin_ns + round(at * line.seconds * 1e9)
         recording.step(first + at, line.seconds, begin_ns, rank, samples=samples[at], tokens=tokens[at], **more)
+
+
+def next_recording(recordings: list["ImportedRun"], *, is_earlier: bool) -> "ImportedRun":
+    """Return the recording of the next attempt; one that began before the one above it is a run of its own, NAME-2.
+
+    So logs of several runs that were put together in any order do not become restarts of one.
+    """
+    first, last = recordings[0], recordings[-1]
+    if not is_earlier:
+        return first.beside(last.run, last.attempt + 1)
+    count = len({recording.run for recording in recordings}) + 1
+    return first.beside(f"{first.run[:120]}-{count}", 0)
 
 
 def _shares(whole: int | None, parts: int) -> list[int | None]:

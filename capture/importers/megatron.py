@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 from ranklake.capture.importers import megatron_lines as lines
 from ranklake.capture.importers.endings import Ending, ending, surer, tell_ending
-from ranklake.capture.importers.logged_steps import LoggedStep, add_steps, covered
+from ranklake.capture.importers.log_lines import log_lines
+from ranklake.capture.importers.logged_steps import LoggedStep, add_steps, covered, next_recording
 from ranklake.capture.importers.megatron_log import Log, begin_ns, counted, own_seconds, pass_time, tell_facts, world
-from ranklake.capture.importers.moments import told_ns
 from ranklake.capture.importers.source import SourceError
 
 if TYPE_CHECKING:
@@ -51,10 +51,9 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
     del mapping
     survey = lines.survey(source)
     log = Log(survey, [recording], survey.base_ns)
-    for line in source.lines():
-        text = lines.plain(line.text)
-        log.stamp = told_ns(text)
-        pieces = _pieces(text)
+    for line in log_lines(source):
+        log.stamp = line.time(survey.time_place)
+        pieces = _pieces(line.text)
         if not any(lines.ITERATION.match(piece) or lines.DEEPSPEED.search(piece) for piece in pieces):
             pass_time(log)
         for piece in pieces:
@@ -131,11 +130,14 @@ def _take(log: Log, found: "re.Match[str]") -> bool:
         _flush(log)
     log.step = None
     if log.last[0] >= 0 and (step <= log.last[0] or log.is_begun_anew):
-        _next_attempt(log)
+        _next_attempt(log, lines.own_ns(found) or log.stamp)
     log.last, log.is_engines, log.total = (step, found[0]), False, int(found["last"])
     steps = covered(step, log.before, log.survey.interval, log.resumed)
+    since = step - log.before if log.before is not None else steps
     told = lines.own_ns(found) or log.stamp
-    samples, tokens = counted(log, fields, steps, seconds)
+    log.begun_ns = told[0] if log.begun_ns is None and told is not None else log.begun_ns
+    log.lost += max(since - steps, 0) if log.before is not None else 0
+    samples, tokens = counted(log, fields, steps, max(since, steps), seconds)
     is_first, seconds = log.before is None, own_seconds(log, steps, seconds, told)
     begin = same.begin_ns if same and told is None else begin_ns(log, steps * seconds, told)
     log.step = LoggedStep(step, steps, seconds, begin, samples, tokens)
@@ -158,11 +160,12 @@ def _is_repeated(log: Log, found: "re.Match[str]", seconds: float) -> bool:
     return told is None or log.step is None or told[0] - log.step.end_ns < max(seconds / 2, _RANKS_APART_S) * 1e9
 
 
-def _next_attempt(log: Log) -> None:
+def _next_attempt(log: Log, told: "tuple[int, bool] | None") -> None:
     """Go on as the next attempt of the run."""
     _end(log)
-    log.attempts.append(log.attempts[0].beside(log.attempts[0].run, log.attempts[-1].attempt + 1))
-    log.before, log.first, log.consumed = None, None, (None, None)
+    is_earlier = told is not None and log.begun_ns is not None and told[0] < log.begun_ns
+    log.attempts.append(next_recording(log.attempts, is_earlier=is_earlier))
+    log.before, log.first, log.consumed, log.begun_ns = None, None, (None, None), None
 
 
 def _scalars(recording: "ImportedRun", fields: dict[str, float], ts_ns: int, step: int | None) -> None:
@@ -247,7 +250,7 @@ def _deepspeed(log: Log, found: "re.Match[str]") -> None:
         log.attempts[-1].refuse("steps", "a step without its time", found[0])
         return
     if step <= log.engines_last and log.last[0] < 0:  # where Megatron tells steps, its lines say when they go back
-        _next_attempt(log)
+        _next_attempt(log, log.stamp)
     log.engines_last = step
     alone = log.last[0] < 0
     steps = covered(step, log.before, log.survey.engines_interval, log.resumed) if alone else 1

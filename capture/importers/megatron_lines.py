@@ -8,9 +8,9 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from ranklake.capture.importers.log_lines import LogLine, log_lines, own_place
 from ranklake.capture.importers.logged_steps import covered, usual_interval
 from ranklake.capture.importers.moments import told_ns
-from ranklake.capture.importers.source import uncoloured
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.source import Source
@@ -53,7 +53,6 @@ ACROSS: Final = re.compile(
     rf"^\s+([a-z][\w\-/]*) \.{{2,}}: (?:\(({_NUMBER}), ({_NUMBER})\)|({_NUMBER}))\s*$", re.IGNORECASE
 )
 """A timer as Megatron-LM prints it since 2023: the least and the most that a rank needed, or the most alone."""
-_LABEL: Final = re.compile(r"^\s?(?:\d{1,6}: ?(?=\s|\[|[A-Za-z])|\[(?:default|rank)?\d{1,6}\]: ?)")
 _ELAPSED: Final = re.compile(r"elapsed time per iteration \((m?s)\)")
 _SIZE: Final = re.compile(r"([a-z\-]+?)[ -](?:model-)?parallel[ -]size:\s*(\d{1,8})")
 _WORLD: Final = re.compile(r"using world size:\s*(\d{1,8})")
@@ -67,9 +66,9 @@ _SIZES: Final = {
 _NS: Final = 10**9
 
 
-def plain(text: str) -> str:
-    """Return a line without colours and without what a launcher put in front of it."""
-    return _LABEL.sub("", uncoloured(text))
+def is_step(text: str) -> bool:
+    """Whether a line tells an iteration or a step."""
+    return BEGIN.search(text) is not None or DEEPSPEED.search(text) is not None
 
 
 def own_ns(found: "re.Match[str]") -> tuple[int, bool] | None:
@@ -117,11 +116,14 @@ class Survey:
         Steps that a line of Megatron's, and of DeepSpeed's engine, stands for.
     base_ns
         Where its steps begin; `TIMELESS_NS` if it tells no time.
+    time_place
+        Which of the times in front of a line is the trainer's (`own_place`).
     """
 
     interval: int = 1
     engines_interval: int = 1
     base_ns: int = TIMELESS_NS
+    time_place: int = 0
 
 
 @dataclass
@@ -129,32 +131,32 @@ class _Look:
     steps: list[int] = field(default_factory=list)
     engines: list[int] = field(default_factory=list)
     timeless: list[tuple[int, float]] = field(default_factory=list)
-    arguments: dict[str, str] = field(default_factory=dict)
+    stated: set[int] = field(default_factory=set)
     first_ns: int | None = None
     resumed: int | None = None
 
 
 def survey(source: "Source") -> Survey:
     """Go through a log once, for how many steps its lines stand and for the first time that it tells."""
-    look = _Look()
+    look, place = _Look(), own_place(source, is_step)
     with source.first_look():
-        for line in source.lines():
-            _glance(look, plain(line.text))
-    stated = look.arguments.get("log_interval", "")
-    interval = usual_interval([look.steps], int(stated) if stated.isdecimal() and int(stated) else None)
+        for line in log_lines(source):
+            _glance(look, line, place)
+    interval = usual_interval([look.steps], look.stated.pop() if len(look.stated) == 1 else None)
     engines = usual_interval([look.engines], None)
     if look.first_ns is None:
-        return Survey(interval, engines)
+        return Survey(interval, engines, time_place=place)
     of = interval if look.steps else engines
     before: int | None = None
     elapsed = 0
     for step, seconds in look.timeless:
         elapsed += round(covered(step, before, of, look.resumed) * seconds * _NS)
         before = step
-    return Survey(interval, engines, look.first_ns - elapsed)
+    return Survey(interval, engines, look.first_ns - elapsed, place)
 
 
-def _glance(look: _Look, text: str) -> None:
+def _glance(look: _Look, line: LogLine, place: int) -> None:
+    text = line.text
     steps: list[tuple[int, float | None]] = []
     for found in BEGIN.finditer(text):
         whole = ITERATION.match(text[found.start() :])
@@ -164,12 +166,12 @@ def _glance(look: _Look, text: str) -> None:
     if (engine := DEEPSPEED.search(text)) and not look.steps:
         look.engines.append(int(engine[1]))
         steps.append((int(engine[1]), float(engine[3])))
-    if argument := ARGUMENT.match(text):
-        look.arguments.setdefault(argument[1], argument[2].strip())
+    if (argument := ARGUMENT.match(text)) and argument[1] == "log_interval" and argument[2].strip().isdecimal():
+        look.stated.add(int(argument[2]))
     if look.first_ns is not None:
         return
     if loaded := LOADED.search(text):
         look.resumed = int(loaded[1])
     look.timeless += [(step, seconds) for step, seconds in steps if seconds is not None and 0 <= seconds < 1 << 30]
-    at = told_ns(text) or next((own for found in BEGIN.finditer(text) if (own := own_ns(found))), None)
+    at = line.time(place) or next((own for found in BEGIN.finditer(text) if (own := own_ns(found))), None)
     look.first_ns = at[0] if at else None

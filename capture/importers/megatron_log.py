@@ -41,6 +41,10 @@ class Log:
         Samples and tokens that the attempt had consumed at its last line.
     interval_ns
         How long the last line's steps took, or would have taken were they all of an interval's.
+    begun_ns
+        The first time that the attempt's lines tell.
+    lost
+        Steps between lines that no line stands for.
     is_begun_anew
         Whether the trainer said something behind the last step that it says before its first.
     """
@@ -61,6 +65,8 @@ class Log:
     first_told: tuple[int, bool] | None = None
     consumed: tuple[int | None, int | None] = (None, None)
     interval_ns: int = 0
+    begun_ns: int | None = None
+    lost: int = 0
     is_begun_anew: bool = False
     is_engines: bool = False
     engines_last: int = -1
@@ -73,20 +79,36 @@ class Log:
     highest: int = 0
 
 
-def counted(log: Log, fields: dict[str, float], steps: int, seconds: float) -> tuple[int | None, int | None]:
-    """Return the samples and tokens of an iteration's line, over all ranks; None where it does not say."""
+def counted(
+    log: Log, fields: dict[str, float], steps: int, since: int, seconds: float
+) -> tuple[int | None, int | None]:
+    """Return samples and tokens of an iteration's line, over all ranks; None where it does not say.
+
+    Consumed counts are those of `since` iterations, more than the line's own `steps` where lines before it are lost.
+    The batch size that the line states is the most that each of its steps can have: at a ramp-up it grows.
+    """
     batch = whole(fields.get("global batch size", fields.get("gloabl batch size")))
     samples, tokens = whole(fields.get("consumed samples")), whole(fields.get("consumed tokens"))
     (samples_before, tokens_before), log.consumed = log.consumed, (samples, tokens)
-    since = (samples or 0) - samples_before if samples is not None and samples_before is not None else None
-    count = since if since and since > 0 else batch * steps if batch else None
-    if tokens is not None and tokens_before is not None and tokens > tokens_before:
-        return count, tokens - tokens_before
+    own = _share(samples, samples_before, steps, since)
+    most = batch * steps if batch else None
+    count = most if own is None or (most and (since > steps or own > most)) else own
     length = whole(fields.get("actual seqlen")) or whole(log.config.get("seq_length"))
     rate, ranks = next((fields[name] for name in _TOKEN_RATES if name in fields), None), world(log)
     if length is None and rate and ranks and batch:
         length = round(rate * ranks * seconds / batch)  # a sample has a whole number of tokens
-    return count, count * length if count is not None and length else None
+    product = count * length if count is not None and length else None
+    own_tokens = _share(tokens, tokens_before, steps, since)
+    is_apart = since > steps and product is not None
+    return count, product if own_tokens is None or is_apart else own_tokens
+
+
+def _share(count: int | None, before: int | None, steps: int, since: int) -> int | None:
+    """Return what of a count went to the last `steps` of `since` iterations, if each had as much."""
+    if count is None or before is None or count <= before:
+        return None
+    share, rest = divmod((count - before) * steps, since)
+    return None if rest else share
 
 
 def whole(value: float | str | None) -> int | None:
@@ -149,6 +171,8 @@ def tell_facts(log: Log, recording: "ImportedRun") -> None:
         labels = {"times": "of an unknown start, taken as 2000-01-01"}
     if log.survey.interval > 1:
         labels["steps"] = f"a line stands for {log.survey.interval}: their times are means"
+    if log.lost:
+        labels["lost_steps"] = f"{log.lost} between the log's lines"
     config = json.dumps(redact(log.config), sort_keys=True)
     recording.facts = {"job": recording.run, "framework": "megatron", "config": config, "labels": json.dumps(labels)}
     argued = {column: whole(log.config.get(name)) for name, column in _ARGUMENT_SIZES.items()}

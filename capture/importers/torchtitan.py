@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.importers.endings import Ending, ending, surer, tell_ending
-from ranklake.capture.importers.logged_steps import LoggedStep, add_steps, covered, usual_interval
-from ranklake.capture.importers.moments import told_ns
-from ranklake.capture.importers.source import SourceError, uncoloured
+from ranklake.capture.importers.log_lines import LogLine, log_lines, own_place, ranks_of
+from ranklake.capture.importers.logged_steps import LoggedStep, add_steps, covered, next_recording, usual_interval
+from ranklake.capture.importers.source import SourceError
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _NUMBER: Final = r"[-+]?(?:[\d,]+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)"
 LINE: Final = re.compile(rf"\bstep:\s*(?P<step>\d{{1,15}})\s+(?P<rest>(?:\w+:\s*{_NUMBER}.*)?\bloss:\s*{_NUMBER}.*)")
 _FIELD: Final = re.compile(rf"\b([a-z_/]+):\s*({_NUMBER})([KMGT]i?B)?", re.IGNORECASE)
-_LABEL: Final = re.compile(r"^\s*\[?(?:rank|default)?(\d{1,8})\]?: ?")
 _PRIMUS: Final = re.compile(r"\[rank-(\d{1,8})/(\d{1,8})\]")
 _STARTS: Final = re.compile(r"\bTraining starts at step:?\s*(\d{1,15})")
 _BATCH: Final = re.compile(r"\bglobal batch size:?\s*(\d{1,9})")
@@ -71,7 +70,9 @@ class _Log:
     facts: dict[str, Any] = field(default_factory=dict)
     config: dict[str, int] = field(default_factory=dict)
     ending: Ending | None = None
+    begins_ns: "list[int | None]" = field(default_factory=list)
     end_ns: int | None = None
+    are_ranks_numbered: bool = False
 
 
 def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") -> None:
@@ -83,21 +84,29 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
         Nothing in the file is of torchtitan.
     """
     del mapping
+    place = own_place(source, LINE.search)
     with source.first_look():
-        told = [(rank, int(found["step"])) for rank, text in _lines(source) if (found := LINE.search(text))]
-    ranks = dict.fromkeys(rank for rank, _ in told)
-    interval = usual_interval([[step for other, step in told if other == rank] for rank in ranks], None)
-    log = _Log([recording], interval, is_alone=len(ranks) < 2)  # noqa: PLR2004 - one rank, or several
-    for rank, text in _lines(source):
-        one = log.ranks.setdefault(rank, _Rank())
-        stamp = told_ns(text)
-        if stamp is not None:
-            log.end_ns = stamp[0] if log.end_ns is None else max(log.end_ns, stamp[0])
-        if found := LINE.search(text):
-            _step(log, one, rank, found, None if stamp is None else stamp[0])
+        told = [(line.labels, _primus_rank(line), int(found["step"])) for line in log_lines(source)
+                if (found := LINE.search(line.text))]  # fmt: skip
+    of_labels = ranks_of(labels for labels, own, _ in told if own is None)
+    by_rank: dict[int, list[int]] = {}
+    for labels, own, step in told:
+        by_rank.setdefault(of_labels[labels] if own is None else own, []).append(step)
+    log = _Log([recording], usual_interval(by_rank.values(), None), is_alone=len(by_rank) < 2)  # noqa: PLR2004 - ranks
+    log.are_ranks_numbered = any(of and str(rank) not in of for of, rank in of_labels.items())
+    for line in log_lines(source):
+        own = _primus_rank(line)
+        rank = of_labels.get(line.labels, None if line.labels else 0) if own is None else own
+        one = _Rank() if rank is None else log.ranks.setdefault(rank, _Rank())
+        stamp = line.time(place)
+        at_ns = None if stamp is None else stamp[0]
+        if at_ns is not None:
+            log.end_ns = at_ns if log.end_ns is None else max(log.end_ns, at_ns)
+        if rank is not None and (found := LINE.search(line.text)):
+            _step(log, one, rank, found, at_ns)
         else:
-            _said(log, one, text, None if stamp is None else stamp[0])
-            log.ending = surer(log.ending, ending(text))
+            _said(log, one, line.text, at_ns)
+            log.ending = surer(log.ending, ending(line.text))
     if source.cut:
         recording.refuse("steps", source.cut, "")
     if recording.is_empty:
@@ -109,14 +118,9 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
         _facts(log, attempt)
 
 
-def _lines(source: "Source") -> "list[tuple[int, str]] | Any":  # noqa: ANN401 - an iterator
-    """Yield ranks and what they wrote, without colours and labels; without a label it is rank 0's."""
-    for line in source.lines():
-        text = uncoloured(line.text)
-        label = _LABEL.match(text)
-        named = _PRIMUS.search(text)
-        rank = int(label[1]) if label else int(named[1]) if named else 0
-        yield rank, text[label.end() :] if label else text
+def _primus_rank(line: LogLine) -> int | None:
+    named = _PRIMUS.search(line.text)
+    return int(named[1]) if named else None
 
 
 def _step(log: _Log, one: _Rank, rank: int, found: "re.Match[str]", at_ns: int | None) -> None:
@@ -125,7 +129,9 @@ def _step(log: _Log, one: _Rank, rank: int, found: "re.Match[str]", at_ns: int |
         log.attempts[-1].refuse("steps", "a step that stands in the log twice", found[0], rank=rank)
         return
     if one.last >= 0 and (step <= one.last or one.is_begun_anew):
-        _next_attempt(log, one, step)
+        _next_attempt(log, one, step, at_ns)
+    if len(log.begins_ns) < len(log.attempts):
+        log.begins_ns.append(at_ns)
     recording = log.attempts[one.attempt]
     fields = {name.lower(): (_number(value), unit) for name, value, unit in _FIELD.findall(found["rest"])}
     steps = covered(step, one.before, log.interval, one.resumed)
@@ -157,13 +163,16 @@ def _step(log: _Log, one: _Rank, rank: int, found: "re.Match[str]", at_ns: int |
         recording.scalar(metric, value, at_ns, rank, step=step, kind="gauge", edge_flag="unregistered")
 
 
-def _next_attempt(log: _Log, one: _Rank, step: int) -> None:
+def _next_attempt(log: _Log, one: _Rank, step: int, at_ns: int | None) -> None:
     """Go on as the next attempt, which another rank may have begun."""
     one.attempt += 1
     one.before = one.resumed if one.resumed is not None and one.resumed < step else None
     if one.attempt == len(log.attempts):
         _end(log)
-        log.attempts.append(log.attempts[0].beside(log.attempts[0].run, one.attempt))
+        begun_ns = log.begins_ns[-1]
+        is_earlier = at_ns is not None and begun_ns is not None and at_ns < begun_ns
+        log.attempts.append(next_recording(log.attempts, is_earlier=is_earlier))
+        one.now_ns = None if is_earlier and not one.is_begun_anew else one.now_ns
 
 
 def _end(log: _Log) -> None:
@@ -213,6 +222,8 @@ def _number(text: str) -> float:
 def _facts(log: _Log, recording: "ImportedRun") -> None:
     """Fill in the row of ``runs``; what the log does not say stays NULL."""
     labels = {"times": "zone not stated, taken as UTC", "steps": "their times are means between the log's lines"}
+    if log.are_ranks_numbered:
+        labels["ranks"] = "numbered in the order of their first lines: the log's labels repeat"
     recording.world_size = max(log.facts.get("world_size") or 1, max(log.ranks, default=0) + 1)
     recording.facts = {"job": recording.run, "world_size": None, "framework": "torchtitan", **log.facts,
                        "config": json.dumps(log.config, sort_keys=True), "labels": json.dumps(labels)}  # fmt: skip

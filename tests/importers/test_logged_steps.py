@@ -211,3 +211,38 @@ def test_primus(lake, spool, tmp_path):
     assert told[2]["ts"] == "2025-08-25T13:42:45.404500Z"
     assert ask(lake, "SELECT DISTINCT world_size w FROM runs") == [{"w": 8}]
     assert ask(lake, "SELECT DISTINCT value FROM scalars WHERE metric LIKE '%tflop%'") == [{"value": 92.8}]
+
+
+def counts(lake):
+    return [tuple(row.values()) for row in ask(lake, "SELECT step, samples, tokens FROM steps ORDER BY step")]
+
+
+def test_consumed_samples_across_a_gap(lake, spool, tmp_path):
+    """Where no batch size is stated, lines share what was consumed since the line before, if that is whole."""
+    lines = [line(n, 1.0).replace("global batch size: 16 |", "") for n in (1, 2, 3, 6)]
+    run(lake, spool, tmp_path, *lines, rollups=[])
+    assert counts(lake) == [(1, None, None), (2, 16, 16 * 2048), (3, 16, 16 * 2048), (6, 16, 16 * 2048)]
+
+
+def test_a_batch_that_grows(lake, spool, tmp_path):
+    """A line says the batch of its last step: what was consumed counts, unless lines between are lost."""
+    grown = [(10, 160, 16), (20, 400, 32), (30, 720, 32), (50, 1360, 32), (60, 99_999, 32)]
+    text = [line(n, 1.0, batch=batch).replace(f"{n * batch:12d}", f"{consumed:12d}") for n, consumed, batch in grown]
+    run(lake, spool, tmp_path, *text, rollups=[])
+    ends = {step: samples for step, samples, _ in counts(lake) if step % 10 == 0}
+    assert ends == {10: 16, 20: 24, 30: 32, 50: 32, 60: 32}
+
+
+def test_an_interval_that_the_log_states(lake, spool, tmp_path):
+    """Where every other line is lost, the stated interval says for how many steps a line stands."""
+    head = HEAD + "  log_interval .................................... 10\n"
+    run(lake, spool, tmp_path, *(line(n, 1.0) for n in (10, 30, 50)), head=head, rollups=[])
+    assert [step for step, *_ in counts(lake)] == [*range(1, 11), *range(21, 31), *range(41, 51)]
+
+
+def test_runs_put_together_in_any_order(lake, spool, tmp_path):
+    """What begins before the attempt above it is a run of its own; what overlaps it is an attempt."""
+    text = [*(line(n, 1.0, 1000 + n) for n in (10, 20)), *(line(n, 1.0, n) for n in (10, 20, 30)), line(20, 1.0, 29)]
+    run(lake, spool, tmp_path, *text, rollups=[])
+    told = ask(lake, "SELECT run, attempt, count(*) AS n FROM steps GROUP BY 1, 2 ORDER BY 1, 2")
+    assert [tuple(row.values()) for row in told] == [("r", 0, 20), ("r-2", 0, 30), ("r-2", 1, 10)]

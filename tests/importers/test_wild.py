@@ -1,0 +1,52 @@
+"""Logs and tables of strangers: what each holds was counted by other means (README beside each)."""
+
+import pytest
+from importing import ask, imported
+from published_data import DATA
+
+from ranklake.lake.rollups.runner import run_rollups
+
+BATCH, TOKENS = 1024, 4_194_304
+
+
+@pytest.fixture
+def wild():
+    """Return a function that gives a file's path, if the wild data is there."""
+
+    def path(name, kind="wild"):
+        file = DATA / kind / name
+        if not file.exists():
+            pytest.skip(f"the wild data is not there: {file}; set RANKLAKE_PUBLISHED_DATA")
+        return file
+
+    return path
+
+
+def test_megatron_lines_that_are_lost(lake, spool, wild):
+    """Each line has the tokens of its own step; those of lost lines go to nobody."""
+    imported(lake, spool, "megatron", wild("23-megatron-llm/with_header.log"), run="gap")
+    run_rollups(lake, ["run_summary"])
+    wanted = "step, samples, tokens, tokens / step_time_s AS rate, interval_end_step"
+    steps = ask(lake, f"SELECT {wanted} FROM steps ORDER BY step")
+    assert [row["step"] for row in steps] == [122, 123, 125, 182, 183, 184, 185]
+    assert {(row["samples"], row["tokens"], row["interval_end_step"]) for row in steps} == {(BATCH, TOKENS, None)}
+    assert steps[2]["rate"] == pytest.approx(TOKENS / 89.0752, rel=1e-6)
+    assert ask(lake, "SELECT tokens_per_s FROM run_summary")[0]["tokens_per_s"] == pytest.approx(37_913, abs=1)
+    assert '"lost_steps":"57 between' in ask(lake, "SELECT labels FROM runs")[0]["labels"]
+
+
+def test_megatron_without_a_header(lake, spool, wild):
+    """An excerpt says how many samples a step has, and nothing of tokens."""
+    imported(lake, spool, "megatron", wild("23-megatron-llm/megatron_llm.log"), run="excerpt")
+    steps = ask(lake, "SELECT step, samples, tokens FROM steps ORDER BY step")
+    assert [row["step"] for row in steps] == [122, 123, 124, 125, 182, 183, 184, 185]
+    assert {(row["samples"], row["tokens"]) for row in steps} == {(BATCH, None)}
+
+
+def test_torchtitan_runs_in_reversed_order(lake, spool, wild):
+    """What began before the run above it in the file is a run of its own, not its restart."""
+    imported(lake, spool, "torchtitan", wild("r11_titan_reversed.log", "repro"), run="r")
+    run_rollups(lake, ["run_goodput"])
+    runs = ask(lake, "SELECT run, restarts, wall_ns / 1e9 AS wall_s, mttf_s FROM run_goodput ORDER BY run")
+    assert [(row["run"], row["restarts"], row["mttf_s"]) for row in runs] == [("r", 0, None), ("r-2", 0, None)]
+    assert [row["wall_s"] for row in runs] == pytest.approx([141.609, 186.031], abs=1e-3)
