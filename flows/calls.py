@@ -3,9 +3,12 @@
 The command ``ranklake pipeline`` calls these without Prefect, so that a scheduled run and a run by hand are the same.
 """
 
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from ranklake.allowed import allowed
@@ -23,16 +26,19 @@ from ranklake.lake.governance.retention_plans import RETENTION_PLANS
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.life.changes import changes
 from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.plans.units import counted
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.runs.asking import UnseenError
+from ranklake.lake.runs.find import NoSuchRunError
 from ranklake.lake.shares.register import shares
 from ranklake.lake.shares.sharing import Kept, keep
 from ranklake.lake.shares.withdrawal import withdraw
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.storage.store import Lake, LakeUnreachableError
 from ranklake.printable import printable
 from ranklake.quality.check import run_checks
 from ranklake.quality.tables import KINDS
+from ranklake.redaction.redact import redact
 from ranklake.rehash import rehash
 from ranklake.retention.apply import apply
 from ranklake.retention.grace.purge import expired_names, purge_due
@@ -40,6 +46,7 @@ from ranklake.retention.plan import make_plan
 from ranklake.retention.reviews import record_overdue
 from ranklake.retention.sweep import sweep
 from ranklake.views.html.site import Section, publish
+from ranklake.views.html.unusable import broken
 
 Progress = Callable[[int, int], None]
 
@@ -83,6 +90,30 @@ def refuse_damage(done: dict[str, Any]) -> dict[str, Any]:
     if found := damage_in(done):
         raise DamageError(done, found)
     return done
+
+
+class UnreadableError(RanklakeError):
+    """Segments could not be read, and lie in quarantine; `done` is what was done with the others."""
+
+    exit_code = 1
+
+    def __init__(self, done: dict[str, Any], count: int) -> None:
+        mend = "'ranklake status' says why, and 'ranklake disown' sets aside what is lost"
+        super().__init__(f"{counted(count, 'segment')} could not be read", mend=mend)
+        self.done = done
+
+
+def unreadable_in(ingested: dict[str, Any]) -> int:
+    """Return how many segments an ingest could not read; those that a rule refused are none of them."""
+    refused: dict[str, int] = ingested["refused"]
+    return int(ingested["unreadable"]) - sum(refused.values())
+
+
+def refuse_unreadable(done: dict[str, Any]) -> dict[str, Any]:
+    """Return what an ingest did. Raises `UnreadableError` or `DamageError` for findings, so that a flow ends Failed."""
+    if count := unreadable_in(done):
+        raise UnreadableError(done, count)
+    return refuse_damage(done)
 
 
 def refuse_failure(done: dict[str, Any]) -> dict[str, Any]:
@@ -149,9 +180,44 @@ def report_of(context: Context, names: Sequence[str], run: str = "") -> dict[str
 
     Raises also `ranklake.lake.runs.find.NoSuchRunError`.
     """
-    lake = context.open_lake()
-    made = [SECTIONS[name](context, lake, run) for name in names]
-    return _published(context, made)
+    lake, faults = context.open_lake(), dict[str, str]()
+    made = [_section(lake, name, partial(SECTIONS[name], context, lake, run), faults) for name in names]
+    return {**_published(context, made), "broken": faults}
+
+
+def _section(lake: Lake, name: str, make: Callable[[], Section], faults: dict[str, str]) -> Section:
+    """Return a section; where it cannot be made, a page that says why, which `faults` is told, too.
+
+    Whatever one section stumbles over costs that section alone. Raises what all would stumble over.
+    """
+    try:
+        return make()
+    except (NoSuchRunError, UnseenError, LakeUnreachableError, ModuleNotFoundError):
+        raise
+    except Exception as error:  # noqa: BLE001 - a bug in one section is no reason to lose the others
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        bug = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
+        why = error.what if isinstance(error, RanklakeError) else bug
+        faults[name] = " ".join(str(redact(why)).split())
+        return broken(name, lake.uri.rstrip("/").rpartition("/")[2], f"This section cannot be made: {faults[name]}")
+
+
+class ReportError(RanklakeError):
+    """Sections of the report could not be made; `done` is what was written."""
+
+    exit_code = 1
+
+    def __init__(self, done: dict[str, Any]) -> None:
+        parts = "; ".join(f"{name}: {why}" for name, why in done["broken"].items())
+        super().__init__(f"sections of the report cannot be made: {parts}", mend="the other pages are up to date")
+        self.done = done
+
+
+def refuse_broken(done: dict[str, Any]) -> dict[str, Any]:
+    """Return what was written. Raises `ReportError` where sections could not be made, so that a flow ends Failed."""
+    if done.get("broken"):
+        raise ReportError(done)
+    return done
 
 
 def report_as(context: Context, lake: Lake, names: Sequence[str], run: str, role: Role) -> dict[str, Any]:
@@ -159,19 +225,19 @@ def report_as(context: Context, lake: Lake, names: Sequence[str], run: str, role
 
     Raises what `report_of` does, and `ranklake.lake.query.roles.RoleError` where none of them may be shown.
     """
-    made, left_out = [], {}
+    made, left_out, faults = list[Section](), dict[str, str](), dict[str, str]()
     for name in names:
         if name not in ROLE_SECTIONS:
             left_out[name] = "it tells of whole tables, whoever's rows are in them"
             continue
         try:
-            made.append(ROLE_SECTIONS[name](lake, role, run))
+            made.append(_section(lake, name, partial(ROLE_SECTIONS[name], lake, role, run), faults))
         except UnseenError as error:
             left_out[name] = error.what
     if not made:
         told = "; ".join(f"{name}: {why}" for name, why in left_out.items())
         raise RoleError(f"nothing to show to role {role.name}: {told}", where="--role", mend="ask for its tables")
-    return {**_published(context, made, role.name), "left_out": left_out}
+    return {**_published(context, made, role.name), "left_out": left_out, "broken": faults}
 
 
 def _published(context: Context, made: Sequence[Section], role: str = "") -> dict[str, Any]:

@@ -7,7 +7,7 @@ from prefect import flow
 
 from ranklake.flows import overdue, run_log, run_names
 from ranklake.flows.announcing import ANNOUNCE
-from ranklake.flows.calls import ChecksFailedError, DamageError
+from ranklake.flows.calls import ChecksFailedError, DamageError, ReportError, UnreadableError
 from ranklake.flows.one_driver import one_driver
 from ranklake.flows.settings import FlowSettings
 from ranklake.flows.stage_flows import FLOWS
@@ -20,8 +20,9 @@ from ranklake.flows.unkept import unkept
 async def pipeline_flow(settings: FlowSettings) -> dict[str, Any]:
     """Ingest, check facts, roll up, check rollups and refresh the catalog; where [report] names a place, write pages.
 
-    A failed check stops nothing, nor does a damaged file: they are findings about the data. But the flow ends Failed
-    for them, by `ChecksFailedError` or `DamageError`, once all is done.
+    A failed check stops nothing, nor does an unreadable segment, a damaged file, or a section of the report that cannot
+    be made: they are findings. But the flow ends Failed for them, by an error of `ranklake.flows.calls`, once all is
+    done.
 
     Args:
         settings: Which lake, and which ranklake.toml to read where the flow runs. Never holds a secret.
@@ -42,6 +43,6 @@ async def _done(step: Step, settings: FlowSettings) -> Done:
     ANNOUNCE.get()(step.stage.name)
     try:
         done: Done = await FLOWS[step.stage.name](settings, **step.options)
-    except (ChecksFailedError, DamageError) as error:
+    except (ChecksFailedError, DamageError, ReportError, UnreadableError) as error:
         return error.done
     return done

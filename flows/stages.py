@@ -14,8 +14,10 @@ from ranklake.flows.calls import (
     check_once,
     ingest_once,
     refuse_altered,
+    refuse_broken,
     refuse_damage,
     refuse_failure,
+    refuse_unreadable,
     report_once,
     retention_apply_once,
     retention_plan_once,
@@ -63,11 +65,15 @@ class Step:
     is_wanted: Callable[[Context], bool] = lambda _: True
 
 
-INGEST: Final = Stage("ingest", "Bring new segments from the spool into the lake, exactly once.", ingest_once)
+INGEST: Final = Stage(
+    "ingest", "Bring new segments from the spool into the lake, exactly once.", ingest_once, refuse_unreadable
+)
 CHECK: Final = Stage("check", "Run the contracts' checks on new partitions.", check_once, refuse_failure)
 ROLLUP: Final = Stage("rollup", "Recompute the rollups whose inputs changed.", rollup_once)
 CATALOG: Final = Stage("catalog", "Bring the catalog's tables up to date.", catalog_once)
-REPORT: Final = Stage("report", "Write the report's pages that changed, to the place that [report] names.", report_once)
+REPORT: Final = Stage(
+    "report", "Write the report's pages that changed, to the place that [report] names.", report_once, refuse_broken
+)
 SHARE: Final = Stage(
     "share", "Bring copies of what roles see up to date, and drop those whose role is gone.", share_once
 )
@@ -131,7 +137,9 @@ def pipeline_once(context: Context) -> Done:
 
 
 def pipeline_outcome(done: Done) -> Done:
-    """Return what the pipeline did. Raises `ChecksFailedError` or `ranklake.flows.calls.DamageError` for findings."""
+    """Return what the pipeline did. Raises an error of `ranklake.flows.calls` for findings."""
     if not done[CHECK.name]["passed"]:
         raise ChecksFailedError(done, done[CHECK.name])
+    refuse_unreadable(done[INGEST.name])
+    refuse_broken(done.get(REPORT.name, {}))
     return refuse_damage(done)

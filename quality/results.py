@@ -225,7 +225,7 @@ def standing(lake: "Lake", tables: Collection[str]) -> dict[tuple[str, date], St
         by_partition.setdefault((row["table"], row["partition_date"]), []).append(CheckResult(**row))
     for where, results in by_partition.items():
         failures = (one for one in results if one.unsound)
-        still = (one for one in failures if not one.rows_failed or one.quarantined_rows < one.rows_failed)
+        still = (one for one in failures if not one.rows_failed or (one.quarantined_rows or 0) < one.rows_failed)
         last = found[where]
         errored = any(one.is_due for one in results)
         found[where] = Standing(last.suite, last.files_sha256, errored=errored, open=tuple(still))

@@ -153,7 +153,7 @@ class _StandIn(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow ships no t
     misread: bool
     mislisted: bool
 
-    def get_fragments(self, filter: ds.Expression | None = None) -> Iterator[ds.Fragment]:  # noqa: A002 - pyarrow's name
+    def get_fragments(self, filter: ds.Expression | None = None) -> Iterator["_Fragment"]:  # noqa: A002 - pyarrow's name
         """Return the fragments that may hold rows for which the filter is true."""
         found = list(super().get_fragments(filter=_expression(filter)))
         self.asked.update(fragment.path for fragment in found)
@@ -165,11 +165,22 @@ class _StandIn(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow ships no t
         self.mislisted |= floats and "is_in(" in said
         self.misread |= floats or ("is_in(" in said and "invert(" in said)
         # DataFusion cannot sort what has no partition at all: where there is nothing, a file without rows stands for it
-        return iter(found or [_empty_file(self.schema)])
+        return map(_Fragment, found or [_empty_file(self.schema)])
 
     def scanner(self, **options: Any) -> ds.Scanner:  # noqa: ANN401 - pyarrow's own
         """Return a scanner, as pyarrow does."""
         return super().scanner(**{**options, "filter": _expression(options.get("filter"))})
+
+
+class _Fragment:
+    """A file of a table as DataFusion reads it: by a scanner, whose condition may have become constant."""
+
+    def __init__(self, fragment: ds.Fragment) -> None:
+        self._fragment = fragment
+
+    def scanner(self, schema: pa.Schema, **options: Any) -> ds.Scanner:  # noqa: ANN401 - pyarrow's own
+        """Return a scanner, as pyarrow does."""
+        return self._fragment.scanner(schema, **{**options, "filter": _expression(options.get("filter"))})
 
 
 def _empty_file(schema: pa.Schema) -> ds.Fragment:

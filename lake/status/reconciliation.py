@@ -24,7 +24,7 @@ from ranklake.lake.ingest.ingestion_index import Stream, stream_of_row
 from ranklake.lake.plans.kinds import Rows, booked
 from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.spool.gate import may_be_read_yet
-from ranklake.lake.status.stream_accounts import Accounts, Row, claims_of, read_accounts
+from ranklake.lake.status.stream_accounts import Accounts, Row, SlotFile, claims_of, read_accounts
 from ranklake.lake.status.stream_balance import StreamBalance, stream_balances
 from ranklake.lake.trust.writers import REFUSED
 
@@ -56,6 +56,8 @@ class TableBalance:
         Segments among the quarantined that nobody vouches for, or that had no business where they lay, by reason.
     faults
         What does not add up, in words; empty if all is well.
+    unreadable
+        Segments in the quarantine folder whose bytes could not be read, by reason, and that no sound copy replaced.
     """
 
     table: str
@@ -68,6 +70,7 @@ class TableBalance:
     refused: dict[str, int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     sampled_out: int = 0
+    unreadable: dict[str, int] = field(default_factory=dict)
 
     @property
     def adds_up(self) -> bool:
@@ -100,12 +103,13 @@ def reconcile(lake: "Lake", waiting: "Collection[Spooled]") -> list[TableBalance
         | {item.table for item in waiting}
         | {*live}
     )
-    refused = _refused(told.odd)
+    raw = _raw(lake, told.odd)
+    refused, unreadable = _refused(told.odd), _unreadable(raw, told.held)
     balances = [
-        _table_balance(lake, table, streams, moved, retired, live.get(table, 0), refused[table])
+        _table_balance(lake, table, streams, moved, retired, live.get(table, 0), refused[table], unreadable[table])
         for table in sorted(tables)
     ]
-    return [*balances, *_rejects_balance(lake, told, moved, retired["rejects"])]
+    return [*balances, *_rejects_balance(lake, told, raw, moved, retired["rejects"])]
 
 
 def _booked_rows(lake: "Lake") -> tuple[dict[str, int], dict[str, int]]:
@@ -131,6 +135,7 @@ def _table_balance(
     retired: dict[str, int],
     live: int,
     refused: dict[str, int],
+    unreadable: dict[str, int],
 ) -> TableBalance:
     mine = {stream: one for (name, stream), one in streams.items() if name == table}
     faults = _stream_faults(lake, table, mine)
@@ -147,7 +152,7 @@ def _table_balance(
     recorded = gaps + sum(max(one.said_rows, accounted[stream]) for stream, one in mine.items())
     lost = gaps - sampled_out
     return TableBalance(
-        table, recorded, live, quarantined, lost, in_flight, retired[table], refused, faults, sampled_out
+        table, recorded, live, quarantined, lost, in_flight, retired[table], refused, faults, sampled_out, unreadable
     )
 
 
@@ -178,10 +183,37 @@ def _refused(odd: "Iterable[Row]") -> dict[str, dict[str, int]]:
     return counts
 
 
-def _rejects_balance(lake: "Lake", told: Accounts, moved: dict[str, int], retired: int) -> "Iterator[TableBalance]":
+def _raw(lake: "Lake", odd: "Iterable[Row]") -> "list[Row]":
+    """Return the segments whose bytes the quarantine folder has: neither retention nor an erasure removed them."""
+    raw = [row for row in odd if not may_be_read_yet(row["unreadable"])]
+    taken, erased = (retired_dates(lake), erased_raw(lake)) if raw else ({}, frozenset())
+    return [
+        row
+        for row in raw
+        if row["sha256"] not in erased and taken.get(RAW + row["table"], {}).get(row["date"], 0) < row["plan"]
+    ]
+
+
+def _unreadable(raw: "Iterable[Row]", held: "Mapping[SlotFile, int]") -> dict[str, dict[str, int]]:
+    """Return how many segments of each table could not be read, by reason, of which no sound copy came either.
+
+    A file whose name is no segment's is none of them.
+    """
+    counts: dict[str, dict[str, int]] = defaultdict(dict)
+    for row in raw:
+        reason = str(row["unreadable"])
+        slot_file = (row["table"], stream_of_row(row), row["segment"])
+        if row["rows"] is None or reason.startswith(REFUSED) or held.get(slot_file, -1) >= row["rows"]:
+            continue
+        counts[row["table"]][reason] = counts[row["table"]].get(reason, 0) + 1
+    return counts
+
+
+def _rejects_balance(
+    lake: "Lake", told: Accounts, raw: "Iterable[Row]", moved: dict[str, int], retired: int
+) -> "Iterator[TableBalance]":
     """Yield the balance of ``rejects`` where what was quarantined, and retention did not take, is not all there."""
     faults = []
-    taken = retired_dates(lake)
     live = _live_rows(lake, "rejects")
     refused = sum(row["rows_rejected"] for row in told.streams)
     expected = refused + sum(moved.values()) - retired
@@ -189,10 +221,7 @@ def _rejects_balance(lake: "Lake", told: Accounts, moved: dict[str, int], retire
         faults.append(f"the table holds {live} rows, the plans say {expected}")
     faults += _file_faults(lake, "rejects")
     kept = {path.rpartition("/")[2] for path in lake.fs.find(lake.path("quarantine"))}
-    raw = [row for row in told.odd if not may_be_read_yet(row["unreadable"])]
-    gone = {row["sha256"] for row in raw if taken.get(RAW + row["table"], {}).get(row["date"], 0) >= row["plan"]}
-    gone |= erased_raw(lake) if raw else set()
-    aside = {row["sha256"] for row in raw} - gone
+    aside = {row["sha256"] for row in raw}
     if aside - kept:
         faults.append(f"{len(aside - kept)} unreadable segments are not in the lake's quarantine folder any more")
     if faults:

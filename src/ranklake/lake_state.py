@@ -78,13 +78,19 @@ class LakeState:
 
     @property
     def is_sound(self) -> bool:
-        """Whether books, trail, removals and the next plan are as they should be."""
-        return self.adds_up and self.proof.whole and not self.removals and not self.unfinished.refused
+        """Whether books, trail, removals and the next plan are as they should be, and all segments could be read."""
+        is_whole = self.adds_up and not self.unreadable and self.proof.whole
+        return is_whole and not self.removals and not self.unfinished.refused
 
     @property
     def refused(self) -> Counter[str]:
         """Segments that were refused, by reason."""
         return sum((Counter(item.refused) for item in self.balances), Counter[str]())
+
+    @property
+    def unreadable(self) -> Counter[str]:
+        """Segments in quarantine whose bytes could not be read, by reason."""
+        return sum((Counter(item.unreadable) for item in self.balances), Counter[str]())
 
 
 def lake_state(context: Context) -> LakeState:

@@ -39,8 +39,8 @@ def place(request, tmp_path):
 def ask(place, capfd):
     """Run a command on the lake; return what it prints as JSON."""
 
-    def command(*words):
-        assert run([*words, "--lake", str(place / "lake")]) == 0
+    def command(*words, code=0):
+        assert run([*words, "--lake", str(place / "lake")]) == code
         return json.loads(capfd.readouterr().out)
 
     return command
@@ -51,7 +51,7 @@ def test_an_older_lake_answers_as_it_did(place, ask):
     expected = json.loads((place / "expected.json").read_text())
     for name, query in expected["queries"].items():
         assert ask("sql", query, "--format", "json") == expected["answers"][name], name
-    tables = ask("status", "--spool", str(place / "spool"), "--json")["tables"]
+    tables = ask("status", "--spool", str(place / "spool"), "--json", code=1)["tables"]  # for the damaged segment
     assert {one["table"]: (one["stored"], one["in_flight"]) for one in tables if one["table"] == "steps"} == {
         "steps": (130, 122)
     }
@@ -71,7 +71,8 @@ def test_an_older_lake_goes_on(place, ask, capfd):
         ["audit", "verify"],
         ["status", "--spool", spool],
     ):
-        assert run([*words, "--lake", lake]) == 0, words
+        is_told = words[0] in {"ingest", "status"}  # of segments that cannot be read
+        assert run([*words, "--lake", lake]) == is_told, words
     capfd.readouterr()
     counted = ask("sql", "SELECT run, count(*) AS n FROM steps GROUP BY run ORDER BY run", "--format", "json")
     assert counted == [{"run": "packed", "n": 22}, {"run": "recent", "n": 200}]

@@ -12,6 +12,7 @@ import pytest
 from bringing import adds_up, bring
 from segments import put_bytes, put_segment, segment_bytes, step_rows
 
+from ranklake.cli import run
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import number_of
 from ranklake.lake.delta.read import read
@@ -246,3 +247,20 @@ def test_rows_of_several_ranks(lake, spool, ranks, footer, why):
         stored = read(lake, contract("steps"), ["rank", "slot"]).sort_by("slot")
         assert stored["rank"].to_pylist() == ranks
     adds_up(lake, spool)
+
+
+def test_commands_exit_1_for_a_segment_that_cannot_be_read(lake, spool, capfd):
+    """The round that meets it, and each status until somebody sets it aside; what a rule refuses is no such thing."""
+    put_segment(spool, step_rows(10))
+    put_bytes(spool, b"id,name", SegmentFooter("steps", 1, "r1", 0, 0, 1, 7, 1, rows=5, rows_before=10))
+    both = ["--lake", lake.uri, "--spool", str(spool)]
+    assert run(["pipeline", *both]) == 1
+    assert "1 segment could not be read" in capfd.readouterr().err
+    assert run(["pipeline", *both]) == 0, "nothing new"
+    capfd.readouterr()
+    assert run(["status", *both]) == 1
+    assert "1 segment in quarantine could not be read: not readable as Parquet" in capfd.readouterr().err
+    (row,) = (row for row in read(lake, contract("segments")).to_pylist() if row["unreadable"])
+    name = row["uri_name"].removesuffix(".parquet")
+    assert run(["disown", name, "--lake", lake.uri, "--reason", "the disk was bad"]) == 0
+    assert run(["status", *both]) == 0

@@ -1,17 +1,11 @@
 """The cookbook: each of its questions is answered as it stands, by what was put into the lake."""
 
-import re
-from pathlib import Path
-
 import pytest
 from known_lake import known_lake
+from packaged_queries import RECIPES
 
 from ranklake.lake.query.sql import query
 
-COOKBOOK = Path(__file__).resolve().parents[2] / "docs" / "cookbook.md"
-RECIPES = dict(
-    re.findall(r"^### (.+?)\n(?:(?!^### ).)*?^```sql\n(.*?)^```", COOKBOOK.read_text(), re.DOTALL | re.MULTILINE)
-)
 ANSWERS = {
     "Why is this run slow?": [{"step_s": 2.2, "data_s": 0.5, "forward_s": None}],
     "Which rank slows the run, and by what?": [{"rank": 1, "excess_ratio": 0.25, "cause": "compute"}],

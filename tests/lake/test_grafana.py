@@ -1,49 +1,18 @@
 """The dashboards of docs/grafana: their queries run in two engines, and ask for metrics that the agent serves."""
 
-import json
 import re
 from itertools import combinations
-from pathlib import Path
 
 import duckdb
 import pytest
 from known_lake import ROWS, known_lake
+from packaged_queries import ASKED, BOARDS, DOCS, filled
 from prometheus_client.parser import text_string_to_metric_families
 
 from ranklake.capture.node.agent_metrics import AgentMetrics, prometheus
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.delta.read import read
 from ranklake.lake.query.sql import query
-
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "grafana"
-BOARDS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))}
-FILLED = {
-    r"\$__timeFilter\((\w+)\)": r"\1 BETWEEN TIMESTAMP '2026-02-01T00:00:00' AND TIMESTAMP '2026-04-01T00:00:00'",
-    r"\$\{__from:date:YYYY-MM-DD\}": "2026-02-01",
-    r"\$\{__to:date:YYYY-MM-DD\}": "2026-04-01",
-    r"\$\{run:sqlstring\}": "'gpt-1'",
-}
-ASKED = [
-    (name, title, text)
-    for name, board in BOARDS.items()
-    for title, text in [
-        *(
-            (one["title"], target["rawSql"])
-            for one in board["panels"]
-            for target in one["targets"]
-            if "rawSql" in target
-        ),
-        *((one["name"], one["query"]) for one in board["templating"]["list"] if one["type"] == "query"),
-    ]
-]
-
-
-def filled(text):
-    """Return a query as Grafana sends it."""
-    for pattern, value in FILLED.items():
-        text = re.sub(pattern, value, text)
-    assert "$" not in text
-    return text
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +82,6 @@ def test_a_dashboard_is_whole(name):
 def test_the_readme_names_every_table_that_is_asked():
     """Who makes the views that the dashboards need makes all of them."""
     asked = {word for _, _, text in ASKED for word in re.findall(r"(?:FROM|JOIN) (\w+)", text)}
-    views = set(re.findall(r"VIEW (\w+)", (FOLDER / "README.md").read_text(encoding="utf-8")))
+    views = set(re.findall(r"VIEW (\w+)", (DOCS / "grafana" / "README.md").read_text(encoding="utf-8")))
     assert asked == views
     assert views <= set(load_contracts())

@@ -1,21 +1,26 @@
 """The pages of the catalog and of the pipeline: numbers equal their SQL, lineage is in order, stages are behind."""
 
 from datetime import timedelta
+from pathlib import Path
 
 import altair as alt
 import pytest
 from page_read import Read, compared
 from rollup_inputs import NOON, append
 
+from ranklake.cli import run as command
+from ranklake.flows.report_sections import SECTIONS
 from ranklake.lake.catalog.refresh import refresh
 from ranklake.lake.overview.catalog import catalog_state
 from ranklake.lake.overview.pipeline import pipeline_state
 from ranklake.lake.storage.store import Lake
 from ranklake.views.html import catalog_pages, pipeline_pages
+from ranklake.views.html import site as publishing
 from ranklake.views.html.lineage_drawing import drawing
 from ranklake.views.html.shell import render
 
 HOUR = 3600.0
+LOST = ("pipeline", "catalog", "governance")
 FLOWS = [("steps", "step_rollup"), ("step_rollup", "mfu"), ("mfu", "goodput"), ("steps", "mfu")]
 
 
@@ -107,3 +112,19 @@ def test_stages_are_behind_what_came_since_they_last_wrote(lake):
     assert "check overdue" in text
     for spec in Read(text).specs:
         alt.Chart.from_dict(spec)
+
+
+def test_a_section_that_cannot_be_made_costs_itself_alone(lake, tmp_path, monkeypatch, capfd):
+    """A data file is gone: pages that read it say so, the others are there, and the command exits 1 and names it."""
+    monkeypatch.setattr(publishing, "library", lambda: b"")
+    refresh(lake)
+    (file,) = (Path(lake.root) / "tables" / "catalog_tables").glob("date=*/*.parquet")
+    file.unlink()
+    out = tmp_path / "site"
+    assert command(["report", "--lake", lake.uri, "--out", str(out)]) == 1
+    printed = capfd.readouterr().err.splitlines()
+    assert [line.split(" cannot")[0] for line in printed] == [f"report: the section {one}" for one in LOST]
+    assert all("a data file is missing" in line for line in printed)
+    for section in SECTIONS:
+        page = (out / section / "index.html").read_text()
+        assert ("This section cannot be made: a data file is missing" in page) is (section in LOST), section

@@ -31,8 +31,8 @@ def ingest(context: Context, keep_days: int, *, as_json: bool) -> int:
     """Bring new segments from the spool into the lake, exactly once.
 
     Creates the lake in an empty location. Run it as often as you like, from as many machines as you like: it never
-    stores a row twice, and first finishes what an interrupted run left. Exits 1 if encrypted segments wait for a key
-    that is not available, or if files to be merged are damaged.
+    stores a row twice, and first finishes what an interrupted run left. Exits 1 if a segment could not be read, if
+    encrypted segments wait for a key that is not available, or if files to be merged are damaged.
     """
     lake = context.create_lake()
     with context.workers() as workers, progress_bar("ingest") as progress:
@@ -62,7 +62,8 @@ def ingest(context: Context, keep_days: int, *, as_json: bool) -> int:
         mend = "name its source by encryption_key under [capture] in ranklake.toml"
         tell(f"{count} segments wait for the key {key_id}; {_why(lake.config.encryption_key) or mend}", err=True)
     tell_damaged(done.damaged)
-    return 1 if done.waiting or done.damaged else 0
+    is_unread = done.unreadable > sum(done.refused.values())
+    return 1 if done.waiting or done.damaged or is_unread else 0
 
 
 def _why(source: str) -> str:

@@ -5,10 +5,11 @@ import click
 from ranklake.commands.context import with_context
 from ranklake.commands.options import dask_option, json_option, lake_option, spool_option
 from ranklake.context import Context
-from ranklake.flows.calls import damage_in
+from ranklake.flows.calls import damage_in, unreadable_in
 from ranklake.flows.stages import pipeline_once
 from ranklake.views.json_output import show_json
-from ranklake.views.tell import tell_damaged
+from ranklake.views.tell import tell_broken, tell_damaged
+from ranklake.views.words import counted
 
 
 @click.command()
@@ -20,9 +21,11 @@ from ranklake.views.tell import tell_damaged
 def pipeline(context: Context, *, as_json: bool) -> int:
     """Ingest, check facts, roll up, check rollups and refresh the catalog, once, in order.
 
-    Exits 1 if a check failed, or data files are damaged.
+    Exits 1 if a check failed, a segment could not be read, data files are damaged, or a section of the report that
+    [report] out asks for cannot be made.
     """
     done = pipeline_once(context)
+    unreadable = unreadable_in(done["ingest"])
     if as_json:
         show_json(done)
     else:
@@ -30,10 +33,15 @@ def pipeline(context: Context, *, as_json: bool) -> int:
         written = sum(len(result["partitions"]) for result in done["rollup"]["rollups"])
         click.echo(f"ingest  {ingested['rows_stored']:,} rows stored, {ingested['rows_rejected']:,} quarantined")
         outcomes = ", ".join(f"{count:,} {status}" for status, count in checked["checks"].items())
+        if unreadable:
+            line = f"{counted(unreadable, 'segment')} could not be read; 'ranklake status' says why"
+            click.echo(f"        {line}", err=True)
         for reason, count in ingested["refused"].items():
             click.echo(f"        {count} segments refused: {reason}", err=True)
         click.echo(f"check   {outcomes or 'nothing new'}")
         click.echo(f"rollup  {written:,} partitions written")
-    found = damage_in(done)
+    found, broken = damage_in(done), done.get("report", {}).get("broken")
     tell_damaged(found)
-    return 0 if done["check"]["passed"] and not found else 1
+    if broken:
+        tell_broken(done["report"])
+    return 0 if done["check"]["passed"] and not found and not broken and not unreadable else 1

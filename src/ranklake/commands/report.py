@@ -10,7 +10,7 @@ from ranklake.flows.calls import report_as, report_of
 from ranklake.flows.report_sections import SECTIONS, compliance_of
 from ranklake.retention.report.record import markdown
 from ranklake.views.json_output import show_json
-from ranklake.views.tell import tell
+from ranklake.views.tell import tell, tell_broken
 from ranklake.views.words import counted
 
 _out_option = click.option(
@@ -210,12 +210,14 @@ def _write(
         done = report_as(
             Context.of(context.config, {"report.out": out or f"report-{role}"}), lake, sections, run, seen_by
         )
+    code = 1 if done["broken"] else 0
     if as_json:
         show_json(done)
-        return 0
+        return code
     told, wrote = next(done[name]["headline"] for name in sections if name in done), done["published"]
     pages = f"{counted(wrote['pages'], 'page')}, {wrote['written']:,} written"
     tell(f"{told}; {pages}: {wrote['out']}/{wrote['first']}")
     for name, why in done.get("left_out", {}).items():
         tell(f"left out for role {role}: {name}: {why}", err=True)
-    return 0
+    tell_broken(done)
+    return code

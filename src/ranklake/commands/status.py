@@ -21,6 +21,7 @@ from ranklake.printable import printable
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell
+from ranklake.views.words import counted
 
 _FATES = ("recorded", "stored", "quarantined", "sampled_out", "gaps", "in_flight", "retired")
 
@@ -35,8 +36,8 @@ def status(context: Context, *, of_ranks: bool, as_json: bool) -> int:
     """Prove that every recorded row is stored, quarantined, sampled out, counted as a gap, or in flight.
 
     Names the ranks of the last two days' runs that are silent, missing or hung. Exits 1 if a table's row counts do not
-    balance, the audit trail is broken, a removal of rows lacks its plan, its approval or its rows in the trail, or the
-    next plan is refused.
+    balance, a segment in quarantine could not be read, the audit trail is broken, a removal of rows lacks its plan, its
+    approval or its rows in the trail, or the next plan is refused.
     """
     found = lake_state(context)
     if as_json:
@@ -64,6 +65,7 @@ def _plain(found: LakeState) -> dict[str, Any]:
         "recorded_twice": found.doubled,
         "waiting_on_this_node": found.here,
         "refused": found.refused,
+        "unreadable": found.unreadable,
         "held": Counter(found.held.values()),
         "held_first": firsts(found.held),
         "ranks": found.ranks,
@@ -78,6 +80,9 @@ def _print(found: LakeState, *, every: bool) -> None:
         those = f"{here.rows:,} rows in {here.segments:,} segments that wait to be sent"
         tell(f"in {found.root}, and in no book yet: {those}, and {here.unsealed:,} files that are not sealed")
     tell(*(f"{count} segments refused: {reason}" for reason, count in sorted(found.refused.items())), err=True)
+    fix = "the table segments names them, and 'ranklake disown' sets aside what is lost"
+    for reason, count in sorted(found.unreadable.items()):
+        tell(f"{counted(count, 'segment')} in quarantine could not be read: {reason}; {fix}", err=True)
     for why, path in firsts(held).items():
         count = sum(1 for one in held.values() if one == why)
         tell(f"{count} files of the spool left alone ({why}); the first: {path}", err=True)

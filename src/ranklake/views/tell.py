@@ -7,7 +7,8 @@ import click
 from ranklake.printable import printable
 
 if TYPE_CHECKING:  # the doctor tells, too, where no pipeline is installed
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+    from typing import Any
 
     from ranklake.lake.delta.integrity import Damage
 
@@ -21,3 +22,8 @@ def tell(*lines: object, err: bool = False) -> None:
 def tell_damaged(found: "Iterable[Damage]") -> None:
     """Name damaged data files on stderr, a line each."""
     tell(*(f"damaged: {one}" for one in found), err=True)
+
+
+def tell_broken(done: "Mapping[str, Any]") -> None:
+    """Name sections of the report that could not be made on stderr, a line each."""
+    tell(*(f"report: the section {name} cannot be made: {why}" for name, why in done["broken"].items()), err=True)
