@@ -1,6 +1,6 @@
 """Applications that had begun when a legal hold was set: what these take is not held.
 
-The trail has one order, and what it has first counts (decision 197).
+The trail has one order, and what it has first counts (decision 012).
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,8 @@
-"""Media: images, tables, confusion matrices and texts that a run shows, small, with their bytes."""
+"""Media: images, tables, confusion matrices and texts that a run shows, small, with their bytes.
+
+The bytes are rows of a table, not files beside the spool: retention, erasure, roles, archives and shares apply to them
+as to every other row.
+"""
 
 import base64
 import hashlib

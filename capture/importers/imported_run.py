@@ -4,7 +4,7 @@ A stream's incarnation is made from what is imported (`ImportIdentity`), and slo
 the same file gives the same keys, whoever imports it and however often, and ingest stores nothing twice.
 
 A file may speak of thousands of ranks in a row or two each. So what waits of a table is sealed as one segment: in the
-stream of its rank where it is of one, else in a stream of the file's, whose footers say of which ranks (decision 064).
+stream of its rank where it is of one, else in a stream of the file's, whose footers say of which ranks (decision 027).
 """
 
 import json

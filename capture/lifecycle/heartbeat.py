@@ -3,7 +3,7 @@
 Each segment of a rank says that it lived when its last row was written, so a rank that trains needs no heartbeat: one
 in `MOST_SKIPPED` + 1 intervals is written all the same, for what it says of the rank. Where no step and no phase begins
 in an interval there is one each, with the time since one did: so a rank that hangs beats on, and one that is dead does
-not (decision 030). Of 10,000 ranks that train, 100 write one in a minute.
+not. Of 10,000 ranks that train, 100 write one in a minute.
 """
 
 import time

@@ -1,7 +1,7 @@
 """Mappings: several values logged at one moment, written in one slot if their names were seen before.
 
 A loop logs the same names again and again. Which metrics they are, and by which packer they are written, is looked up
-once: a `RowEncoder`. See decision 008 for the slots.
+once: a `RowEncoder`. See decision 007 for the slots.
 """
 
 import contextlib

@@ -200,7 +200,7 @@ class Agent:
             if uploader is None or stop() or uploader.breaker.left_s() > 0:
                 left += members
                 continue
-            if uploader.breaker.state != "closed":  # a probe: what was tried can no longer be given up (decision 017)
+            if uploader.breaker.state != "closed":  # a probe: what was tried can no longer be given up (decision 007)
                 left += members[1:]
                 members = members[:1]  # noqa: PLW2901 - what is sent now
             raw: dict[str, bytes] = {}

@@ -28,7 +28,7 @@ _FEW_VALUES: Final = frozenset(
 )
 _SMALL_BYTES: Final = 4096
 """A column that takes less than that encoded costs its reader more to begin than to read: with zstd twice as much as
-with LZ4, for about the same bytes. Decision 026 has the figures."""
+with LZ4, for about the same bytes."""
 
 
 @dataclass(frozen=True, slots=True)

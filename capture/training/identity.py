@@ -5,8 +5,8 @@
     known    what was recorded becomes that of the rank that it is (`ranklake.capture.recording.reassignment`), and the
              rank is claimed: of two processes that claim one at a time the later is told, and gets a run of its own
 
-So no rank is recorded as another because it began to record too soon (decision 057), and no life of a run as another
-because it has the same name (decision 058).
+So no rank is recorded as another because it began to record too soon, and no life of a run as another because it has
+the same name (decision 057).
 """
 
 import json

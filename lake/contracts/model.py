@@ -89,7 +89,7 @@ class Column:
         Contract version that brought it. ``deprecated`` and ``sunset`` are ISO dates.
     default
         What a missing value means where NULL would be wrong: written where a row has none, and read where a file has
-        none (decision 098).
+        none (decision 097).
     format
         ``json`` for JSON text, else None.
     status

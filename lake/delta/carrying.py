@@ -1,7 +1,7 @@
 """A data file that takes column chunks of another over as they are, beside columns that are encoded.
 
 What comes of it holds the same rows under the same statistics as `ranklake.lake.delta.parquet.write_partition` would
-write. Which encodings a chunk has stays as it was. See docs/decisions/155-column-chunks-are-carried-over.md.
+write. Which encodings a chunk has stays as it was.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How each column of a contract is written: chosen by measuring, see docs/decisions/020-the-compaction-engine.md.
+"""How each column of a contract is written: chosen by measuring.
 
 | columns                                  | encoding                 | because                                       |
 |---|---|---|

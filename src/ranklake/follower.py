@@ -1,6 +1,6 @@
 """Follower: a process of ``ranklake watch --json``, and the latest line that it wrote, for as long as somebody asks.
 
-The agent's own process stays light: what decodes rows lives while a page is open (decision 166).
+The agent's own process stays light: what decodes rows lives while a page is open (decision 028).
 """
 
 import json

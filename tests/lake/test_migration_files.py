@@ -32,7 +32,7 @@ def test_every_released_version_has_its_migration():
 
 
 def test_a_column_whose_day_has_come_wants_its_migration():
-    """Lint fails from the day after on, until a version without it is released: `scope_name` by decision 152."""
+    """Lint fails from the day after on, until a version without it is released."""
     assert list(registry.problems(load_contracts(), today=date(2027, 6, 30))) == []
     (said,) = registry.problems(load_contracts(), today=date(2027, 7, 1))
     assert said.startswith("cluster_hourly.scope_name was to go after 2027-06-30; write the version")

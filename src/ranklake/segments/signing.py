@@ -5,7 +5,7 @@
 The file is written with zeros in the MAC's place, which are then overwritten: one pass, and nothing moves. So the MAC
 covers rows and footer, byte for byte; the bond (table, run, attempt, rank, incarnation, segment and rows, as
 `ranklake.segments.segment.SegmentName.bond` has them) covers what the segment is called. An encrypted segment is
-signed first: the MAC is in what is encrypted, and who cannot decrypt cannot check it either. Decision 048 says more.
+signed first: the MAC is in what is encrypted, and who cannot decrypt cannot check it either. Decision 015 says more.
 """
 
 import hmac
