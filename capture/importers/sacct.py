@@ -2,11 +2,14 @@
 
 One row a job, array task, component of a heterogeneous job, or step of one. Which columns there are is up to whoever
 asked sacct; JobID and State must be among them. A row is dated to the job's end, else its start, else its submission.
+
+AllocTRES leaves out what a job has none of. So a job without ``gres/gpu`` there has no GPUs, if any job of its cluster
+in the file has some; else the cluster may not count them, and the number is not known.
 """
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.importers.moments import moment_ns
@@ -14,6 +17,7 @@ from ranklake.capture.importers.source import SourceError
 from ranklake.errors import did_you_mean
 
 if TYPE_CHECKING:
+    from ranklake.capture.importers.decoding import Line
     from ranklake.capture.importers.imported_run import ImportedRun
     from ranklake.capture.importers.mapping import Mapping
     from ranklake.capture.importers.source import Source
@@ -54,6 +58,24 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
         The first line is no header of sacct's.
     """
     del mapping
+    with source.first_look():
+        counting = {row.get("Cluster", "").strip() for _, row in _rows(source) if _counts_gpus(row)}
+    for line, row in _rows(source):
+        if not row:
+            recording.refuse("jobs", line.flaw or "another number of fields than the header", line.text, line.number)
+            continue
+        try:
+            ts_ns, columns = _job(row, counts_gpus=row.get("Cluster", "").strip() in counting)
+        except _UnfitError as error:
+            recording.refuse("jobs", str(error), line.text, line.number)
+            continue
+        recording.row("jobs", ts_ns, **columns)
+    if source.cut:
+        recording.refuse("jobs", source.cut, "")
+
+
+def _rows(source: "Source") -> Iterator[tuple["Line", dict[str, str]]]:
+    """Yield the lines after the header, with their fields by column; without any where they do not fit the header."""
     header: list[str] = []
     for line in source.lines():
         if not line.text.strip() and line.flaw is None:
@@ -62,17 +84,12 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
             header = _header(source, line.text)
             continue
         fields = line.text.split("|")
-        if line.flaw is not None or len(fields) != len(header):
-            recording.refuse("jobs", line.flaw or "another number of fields than the header", line.text, line.number)
-            continue
-        try:
-            ts_ns, columns = _job(dict(zip(header, fields, strict=True)))
-        except _UnfitError as error:
-            recording.refuse("jobs", str(error), line.text, line.number)
-            continue
-        recording.row("jobs", ts_ns, **columns)
-    if source.cut:
-        recording.refuse("jobs", source.cut, "")
+        is_fit = line.flaw is None and len(fields) == len(header)
+        yield line, dict(zip(header, fields, strict=True)) if is_fit else {}
+
+
+def _counts_gpus(row: dict[str, str]) -> bool:
+    return any("gres/gpu" in row.get(name, "") for name in ("AllocTRES", "ReqTRES"))
 
 
 def _header(source: "Source", text: str) -> list[str]:
@@ -89,7 +106,7 @@ def _header(source: "Source", text: str) -> list[str]:
     return names
 
 
-def _job(row: dict[str, str]) -> tuple[int, dict[str, Any]]:
+def _job(row: dict[str, str], *, counts_gpus: bool) -> tuple[int, dict[str, Any]]:
     """Return when a row is of, and its columns. Raises `_UnfitError`."""
     job_id, state = row["JobID"].strip(), row["State"].strip().split()
     if not _JOB_ID.fullmatch(job_id):
@@ -109,7 +126,7 @@ def _job(row: dict[str, str]) -> tuple[int, dict[str, Any]]:
         except ValueError as error:
             raise _UnfitError(f"{name}: {error}") from error
     columns |= _exit(row.get("ExitCode", ""))
-    _derive(columns, row)
+    _derive(columns, row, counts_gpus=counts_gpus)
     moments = [columns.get(name) for name in ("end_ts", "start_ts", "submit_ts")]
     ts_us = next((at for at in moments if at is not None), None)
     if ts_us is None:
@@ -121,10 +138,12 @@ def _job(row: dict[str, str]) -> tuple[int, dict[str, Any]]:
     return ts_us * 1000, columns
 
 
-def _derive(columns: dict[str, Any], row: dict[str, str]) -> None:
+def _derive(columns: dict[str, Any], row: dict[str, str], *, counts_gpus: bool) -> None:
     """Fill in what follows from other columns: from TRES, from times."""
-    allocated, asked = _tres(row.get("AllocTRES", "")), _tres(row.get("ReqTRES", ""))
+    allocated, asked = (_tres(row, name) for name in ("AllocTRES", "ReqTRES"))
     columns["gpu_count"] = allocated.get("gres/gpu", _gpus(row.get("AllocGRES", "")))
+    if columns["gpu_count"] is None and allocated and counts_gpus:
+        columns["gpu_count"] = 0
     columns["gpu_requested_count"] = asked.get("gres/gpu", _gpus(row.get("ReqGRES", "")))
     kinds = {name.partition("gres/gpu:")[2] for name in {**asked, **allocated} if name.startswith("gres/gpu:")}
     columns["gpu_type"] = kinds.pop() if len(kinds) == 1 else None
@@ -211,15 +230,19 @@ def _joules(text: str) -> float:
     return float(found[1]) * 1000.0 ** _POWER[found[2]]
 
 
-def _tres(text: str) -> dict[str, int]:
-    """Return what of a list of trackable resources is a number: ``cpu=8,mem=64G,gres/gpu:h100=8``."""
+def _tres(row: dict[str, str], column: str) -> dict[str, int]:
+    """Return what of a list of trackable resources is a number: ``cpu=8,mem=64G,gres/gpu:h100=8``.
+
+    Raises `_UnfitError` for a number of GPUs that is not whole.
+    """
     found = {}
-    for part in text.split(","):
+    for part in row.get(column, "").split(","):
         name, _, amount = part.strip().partition("=")
         try:
             found[name] = _size(amount) if name == "mem" else _whole(amount)
-        except ValueError:
-            continue
+        except ValueError as error:
+            if amount and name.partition(":")[0] == "gres/gpu":
+                raise _UnfitError(f"{column}: {name} is {error}") from error
     of_kinds = [count for name, count in found.items() if name.startswith("gres/gpu:")]
     if of_kinds and "gres/gpu" not in found:
         found["gres/gpu"] = sum(of_kinds)

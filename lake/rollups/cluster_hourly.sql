@@ -146,7 +146,7 @@ SELECT
         WHEN inner_key IS NULL OR "user" IS NULL THEN "user"
         ELSE concat('u-', left(encode(sha256(concat(outer_key, encode(sha256(concat(inner_key, "user")), 'hex'))), 'hex'), 16))
     END AS "user",
-    job_id, begin_ts, outcome, gpu_count, gpu_s,
+    job_id, begin_ts, outcome, gpu_count, gpu_s, node_count,
     CAST(submit_ts AS BIGINT) - CAST($begin AS BIGINT) AS submit_us,
     CAST(start_ts AS BIGINT) - CAST($begin AS BIGINT) AS start_us,
     CAST(end_ts AS BIGINT) - CAST($begin AS BIGINT) AS end_us,
@@ -180,12 +180,20 @@ cut AS (
     FROM phases
     WHERE until_us > 0 AND from_us < $days * 86400000000
 ),
+counting AS (
+    SELECT DISTINCT "cluster" AS counting_cluster, unnest(range(first_day, last_day + 1)) AS counting_day
+    FROM known_jobs
+    WHERE gpu_count > 0
+),
 pieces AS (
     SELECT
-        hour_number, "cluster", pool, team, "user", job_id, is_waiting, gpu_count,
+        hour_number, "cluster", pool, team, "user", job_id, is_waiting,
+        -- schedulers leave out what a job has none of, but only if they count it at all
+        coalesce(gpu_count, CASE WHEN node_count IS NOT NULL AND counting_day IS NOT NULL THEN 0 END) AS gpu_count,
         greatest(from_us, hour_number * 3600000000) AS from_us,
         least(until_us, (hour_number + 1) * 3600000000) AS until_us
     FROM cut
+    LEFT JOIN counting ON counting_cluster = "cluster" AND counting_day = hour_number / 24
     WHERE hour_number / 24 BETWEEN first_day AND last_day
 )
 SELECT

@@ -93,3 +93,22 @@ def test_elapsed_follows_from_start_and_end(lake, spool, tmp_path):
     imported(lake, spool, "sacct", file, run="accounting")
     found = [list(row.values()) for row in ask(lake, "SELECT elapsed_s, gpu_time_s FROM jobs ORDER BY job_id")]
     assert found == [[60.0, 120.0], [None, None]]
+
+
+def test_a_job_without_gpus_in_its_tres_has_none(lake, spool, tmp_path):
+    """AllocTRES leaves out what is none, of clusters that count GPUs; what a part of a GPU is worth nobody knows."""
+    (tmp_path / "sacct.txt").write_text(
+        "JobID|Cluster|Submit|Start|End|State|NNodes|NCPUS|AllocTRES|ReqTRES\n"
+        "1|a|2026-03-01T08:00:00|2026-03-01T08:00:00|2026-03-04T08:00:00|COMPLETED|1|12|cpu=12,gres/gpu=2,node=1|\n"
+        "2|a|2026-03-02T06:00:00|2026-03-02T06:00:00|2026-03-03T18:00:00|COMPLETED|1|8|cpu=8,node=1|\n"
+        "3|a|2026-03-02T06:00:00|Unknown|2026-03-03T18:00:00|CANCELLED|1|8||gres/gpu=4\n"
+        "4|b|2026-03-02T06:00:00|2026-03-02T06:00:00|2026-03-03T18:00:00|COMPLETED|1|8|cpu=8,node=1|\n"
+        "5|a|2026-03-02T06:00:00|2026-03-02T06:00:00|2026-03-03T18:00:00|COMPLETED|1|8|cpu=8,gres/gpu=0.5|\n"
+    )
+    done = imported(lake, spool, "sacct", tmp_path / "sacct.txt")
+    assert done.refused == {"AllocTRES: gres/gpu is not a whole number": 1}
+    run_rollups(lake, ["cluster_hourly"])
+    told = {row["job_id"]: row["gpu_count"] for row in ask(lake, "SELECT job_id, gpu_count FROM jobs")}
+    assert told == {"1": 2, "2": 0, "3": None, "4": None}
+    sums = "SELECT sum(gpu_delivered_s) / 3600 h FROM cluster_hourly WHERE scope = 'cluster' AND cluster = 'a'"
+    assert ask(lake, sums) == [{"h": 144}]

@@ -393,6 +393,14 @@ def test_a_job_without_gpus_is_none():
     assert fleet(jobs)[1, "job", "3"]["gpu_delivered_s"] == 0
 
 
+def test_a_day_of_cpu_jobs_keeps_the_gpu_hours():
+    """A job that names no GPUs holds none on each day on which the scheduler counted some."""
+    long = job(1, submit=MIDNIGHT - timedelta(days=1), runs=timedelta(days=3), node_count=1)
+    cpus = job(2, gpu_count=None, cpu_count=4, node_count=1)
+    assert fleet([long, cpus])[1, "cluster", "c"]["gpu_delivered_s"] == 8 * 3600
+    assert fleet([cpus])[1, "cluster", "c"]["gpu_delivered_s"] is None
+
+
 def test_more_allocated_than_there_is():
     """A pool that says more devices are allocated than it has gives neither a sum nor a ratio, and says why."""
     pools = [snapshot(MIDNIGHT + timedelta(minutes=n)) for n in range(60)]
