@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
+from ranklake.capture.importers.moments import YEAR_2000_NS
 from ranklake.capture.importers.source import SourceError
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ _HOST_COLLECTIVE: Final = re.compile(r"nccl:|record_param_comms|c10d::")
 _SIZES: Final = {"float": 4, "float32": 4, "float16": 2, "half": 2, "bfloat16": 2, "c10::bfloat16": 2, "c10::half": 2,
                  "double": 8, "float64": 8, "long": 8, "int64": 8, "int": 4, "int32": 4, "byte": 1, "char": 1,
                  "bool": 1, "uint8": 1, "int8": 1, "unsigned char": 1, "signed char": 1}  # fmt: skip
-_PLAUSIBLE_NS: Final = 946_684_800 * 10**9
 _ATTRIBUTES: Final = 4_000
 _NEXT: Final = re.compile(r'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|ts|pid|tid)")')
 _WORLD_SIZE: Final = re.compile(r'"distributedInfo"\s*:\s*\{[^{]*?"world_size"\s*:\s*(\d{1,9})\b')
@@ -165,8 +165,8 @@ def _first_look(source: "Source") -> _Trace:
         trace.steps.append((number, begin + length))
     base = trace.about.get("baseTimeNanoseconds")
     trace.base_ns = base if isinstance(base, int) and not isinstance(base, bool) else 0
-    if earliest is not None and trace.base_ns + earliest < _PLAUSIBLE_NS:
-        trace.base_ns, trace.timeless = _PLAUSIBLE_NS, True
+    if earliest is not None and trace.base_ns + earliest < YEAR_2000_NS:
+        trace.base_ns, trace.timeless = YEAR_2000_NS, True
     return trace
 
 

@@ -33,6 +33,10 @@ class Rule:
         row, or foreign columns that become a JSON object.
     conversion
         From the foreign unit, scale and offset to the contract's unit.
+    unit
+        The foreign unit, or else the contract's; None where neither is one.
+    own_units
+        Under `column`: the unit that its values bear, where `unit` is None.
     values
         Foreign words and what they become; a word that is not there is refused, unless `default` says what it becomes.
     missing
@@ -54,6 +58,8 @@ class Rule:
     row: bool = False
     json: tuple[str, ...] = ()
     conversion: Conversion = field(default_factory=Conversion)
+    unit: str | None = None
+    own_units: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
     values: dict[str, Any] | None = None
     default: Any = None
     has_default: bool = False
@@ -62,6 +68,12 @@ class Rule:
     zone: str = "UTC"
     origin_ns: int | None = None
     decimal: str = "."
+
+    @property
+    def is_count(self) -> bool:
+        """Whether values count things, of which there are no fractions."""
+        unit = self.target.unit if self.target is not None else "ns"
+        return unit in {None, "none", "1"} or str(unit).startswith("{")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -154,6 +166,12 @@ class Mapping:
             named = {name: at for name, at in named.items() if name not in made}
             named |= dict.fromkeys(self.melt.stay, self.melt.at)
         return named
+
+    def unpadded(self, header: list[str]) -> tuple[list[str], list[str]]:
+        """Return names of columns without blanks around them, or as the mapping has them; and which had blanks."""
+        own = {name.strip(): name for name in self.foreign}
+        names = [name if name in self.foreign else own.get(name.strip(), name.strip()) for name in header]
+        return names, [new for new, name in zip(names, header, strict=True) if name != name.strip()]
 
     def check_columns(self, there: Iterable[str], file: str) -> None:
         """Raise `MappingError` for a foreign column that a file lacks."""

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ranklake.capture.importers.mapping import EPOCHS, Filter, Mapping, MappingError, Melt, Rule, fail
 from ranklake.capture.importers.moments import moment_ns
-from ranklake.capture.importers.units import Conversion, conversion
+from ranklake.capture.importers.units import UNITS, Conversion, conversion
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.document import Document, KeyPath
 from ranklake.lake.contracts.errors import ContractError, UnknownTableError
@@ -162,6 +162,7 @@ class _Reading:
             value=given.get("value"), file=given.get("file"), row="row" in given,
             json=tuple(map(str, given.get("json") or ())),
             conversion=self.conversion(given, target, at, is_time=is_time),
+            unit=str(given["unit"]) if "unit" in given else target.unit if target and target.unit in UNITS else None,
             values={text: meant for word, meant in given["values"].items() for text in _spellings(word)}
             if "values" in given else None,
             default=given.get("default"), has_default="default" in given,

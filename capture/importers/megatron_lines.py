@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from ranklake.capture.importers.log_lines import LogLine, log_lines, own_place
 from ranklake.capture.importers.logged_steps import covered, usual_interval
-from ranklake.capture.importers.moments import told_ns
+from ranklake.capture.importers.moments import YEAR_2000_NS, told_ns
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.source import Source
 
-TIMELESS_NS: Final = 946_684_800 * 10**9
-"""2000-01-01: what a log without any time counts from."""
 _NUMBER: Final = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf)"
 _AVERAGE: Final = rf"(?:\s*/\s*{_NUMBER}|\s*\(\s*(?:avg\.?:?\s*)?{_NUMBER}\s*\))?"
 _AT: Final = r"(?:\[(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]*)\]\s+)?"
@@ -115,14 +113,14 @@ class Survey:
     interval, engines_interval
         Steps that a line of Megatron's, and of DeepSpeed's engine, stands for.
     base_ns
-        Where its steps begin; `TIMELESS_NS` if it tells no time.
+        Where its steps begin; `YEAR_2000_NS` if it tells no time.
     time_place
         Which of the times in front of a line is the trainer's (`own_place`).
     """
 
     interval: int = 1
     engines_interval: int = 1
-    base_ns: int = TIMELESS_NS
+    base_ns: int = YEAR_2000_NS
     time_place: int = 0
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from ranklake.capture.importers import megatron_lines as lines
 from ranklake.capture.importers.endings import Ending
 from ranklake.capture.importers.logged_steps import LoggedStep
+from ranklake.capture.importers.moments import YEAR_2000_NS
 from ranklake.redaction.redact import redact
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def tell_facts(log: Log, recording: "ImportedRun") -> None:
     labels = {"times": "zone not stated, taken as UTC"} if log.told else {}
     if log.reckoned:
         labels = {"times": "reckoned from the steps' lengths; zone not stated, taken as UTC"}
-    if log.survey.base_ns == lines.TIMELESS_NS:
+    if log.survey.base_ns == YEAR_2000_NS:
         labels = {"times": "of an unknown start, taken as 2000-01-01"}
     if log.survey.interval > 1:
         labels["steps"] = f"a line stands for {log.survey.interval}: their times are means"

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from ranklake.capture.common.arrays import Array, texts
+from ranklake.capture.importers.mapping import EPOCHS
+from ranklake.capture.importers.moments import YEAR_2000_NS
 from ranklake.capture.importers.source import SourceError
-from ranklake.capture.importers.values import Mask, column_values, kept, moments
+from ranklake.capture.importers.values import Mask, column_values, finite, kept, moments
 from ranklake.segments.segment import RUN_NAME
 
 if TYPE_CHECKING:
@@ -25,6 +28,8 @@ _BLOCK_BYTES: Final = 8 << 20
 _BLOCK_ROWS: Final = 65_536
 _SHOWN_COLUMNS: Final = 64
 
+Moments = tuple[Array, Mask, Mask]
+"""Times, ns since 1970; which are absent; which are none."""
 Owner = tuple[str | None, int, int]
 """Run (None: the one of the import), attempt and rank."""
 Block = tuple[pa.Table, list[tuple[int | None, str, str]], Array]
@@ -56,13 +61,21 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping") -> None
     table, number = mapping.contract.table, 0
     recording.says_run = recording.says_run and table != "runs"  # its own rows say what is known of the run
     if mapping.rank is None:
-        recording.facts = {"world_size": None}  # how many ranks a run has, no table without ranks tells
+        recording.facts["world_size"] = None  # how many ranks a run has, no table without ranks tells
+    shift_ns: int | None = None
     for rows, misfits, lines in blocks:
         for line, reason, text in misfits:
             recording.refuse(table, reason, text, line)
         if rows.num_rows:
             molten = rows if mapping.melt is None else melted(rows, mapping.melt)
-            _convert(molten, number, source, recording, mapping, np.repeat(lines, molten.num_rows // rows.num_rows))
+            times = _times(mapping, molten)
+            if shift_ns is None:
+                shift_ns = _unknown_start_ns(mapping, *times)
+                said = {"times": "of an unknown start, taken as 2000-01-01"} if shift_ns else {}
+                recording.facts["labels"] = json.dumps(said)
+            times = times[0] + shift_ns, *times[1:]
+            places = np.repeat(lines, molten.num_rows // rows.num_rows)
+            _convert(molten, times, number, source, recording, mapping, places)
             number += molten.num_rows
 
 
@@ -78,8 +91,9 @@ def melted(rows: pa.Table, melt: "Melt") -> pa.Table:
 
 
 def _convert(
-    rows: pa.Table, first: int, source: "Source", recording: "ImportedRun", mapping: "Mapping", lines: Array
-) -> None:
+    rows: pa.Table, moments_: Moments, first: int, source: "Source", recording: "ImportedRun", mapping: "Mapping",
+    lines: Array,
+) -> None:  # fmt: skip
     """Hand over a block's rows; those of which any value does not convert are refused whole.
 
     `lines` says where in the file each stands.
@@ -91,19 +105,12 @@ def _convert(
         wanted &= kept(item, rows)
     recording.left_out += count - int(wanted.sum())
     reasons: list[tuple[Mask, str]] = []
-    times, absent, bad = _times(mapping, rows)
+    times, absent, bad = moments_
     reasons += [(bad, "time: a time that is none"), (absent & ~bad, "time: there is none")]
     whose, wrong_owners = _owners(mapping, rows, file, first)
     reasons += wrong_owners
-    columns = {}
-    for rule in mapping.rules:
-        assert rule.target is not None
-        name = rule.target.name
-        columns[name], bad, why = column_values(rule, rows, file, first)
-        reasons.append((bad, f"{name}: {why}"))
-        if rule.target.required:
-            empty = columns[name].is_null().to_numpy(zero_copy_only=False)
-            reasons.append((empty & ~bad, f"{name}: there is none"))
+    columns, wrong_values = _columns(mapping, rows, file, first)
+    reasons += wrong_values
     if table == "runs":
         columns["labels"] = _said_by_hand(columns.get("labels", texts([None] * count)), recording.labels)
     good = wanted.copy()
@@ -125,6 +132,42 @@ def _convert(
         else:
             chosen = pa.array(mine)
             own.batch(table, times[mine], {name: column.take(chosen) for name, column in columns.items()}, ranks)
+
+
+def _columns(
+    mapping: "Mapping", rows: pa.Table, file: dict[str, str], first: int
+) -> tuple[dict[str, pa.Array], list[tuple[Mask, str]]]:
+    """Return the contract's columns, and which rows lack a value or have one that does not convert, with the reason."""
+    columns: dict[str, pa.Array] = {}
+    reasons: list[tuple[Mask, str]] = []
+    targets = [(rule, rule.target) for rule in mapping.rules if rule.target is not None]
+    for rule, target in targets:
+        columns[target.name], bad, why = column_values(rule, rows, file, first)
+        reasons.append((bad, f"{target.name}: {why}"))
+    _flag(mapping.contract.table, columns)
+    for _, target in targets:
+        if target.required:
+            empty = columns[target.name].is_null().to_numpy(zero_copy_only=False)
+            reasons.append((empty, f"{target.name}: there is none"))
+    return columns, reasons
+
+
+def _flag(table: str, columns: dict[str, pa.Array]) -> None:
+    """Make NULL what is no finite number; say in the row what it was, as recorded rows do, if the table has a place."""
+    flagged: dict[str, list[str | None]] = {}
+    for name, column in columns.items():
+        if pa.types.is_floating(column.type):
+            columns[name], flagged[name] = finite(column)
+    if table == "steps":
+        target = "non_finite"
+        named = [[flag and f"{name}:{flag}" for flag in flags] for name, flags in flagged.items() if any(flags)]
+        words = [",".join(filter(None, row)) or None for row in zip(*named, strict=True)]
+    else:
+        target = "value_flag"
+        words = flagged.get("value", []) if table == "scalars" else []
+    if any(words):
+        own = texts(words)
+        columns[target] = pc.coalesce(columns[target], own) if target in columns else own
 
 
 def _owners(
@@ -170,7 +213,14 @@ def _json(of: dict[str, Any]) -> str:
     return json.dumps(of, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def _times(mapping: "Mapping", rows: pa.Table) -> tuple[Array, Mask, Mask]:
+def _unknown_start_ns(mapping: "Mapping", times: Array, absent: Mask, bad: Mask) -> int:
+    """Return what to add to numbers that are no times since 1970, such as epochs of training, to count from 2000."""
+    there = times[~absent & ~bad]
+    is_number = mapping.time.format in EPOCHS and mapping.time.column is not None
+    return YEAR_2000_NS if is_number and len(there) and there.min() >= 0 and there.max() < YEAR_2000_NS else 0
+
+
+def _times(mapping: "Mapping", rows: pa.Table) -> Moments:
     rule = mapping.time
     if rule.column is not None:
         return moments(rule, rows[rule.column])
@@ -200,10 +250,11 @@ def _csv(source: "Source", mapping: "Mapping", head: bytes) -> Iterator[Block]:
         return "skip"
 
     header = _header(head, separator)
-    twice = {name for name in header if header.count(name) > 1}
+    names, padded = mapping.unpadded(header)
+    twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise SourceError(f"column {min(twice)!r} appears twice", where=source.name, mend="give each a name of its own")
-    mapping.check_columns(header, source.name)
+    mapping.check_columns(names, source.name)
     types = dict.fromkeys(header, pa.binary())
     try:
         reader = pacsv.open_csv(
@@ -218,7 +269,7 @@ def _csv(source: "Source", mapping: "Mapping", head: bytes) -> Iterator[Block]:
             places = np.arange(last + 1, last + 1 + batch.num_rows + len(skipped))
             places = places[~np.isin(places, list(skipped))][: batch.num_rows]
             last = int(places[-1]) if len(places) else last
-            yield pa.table(batch), some, places
+            yield _trimmed(pa.table(batch).rename_columns(names), padded), some, places
     except pa.ArrowInvalid as error:
         what = "is too long" if "block size" in str(error) else "is not CSV"
         raise SourceError(
@@ -226,7 +277,15 @@ def _csv(source: "Source", mapping: "Mapping", head: bytes) -> Iterator[Block]:
         ) from error
     if misfits or source.cut:
         cut = [(None, source.cut, "")] if source.cut else []
-        yield pa.table({name: pa.array([], pa.binary()) for name in header}), [*misfits, *cut], np.arange(0)
+        yield pa.table({name: pa.array([], pa.binary()) for name in names}), [*misfits, *cut], np.arange(0)
+
+
+def _trimmed(rows: pa.Table, padded: list[str]) -> pa.Table:
+    """Return rows whose values have no blanks around them in the columns whose name has."""
+    for name in padded:
+        values = [None if word is None else word.strip(b" \t") for word in rows[name].to_pylist()]
+        rows = rows.set_column(rows.column_names.index(name), name, pa.array(values, pa.binary()))
+    return rows
 
 
 def _header(head: bytes, separator: str) -> list[str]:

@@ -1,7 +1,12 @@
-"""Units: converts foreign units to the contract's. Names as UCUM or people write them; factors are exact."""
+"""Units: converts foreign units to the contract's. Names as UCUM or people write them; factors are exact.
 
+Values may bear a unit of their own, as tools for people print them: ``22.89 W``, ``97 %``, ``1:02:03``.
+"""
+
+import re
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 from ranklake.errors import did_you_mean
@@ -19,8 +24,11 @@ _TABLE: Final[dict[str, dict[str, str | int]]] = {
     "frequency": {"Hz": 1, "kHz": 10**3, "MHz": 10**6, "GHz": 10**9},
     "operations": {"FLOP": 1, "GFLOP": 10**9, "TFLOP": 10**12},
     "operations over time": {"FLOP/s": 1, "GFLOP/s": 10**9, "TFLOP/s": 10**12, "PFLOP/s": 10**15},
-    "temperature": {"Cel": 1, "celsius": 1},
+    "temperature": {"Cel": 1, "celsius": 1, "C": 1, "°C": 1},
 }  # fmt: skip
+UNITS: Final = frozenset(name for units in _TABLE.values() for name in units)
+_QUANTITY: Final = re.compile(r"([+-]?(?:\d+[.,]?\d*|[.,]\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ%°/]+)")
+_DURATION: Final = re.compile(r"(?:(\d{1,6})(?:-| days?,? ))?(\d{1,9}):([0-5]\d):([0-5]\d(?:\.\d{1,9})?)")
 _OFFSETS: Final = {("K", "Cel"): Fraction(-27315, 100)}
 
 
@@ -37,6 +45,25 @@ class Conversion:
         return self == Conversion()
 
 
+def quantity(text: str) -> tuple[str, str] | None:
+    """Return the number and the unit of a value that bears one; None for others.
+
+    >>> quantity("22.89 W"), quantity("1:02:03"), quantity("22.89")
+    (('22.89', 'W'), ('3723', 's'), None)
+    """
+    if duration := _DURATION.fullmatch(text):
+        days, hours, minutes, seconds = (Fraction(part or 0) for part in duration.groups())
+        return number_text(((days * 24 + hours) * 60 + minutes) * 60 + seconds), "s"
+    found = _QUANTITY.fullmatch(text)
+    return (found[1], found[2]) if found and found[2] in UNITS else None
+
+
+def number_text(number: Fraction) -> str:
+    """Return a number as text: whole ones without a point."""
+    return str(number.numerator) if number.denominator == 1 else repr(float(number))
+
+
+@lru_cache(maxsize=256)
 def conversion(foreign: str, own: str | None) -> Conversion:
     """Return how to turn a foreign unit into the contract's.
 

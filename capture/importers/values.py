@@ -13,19 +13,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.capture.common.arrays import Array, numbers, plain, texts, truths
+from ranklake.capture.importers import units
 from ranklake.capture.importers.decoding import NO_TEXT
 from ranklake.capture.importers.mapping import EPOCHS, Filter, Rule
 from ranklake.capture.importers.moments import moment_ns
-from ranklake.capture.importers.units import Conversion
+from ranklake.capture.importers.units import Conversion, number_text, quantity
+from ranklake.capture.sealing.rows import flag_texts, flags
 from ranklake.lake.contracts.arrow import ARROW_TYPES
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
-_NUMBER: Final = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_NUMBER: Final = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?(?i:nan|inf|infinity)$"
+_BEARS_UNIT: Final = r"[A-Za-zµ%°:\[]"
+_UNAVAILABLE: Final = re.compile(r"\[[^\]]*\]|N/A")
+"""What nvidia-smi prints where it knows nothing: ``[N/A]``, ``[Not Supported]``."""
 _JSON_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _WHOLE: Final = r"^[+-]?[0-9]+$"
 _TRUE, _FALSE = frozenset({"true", "1", "yes", "t", "y"}), frozenset({"false", "0", "no", "f", "n"})
 _LATEST_NS: Final = 2**62
+_ROUNDING: Final = 1e-9
 _LARGEST: Final = {"int32": 2**31 - 1, "int64": 2**63 - 1}
 
 
@@ -68,14 +74,52 @@ def _typed(rule: Rule, given: pa.ChunkedArray, to: pa.DataType) -> tuple[pa.Arra
     if kind == "timestamp":
         times, absent, bad = moments(rule, given)
         return numbers(times // 1000, to, absent | bad), bad, "a time that is none"
-    found, absent, bad = _numbers(given, text, rule.conversion, whole=kind.startswith("int"), decimal=rule.decimal)
+    is_whole = kind.startswith("int")
+    found, absent, bad = _numbers(given, _plain(rule, text), rule.conversion, whole=is_whole, count=rule.is_count,
+                                  decimal=rule.decimal)  # fmt: skip
     bad |= broken
-    if kind.startswith("int"):
+    if is_whole:
         bad |= ~absent & (np.abs(found) > _LARGEST[kind])
     if rule.has_default:
         found, absent = np.where(absent & ~bad, rule.default, found), absent & bad
-    what = "a number that is not whole, or none" if kind.startswith("int") else "a number that is none"
-    return numbers(np.where(absent | bad, 0, found), to, absent | bad), bad, what
+    what = "a number that is not whole, or none" if is_whole else "a number that is none"
+    with np.errstate(over="ignore"):  # beyond float32 is infinite in the column's type, and flagged so
+        return numbers(np.where(absent | bad, 0, found), to, absent | bad), bad, what
+
+
+def finite(column: pa.Array) -> tuple[pa.Array, list[str | None]]:
+    """Return floats with NULL for those that are not finite, and how each of these is flagged."""
+    flagged = flags(column.fill_null(0).to_numpy(zero_copy_only=False))
+    if not flagged.any():
+        return column, [None] * len(column)
+    return pc.if_else(truths(flagged > 0), pa.scalar(None, column.type), column), flag_texts(flagged).to_pylist()
+
+
+def _plain(rule: Rule, text: pa.Array) -> pa.Array:
+    """Return numbers that bear a unit in the rule's, without it; what says that it is not available becomes NULL.
+
+    Where the rule has no unit, its values must bear one and the same: the first that it meets.
+    """
+    if not pc.any(pc.match_substring_regex(text, _BEARS_UNIT)).as_py():
+        return text
+    return texts([None if word is None else _without_unit(rule, word.strip()) for word in text.to_pylist()])
+
+
+def _without_unit(rule: Rule, word: str) -> str | None:
+    found = quantity(word)
+    if found is None:
+        return None if _UNAVAILABLE.fullmatch(word) else word
+    number, unit = found
+    if rule.unit is None and rule.target is not None and str(rule.target.unit).startswith("{"):
+        return word  # a count of things, which have no other unit
+    own = rule.unit or rule.own_units.setdefault(rule.column or "", unit)
+    if unit == own:
+        return number
+    try:
+        factor = units.conversion(unit, own)
+        return number_text(Fraction(number.replace(rule.decimal, ".")) * factor.factor + factor.offset)
+    except ValueError:
+        return word  # refused as no number
 
 
 def moments(rule: Rule, given: pa.ChunkedArray) -> tuple[Array, Mask, Mask]:
@@ -89,7 +133,7 @@ def moments(rule: Rule, given: pa.ChunkedArray) -> tuple[Array, Mask, Mask]:
         return moment.cast(pa.int64()).fill_null(0).to_numpy() * 1000, absent, np.zeros(len(given), bool)
     text, broken = _text(given, rule.missing)
     if rule.origin_ns is not None or rule.format in EPOCHS:
-        found, absent, bad = _nanoseconds(given, text, rule)
+        found, absent, bad = _nanoseconds(given, _plain(rule, text), rule)
         return found + (rule.origin_ns or 0), absent, bad | broken
     absent = text.is_null().to_numpy(zero_copy_only=False)
     if rule.format == "iso" and rule.zone == "UTC":
@@ -115,7 +159,7 @@ def _nanoseconds(given: pa.ChunkedArray, text: pa.Array, rule: Rule) -> tuple[Ar
             return np.where(bad, 0, found) * int(factor) + int(offset), absent, bad & ~absent
     to_us = Conversion(factor / 1000, offset / 1000)
     found, absent, bad = _numbers(given, text, to_us, whole=False, decimal=rule.decimal)
-    bad = bad | (np.abs(found) > _LATEST_NS / 1000)
+    bad = bad | ~(np.abs(found) <= _LATEST_NS / 1000)
     return np.rint(np.where(bad, 0, found)).astype(np.int64) * 1000, absent, bad & ~absent
 
 
@@ -129,7 +173,7 @@ def kept(item: Filter, rows: pa.Table) -> Mask:
             passes &= there == wanted
     if item.above is not None or item.below is not None:
         found, absent, bad = _numbers(rows[item.column], text, Conversion(), whole=False, decimal=item.decimal)
-        passes &= ~absent & ~bad
+        passes &= ~absent & ~bad & np.isfinite(found)
         passes &= (found > item.above) if item.above is not None else True
         passes &= (found < item.below) if item.below is not None else True
     return passes
@@ -208,9 +252,18 @@ def _truths(text: pa.Array, broken: Mask) -> tuple[pa.Array, Mask, str]:
 
 
 def _numbers(
-    given: pa.ChunkedArray, text: pa.Array, conversion: Conversion, *, whole: bool, decimal: str = "."
+    given: pa.ChunkedArray,
+    text: pa.Array,
+    conversion: Conversion,
+    *,
+    whole: bool,
+    count: bool = False,
+    decimal: str = ".",
 ) -> tuple[Array, Mask, Mask]:
-    """Return converted numbers, where there are none, and which could not be converted."""
+    """Return converted numbers, where there are none, and which could not be converted.
+
+    Whole numbers are rounded to, unless they `count` things: half a GPU is no GPU.
+    """
     type_ = given.type
     if pa.types.is_floating(type_) or (pa.types.is_integer(type_) and not pa.types.is_uint64(type_)):
         absent = text.is_null().to_numpy(zero_copy_only=False)
@@ -222,14 +275,18 @@ def _numbers(
             trimmed = pc.replace_substring(pc.replace_substring(trimmed, ".", "?"), decimal, ".")
         absent = trimmed.is_null().to_numpy(zero_copy_only=False)
         found, bad = _parsed(trimmed, whole=whole and conversion.is_none)
-    if not np.issubdtype(found.dtype, np.integer):
+    if whole and not np.issubdtype(found.dtype, np.integer):
+        absent = absent | np.isnan(found)  # how pandas writes a whole number that is missing
         bad = bad | ~np.isfinite(found)
+        found = np.where(np.isfinite(found), found, 0)
     if not conversion.is_none:
         factor, offset = conversion.factor, float(conversion.offset)
         # divided where that is what a unit means: 57 % are 0.57, and 57 * 0.01 is a little more
         found = found.astype(np.float64) * float(factor.numerator) / float(factor.denominator) + offset
         if whole:
-            found = np.rint(found)
+            rounded = np.rint(found)
+            bad = bad | (count & (np.abs(found - rounded) > _ROUNDING * np.maximum(np.abs(found), 1)))
+            found = rounded
     if whole and not np.issubdtype(found.dtype, np.integer):
         bad = bad | (found != np.rint(found)) | (np.abs(found) >= 2.0**63)
         found = np.where(bad, 0, found).astype(np.int64)

@@ -62,7 +62,7 @@ def test_what_does_not_convert_is_in_quarantine(lake, spool, tmp_path, mapping):
     """Each bad row is refused whole, with the column in its reason, never a value, and the row as it was."""
     good = "2020-05-01,x,8,1,1,25,h\n"
     bad = ["2020-05-41,x,8,1,1,25,h", "2020-05-01,x,many,1,1,25,h", "2020-05-01,x,8,1.5,1,25,h",
-           "2020-05-01,x,8,1,1,25,z", "2020-05-01,x,8", ",x,8,1,1,25,h", "2020-05-01,x,nan,1,1,25,h"]  # fmt: skip
+           "2020-05-01,x,8,1,1,25,z", "2020-05-01,x,8", ",x,8,1,1,25,h", "2020-05-01,x,8 W,1,1,25,h"]  # fmt: skip
     file = written(tmp_path / "vc.csv", HEADER + good + "\n".join(bad) + "\n" + good)
     done = imported(lake, spool, "table", file, mapping=mapping)
     assert done.rows["pools"] == 2
@@ -371,3 +371,83 @@ def test_history_of_many_dates_is_cut(lake, spool, tmp_path, mapping, monkeypatc
     file = written(tmp_path / "vc.csv", HEADER + "".join(lines))
     assert imported(lake.configured(ingest=Limits(dates=3)), spool, "table", file, mapping=mapping).rows["pools"] == 20
     assert ask(lake, """SELECT count(*) n FROM segments WHERE "table" = 'pools'""") == [{"n": 7}]
+
+
+def rows_of(lake, spool, tmp_path, mapping, text, wanted):
+    """Import a table and return an answer, row by row."""
+    written(tmp_path / "t.csv", text)
+    done = imported(lake, spool, "table", tmp_path / "t.csv", mapping=written(tmp_path / "t.yaml", mapping), run="r")
+    return done, [tuple(row.values()) for row in ask(lake, wanted)]
+
+
+STEPS = "table: steps\ntime: t\ncolumns: {step: n, step_time_s: took, loss: loss, lr: lr, memory_allocated_bytes: m}\n"
+
+
+def test_what_is_not_finite_is_null_and_flagged(lake, spool, tmp_path):
+    """A run that diverged keeps its rows, as recorded ones do; a number beyond 32 bits is infinite there, too."""
+    text = (
+        "t,n,took,loss,lr,m\n2026-01-01,1,1.5,2.5,1e-3,1\n2026-01-01,2,1.5,NaN,1e-3,nan\n2026-01-01,3,1.5,nan,-inf,1\n"
+        "2026-01-01,4,1.5,1e39,Infinity,1\n2026-01-01,5,nan,1,1,1\n2026-01-01,6,1.5,nil,1,1\n"
+    )
+    wanted = "SELECT step, loss, lr IS NULL, non_finite FROM steps ORDER BY step"
+    done, steps = rows_of(lake, spool, tmp_path, STEPS, text, wanted)
+    assert steps == [
+        (1, 2.5, False, None), (2, None, False, "loss:nan"), (3, None, True, "loss:nan,lr:-inf"),
+        (4, None, True, "loss:+inf,lr:+inf"),
+    ]  # fmt: skip
+    assert done.refused == {"step_time_s: there is none": 1, "loss: a number that is none": 1}
+
+
+def test_scalars_that_are_not_finite(lake, spool, tmp_path):
+    """A scalar says what its value was, whatever the file is."""
+    mapping = "table: scalars\ntime: t\ncolumns: {metric: {value: m}, kind: {value: gauge}, value: v}\n"
+    lines = '{"t": "2026-01-01", "v": NaN}\n{"t": "2026-01-01", "v": "-Infinity"}\n{"t": "2026-01-01", "v": 1}\n'
+    wanted = "SELECT value, value_flag FROM scalars ORDER BY slot"
+    assert rows_of(lake, spool, tmp_path, mapping, lines, wanted)[1] == [(None, "nan"), (None, "-inf"), (1.0, None)]
+
+
+def test_values_with_units(lake, spool, tmp_path):
+    """Numbers that bear a unit are in the column's; what says that it is not available is NULL; others are refused."""
+    text = (
+        "t, n, took, loss, lr, m\n2026-01-01, 1, 0:01:30, 97 %, [N/A], 4096 MiB\n"
+        "2026-01-01, 2, 350 ms, 3%, N/A, 1.5GiB\n"
+        "2026-01-01, 3, 1-00:00:01, 4, [Not Supported], 7\n2026-01-01, 4, 2 W, 1, 1, 1\n2026-01-01, 5, 1, 2 W, 1, 1\n"
+        '2026-01-01, 6, "2 days, 0:00:01.5", 1, 1, 9 apples\n'
+    )
+    wanted = "SELECT step, step_time_s, loss, lr, memory_allocated_bytes FROM steps ORDER BY step"
+    done, steps = rows_of(lake, spool, tmp_path, STEPS, text, wanted)
+    assert steps == [
+        (1, 90.0, 97.0, None, 2**32), (2, pytest.approx(0.35), 3.0, None, 3 << 29), (3, 86_401.0, 4.0, None, 7),
+    ]  # fmt: skip
+    assert done.refused == {
+        "step_time_s: a number that is none": 1, "loss: a number that is none": 1,
+        "memory_allocated_bytes: a number that is not whole, or none": 1,
+    }  # fmt: skip
+
+
+def test_fractions_of_what_is_counted(lake, spool, tmp_path):
+    """A scale makes no whole GPUs of parts of one; measures are rounded to whole bytes."""
+    mapping = (
+        "table: jobs\ntime: t\ncolumns: {job_id: id, state: {value: completed}, submit_ts: t,\n"
+        "  gpu_count: {column: milli, scale: 0.001}, memory_bytes: {column: mem, unit: MiB}}\n"
+    )
+    text = "t,id,milli,mem\n2026-01-01,a,460,1\n2026-01-01,b,2000,57.33\n2026-01-01,c,1500,1\n"
+    wanted = "SELECT job_id, gpu_count, memory_bytes FROM jobs"
+    done, jobs = rows_of(lake, spool, tmp_path, mapping, text, wanted)
+    assert jobs == [("b", 2, round(57.33 * 2**20))]
+    assert done.refused == {"gpu_count: a number that is not whole, or none": 2}
+
+
+def test_padded_names(lake, spool, tmp_path):
+    """Blanks around a name or in a padded column say nothing; elsewhere a text keeps them."""
+    mapping = (
+        "table: scalars\ntime: {column: epoch, format: epoch_s}\n"
+        "columns: {metric: name, kind: {value: gauge}, value: '  loss', step: epoch}\n"
+    )
+    text = "   epoch, name,  loss\n       0, a b ,   1.5\n       1,c,2.5\n"
+    wanted = "SELECT ts, metric, value, step FROM scalars ORDER BY step"
+    _, rows = rows_of(lake, spool, tmp_path, mapping, text, wanted)
+    assert [(str(ts)[:19], *rest) for ts, *rest in rows] == [
+        ("2000-01-01 00:00:00", "a b", 1.5, 0), ("2000-01-01 00:00:01", "c", 2.5, 1),
+    ]  # fmt: skip
+    assert '"times":"of an unknown start, taken as 2000-01-01"' in ask(lake, "SELECT labels FROM runs")[0]["labels"]

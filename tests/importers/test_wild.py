@@ -50,3 +50,27 @@ def test_torchtitan_runs_in_reversed_order(lake, spool, wild):
     runs = ask(lake, "SELECT run, restarts, wall_ns / 1e9 AS wall_s, mttf_s FROM run_goodput ORDER BY run")
     assert [(row["run"], row["restarts"], row["mttf_s"]) for row in runs] == [("r", 0, None), ("r-2", 0, None)]
     assert [row["wall_s"] for row in runs] == pytest.approx([141.609, 186.031], abs=1e-3)
+
+
+def test_power_of_nvidia_smi(lake, spool, wild):
+    """Values with units, behind blanks."""
+    file = wild("07-nvidia-smi-csv/power.csv")
+    imported(lake, spool, "table", file, mapping=str(file.with_suffix(".yaml")), run="smi")
+    found = ask(lake, "SELECT count(*) AS n, min(value) AS low, max(value) AS high FROM scalars")
+    assert [tuple(row.values()) for row in found] == [(73, 20.92, 23.0)]
+
+
+@pytest.mark.parametrize("mapping", ["results", "results-padded"])
+def test_results_of_yolo(lake, spool, wild, mapping):
+    """Padded names and values, found with and without their blanks."""
+    file = wild("10-yolo/results.csv")
+    imported(lake, spool, "table", file, mapping=str(file.with_name(f"{mapping}.yaml")), run="yolo")
+    found = ask(lake, "SELECT count(*) AS n, max(value) AS best, max(step) AS last FROM scalars")
+    assert [tuple(row.values()) for row in found] == [(200, 0.93016, 199)]
+
+
+def test_fractional_gpus(lake, spool, wild):
+    """Thousandths of GPUs are no whole ones."""
+    file = wild("r7_fraction.csv", "repro")
+    done = imported(lake, spool, "table", file, mapping=str(file.with_suffix(".yaml")))
+    assert (done.rows, sum(done.refused.values())) == ({}, 3)
