@@ -17,7 +17,6 @@ from typing import Final
 from ranklake.capture.common.gaps import LOGGER, RefusedError
 from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.lanes.lane import Lane
-from ranklake.capture.node.self_metrics import JOB
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.provenance.provenance import run_row
 from ranklake.capture.recording.recorder import Recorder
@@ -25,6 +24,7 @@ from ranklake.capture.samplers.sample import Sampler
 from ranklake.capture.samplers.sample_writer import SampleWriter
 from ranklake.capture.series.masks import row_masks
 from ranklake.capture.training.run import Run
+from ranklake.segments.agent_runs import AGENT_JOB
 
 ANCHOR_EVERY_S: Final = 10.0
 """How often times are noted, and what was recorded is brought to the disk; a killed process loses nothing of it."""
@@ -58,13 +58,13 @@ class AgentRun:
         host = masks.shown("runs", "host", socket.gethostname())
         host = re.sub(r"[^A-Za-z0-9._-]", "-", host)[:64]
         began = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
-        launch = Launch(run=f"{JOB}-{host}-{began}", local_world_size=1, node_count=1)
+        launch = Launch(run=f"{AGENT_JOB}-{host}-{began}", local_world_size=1, node_count=1)
         self._recorder = Recorder(root, launch, spool, chosen, _FILE_BYTES)
         for lane in self._recorder.slots.values():
             assert isinstance(lane, Lane)
             lane.alone = True
         self.run = Run(launch, self._recorder)
-        self._recorder.records["runs"].append(time.monotonic_ns(), run_row(launch, JOB, {}, chosen))
+        self._recorder.records["runs"].append(time.monotonic_ns(), run_row(launch, AGENT_JOB, {}, chosen))
         self.run.event("run_start")
         # Something is sealed in each such interval: a node of which nothing comes for long is silent.
         self.run.event("rank_start", launcher=launch.launcher, world_size=launch.world_size, interval_s=hand_over_s)

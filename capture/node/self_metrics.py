@@ -6,8 +6,6 @@ from typing import Final
 from ranklake.capture.node.agent_metrics import COUNTERS, GAUGES, AgentMetrics
 from ranklake.capture.training.run import Run
 
-JOB: Final = "ranklake-agent"
-"""Job of the agent's run: sums over training jobs leave it out by that name."""
 EVERY_S: Final = 60.0
 
 

@@ -12,8 +12,8 @@ WITH sums AS (
       FILTER (WHERE {now}), 0) / 3.6e12 AS wasted,
     coalesce(sum(CAST(lost_work_ns + stall_ns + restart_ns - unallocated_ns AS DOUBLE) * device_count)
       FILTER (WHERE {before}), 0) / 3.6e12 AS wasted_before,
-    coalesce(sum(CAST(wall_ns AS DOUBLE) * device_count) FILTER (WHERE {now}), 0) AS wall,
-    coalesce(sum(CAST(wall_ns AS DOUBLE) * device_count) FILTER (WHERE {before}), 0) AS wall_before,
+    coalesce(sum(CAST(CASE WHEN untimed_ns IS NULL THEN wall_ns END AS DOUBLE) * device_count) FILTER (WHERE {now}), 0) AS wall,
+    coalesce(sum(CAST(CASE WHEN untimed_ns IS NULL THEN wall_ns END AS DOUBLE) * device_count) FILTER (WHERE {before}), 0) AS wall_before,
     coalesce(sum(CAST(productive_ns AS DOUBLE) * device_count) FILTER (WHERE {now}), 0) AS good,
     coalesce(sum(CAST(productive_ns AS DOUBLE) * device_count) FILTER (WHERE {before}), 0) AS good_before
   FROM goodput_daily WHERE {dates} GROUP BY 1

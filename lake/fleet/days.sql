@@ -6,7 +6,7 @@ FROM (
     sum(CAST(wall_ns - unallocated_ns AS DOUBLE) * device_count) / 3.6e12 AS device_h,
     sum(CAST(productive_ns AS DOUBLE) * device_count) / 3.6e12 AS productive_h,
     sum(CAST(lost_work_ns + stall_ns + restart_ns - unallocated_ns AS DOUBLE) * device_count) / 3.6e12 AS wasted_h,
-    sum(CAST(productive_ns AS DOUBLE) * device_count) / nullif(sum(CAST(wall_ns AS DOUBLE) * device_count), 0)
+    sum(CAST(productive_ns AS DOUBLE) * device_count) / nullif(sum(CAST(CASE WHEN untimed_ns IS NULL THEN wall_ns END AS DOUBLE) * device_count), 0)
       AS goodput_ratio
   FROM goodput_daily WHERE {dates} GROUP BY date
 ) AS of_runs

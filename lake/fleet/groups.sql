@@ -19,9 +19,9 @@ WITH held AS (
     sum(CAST(lost_work_ns + stall_ns + restart_ns - unallocated_ns AS DOUBLE) * device_count) FILTER (WHERE {now}) / 3.6e12
       AS wasted_h,
     sum(CAST(productive_ns AS DOUBLE) * device_count) FILTER (WHERE {now})
-      / nullif(sum(CAST(wall_ns AS DOUBLE) * device_count) FILTER (WHERE {now}), 0) AS goodput_ratio,
+      / nullif(sum(CAST(CASE WHEN untimed_ns IS NULL THEN wall_ns END AS DOUBLE) * device_count) FILTER (WHERE {now}), 0) AS goodput_ratio,
     sum(CAST(productive_ns AS DOUBLE) * device_count) FILTER (WHERE {before})
-      / nullif(sum(CAST(wall_ns AS DOUBLE) * device_count) FILTER (WHERE {before}), 0) AS goodput_ratio_before
+      / nullif(sum(CAST(CASE WHEN untimed_ns IS NULL THEN wall_ns END AS DOUBLE) * device_count) FILTER (WHERE {before}), 0) AS goodput_ratio_before
   FROM goodput_daily WHERE {dates} GROUP BY 1
 ), of_flops AS (
   SELECT coalesce(attempt_facts.{group}, 'not recorded') AS name,

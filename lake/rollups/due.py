@@ -25,6 +25,7 @@ from ranklake.lake.rollups.inputs import (
 from ranklake.lake.rollups.lineage import Recorded, State
 from ranklake.lake.rollups.session import AFFECTED, replace_table
 from ranklake.lake.rollups.thresholds import MAX_DAYS
+from ranklake.segments.agent_runs import is_agent_run
 
 if TYPE_CHECKING:
     from ranklake.lake.rollups.declaration import Rollup
@@ -41,7 +42,7 @@ class Due:
     Attributes
     ----------
     starts
-        Each run with its output date: the first date on which any input has a row of it.
+        Each run with its output date: the first date on which any input has a row of it. Runs of agents have none.
     replaced
         Runs whose rows in the output go: those of `starts`, and those that no input has any more.
     old_days
@@ -187,7 +188,7 @@ def due_runs(
     mine = {name: one.files_of(wanted) for name, one in inputs.items()}
     for table, some in mine.items():
         refuse_damaged(lake, table, some)
-    starts = _first_dates(lake, mine, wanted)
+    starts = {run: day for run, day in _first_dates(lake, mine, wanted).items() if not is_agent_run(run)}
     return Due(
         starts=starts,
         replaced=frozenset(wanted),

@@ -1,7 +1,7 @@
 -- grain    one row per run and attempt, on the UTC date on which the run began; rows of one run meet end to end
 -- inputs   goodput_daily, where wall time is taken apart, and events, spans, runs and step_rollup of the runs to compute
 --          (affected_runs)
--- formula  sums over goodput_daily. Checkpoints saved: what rank 0 tells of them as events, as spans, or as time in steps,
+-- formula  sums over goodput_daily; no goodput where no step was timed. Checkpoints saved: what rank 0 tells of them as events, as spans, or as time in steps,
 --          whichever is most.
 -- status   failed: a failure event of a main thread, or a run_end that is an error; else preempted: every rank was told to
 --          end; else finished: a run_end; else abandoned: an abandoned event, a rank that ended of a signal, or a later
@@ -65,7 +65,8 @@ summed AS (
         sum(lost_work_ns) AS lost_work_ns,
         sum(stall_ns) AS stall_ns,
         sum(unattributed_ns) AS unattributed_ns,
-        max(device_count) AS device_count
+        max(device_count) AS device_count,
+        count(untimed_ns) > 0 AS is_untimed
     FROM goodput_daily
     INNER JOIN affected_runs ON affected_runs.run = goodput_daily.run
     GROUP BY goodput_daily.run, goodput_daily.attempt
@@ -85,7 +86,7 @@ SELECT
     CASE WHEN coalesce(saved.untold_evaluations, 0) = 0 THEN summed.evaluation_ns END AS evaluation_ns,
     summed.restart_ns,
     summed.lost_work_ns, summed.stall_ns, summed.unattributed_ns,
-    CAST(summed.productive_ns AS DOUBLE) / nullif(summed.wall_ns, 0) AS goodput_ratio,
+    CASE WHEN NOT is_untimed THEN CAST(summed.productive_ns AS DOUBLE) / nullif(summed.wall_ns, 0) END AS goodput_ratio,
     CASE
         WHEN told.failures > 0 THEN 'failed'
         WHEN told.preempted_ranks > 0 AND told.preempted_ranks >= told.started_ranks THEN 'preempted'

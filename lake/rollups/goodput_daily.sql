@@ -19,7 +19,8 @@
 --          before what its steps' lengths let infer: kind 3 is that span, checkpoints and evaluations are kinds 1 and 2, and
 --          steps are productive only where the run tells no spans ``train``. Evaluations of which only the end is known, and
 --          steps under way when a log ended that tells one line for several, are spans of kind phase, too, and
---             12 unattributed               however long they are
+--             12 unattributed               however long they are. So is all that follows the first step of an attempt of
+--                                           which no step was timed, as where metrics were logged by step alone: untimed
 --          An imported profiler trace (event ``profiler_trace``) shows a part of a run: it begins and ends with its events, and
 --          what its steps do not cover is unattributed, not a start.
 --          Then the pieces are cut at midnight (UTC) and where epochs begin. A step counts where it began. Whole days in
@@ -36,7 +37,7 @@ SELECT
         coalesce(lead_evaluation_time_ns, 0),
         lead_step_time_ns - least(coalesce(lead_checkpoint_time_ns, 0), lead_step_time_ns)
     ) AS evaluation_ns,
-    tokens
+    tokens, mean_step_time_s IS NOT NULL AS is_timed
 FROM step_rollup
 INNER JOIN affected_runs ON affected_runs.run = step_rollup.run;
 
@@ -80,7 +81,7 @@ WITH stepped AS (
         min(step) AS first_step,
         min(begin_ns) AS first_ns,
         max(end_ns) AS last_ns,
-        CAST(median(step_ns) AS BIGINT) AS typical_ns
+        CAST(median(step_ns) FILTER (WHERE is_timed) AS BIGINT) AS typical_ns
     FROM timeline
     GROUP BY run, attempt
 ),
@@ -148,6 +149,7 @@ SELECT
     inits.begin_ns AS init_begin_ns,
     inits.run IS NOT NULL AND trained.run IS NOT NULL AS is_told,
     traced.run IS NOT NULL AS is_traced,
+    stepped.steps > 0 AND stepped.typical_ns IS NULL AND trained.run IS NULL AS is_untimed,
     -- the step that the attempts after this one went back to
     min(stepped.first_step) OVER (
         PARTITION BY bounded.run ORDER BY bounded.attempt ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
@@ -232,6 +234,8 @@ WITH intervals AS (
     UNION ALL
     -- without any step all of the attempt was a start
     SELECT run, attempt, 9, begin_ns, coalesce(init_end_ns, first_ns, end_ns) FROM attempts WHERE NOT is_traced
+    UNION ALL
+    SELECT run, attempt, 12, first_ns, end_ns FROM attempts WHERE is_untimed
     UNION ALL
     SELECT run, attempt, 11, begin_ns, end_ns FROM attempts
 ),
@@ -406,7 +410,8 @@ spent AS (
         sum(CASE WHEN kind IN (2, 8) THEN piece_ns ELSE 0 END) AS evaluation_ns,
         sum(CASE WHEN kind = 5 THEN piece_ns ELSE 0 END) AS lost_work_ns,
         sum(CASE WHEN kind IN (4, 10) THEN piece_ns ELSE 0 END) AS stall_ns,
-        sum(CASE WHEN kind IN (11, 12) THEN piece_ns ELSE 0 END) AS unattributed_ns
+        sum(CASE WHEN kind IN (11, 12) THEN piece_ns ELSE 0 END) AS unattributed_ns,
+        sum(CASE WHEN kind = 12 THEN piece_ns ELSE 0 END) AS under_way_ns
     FROM parts
     GROUP BY run, attempt, epoch, CAST(to_timestamp_micros(begin_ns / 1000) AS DATE)
 )
@@ -420,7 +425,8 @@ SELECT
     CASE WHEN attempts.is_restart THEN spent.start_ns ELSE 0 END AS restart_ns,
     spent.downtime_ns, spent.lost_work_ns, spent.stall_ns, spent.unattributed_ns,
     allocated.cluster, pool, team, device_name, device_count,
-    CASE WHEN is_new_job THEN spent.downtime_ns ELSE 0 END AS unallocated_ns
+    CASE WHEN is_new_job THEN spent.downtime_ns ELSE 0 END AS unallocated_ns,
+    CASE WHEN attempts.is_untimed THEN spent.under_way_ns END AS untimed_ns
 FROM spent
 INNER JOIN attempts ON attempts.run = spent.run AND attempts.attempt = spent.attempt
 LEFT JOIN allocated ON allocated.run = spent.run AND allocated.attempt = spent.attempt

@@ -2,13 +2,60 @@
 
 import math
 import os
+from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.mfu.peaks import DTYPES, name_key, peak_rows
+
+STEP_METRICS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "loss": (
+            *("train_loss", "loss", "training_loss", "loss_train", "loss_training", "trainer_loss", "train_train_loss"),
+            *("train_loss_step", "train_step_loss", "train_batch_loss", "loss_step", "step_loss", "batch_loss"),
+            *("train_total_loss", "train_loss_total", "loss_train_total", "total_loss", "loss_total"),
+            *("loss_total_loss", "lm_loss", "train_lm_loss", "lm_loss_training_lm_loss", "train_inner_loss"),
+            *(
+                "train_samples_train_loss",
+                "train_crossentropyloss",
+                "train_cross_entropy_loss",
+                "train_ce_loss",
+                "cross_entropy_loss",
+            ),
+            *("loss_metrics_global_avg_loss", "train_loss_epoch", "trainloss", "running_loss"),
+        ),
+        "lr": (
+            *("train_lr", "lr", "learning_rate", "train_learning_rate", "training_lr", "training_learning_rate"),
+            *("trainer_lr", "optim_lr", "optim_learning_rate", "optimizer_lr", "optimizer_learning_rate", "lr_lr"),
+            *("optim_learning_rate_group0", "lr_group0", "lr_0", "lr_pg0", "lr_adam", "lr_adamw", "lr_sgd"),
+            *("lr_decoupledadamw_group0", "train_samples_lr", "train_inner_lr", "learningrate"),
+        ),
+        "grad_norm": (
+            *("train_grad_norm", "grad_norm", "gradient_norm", "train_gradient_norm", "training_grad_norm"),
+            *("training_gradient_norm", "trainer_grad_norm", "global_grad_norm", "train_global_grad_norm"),
+            *(
+                "grad_norm_total",
+                "total_grad_norm",
+                "optim_total_grad_norm",
+                "optim_grad_norm",
+                "grad_norm_global",
+                "grad_2_0_norm_total",
+            ),
+            *("l2_norm_grad_global", "gnorm", "train_gnorm", "train_inner_gnorm", "gradnorm"),
+        ),
+        "tokens": ("train_tokens",),
+        "samples": ("train_samples",),
+    }
+)
+"""Columns of a step and the names under which people log them.
+
+Of Lightning, Transformers, torchtitan, Megatron, DeepSpeed, OLMo, Composer, fairseq and TensorBoard's users. Tokens and
+samples have one name: under others people log sums so far.
+"""
 
 PRICES: Final = "prices"
 """Lookup of the operator's prices, which a lake is opened with."""
@@ -28,6 +75,20 @@ def dtypes() -> pa.Table:
     """Return the words for number formats, each with the one that it is stored under."""
     words = {name_key(word): dtype for dtype, others in DTYPES.items() for word in (dtype, *others)}
     return pa.table({"word": list(words), "dtype": list(words.values())})
+
+
+@cache
+def step_metrics() -> pa.Table:
+    """Return the names under which people log what a step's row has, lower-case with ``_`` between words.
+
+    Each with the column that it stands for, and its place: of two names in one step the one of the lower place counts.
+    """
+    rows = [
+        {"name": name, "column": column, "place": place}
+        for column, names in STEP_METRICS.items()
+        for place, name in enumerate(names)
+    ]
+    return pa.Table.from_pylist(rows)
 
 
 def facility() -> pa.Table:

@@ -8,7 +8,7 @@ from typing import Final
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.rollups import thresholds
 from ranklake.lake.rollups.declaration import Rollup
-from ranklake.lake.rollups.lookups import PRICES, dtypes, facility, peaks
+from ranklake.lake.rollups.lookups import PRICES, dtypes, facility, peaks, step_metrics
 from ranklake.lake.rollups.prices import price_table
 from ranklake.lake.rollups.pseudonyms import pseudonym_table
 from ranklake.lake.rollups.reach import Input
@@ -33,7 +33,14 @@ _STRAGGLERS: Final = {
 }
 ROLLUPS: Final = (
     Rollup("run_facts", "partition", (Input("scalars", "day"),)),
-    Rollup("step_rollup", "partition", (Input("steps", "days"),), cut="step"),
+    Rollup(
+        "step_rollup",
+        "partition",
+        (Input("steps", "days"), Input("scalars", "days")),
+        lookups={"step_metrics": step_metrics},
+        leads=2,
+        cut="step",
+    ),
     Rollup("rank_health", "partition", (Input("steps", "days"),), _STRAGGLERS),
     Rollup("attempt_facts", "run", (Input("runs", "run"), Input("step_rollup", "run")), lookups={"dtypes": dtypes}),
     Rollup("rank_facts", "run", (Input("run_facts", "run"), Input("attempt_facts", "run"))),

@@ -47,7 +47,8 @@ summed AS (
         sum(checkpoints) AS checkpoints,
         CASE WHEN count(device_count) = count(*) THEN
             sum(CAST(wall_ns - downtime_ns AS DECIMAL(20, 0)) * CAST(device_count AS DECIMAL(10, 0)))
-        END AS device_ns
+        END AS device_ns,
+        count(*) FILTER (WHERE wall_ns > 0 AND goodput_ratio IS NULL) > 0 AS is_untimed
     FROM goodput
     INNER JOIN affected_runs ON affected_runs.run = goodput.run
     GROUP BY goodput.run
@@ -69,10 +70,10 @@ SELECT
     steps, steps_lost, tokens, tokens_lost,
     wall_ns, init_ns, productive_ns, checkpoint_ns, evaluation_ns, restart_ns, lost_work_ns, stall_ns, unattributed_ns,
     downtime_ns,
-    CAST(productive_ns AS DOUBLE) / nullif(wall_ns, 0) AS goodput_ratio,
+    CASE WHEN NOT is_untimed THEN CAST(productive_ns AS DOUBLE) / nullif(wall_ns, 0) END AS goodput_ratio,
     queue_ns, effective_ns,
     wall_ns + coalesce(queue_ns, 0) AS available_ns,
-    CAST(effective_ns AS DOUBLE) / nullif(wall_ns + coalesce(queue_ns, 0), 0) AS ettr_ratio,
+    CASE WHEN NOT is_untimed THEN CAST(effective_ns AS DOUBLE) / nullif(wall_ns + coalesce(queue_ns, 0), 0) END AS ettr_ratio,
     wall_ns - downtime_ns AS under_way_ns,
     CAST(wall_ns - downtime_ns AS DOUBLE) / nullif(failures, 0) / 1e9 AS mttf_s,
     CAST(device_ns AS DOUBLE) / 1e9 AS device_s,
@@ -96,6 +97,7 @@ SELECT
             WHEN evaluation_ns IS NULL
             THEN '"evaluation_ns":"ends of evaluations are recorded, not their begins; unattributed_ns has their time"'
         END,
+        CASE WHEN is_untimed THEN '"goodput_ratio":"no step of an attempt was timed: metrics were logged by step alone"' END,
         CASE WHEN time_to_train_ns IS NULL THEN concat('"time_to_train_ns":"the run is ', status, '"') END
     ), '}'), '{}') AS unavailable
 FROM known

@@ -1,8 +1,9 @@
 -- grain    one row per run and attempt, on the UTC date on which the run began
 -- inputs   attempt_facts, events, step_rollup, rank_health, mfu, goodput and run_goodput of the runs to compute (affected_runs)
 -- formula  ratios are sums over sums of the finer rollups. Mean step time: over all ranks and steps. Tokens per second: tokens
---          over the sum of the steps' mean times. A straggler is the rank that rank_health called one on the days that hold
---          more than half of the steps compared; of several the one with the largest excess.
+--          over the sum of the steps' mean times. Last loss: of the last step that logged one, even if it was NaN.
+--          A straggler is the rank that rank_health called one on the days that hold more than half of the steps compared; of
+--          several the one with the largest excess.
 --          run_*: of the whole run, restarts included, the same in each of its rows
 WITH started AS (
     SELECT attempt_facts.run, attempt_facts.attempt, job, world_size, device_type, device_name, injected
@@ -20,16 +21,19 @@ told AS (
 stepped AS (
     SELECT
         step_rollup.run, step_rollup.attempt,
-        count(*) AS steps,
+        count(DISTINCT step) AS steps,
         max(ranks) AS ranks,
-        sum(CAST(ranks AS BIGINT)) AS rank_steps,
+        coalesce(sum(CAST(ranks AS BIGINT)) FILTER (WHERE mean_step_time_s IS NOT NULL), 0) AS rank_steps,
         min(step) AS first_step,
         max(step) AS last_step,
         exact_sum(tokens) AS tokens,
-        exact_sum(sum_step_time_ns) AS sum_step_time_ns,
-        exact_sum(sum_step_time_ns / ranks) AS stepping_ns,
+        CASE WHEN count(mean_step_time_s) > 0 THEN exact_sum(sum_step_time_ns) END AS sum_step_time_ns,
+        CASE WHEN count(mean_step_time_s) > 0 THEN exact_sum(sum_step_time_ns / ranks) END AS stepping_ns,
         first_value(mean_loss ORDER BY step, ts) FILTER (WHERE mean_loss IS NOT NULL) AS first_loss,
-        last_value(mean_loss ORDER BY step, ts) FILTER (WHERE mean_loss IS NOT NULL) AS last_loss,
+        last_value(mean_loss ORDER BY step, ts) FILTER (WHERE mean_loss IS NOT NULL OR loss_flag IS NOT NULL) AS last_loss,
+        last_value(loss_flag ORDER BY step, ts) FILTER (WHERE mean_loss IS NOT NULL OR loss_flag IS NOT NULL)
+            AS last_loss_flag,
+        min(step) FILTER (WHERE loss_flag IS NOT NULL) AS non_finite_loss_step,
         count(*) FILTER (WHERE non_finite_ranks > 0) AS non_finite_steps
     FROM step_rollup
     INNER JOIN affected_runs ON affected_runs.run = step_rollup.run
@@ -79,7 +83,7 @@ SELECT
     CASE WHEN goodput.steps IS NULL THEN stepped.steps ELSE coalesce(stepped.steps, 0) END AS steps,
     CASE WHEN goodput.steps IS NULL THEN stepped.rank_steps ELSE coalesce(stepped.rank_steps, 0) END AS rank_steps,
     stepped.first_step, stepped.last_step, stepped.tokens,
-    stepped.first_loss, stepped.last_loss,
+    stepped.first_loss, stepped.last_loss, stepped.last_loss_flag, stepped.non_finite_loss_step,
     coalesce(stepped.non_finite_steps, 0) AS non_finite_steps,
     coalesce(told.checkpoints, 0) AS checkpoints,
     stepped.sum_step_time_ns,
@@ -90,7 +94,11 @@ SELECT
     CAST(used.peak_flops AS DOUBLE) AS peak_flops,
     CAST(used.model_flops AS DOUBLE) / nullif(CAST(used.peak_flops AS DOUBLE), 0) AS mfu_ratio,
     used.peak_source, used.peak_dtype, used.flops_convention, used.n_convention,
-    CASE WHEN used.run IS NULL THEN 'no steps' ELSE used.reason END AS mfu_reason,
+    CASE
+        WHEN used.run IS NOT NULL THEN used.reason
+        WHEN stepped.steps > 0 THEN 'no step was timed'
+        ELSE 'no steps'
+    END AS mfu_reason,
     goodput.productive_ns, goodput.wall_ns, goodput.goodput_ratio,
     coalesce(stragglers.stragglers, 0) AS stragglers,
     stragglers.straggler_rank, stragglers.straggler_excess_ratio, stragglers.straggler_reason,

@@ -1,4 +1,4 @@
--- grain    one row per run, attempt and step, as in step_rollup
+-- grain    one row per run, attempt and step that was timed, as in step_rollup
 -- inputs   step_rollup and mfu of the date
 -- formula  An hour's FLOPs are shared among the steps that began in it, by their tokens where all of them tell tokens, else
 --          by the ranks that took part; its peak FLOPs by step time summed over ranks. So the steps of an hour add up to
@@ -8,7 +8,7 @@ WITH hourly AS (
         run, attempt, step, ts, ranks, tokens, sum_step_time_ns,
         (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000 AS hour_number
     FROM step_rollup
-    WHERE date = $date
+    WHERE date = $date AND mean_step_time_s IS NOT NULL
 ),
 weighed AS (
     SELECT

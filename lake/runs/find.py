@@ -20,7 +20,7 @@ SORTS: Final[Mapping[str, str]] = MappingProxyType(
         "oldest": "ts ASC",
         "status": "CASE status WHEN 'failed' THEN 0 WHEN 'abandoned' THEN 1 WHEN 'preempted' THEN 2 "
         "WHEN 'running' THEN 3 WHEN 'imported' THEN 4 ELSE 5 END ASC",
-        "loss": "last_loss ASC",
+        "loss": "last_loss_flag IS NOT NULL ASC, last_loss ASC",
         "tokens-per-s": "tokens_per_s DESC",
         "step-time": "mean_step_time_s DESC",
         "mfu": "mfu_ratio ASC",

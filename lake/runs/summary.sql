@@ -13,13 +13,16 @@ SELECT run,
   min(first_step) AS first_step,
   max(last_step) AS last_step,
   sum(tokens) AS tokens,
-  last_value(last_loss ORDER BY attempt) FILTER (WHERE last_loss IS NOT NULL) AS last_loss,
+  last_value(last_loss ORDER BY attempt) FILTER (WHERE last_loss IS NOT NULL OR last_loss_flag IS NOT NULL) AS last_loss,
+  last_value(last_loss_flag ORDER BY attempt) FILTER (WHERE last_loss IS NOT NULL OR last_loss_flag IS NOT NULL)
+    AS last_loss_flag,
+  min(non_finite_loss_step) AS non_finite_loss_step,
   CAST(sum(sum_step_time_ns) AS DOUBLE) / nullif(sum(rank_steps), 0) / 1e9 AS mean_step_time_s,
   CAST(sum(tokens) AS DOUBLE) / nullif(sum(CASE WHEN tokens IS NOT NULL THEN stepping_ns END), 0) * 1e9 AS tokens_per_s,
   CASE WHEN count(*) FILTER (WHERE rank_steps > 0 AND mfu_ratio IS NULL) = 0
     THEN sum(model_flops) FILTER (WHERE rank_steps > 0) / nullif(sum(peak_flops) FILTER (WHERE rank_steps > 0), 0)
   END AS mfu_ratio,
-  CASE WHEN count(*) FILTER (WHERE rank_steps > 0) = 0 THEN 'no steps'
+  CASE WHEN count(*) FILTER (WHERE rank_steps > 0) = 0 THEN min(mfu_reason)
     ELSE min(mfu_reason) FILTER (WHERE rank_steps > 0) END AS mfu_reason,
   min(peak_source) AS peak_source,
   min(peak_dtype) AS peak_dtype,

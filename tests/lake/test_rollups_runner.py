@@ -385,7 +385,7 @@ def test_lineage_says_which_versions_a_partition_came_from(rolled):
     """Each output partition names its input partitions, their table's version and the digest of the code."""
     lake = rolled
     found = read(lake, contract("lineage")).to_pylist()
-    (step,) = (row for row in found if row["output_table"] == "step_rollup")
+    (step,) = (row for row in found if (row["output_table"], row["input_table"]) == ("step_rollup", "steps"))
     assert (step["output_partition"], step["input_table"], step["input_partition"]) == (
         f"date={DAY}",
         "steps",
