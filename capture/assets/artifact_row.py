@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ranklake.capture.assets.location import Place, shown_place
-from ranklake.capture.common.values import integer, json_text, plain, redacted, text
+from ranklake.capture.common.values import integer, json_text, plain, redacted, redacted_name, text
 from ranklake.capture.series.series import checked
-from ranklake.redaction.redact import redact
+from ranklake.redaction.redact import redact_names
 
 Columns = dict[str, Any]
 
@@ -32,8 +32,8 @@ def artifact_row(
         "action": action,
         "uri": shown_place(place),
         "step": None if step is None else integer(step),
-        "inputs": json_text([redacted(one, 80) for one in inputs] or None),
-        "attributes": redact(plain(dict(attributes or {}))),
+        "inputs": json_text([redacted_name(one, 80) for one in inputs] or None),
+        "attributes": redact_names(plain(dict(attributes or {}))),
     }
 
 

@@ -12,7 +12,7 @@ from ranklake.capture.assets.merkle_digest import METHOD, merkle_digest
 from ranklake.capture.common.values import integer, json_text, plain, text
 from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.series.series import checked
-from ranklake.redaction.redact import redact
+from ranklake.redaction.redact import redact, redact_names
 
 _ROLES: Final = {
     "train": "train",
@@ -87,7 +87,7 @@ class Datasets:
                 "preprocessing_version": short_text(preprocessing_version),
                 "preprocessing_sha256": None if preprocessing is None else _sha256_of(preprocessing),
                 "tokenizer": short_text(tokenizer),
-                "attributes": json_text(redact(plain(attributes))),
+                "attributes": json_text(redact_names(plain(attributes))),
             }
             options = dict(storage_options or {})
             self._hashing.submit(partial(self._finish, columns, place, index, options), "datasets", wait=wait)

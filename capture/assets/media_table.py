@@ -10,7 +10,7 @@ from itertools import islice, repeat
 from typing import Any, Final
 
 from ranklake.capture.common.gaps import TOO_LARGE, RefusedError
-from ranklake.capture.common.values import BadValueError, DeviceValueError, number, plain, redacted, text
+from ranklake.capture.common.values import BadValueError, DeviceValueError, number, plain, redacted_name, text
 from ranklake.redaction.redact import redact
 from ranklake.redaction.secret_names import tells
 
@@ -124,7 +124,7 @@ def table_json(names: Sequence[Any], rows: Iterable[Sequence[Any]], most_bytes: 
         )
         size += sum(len(cell) if isinstance(cell, str) else 1 for cell in told[-1])
         refuse_above(size, most_bytes, "characters of cells or more")
-    return _json({"columns": [redacted(name, _LONGEST_LABEL) for name in names], "rows": told})
+    return _json({"columns": [redacted_name(name, _LONGEST_LABEL) for name in names], "rows": told})
 
 
 def _redacted_row(names: Sequence[str], cells: Sequence[Any]) -> list[Any]:
@@ -168,7 +168,7 @@ def matrix_json(cells: Sequence[Sequence[Any]], labels: Sequence[Any] | None) ->
     if not all(math.isfinite(one) and one >= 0 for row in counts for one in row):
         raise BadValueError("a confusion matrix with a NaN, an infinity or a number below 0")
     return _json({
-        "labels": [redacted(one, _LONGEST_LABEL) for one in (range(len(cells)) if labels is None else labels)],
+        "labels": [redacted_name(one, _LONGEST_LABEL) for one in (range(len(cells)) if labels is None else labels)],
         "counts": [[int(one) if one.is_integer() else one for one in row] for row in counts],
     })  # fmt: skip
 

@@ -9,7 +9,7 @@ from itertools import repeat
 from types import SimpleNamespace
 from typing import Any, Final
 
-from ranklake.redaction.redact import redact
+from ranklake.redaction.redact import redact, redact_names
 
 PLAIN: Final = frozenset({float, int, bool})
 """Types whose conversion to a number runs no foreign code."""
@@ -106,6 +106,11 @@ def text(value: object, longest: int = ABSURDLY_LONG) -> str:
 def redacted(value: object, longest: int) -> str:
     """Return something as `text` does, without what looks like a credential: it goes first, so that none is cut."""
     return text(redact(text(value)), longest)
+
+
+def redacted_name(value: object, longest: int) -> str:
+    """Return a name or a setting as `redacted` does; what merely looks drawn at random stays."""
+    return text(redact_names(text(value)), longest)
 
 
 def json_text(value: object) -> str | None:

@@ -8,7 +8,7 @@ from ranklake.capture.importers import megatron_lines as lines
 from ranklake.capture.importers.endings import Ending
 from ranklake.capture.importers.logged_steps import LoggedStep
 from ranklake.capture.importers.moments import YEAR_2000_NS
-from ranklake.redaction.redact import redact
+from ranklake.redaction.redact import redact_names
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
@@ -174,7 +174,7 @@ def tell_facts(log: Log, recording: "ImportedRun") -> None:
         labels["steps"] = f"a line stands for {log.survey.interval}: their times are means"
     if log.lost:
         labels["lost_steps"] = f"{log.lost} between the log's lines"
-    config = json.dumps(redact(log.config), sort_keys=True)
+    config = json.dumps(redact_names(log.config), sort_keys=True)
     recording.facts = {"job": recording.run, "framework": "megatron", "config": config, "labels": json.dumps(labels)}
     argued = {column: whole(log.config.get(name)) for name, column in _ARGUMENT_SIZES.items()}
     recording.facts |= {column: size for column, size in argued.items() if size is not None} | log.sizes

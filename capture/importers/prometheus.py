@@ -15,7 +15,7 @@ from ranklake.capture.importers.source import SourceError
 from ranklake.capture.samplers.dcgm import Mapped, load_table, readings
 from ranklake.capture.samplers.exposition import Exposed, NotExpositionError, Page, parse
 from ranklake.capture.samplers.prometheus import metric_name
-from ranklake.redaction.redact import redact
+from ranklake.redaction.redact import redact_names
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
@@ -96,7 +96,7 @@ def _take(recording: "ImportedRun", page: Page, table: dict[str, Mapped], change
             scraped = "" if sample.labels.get("UUID") else sample.labels.get("instance", "")
             of_devices.setdefault((at_ms, scraped), []).append(sample)
         else:
-            name = str(redact(metric_name(sample)))
+            name = str(redact_names(metric_name(sample)))
             if len(name) > _LONGEST_NAME:
                 recording.refuse("scalars", "a name that is too long", sample.name)
                 continue

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from ranklake.capture.importers.source import SourceError
 from ranklake.capture.importers.wire import MOST_BYTES, DamagedError, Fields, fields, message, text
-from ranklake.redaction.redact import redact, redact_uri
+from ranklake.redaction.redact import redact_names, redact_uri
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
@@ -76,7 +76,7 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
     labels = {"not_imported": f"{run.others} values that are no numbers"} if run.others else {}
     recording.facts = {"job": recording.run, "world_size": None, "labels": json.dumps(labels), **run.facts}
     if run.config:
-        recording.facts["config"] = json.dumps(redact(run.config), sort_keys=True)
+        recording.facts["config"] = json.dumps(redact_names(run.config), sort_keys=True)
 
 
 def _records(file: IO[bytes]) -> Iterator[bytes | str]:

@@ -2,12 +2,12 @@
 
 import getpass
 import math
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, Final
 
-from ranklake.capture.common.values import BadValueError, json_text, number, plain, redacted, text
+from ranklake.capture.common.values import BadValueError, json_text, number, plain, redacted, redacted_name, text
 from ranklake.capture.lanes.sink import Sink
-from ranklake.redaction.redact import redact
+from ranklake.redaction.redact import redact_names
 
 SCRIPT: Final = "script"
 TRAINER: Final = "trainer"
@@ -25,30 +25,30 @@ def annotation(
     """
     row: dict[str, Any] = {"kind": kind, "source": source, "author": _author()}
     if kind in {"tag", "summary"}:
-        row["key"] = _said(key, _LONGEST_KEY, f"the name of a {kind}")
+        row["key"] = _one_line(key, _LONGEST_KEY, f"the name of a {kind}", redacted_name)
     if removed:
         return row | {"removed": True}
     if kind == "note":
-        return row | {"text": _said(value, _LONGEST, "a note")}
+        return row | {"text": _one_line(value, _LONGEST, "a note", redacted)}
     if kind == "name":
-        return row | {"value": _said(value, _LONGEST_KEY, "a name")}
+        return row | {"value": _one_line(value, _LONGEST_KEY, "a name", redacted_name)}
     if kind == "summary":
         row["number"] = _number(value)
     shown = (
         None
         if value is None
-        else redacted(value, _LONGEST)
+        else redacted_name(value, _LONGEST)
         if isinstance(value, str)
-        else json_text(redact(plain(value)))
+        else json_text(redact_names(plain(value)))
     )
     return {column: said for column, said in (row | {"value": shown or None}).items() if said is not None}
 
 
-def _said(value: object, longest: int, what: str) -> str:
-    said = " ".join(redacted(value, longest).split()) if value is not None else ""
-    if not said:
-        raise BadValueError(f"{what} is empty")
-    return said
+def _one_line(value: object, longest: int, subject: str, redaction: Callable[[object, int], str]) -> str:
+    line = "" if value is None else " ".join(redaction(value, longest).split())
+    if not line:
+        raise BadValueError(f"{subject} is empty")
+    return line
 
 
 def _number(value: object) -> float | None:

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.common.values import json_text
-from ranklake.redaction.redact import redact, redact_uri
+from ranklake.redaction.redact import redact_names, redact_uri
 
 _METADATA: Final = re.compile(
     r"(?P<name>[^-]+(?:-[^-]+)*?)(?:-(?P<version>\d[^-]*))?(?:-py[\d.]+.*)?\.(?:dist|egg)-info"
@@ -62,7 +62,7 @@ _OF_SCHEDULERS: Final = frozenset(name for tried in _PLACES.values() for name in
 
 def allowed_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the allow-list that are set, redacted."""
-    found = redact({name: environ[name] for name in sorted(ALLOWED & environ.keys())})
+    found = redact_names({name: environ[name] for name in sorted(ALLOWED & environ.keys())})
     return {
         name: value[:_LONGEST] for name, value in found.items()
     }  # cut afterwards: half a secret is not known as one
@@ -80,7 +80,7 @@ def place_facts(environ: Mapping[str, str], settings: CaptureSettings) -> dict[s
         column: next((value for value in (getattr(settings, column, ""), *map(told.get, tried)) if value), None)
         for column, tried in _PLACES.items()
     }
-    return {column: redact(value)[:256] for column, value in found.items() if value}
+    return {column: redact_names(value)[:256] for column, value in found.items() if value}
 
 
 def resource_attributes(text: str) -> dict[str, str]:
@@ -144,7 +144,7 @@ def container(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[dict[
     if not inside:
         inside = _in_control_group(root)
     digest = digest or (match[0] if (match := _DIGEST.search(image)) else "")
-    shown = redact_uri(image) if "://" in image else redact(image)  # else what is before its @ is no user
+    shown = redact_uri(image) if "://" in image else redact_names(image)  # else what is before its @ is no user
     columns = {"container_image": shown[:_LONGEST], "container_image_digest": digest[:256]}
     why = "a container that does not name its image: set RANKLAKE_CONTAINER_IMAGE and RANKLAKE_CONTAINER_IMAGE_DIGEST"
     return {column: value for column, value in columns.items() if value}, why if inside else "no container was found"

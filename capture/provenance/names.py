@@ -22,7 +22,7 @@ from typing import Final
 
 from ranklake.capture.provenance.group import spawner
 from ranklake.capture.spool.owner import boot_id, start_ticks
-from ranklake.redaction.redact import redact
+from ranklake.redaction.redact import redact_names
 from ranklake.segments.segment import RUN_NAME
 
 SET_RUN: Final = "not all ranks may come to this name of the run: set RANKLAKE_RUN to the same text on all of them"
@@ -38,7 +38,7 @@ LARGEST: Final = 999_999_999
 
 def clean(name: str) -> str:
     """Return a run's name without credentials and what paths cannot hold; a changed one keeps apart by a hash."""
-    shown = str(redact(name))
+    shown = str(redact_names(name))
     if shown == name and RUN_NAME.fullmatch(name) and not name.startswith("."):
         return name
     plain = _UNFIT.sub("-", shown).strip("-.")[: _LONGEST - 9] or "run"
@@ -58,7 +58,7 @@ def unusable(environ: Mapping[str, str], names: tuple[str, ...]) -> list[str]:
     """Return what to say of variables that are set and hold no number."""
     held = {name: environ.get(name, "").strip() for name in names}
     return [
-        f"{name}={str(redact(value))[:_SHOWN]!r} is not a number from 0 to {LARGEST}"
+        f"{name}={str(redact_names(value))[:_SHOWN]!r} is not a number from 0 to {LARGEST}"
         for name, value in held.items()
         if value and number(environ, (name,)) is None
     ]

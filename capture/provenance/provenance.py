@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import ranklake
 from ranklake.capture.common.settings import CaptureSettings
-from ranklake.capture.common.values import json_text, plain, redacted, text
+from ranklake.capture.common.values import json_text, plain, redacted_name, text
 from ranklake.capture.provenance.determinism import SIZES
 from ranklake.capture.provenance.environment import allowed_variables, container, os_description, place_facts
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.provenance.submitted import NotSubmittedError, submitted_us
 from ranklake.redaction.known_secrets import learn_arguments, learn_settings, learn_variables
-from ranklake.redaction.redact import redact, redact_arguments
+from ranklake.redaction.redact import redact_arguments, redact_names
 
 _FRAMEWORKS: Final = ("torch", "jax", "tensorflow", "mlx")
 _LONGEST_CONFIG: Final = 1 << 17
@@ -67,7 +67,7 @@ def run_row(launch: Launch, job: str, told: Facts, settings: CaptureSettings) ->
     unavailable |= too_long
     device = found("device_name", lambda: device_columns(launch))
     row = {
-        "job": redacted(job, 256),
+        "job": redacted_name(job, 256),
         "user": found("user", getpass.getuser),
         "host": os.uname().nodename,
         "pid": os.getpid(),
@@ -78,8 +78,8 @@ def run_row(launch: Launch, job: str, told: Facts, settings: CaptureSettings) ->
         "python_version": platform.python_version(),
         "ranklake_version": ranklake.__version__,
         **config,
-        "labels": None if told.get("labels") is None else json_text(redact(_as_object(told["labels"]))),
-        "injected": redact(told.get("injected")),
+        "labels": None if told.get("labels") is None else json_text(redact_names(_as_object(told["labels"]))),
+        "injected": redact_names(told.get("injected")),
         "command_line": found("command_line", _command_line),
         "environment": json_text(allowed_variables(os.environ)),
         **place_facts(os.environ, settings),
@@ -100,7 +100,7 @@ def run_row(launch: Launch, job: str, told: Facts, settings: CaptureSettings) ->
 
 def config_columns(config: object) -> tuple[Facts, dict[str, str]]:
     """Return the columns of hyperparameters, redacted, and why one is missing if they are too long to be kept."""
-    told = None if config is None else json_text(redact(_as_object(config)))
+    told = None if config is None else json_text(redact_names(_as_object(config)))
     if not told:
         return {}, {}
     digest = {"config_sha256": hashlib.sha256(told.encode()).hexdigest()}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ranklake.capture.provenance.git import LONGEST_LINE_BYTES, Git, GitError, GitTooLongError
-from ranklake.redaction.redact import redact, redact_uri
+from ranklake.redaction.redact import redact, redact_names, redact_uri
 
 COLUMNS: Final = (
     *("git_commit", "git_branch", "git_remote", "git_dirty", "git_diff_summary"),
@@ -107,7 +107,7 @@ def _state(git: Git) -> _State:
     if branch in {"", "(detached)"}:
         state.unavailable["git_branch"] = "no branch is checked out"
     else:
-        state.columns["git_branch"] = redact(branch)[:256]
+        state.columns["git_branch"] = redact_names(branch)[:256]
     state.columns["git_dirty"] = state.is_changed or state.untracked > 0
     return state
 
@@ -154,7 +154,7 @@ def _difference(git: Git, patch_bytes: int, found: Found) -> None:
     finally:  # what git said before it was stopped
         summary = head.decode(errors="replace").strip().splitlines()[:1]
         if summary:
-            found.columns["git_diff_summary"] = redact(summary[0].strip())[:1024]
+            found.columns["git_diff_summary"] = redact_names(summary[0].strip())[:1024]
         if patch_bytes and kept:
             found.columns["git_patch"] = _cut(kept, patch_bytes, size)
     if not patch_bytes:

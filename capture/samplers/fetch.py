@@ -8,7 +8,7 @@ import urllib.request
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
-from ranklake.redaction.redact import redact
+from ranklake.redaction.redact import redact_names
 
 MOST_BYTES: Final = 16 << 20
 TIMEOUT_S: Final = 10.0
@@ -29,7 +29,7 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 def shown(url: str) -> str:
     """Return a URL without user, password, query and fragment, any of which may hold a secret; so may its path."""
     parts = _split(url)
-    return str(redact(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))))
+    return str(redact_names(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))))
 
 
 def fetch(url: str, timeout_s: float = TIMEOUT_S, most_bytes: int = MOST_BYTES) -> str:

@@ -20,7 +20,7 @@ from ranklake.capture.samplers.holding import by_environment, held_by
 from ranklake.capture.samplers.reading import Reading, Tree
 from ranklake.capture.samplers.sample import Holders, Row, Sample, Told, Value, event
 from ranklake.capture.series.series import MAX_NAME
-from ranklake.redaction.redact import redact
+from ranklake.redaction.redact import redact_names
 
 PREFIX: Final = "prometheus/"
 """Before the names of metrics that have no column."""
@@ -149,7 +149,7 @@ class PrometheusSampler:
             raw = metric_name(sample)
             name = self._names.get(raw)
             if name is None:
-                name = str(redact(raw))  # a label may hold what should not be there
+                name = str(redact_names(raw))  # a label may hold what should not be there
                 if len(self._names) >= MOST_SERIES or len(name) > MAX_NAME or not name.isprintable():
                     left_out += 1
                     continue

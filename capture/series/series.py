@@ -11,7 +11,7 @@ from typing import Any, Final
 from ranklake.capture.common.gaps import BAD_NAME, TOO_LARGE, TOO_MANY_SERIES, RefusedError
 from ranklake.capture.common.values import repr_of, text
 from ranklake.capture.series.policies import OVERFLOW, SELF_METRICS, Policies
-from ranklake.redaction.redact import redact
+from ranklake.redaction.redact import redact_names
 
 MAX_NAME: Final = 512
 MAX_SCHEMAS: Final = 1_000
@@ -146,7 +146,7 @@ def checked(name: object) -> str:
         raise RefusedError(TOO_LARGE, f"a name of {len(name)} characters")
     if not name.isprintable():  # control characters, and surrogates that UTF-8 cannot carry
         raise RefusedError(BAD_NAME, repr(name)[:80])
-    return str(redact(name))
+    return str(redact_names(name))
 
 
 def word(declared: object) -> str | None:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 from ranklake.capture.common.gaps import Gaps
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.ratios import checked_ratio, chosen, seed_of, threshold_of
-from ranklake.capture.common.values import integer, json_text, number, redacted, text
+from ranklake.capture.common.values import integer, json_text, number, redacted_name, text
 from ranklake.capture.serving.buckets import Buckets, bucket_of, buckets
 from ranklake.capture.serving.fingerprints import digest, fingerprint
 from ranklake.capture.training.start import running, start
@@ -69,8 +69,8 @@ class Inference:
         ratio = gaps.lenient("keep", lambda given: checked_ratio(number(given)), keep, 1.0)
         digest_of = gaps.lenient("sha256", _checked_sha256, sha256, None)
         self.constants = {
-            "model": redacted(model, 256),
-            "model_version": None if version is None else redacted(version, 256),
+            "model": redacted_name(model, 256),
+            "model_version": None if version is None else redacted_name(version, 256),
             "model_sha256": digest_of,
             "endpoint": None if endpoint is None else text(redact_uri(text(endpoint)), 256),
         }
@@ -249,7 +249,7 @@ def _count(given: object) -> int:
 
 def _word(given: object) -> str | None:
     """Return a class's name; a text that is none may be anything."""
-    found = redacted(given, 256)
+    found = redacted_name(given, 256)
     return found if found.replace(".", "_").isidentifier() else None
 
 

@@ -8,7 +8,7 @@ from ranklake.capture.common.values import integer, json_text, number, plain, re
 from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.series.series import checked
 from ranklake.capture.steps.progress import Progress
-from ranklake.redaction.redact import redact
+from ranklake.redaction.redact import redact_names
 
 _SEVERITIES: Final = frozenset({"info", "warning", "error"})
 _SEVERITY_OF: Final = {
@@ -71,7 +71,7 @@ class Events:
                 "message": None if message is None else redacted(message, 8192),
                 "step": None if at == ABSENT else at,
                 "duration_ns": None if duration_s is None else max(0, round(number(duration_s) * 1e9)),
-                "attributes": json_text(redact(plain(attributes))),
+                "attributes": json_text(redact_names(plain(attributes))),
             }
             sink.record("events", columns, moment)
 

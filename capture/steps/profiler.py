@@ -26,7 +26,7 @@ from ranklake.capture.common.run_like import RunLike
 from ranklake.capture.steps.events import Events
 from ranklake.capture.steps.spans import Spans
 from ranklake.capture.steps.stack import OpenStep
-from ranklake.redaction.redact import redact
+from ranklake.redaction.redact import redact_names
 
 PARTS: Final = ("compute", "communication", "overlap", "idle")
 _KERNEL: Final = "kernel"
@@ -131,8 +131,8 @@ def _clear(name: str) -> str:
     try:
         plain = json.loads(f'"{name}"')
     except ValueError:
-        return json.dumps(redact(name))[1:-1]
-    clear = redact(plain)
+        return json.dumps(redact_names(name))[1:-1]
+    clear = redact_names(plain)
     return name if clear == plain else json.dumps(clear)[1:-1]
 
 

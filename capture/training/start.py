@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ranklake.capture.common.gaps import LOGGER, NOWHERE, Gaps, RefusedError
 from ranklake.capture.common.settings import read_settings, read_spool, read_storage
-from ranklake.capture.common.values import integer, redacted, text
+from ranklake.capture.common.values import integer, redacted_name, text
 from ranklake.capture.lifecycle.failures import FAILURES
 from ranklake.capture.lifecycle.heartbeat import Heartbeat
 from ranklake.capture.lifecycle.preemption import PREEMPTION
@@ -117,7 +117,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     try:
         run = launch.run if given_run else None
         learn_secrets(config)
-        name = redacted(job, 256)
+        name = redacted_name(job, 256)
 
         def find(group: Group | None) -> Launch:
             given = partial(find_launch, run=run, rank=rank, world_size=world_size, attempt=attempt)

@@ -15,8 +15,8 @@ _UNBROKEN: Final = re.compile(r"[^\s\"'<>(),;=\[\]{}|`]+")
 _HOME: Final = re.compile(r"(?i)(?P<root>(?:/home|/users|\\{1,2}users)(?:/|\\{1,2}))[^/\\\s\"':;,<>]+")
 _TILDE: Final = re.compile(r"(?<![\w.~])~[A-Za-z_][\w.-]*(?=/)")
 _IPV4: Final = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]*\w)")
-_IPV6: Final = re.compile(r"(?i)(?<![\w:.])(?:(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|[0-9a-f:]*::[0-9a-f:]*)(?![\w:])")
-_FEWEST: Final = 3
+_IPV6: Final = re.compile(r"(?i)(?<![\w:.])[0-9a-f:]{3,}+(?![\w:])")
+_EIGHT: Final = re.compile(r"(?i)(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}")
 
 
 def without_identities(text: str) -> str:
@@ -40,4 +40,4 @@ def _address(found: re.Match[str]) -> str:
 
 
 def _host(found: re.Match[str]) -> str:
-    return REDACTED if len(found[0]) >= _FEWEST else found[0]
+    return REDACTED if "::" in found[0] or _EIGHT.fullmatch(found[0]) else found[0]

@@ -13,7 +13,7 @@ from ranklake.redaction.secret_names import tells
 
 MOST: Final = 256
 _SHORTEST, _SHORTEST_OF_WEAK, _LONGEST = 8, 16, 4096
-_PASSWORD: Final = re.compile(r"://[^/\s:@]*:([^\s@]+)@")
+_PASSWORD: Final = re.compile(r"://[^/\s:@]{0,256}:([^\s@]{1,1024})@")
 _OTHER: Final = re.compile(r"[/~.].*|\S*://.*|[\d_.,:\-]+|\[redacted\].*|.*[\s<>{}].*", re.DOTALL)
 """Paths, URLs, numbers, sentences, templates."""
 

@@ -5,14 +5,16 @@
     a text of a telling shape              such as a web token or a private key           `secret_shapes`
     what commands take by short options    curl -u USER:…, mysql -p…, lines of a netrc    `secret_commands`
     user and password of a URL, and what signs it
-    what looks drawn at random             20 characters and more                         `randomness`
+    what looks drawn at random             20 characters and more; not in names           `randomness`
     what this process knows for a secret   values of its variables, options, settings     `known_secrets`
 
-Digests, commits, UUIDs, numbers and paths stay, but under a telling name.
+Digests, commits, UUIDs, numbers and paths stay, but under a telling name. `redact_names` is for names of runs, jobs,
+metrics and tags, for settings and for folders; `redact` for what else a person or a program writes. All of it takes
+time in proportion to the text.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ranklake.redaction.known_secrets import without_known
@@ -51,12 +53,13 @@ _NAME: Final = re.compile(
     r"""(?:[\\"']{0,4}\]?(?:\s?:\s?[A-Za-z_][\w.\[\], |]{1,40}?(?=\s?=\s?[bru]?["']))?"""  # an annotation
     r"""(?P<left>\s{0,2})(?P<sign>=>|:=|==|[:=])(?P<right>\s{0,2})|(?(option)\s+|(?!)))"""
 )
-_QUOTED: Final = re.compile(r"""(?P<open>[bru]?\\*["'])(?P<value>[^\n]*?)(?<!\\)(?P=open)""")
-_BARE: Final = re.compile(r"""(?:[bru]?\\*["'])?(?P<value>[^\s&,;"'<>)\]}]+)(?P<after>[,)(\[]?)""")
+_QUOTED: Final = re.compile(r"""(?P<open>[bru]?\\{0,4}["'])(?P<value>[^\n]{0,4096}?)(?<!\\)(?P=open)""")
+_BARE: Final = re.compile(r"""(?:[bru]?\\{0,4}["'])?(?P<value>[^\s&,;"'<>)\]}]{1,512})(?P<after>[,)(\[]?)""")
+_BARE_REST: Final = re.compile(r"""[^\s&,;"'<>)\]}]*""")
 _PLACEHOLDER: Final = re.compile(r"\[redacted\]|\[redacted|\$.*|<.*|%[(\w].*|\{.*|\*+|\.\.\.|…|-")
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z_.\-]*:?")
 _EXPRESSION: Final = re.compile(r"[A-Za-z_][\w.]*[(\[|].*")
-_NUMBER: Final = re.compile(r"0x[0-9a-fA-F]+|[-+]?[\d_]*\.?\d+(?:[eE][-+]?\d+)?[smhdkKMGTB%]{0,3}\.?")
+_NUMBER: Final = re.compile(r"0x[0-9a-fA-F]+|[-+]?(?=\.?\d)[\d_]*+\.?\d*+(?:[eE][-+]?\d+)?[smhdkKMGTB%]{0,3}\.?")
 _FORMAT: Final = re.compile(r"%[sdr(]|\{[\w.!:]*\}")
 _NAMING: Final = ("name", "key", "variable")
 """Under one of these stands what the item under ``value`` is called, as in the environment of a container."""
@@ -68,21 +71,35 @@ def redact(value: Any) -> Any:  # noqa: ANN401 - JSON
 
     Keys are texts, too. Numbers under telling names stay (``token_count: 5``); what is no JSON comes back as it is.
     """
+    return _each(value, _text)
+
+
+def redact_names(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return names, settings or folders as `redact` does, but what merely looks drawn at random stays.
+
+    People put numbers and abbreviations into names: ``resnet50_imagenet_b1024_lr0p4_wd5e5`` is no credential.
+    """
+    return _each(value, _without_forms)
+
+
+def _each(value: Any, text: Callable[[str], str]) -> Any:  # noqa: ANN401 - JSON
     if isinstance(value, str):
-        return _text(value)
+        return text(value)
     if isinstance(value, dict):
         named = "value" in value and any(tells(name) for key in _NAMING if isinstance(name := value.get(key), str))
         return {
-            _text(key) if isinstance(key, str) else key: _hidden(item)
+            text(key) if isinstance(key, str) else key: _hidden(item, text)
             if tells(str(key)) or (named and key == "value")
-            else redact(item)
+            else _each(item, text)
             for key, item in value.items()
         }
     if isinstance(value, list):
         if all(isinstance(item, str) for item in value):
             value = hide_arguments(value, REDACTED)
         return [
-            _hidden(item) if _takes_a_secret(before) and isinstance(item, str) and item[:2] != "--" else redact(item)
+            _hidden(item, text)
+            if _takes_a_secret(before) and isinstance(item, str) and item[:2] != "--"
+            else _each(item, text)
             for before, item in zip([None, *value], value, strict=False)
         ]
     return value
@@ -96,8 +113,8 @@ def _takes_a_secret(argument: object) -> bool:
 def redact_arguments(arguments: Sequence[str]) -> list[str]:
     """Return a command line's arguments with credentials replaced: values of options of telling names, telling texts.
 
-    ``--api-key X`` and ``--api-key=X`` lose their X, as does ``db.password=X``; so does what looks like a credential
-    by itself. What a short option such as ``-p`` means is known of a few commands alone (`secret_commands`); of
+    ``--api-key X`` and ``--api-key=X`` lose their X, as does ``db.password=X``; so does what has a credential's form by
+    itself. What a short option such as ``-p`` means is known of a few commands alone (`secret_commands`); of
     others its value stays unless it looks like one.
     """
     shown: list[str] = []
@@ -113,7 +130,7 @@ def redact_arguments(arguments: Sequence[str]) -> list[str]:
         if telling and sign and value and " " not in name:
             shown.append(f"{name}={REDACTED}")
         else:
-            shown.append(_text(argument))
+            shown.append(_without_forms(argument))
     return shown
 
 
@@ -126,7 +143,7 @@ def redact_uri(uri: str) -> str:
     else:  # git@host:path
         account, at, place = uri.partition("@")
         bare = place if at and "/" not in account and ":" in place else uri
-    return _text(bare)
+    return _without_forms(bare)
 
 
 def has_credential(uri: str) -> bool:
@@ -134,7 +151,7 @@ def has_credential(uri: str) -> bool:
 
     For refusals. What merely looks drawn at random, such as a folder's name, is none here, though it is redacted.
     """
-    return _told_secrets(uri) != uri
+    return _without_forms(uri) != uri
 
 
 def secrets_in(options: Any) -> Iterator[str]:  # noqa: ANN401 - JSON, as users nest it
@@ -154,13 +171,13 @@ def without(text: str, secrets: Iterable[str]) -> str:
 
 
 def _text(text: str) -> str:
-    text = _told_secrets(text)
+    text = _without_forms(text)
     for begin, end in reversed(random_stretches(text)):
         text = text[:begin] + REDACTED + text[end:]
     return text
 
 
-def _told_secrets(text: str) -> str:
+def _without_forms(text: str) -> str:
     """Return a text without what a name, a shape or this process says to be a secret."""
     if len(text) < _SHORTEST:
         return text
@@ -197,12 +214,12 @@ def _without_users(text: str) -> str:
     return "".join([*shown, text[at:]])
 
 
-def _hidden(value: Any) -> Any:  # noqa: ANN401 - JSON
+def _hidden(value: Any, text: Callable[[str], str]) -> Any:  # noqa: ANN401 - JSON
     """Return what stands under a telling name without any text in it; numbers are no secrets."""
     if isinstance(value, dict):
-        return {_text(key) if isinstance(key, str) else key: _hidden(item) for key, item in value.items()}
+        return {text(key) if isinstance(key, str) else key: _hidden(item, text) for key, item in value.items()}
     if isinstance(value, list):
-        return [_hidden(item) for item in value]
+        return [_hidden(item, text) for item in value]
     return REDACTED if isinstance(value, str) and value and not _LITERAL.fullmatch(value) else value
 
 
@@ -240,6 +257,8 @@ def _assigned(text: str) -> str:
         if value is not None and is_secret:
             shown += [text[at : value.start("value")], REDACTED]
             at = value.end("value")
+            if value.re is _BARE and (rest := _BARE_REST.match(text, at)) is not None:
+                at = rest.end()
     return "".join([*shown, text[at:]])
 
 

@@ -30,7 +30,7 @@ _HARMLESS: Final = re.compile(
     r"|next|prev|per|each|every|new|boi|eoi|fim|prefix|suffix|middle|control|extra|sentinel|decoder[_\-]start|max|min|num"
     r"|cost|time|ms|s)[_\-.]tokens?(?:$|[_\-.])"
     r"|token[_\-.]?(?:ids?|type|types|count|counts|len|length|dim|size|s|izer|ization|limit|budget|index|embedding"
-    r"|embeddings|dropout|drop|mixing|mixer|shift|shuffle|level|per|rate|file|path|name|url|uri|scheme|acc|accuracy|loss"
+    r"|embeddings|dropout|drop|mixing|mixers?|shift|shuffle|level|per|rate|file|path|name|url|uri|scheme|acc|accuracy|loss"
     r"|losses|weights?|weighting|merge|merging|routing|router|dispatch|dispatcher|stats|pooling|sampling|sampler|pruning"
     r"|reduction|selection|mask|masking|probs?|logits|logprobs|frequency|entropy|perplexity|ratio|throughput|window|stride"
     r"|padding|packing|usage|classification|classifier|labels?|head|fusion|positions?|offsets?|latency)(?:$|[_\-.])"

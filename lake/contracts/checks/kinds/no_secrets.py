@@ -46,12 +46,12 @@ def _part(check: Check, batch: "Batch") -> dict[str, tuple[int, int]]:
 
 
 def _tells(text: str) -> bool:
-    from ranklake.redaction.redact import redact
+    from ranklake.redaction.redact import redact_names
 
     if len(text) < _SHORTEST or text.isdecimal():
         return False
     text = text[:_LONGEST]
-    return redact(text) != text or ("@" in text and _EMAIL.search(text) is not None)
+    return redact_names(text) != text or ("@" in text and _EMAIL.search(text) is not None)
 
 
 def _judge(check: Check, parts: Sequence[dict[str, tuple[int, int]]], about: Surroundings) -> Finding:
