@@ -181,7 +181,7 @@ class AbandonedStream:
         write_whole(self._next_path("events"), frames.pack(event))
 
     def _anchors(self, meta: Meta) -> list[Anchor]:
-        return straighten(meta.anchors) or [self.owner.anchor if self.owner is not None else (0, 0)]
+        return straighten(meta.anchors, meta.clock) or [self.owner.anchor if self.owner is not None else (0, 0)]
 
     def _next_path(self, table: str) -> Path:
         return self.folder / f"{table}-{self._next_segment(table):06d}{OPEN}"

@@ -116,7 +116,7 @@ class LiveStream:
 
     @property
     def _straight(self) -> list[Anchor]:
-        return straighten(self._meta.anchors) or [(time.monotonic_ns(), time.time_ns())]
+        return straighten(self._meta.anchors, self._meta.clock) or [(time.monotonic_ns(), time.time_ns())]
 
     def _read_meta(self) -> None:
         size = (self.folder / META_FILE).stat().st_size

@@ -105,8 +105,8 @@ class AgentRun:
             recorder.abandon_stream()
         recorder.gap_notes.flush()
         with contextlib.suppress(RefusedError):
+            recorder.note_time()
             stream = recorder.require()
-            stream.anchor()
             recorder.sync()
             # All that this run left in the local spool counts, not the present stream alone.
             recorder.budget.look(*(path for path in stream.folder.parent.iterdir() if path.is_dir()))

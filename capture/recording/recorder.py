@@ -20,6 +20,7 @@ from ranklake.capture.common.gaps import (
 )
 from ranklake.capture.common.misuse import Misuses
 from ranklake.capture.common.settings import CaptureSettings
+from ranklake.capture.common.values import json_text
 from ranklake.capture.lanes.records import refusal
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.recording.budget import Budget
@@ -162,6 +163,21 @@ class Recorder:
             self.require().note(frame)
         except OSError as error:
             raise refusal(error) from error
+
+    def note_time(self) -> None:
+        """Note both clocks; an event tells if the wall clock was set. Raises `OSError`, `RefusedError`."""
+        stream = self.require()
+        stream.anchor()
+        step_s, stream.clock_step_ns = stream.clock_step_ns / 1e9, 0
+        if step_s:
+            way = "ahead" if step_s > 0 else "back"
+            row = {
+                "event": "clock_step",
+                "severity": "warning",
+                "message": f"the wall clock was set {way} by {abs(step_s):.3f} s",
+                "attributes": json_text({"step_s": step_s}),
+            }
+            self.records["events"].append(time.monotonic_ns(), row)
 
     def end_files(self, *, hold_ns: int = 0, patience_s: float = 0.0) -> None:
         """End all files that hold anything, so that they can be sealed; see `Lane.collect` for `hold_ns`.

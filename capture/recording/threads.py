@@ -163,7 +163,7 @@ class RecorderThreads:
         stream = recorder.require()
         now = time.monotonic()
         if now >= self._next["anchor"]:
-            self._guarded(stream.anchor, "noting the time")
+            self._guarded(recorder.note_time, "noting the time")
             self._next["anchor"] = now + ANCHOR_EVERY_S
         self._guarded(self._each_second, "looking after the run")
         stream = recorder.require()  # it may be another rank's by now

@@ -196,7 +196,7 @@ def _seal_file(job: Sealing, meta: Meta, file: OpenFile, *, final: bool) -> Seal
     if (file.table, file.segment) in meta.sealed:  # finished above, uploaded before
         return None
     raw = read_regular(file.path)
-    straight = straighten(meta.anchors) or [job.fallback or _emergency_anchor(file, raw, meta)]
+    straight = straighten(meta.anchors, meta.clock) or [job.fallback or _emergency_anchor(file, raw, meta)]
     rows = read_rows(file.lane, raw, meta, straight)
     gaps = gaps_due(meta, file.table, rows)
     closing = final and file.table == _LAST

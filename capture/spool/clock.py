@@ -1,13 +1,16 @@
 """Clocks: monotonic while training, wall time computed when sealing.
 
 An anchor is a pair of both clocks read at one moment. Between two anchors time is interpolated, beyond the last it goes
-on at the monotonic clock's pace. What an anchor says of a wall clock that was set back is paid back at half speed,
-so that no event moves before an earlier one of the same process.
+on at the monotonic clock's pace. A wall clock that was set while the process ran is followed no longer: from there on
+its readings count less the step, so that no run lasts an hour more, or less, than it did. Slews and small corrections
+are followed; those backwards are paid back at half speed, so that no event moves before an earlier one of the process.
 """
 
 import time
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from ranklake.segments.segment import ClockReading
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,6 +18,11 @@ if TYPE_CHECKING:
     Times = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 Anchor = tuple[int, int]  # monotonic ns, wall ns since 1970
+_LEAST_STEP_NS: Final = 10**9
+_MOST_SLEW: Final = 0.1
+"""Share of time that a clock is slewed by at most: chrony's `maxslewrate` is 83,333 ppm."""
+_NEVER_SET_NS: Final = 946_684_800 * 10**9
+"""A wall clock that shows less, before 2000, was not set yet: where it is set, that is followed."""
 
 
 def read_anchor() -> Anchor:
@@ -29,20 +37,51 @@ def read_anchor() -> Anchor:
     return mono, wall
 
 
-def straighten(anchors: Iterable[Anchor]) -> list[Anchor]:
-    """Return anchors in monotonic order whose wall time never runs slower than half of real time.
+def step_between(before: Anchor, after: Anchor, asleep_ns: int = 0) -> int:
+    """Nanoseconds by which the wall clock was set between two anchors; 0 where it was not, or by less than a second.
+
+    Parameters
+    ----------
+    asleep_ns
+        How long the machine was suspended in between: time that the monotonic clock does not count.
+
+    >>> step_between((0, 10**18), (8 * 10**9, 10**18 + 3_608 * 10**9)) // 10**9
+    3600
+    """
+    passed_ns = after[0] - before[0]
+    step_ns = after[1] - before[1] - passed_ns - asleep_ns
+    return step_ns if abs(step_ns) > _LEAST_STEP_NS + _MOST_SLEW * passed_ns else 0
+
+
+def asleep_between(before: ClockReading | None, after: ClockReading | None) -> int:
+    """Nanoseconds for which the machine was suspended between two readings; 0 where nothing says so."""
+    if before is None or after is None or before.suspended_ns is None or after.suspended_ns is None:
+        return 0
+    return max(after.suspended_ns - before.suspended_ns, 0)
+
+
+def straighten(anchors: Iterable[Anchor], readings: Mapping[int, ClockReading] | None = None) -> list[Anchor]:
+    """Return anchors in monotonic order, less steps of the wall clock, that never run slower than half of real time.
 
     What an anchor becomes depends on itself and earlier ones only: sealing again with more anchors gives the same
-    times.
+    times. `readings` are what the kernel said at them, by their monotonic time.
     """
+    said = readings or {}
     straight: list[Anchor] = []
-    for mono, wall in sorted(set(anchors)):
-        if not straight:
-            straight.append((mono, wall))
+    shift_ns = 0
+    before: Anchor | None = None
+    for anchor in sorted(set(anchors)):
+        mono, wall = anchor
+        if before is None:
+            straight.append(anchor)
+        elif mono > before[0]:
+            last_mono, last_wall = straight[-1]
+            if last_wall >= _NEVER_SET_NS:
+                shift_ns += step_between(before, anchor, asleep_between(said.get(before[0]), said.get(mono)))
+            straight.append((mono, max(wall - shift_ns, last_wall + (mono - last_mono) // 2)))
+        else:
             continue
-        last_mono, last_wall = straight[-1]
-        if mono > last_mono:
-            straight.append((mono, max(wall, last_wall + (mono - last_mono) // 2)))
+        before = anchor
     return straight
 
 

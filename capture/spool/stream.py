@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from ranklake.capture.common.layouts import table_of
-from ranklake.capture.spool.clock import Anchor, read_anchor
+from ranklake.capture.spool.clock import Anchor, asleep_between, read_anchor, step_between
 from ranklake.capture.spool.files import sync_folder
 from ranklake.capture.spool.frames import FrameFile, Scan
 from ranklake.capture.spool.ntp import read_clock
@@ -64,6 +64,8 @@ class Stream:
         How many files were given a name so far.
     sealed_rows
         Rows in segments that were sealed so far.
+    clock_step_ns
+        By how much the wall clock was set, as far as no event tells it yet.
     """
 
     name: StreamName
@@ -75,6 +77,8 @@ class Stream:
     waiting: dict[str, tuple[str, int]] = field(default_factory=dict)
     files_named: int = 0
     sealed_rows: int = 0
+    clock_step_ns: int = 0
+    _last_anchor: tuple[Anchor, ClockReading] | None = None
     _names_synced: int = -1
     _names_again: bool = False
     _numbers: "defaultdict[str, itertools.count[int]]" = field(default_factory=lambda: defaultdict(itertools.count))
@@ -130,7 +134,9 @@ class Stream:
             HELD.drop(name.incarnation)
             raise
         stream = cls(name, folder, owner, folder.stat().st_ino, lock, meta)
-        stream.note(anchor_frame(anchor, read_clock(anchor[0])))
+        reading = read_clock(anchor[0])
+        stream.note(anchor_frame(anchor, reading))
+        stream._last_anchor = anchor, reading
         return stream
 
     def note(self, facts: dict[str, Any]) -> None:
@@ -142,7 +148,11 @@ class Stream:
     def anchor(self) -> None:
         """Note both clocks, and what the kernel says of them. Raises `OSError`."""
         anchor = read_anchor()
-        self.note(anchor_frame(anchor, read_clock(anchor[0])))
+        reading = read_clock(anchor[0])
+        self.note(anchor_frame(anchor, reading))
+        before, self._last_anchor = self._last_anchor, (anchor, reading)
+        if before is not None:
+            self.clock_step_ns += step_between(before[0], anchor, asleep_between(before[1], reading))
 
     def note_gaps(self, counts: "Counter[tuple[str, str]]") -> None:
         """Note gap counts, all in one frame, so that they are written down whole or not. Raises `OSError`."""

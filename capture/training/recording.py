@@ -112,6 +112,8 @@ class Recording:
             return
         recorder.gap_notes.flush()
         recorder.gap_notes.tell()
+        with contextlib.suppress(OSError, RefusedError):
+            recorder.note_time()
         if self._run.rank == 0 and "signal" not in ending:  # what a signal ends has not come to its end
             self._rows.events.add("run_end")
         self._rows.events.add("rank_end", **ending)

@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recorded import segments
+from recorded import rows, segments
 
 from ranklake.capture.recover import recover
 from ranklake.capture.spool.clock import bracket, read_anchor, straighten, wall_ns
 from ranklake.capture.spool.ntp import read_clock
 from ranklake.capture.spool.owner import boot_id
-from ranklake.segments.segment import SegmentFooter
+from ranklake.segments.segment import ClockReading, SegmentFooter
 
 S = 10**9
-ANCHORS = st.lists(st.tuples(st.integers(0, 1000 * S), st.integers(0, 2000 * S)), min_size=1, max_size=8)
+NOW = 1_795_174_364 * S
+WALLS = st.integers(NOW, NOW + 2000 * S) | st.integers(0, 2000 * S)
+ANCHORS = st.lists(st.tuples(st.integers(0, 1000 * S), WALLS), min_size=1, max_size=8)
 TIMES = st.lists(st.integers(-10 * S, 1100 * S), min_size=1, max_size=20)
 
 
@@ -74,12 +76,49 @@ def test_the_bracket_is_all_that_times_are_made_of(anchors, times):
     assert (wall_ns(mono, within) == wall_ns(mono, straight)).all()
 
 
-def test_a_clock_set_back_is_paid_back_at_half_speed():
-    """After a step back of 4 s, time runs on at half speed until the wall clock has caught up."""
+def test_a_small_correction_backwards_is_paid_back_at_half_speed():
+    """After a correction of half a second, time runs on at half speed until the wall clock has caught up."""
     straight = straighten([(0, 100 * S), (10 * S, 106 * S), (20 * S, 116 * S)])
     assert straight == [(0, 100 * S), (10 * S, 106 * S), (20 * S, 116 * S)]
-    straight = straighten([(0, 100 * S), (10 * S, 96 * S), (20 * S, 106 * S), (30 * S, 116 * S)])
-    assert straight == [(0, 100 * S), (10 * S, 105 * S), (20 * S, 110 * S), (30 * S, 116 * S)]
+    straight = straighten([(0, NOW), (S // 2, NOW), (S, NOW + S)])
+    assert straight == [(0, NOW), (S // 2, NOW + S // 4), (S, NOW + S)]
+
+
+@pytest.mark.parametrize("step_s", [-86_400, -3_600, -5, 5, 3_600, 86_400])
+def test_a_clock_that_was_set_is_not_followed(step_s):
+    """Times go on as the monotonic clock measures them, after each of several steps, and slews count all the same."""
+    anchors = [(0, NOW), (10 * S, NOW + 10 * S), (18 * S, NOW + (18 + step_s) * S), (28 * S, NOW + (28 + step_s) * S)]
+    assert straighten(anchors) == [(0, NOW), (10 * S, NOW + 10 * S), (18 * S, NOW + 18 * S), (28 * S, NOW + 28 * S)]
+    again = [*anchors, (38 * S, NOW + (38 + 2 * step_s) * S), (138 * S, NOW + (141 + 2 * step_s) * S)]
+    assert straighten(again)[-2:] == [(38 * S, NOW + 38 * S), (138 * S, NOW + 141 * S)]
+
+
+def test_a_machine_that_slept_did_not_set_its_clock():
+    """The monotonic clock stands still while a machine is suspended: those hours passed."""
+    anchors = [(0, NOW), (10 * S, NOW + 3_610 * S)]
+    readings = {0: ClockReading(0, suspended_ns=5 * S), 10 * S: ClockReading(10 * S, suspended_ns=3_605 * S)}
+    assert straighten(anchors, readings) == anchors
+    assert straighten(anchors) == [(0, NOW), (10 * S, NOW + 10 * S)]
+
+
+def test_a_clock_that_was_never_set_is_followed_where_it_is():
+    """A node that begins in 1970 gets its time soon: rows from before 2000 would all be refused."""
+    anchors = [(0, 100 * S), (10 * S, NOW + 10 * S), (20 * S, NOW + 20 * S)]
+    assert straighten(anchors) == anchors
+
+
+@pytest.mark.parametrize("step_s", [-3600.0, 3600.0], ids=["back", "ahead"])
+def test_a_run_lasts_as_long_as_it_did_whatever_the_wall_clock_does(place, monkeypatch, step_s):
+    """An hour's step leaves no gap in the rows of a run, and an event tells it."""
+    clock = Clock()
+    monkeypatch.setattr("ranklake.capture.spool.clock.time", clock)
+    begun = time.monotonic()
+    record(place.start(seal_every_s=0.05), clock, [{"step_s": step_s}]).close()
+    took_s = time.monotonic() - begun
+    times = [row["ts"] for table in ("scalars", "events", "runs") for row in rows(place.spool, table)]
+    assert (max(times) - min(times)).total_seconds() <= took_s
+    (event,) = (row for row in rows(place.spool, "events") if row["event"] == "clock_step")
+    assert json.loads(event["attributes"])["step_s"] == pytest.approx(step_s, abs=0.5)
 
 
 class Clock:
