@@ -11,32 +11,45 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.audit.trail import record
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.read import read
+from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.governance.identities import NOT_SIGNING, About, Signing, identify, statement_of
+from ranklake.lake.governance.modes import note_mode, refuse_downgrade
+from ranklake.lake.governance.proposals import digest_of
+from ranklake.lake.governance.statements import DIGEST
+from ranklake.lake.governance.steps import recorded_actions
 from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.query.sql import session
 from ranklake.retention.hold import ACTION, DATE, TRAIL, Hold, HoldError, all_holds, span
-from ranklake.retention.hold_release import released
-from ranklake.retention.rules.model import ALL_KINDS, KEYS, SEVERITIES, Place, Rule
+from ranklake.retention.hold_release import HOLD_RELEASES, released
+from ranklake.retention.parts import all_run_facts
+from ranklake.retention.rules.model import ALL_KINDS, KEYS, RUN_KEYS, SEVERITIES, Place, Rule
 
 if TYPE_CHECKING:
-    from ranklake.lake.contracts.model import Contract
     from ranklake.lake.storage.store import Lake
+
+_KIND, _STEP = ACTION.split(".")
+_MEASURED: Final = ("scalars", "distributions", "downsampled")
+"""Tables whose rows are of a metric."""
 
 
 def set_hold(
     lake: "Lake",
-    contracts: "Mapping[str, Contract]",
     where: Sequence[str],
     reason: str,
     until: date,
     by: str,
     today: date | None = None,
+    *,
+    signing: Signing = NOT_SIGNING,
+    future_names: bool = False,
 ) -> Hold:
     """Set a hold, and return it; one that says the same stays as it is.
 
@@ -46,24 +59,64 @@ def set_hold(
     ----------
     where
         ``key=text`` each, of the keys of rules, or ``date=FROM..TO``; texts of one key are alternatives.
+    signing
+        What signs, where the lake takes signatures.
+    future_names
+        Whether runs, teams, tags, environments and metrics may be named that nothing has yet.
 
     Raises
     ------
     HoldError
         A key or a name does not exist, nothing is said, or the day is past. Nothing was changed.
+    DowngradeError, SignatureError, NobodyError, StatementError, SignersError, SecretError
+        As for `ranklake.lake.governance.lifecycle.propose`. Nothing was changed.
     """
+    details, about = _about(lake, where, reason, until, today, future_names=future_names)
+    trail = recorded_actions(lake, HOLD_RELEASES)
+    refuse_downgrade(lake, trail)
+    if all(one.name != about.proposal for one in all_holds(lake)):
+        who = identify(lake, about, _STEP, by, reason, signing)
+        finish(lake, RETENTION, InProcess())
+        note_mode(lake, trail, who.name)
+        signed = {**details, DIGEST: about.items_sha256, **who.details}
+        record(lake, who.name, ACTION, about.proposal, reason, signed, once=True)
+    return next(one for one in all_holds(lake) if one.name == about.proposal)
+
+
+def hold_statement(
+    lake: "Lake",
+    where: Sequence[str],
+    reason: str,
+    until: date,
+    by: str,
+    *,
+    future_names: bool = False,
+) -> str:
+    """Return the text that somebody would sign who sets a hold. Raises `HoldError`."""
+    _, about = _about(lake, where, reason, until, None, future_names=future_names)
+    return statement_of(lake, about, _STEP, by, reason).text
+
+
+def _about(
+    lake: "Lake",
+    where: Sequence[str],
+    reason: str,
+    until: date,
+    today: date | None,
+    *,
+    future_names: bool,
+) -> tuple[dict[str, Any], About]:
+    """Return what the trail says of a hold, and what is signed. Raises `HoldError`."""
     if until <= (today or datetime.now(UTC).date()):
         raise HoldError(f"{until} is past", where="--until", mend="name a day to come")
     if not reason.strip():
         raise HoldError("a hold needs a reason", where="--reason", mend="say what it is for")
     said = _said(where)
-    _refuse_unknown(lake, contracts, said)
+    _refuse_unknown(lake, said, future_names=future_names)
     span(said.get(DATE, ()))
     details = {"where": {key: sorted(texts) for key, texts in sorted(said.items())}, "until": until.isoformat()}
     name = "hold-" + hashlib.sha256(json.dumps([details, reason], sort_keys=True).encode()).hexdigest()[:12]
-    finish(lake, RETENTION, InProcess())
-    record(lake, by, ACTION, name, reason, details, once=True)
-    return next(one for one in all_holds(lake) if one.name == name)
+    return details, About(_KIND, name, digest_of([details]))
 
 
 def holds_of(lake: "Lake", day: date) -> list[Hold]:
@@ -92,20 +145,64 @@ def _said(where: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _refuse_unknown(lake: "Lake", contracts: "Mapping[str, Contract]", said: Mapping[str, Sequence[str]]) -> None:
+def _refuse_unknown(lake: "Lake", said: Mapping[str, Sequence[str]], *, future_names: bool) -> None:
     """Raise `HoldError` for names that nothing has: such a hold would protect nothing."""
+    contracts = lake.contracts()
     known: dict[str, Collection[str]] = {
         "table": contracts,
         "class": {one.retention for one in contracts.values()},
         "kind": ALL_KINDS,
         "severity": SEVERITIES,
     }
-    if "run" in said:
-        known["run"] = {run for run in read(lake, contract("segments"), ["run"])["run"].unique().to_pylist() if run}
-    for key, names in known.items():
+    of_rows = {} if future_names else _names_in(lake, said)
+    for key, names in (known | of_rows).items():
         for text in said.get(key, ()):
             if not any(fnmatchcase(name, text) for name in names):
-                raise HoldError(f"there is no {key} {text!r}", where="--where", mend=did_you_mean(text, names))
+                mend = did_you_mean(text, names)
+                if key in of_rows:
+                    mend += f"{'; ' if mend else ''}if rows with that name are yet to come, add --future-names"
+                raise HoldError(f"there is no {key} {text!r}", where="--where", mend=mend)
+    of_runs = {key: texts for key, texts in said.items() if key in RUN_KEYS}
+    if len(of_runs) > 1 and not future_names and not _is_of_a_run(lake, of_runs):
+        what = f"no run has all of {', '.join(f'{key}={text}' for key, texts in of_runs.items() for text in texts)}"
+        raise HoldError(what, where="--where", mend="set a hold for each, or add --future-names")
     rule = Rule("", {key: tuple(texts) for key, texts in said.items() if key != DATE}, "", "", "", Place(TRAIL, 0))
     if not any(map(rule.may_match, contracts.values())):
         raise HoldError(f"no table has all of {', '.join(rule.where)}", where="--where", mend="leave one out")
+
+
+def _names_in(lake: "Lake", said: Mapping[str, Sequence[str]]) -> dict[str, Collection[str]]:
+    """Return the names that rows have, or had, of those keys that are asked for."""
+    known: dict[str, Collection[str]] = {}
+    if said.keys() & RUN_KEYS:
+        facts = all_run_facts(lake)
+        runs = read(lake, contract("segments"), ["run"])["run"].unique().to_pylist()
+        known["run"] = {run for run in (*runs, *facts) if run}
+        for key in RUN_KEYS - {"run"}:
+            known[key] = {text for one in facts.values() for text in one.get(key, ())}
+    if "metric" in said:
+        known["metric"] = {*lake.metrics(), *(name for table in _MEASURED for name in _stored(lake, table))}
+    return known
+
+
+def _stored(lake: "Lake", table: str) -> list[str]:
+    """Return the metrics of a table's rows."""
+    if delta_table(lake, table) is None:
+        return []
+    rows = session(lake, [table]).sql(f'SELECT DISTINCT metric FROM "{table}"').to_arrow_table()  # noqa: S608 - a constant
+    return [name for name in rows["metric"].to_pylist() if name]
+
+
+def _is_of_a_run(lake: "Lake", said: Mapping[str, Sequence[str]]) -> bool:
+    """Say whether some run has a name of each key."""
+    return any(
+        all(
+            any(
+                fnmatchcase(text, pattern)
+                for text in ({run} if key == "run" else facts.get(key, ()))
+                for pattern in some
+            )
+            for key, some in said.items()
+        )
+        for run, facts in all_run_facts(lake).items()
+    )

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ranklake.lake.audit.trail import record
 from ranklake.lake.delta.live_files import files
+from ranklake.lake.delta.read import read
 from ranklake.lake.delta.tables import delta_table, last_table
 from ranklake.lake.governance.erasures import erased_raw
 from ranklake.lake.governance.retired import is_all_retired, retired_dates
@@ -21,6 +22,7 @@ from ranklake.lake.storage.versions import remove_dead
 from ranklake.retention.erasure.spooled import erased_again, identity, remove
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from datetime import date
 
     from ranklake.lake.spool.spool import Spool
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
 
 ACTION: Final = "retention.sweep"
 _TOLD: Final = """
-SELECT s."table", s.sha256, max(s.plan) AS plan, min(s.ts_min) AS ts_min, max(s.ts_max) AS ts_max
+SELECT s."table", s.sha256, max(s.plan) AS plan, min(s.ts_min) AS ts_min, max(s.ts_max) AS ts_max,
+  max(s.incarnation) AS incarnation, max(s.segment) AS segment, sum(s.rows_stored) AS rows_stored
 FROM segments s JOIN spooled p ON s."table" = p."table" AND s.sha256 = p.sha256
 WHERE s.unreadable IS NULL
 GROUP BY s."table", s.sha256"""
@@ -108,15 +111,20 @@ def _erased_again(lake: "Lake", spool: "Spool") -> set[tuple[str, str]]:
 
 
 def _over(lake: "Lake", spool: "Spool") -> set[tuple[str, str]]:
-    """Return the segments (table, digest) of which approved retention plans took all rows, for good."""
-    taken = retired_dates(lake, final=True)
-    items = [item for item in spool.listing() if item.name is not None and item.table in taken] if taken else []
+    """Return the segments (table, digest) of which approved retention plans took all rows, for good.
+
+    Where they took some rows of a date, those segments are among them of which no row is left on it.
+    """
+    taken, thinned = retired_dates(lake, final=True), retired_dates(lake, final=True, of_parts=True)
+    tables = {*taken, *thinned}
+    items = [item for item in spool.listing() if item.name is not None and item.table in tables] if tables else []
     if not items or delta_table(lake, "segments") is None:
         return set()
     context = session(lake, ["segments"], heavy=True)
     names = sorted({(item.table, item.sha256) for item in items})
     spooled = {"table": [table for table, _ in names], "sha256": [sha256 for _, sha256 in names]}
     context.from_arrow(pa.table(spooled), name="spooled")
+    left = {table: _slot_files(lake, table, days) for table, days in thinned.items() if table in lake.contracts()}
     live: dict[str, set[date] | None] = {}
     over: set[tuple[str, str]] = set()
     for row in context.sql(_TOLD).to_arrow_table().to_pylist():
@@ -125,6 +133,18 @@ def _over(lake: "Lake", spool: "Spool") -> set[tuple[str, str]]:
             handle = last_table(lake, table)  # a table or a date that a listing lacks is not gone
             live[table] = None if handle is None else set(files(handle)["date"].to_pylist())
         dates = live[table]
-        if dates is not None and is_all_retired(row, taken[table], dates):
+        is_left = not row["rows_stored"] or (row["incarnation"], row["segment"]) in left.get(table, ())
+        of_parts = {} if is_left else thinned.get(table, {})
+        if dates is not None and is_all_retired(row, taken.get(table, {}), dates, of_parts):
             over.add((table, row["sha256"]))
     return over
+
+
+def _slot_files(lake: "Lake", table: str, days: "Collection[date]") -> set[tuple[int, int]]:
+    """Return the slot files (incarnation, segment) that have rows of a table on some dates."""
+    known = lake.contract(table)
+    if not known.envelope or delta_table(lake, table) is None:
+        return set()
+    rows = read(lake, known, ["incarnation", "segment"], partitions=sorted(days))
+    found = rows.group_by(["incarnation", "segment"]).aggregate([]).to_pylist()
+    return {(row["incarnation"], row["segment"]) for row in found}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit.chain import Head
-from ranklake.lake.storage.reachability import LakeError
+from ranklake.lake.storage.reachability import LakeError, LostLakeError
 from ranklake.lake.storage.store import Lake
 
 if TYPE_CHECKING:
@@ -146,3 +146,10 @@ def head_records(lake: Lake) -> list[HeadRecords]:
     beside = HeadRecords(lake, FOLDER)
     witness = lake.config.audit.witness
     return [beside, HeadRecords(Lake.place(witness, lake.storage))] if witness else [beside]
+
+
+def refuse_witnessed(lake_uri: str, witness: str, storage: dict[str, str]) -> None:
+    """Raise `LostLakeError` where a witness knows a lake's audit trail; `HeadError`, and what the store raises."""
+    rows = HeadRecords(Lake.place(witness, storage)).last().rows
+    if rows:
+        raise LostLakeError(f"there is no lake, and the witness knows {rows:,} rows of its audit trail", lake_uri)

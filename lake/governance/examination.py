@@ -101,7 +101,7 @@ class _Walk:
                 yield f"{where}: its author gave it"
             else:
                 self.approvals.setdefault(about, []).append(step)
-        elif self.mode == SIGNED:
+        elif self.mode == SIGNED and done != "hold":  # which needs nobody's approval
             yield from (f"{where}: {what}" for what in self._of_begin(step, self.approvals.get(about, [])))
 
     def _of_begin(self, step: Step, approvals: list[Step]) -> Iterator[str]:

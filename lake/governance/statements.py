@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.storage.store import MARKER
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
@@ -121,8 +120,5 @@ def owner(lake: "Lake") -> str:
 
 
 def lake_identity(lake: "Lake") -> str:
-    """Return what tells a lake from others: the number in its marker; empty for a lake of older software."""
-    try:
-        return str(json.loads(lake.fs.cat_file(lake.path(MARKER))).get("lake", ""))
-    except (ValueError, AttributeError, RecursionError):
-        return ""
+    """Return what tells a lake from others: the number in its marker; empty where that has none."""
+    return lake.number

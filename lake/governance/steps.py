@@ -71,12 +71,12 @@ def recorded_actions(lake: "Lake", kind: AnyKind) -> Actions:
 
 
 def every_step(lake: "Lake") -> tuple[list[Step], list[tuple[int, datetime]]]:
-    """Return the steps of all kinds of proposals, and rows that are dated before the one before them.
+    """Return the steps of all kinds of proposals, legal holds, and rows that are dated before the one before them.
 
     The latter by more than clocks may differ (`SKEW`), each with when the row before was written.
     """
     rows = read(lake, contract(TABLE), list(_COLUMNS)).sort_by("seq")
-    of_proposals = pc.match_substring_regex(rows["action"], rf"^{MODE}$|\.(propose|approve|apply)$")
+    of_proposals = pc.match_substring_regex(rows["action"], rf"^{MODE}$|\.(propose|approve|apply|hold)$")
     times = rows["ts"].cast(pa.int64()).to_numpy()
     back = (times[:-1] - times[1:] > SKEW / timedelta(microseconds=1)).nonzero()[0].tolist()
     return list(_steps(rows.filter(of_proposals))), [

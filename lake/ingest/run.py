@@ -20,6 +20,7 @@ from ranklake.lake.maintenance.compaction import merge_small
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.plans.units import SPOOL, Unit, carry_out
+from ranklake.lake.spool.fed import mark_fed
 from ranklake.lake.spool.gate import firsts, is_newer, may_be_read_yet
 from ranklake.lake.spool.listing_cache import Rounds
 from ranklake.lake.spool.purging import purge
@@ -103,7 +104,10 @@ def ingest(
 
     def compose(number: int) -> "Plan | None":
         look = partial(ingest_plan.compose, lake, spool, number, waiting, rounds, held)
-        return carry_out(Unit("plan", detail="what is new in the spool", reads=(SPOOL,)), look)
+        plan = carry_out(Unit("plan", detail="what is new in the spool", reads=(SPOOL,)), look)
+        if plan is not None:
+            mark_fed(spool, lake.number)
+        return plan
 
     while left:
         driven = drive(lake, compose, workers, progress)

@@ -24,6 +24,20 @@ class NotALakeError(LakeError):
     """The place exists, or not, but holds no lake."""
 
 
+class LostLakeError(LakeError):
+    """A lake that is to be made where there was one. Nothing was written."""
+
+    def __init__(self, what: str, where: str) -> None:
+        mend = (
+            "restore it or correct its place; or make a new one, without the holds, the audit trail and the deletions "
+            "of the other: ranklake ingest --new"
+        )
+        super().__init__(what, where=where, mend=mend)
+
+    def __reduce__(self) -> tuple[type["LostLakeError"], tuple[str, str]]:
+        return type(self), (self.what, self.where)
+
+
 class LakeUnreachableError(LakeError):
     """The place cannot be read, or not be written.
 

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -114,8 +114,16 @@ class Lake:
         return lake
 
     @classmethod
-    def create(cls, uri: str, storage: dict[str, str] | None = None, config: LakeConfig = DEFAULT) -> "Lake":
+    def create(
+        cls,
+        uri: str,
+        storage: dict[str, str] | None = None,
+        config: LakeConfig = DEFAULT,
+        before_making: Callable[[], None] = lambda: None,
+    ) -> "Lake":
         """Open the lake, making it first where the place is empty or absent. Creating twice at once is harmless.
+
+        `before_making` is called where there is no lake, and may raise to leave it at that.
 
         Raises `NotALakeError`, `LakeUnreachableError`, or `UnsafeStoreError`; what this call put there is gone then.
         """
@@ -129,6 +137,7 @@ class Lake:
             marked = lake.fs.exists(lake.path(MARKER))
             taken = bool(strange) and not marked
             if not marked and not taken:
+                before_making()
                 made = lake.put_if_absent(MARKER, json.dumps({"format": FORMAT, "lake": uuid.uuid4().hex}).encode())
         except OSError as error:
             raise unreachable(uri, error, lake.storage) from None
@@ -222,6 +231,14 @@ class Lake:
     def delta_storage(self) -> dict[str, str]:
         """Options as delta-rs takes them, references followed. Raises `ranklake.segments.references.SecretError`."""
         return dict(self.storage) if self.is_local else resolved(self.storage)
+
+    @property
+    def number(self) -> str:
+        """What tells the lake from others, from its marker; empty where that has none."""
+        try:
+            return str(json.loads(self.fs.cat_file(self.path(MARKER))).get("lake", ""))
+        except (ValueError, AttributeError, RecursionError):
+            return ""
 
     @property
     def address(self) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from ranklake.config import Config
+from ranklake.lake.audit.heads import refuse_witnessed
 from ranklake.lake.contracts.capture_masks import NO_MASKS, load_capture_masks
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.contracts.model import Contract
@@ -24,6 +25,7 @@ from ranklake.lake.plans.dask_workers import held, on_demand
 from ranklake.lake.plans.workers import Workers
 from ranklake.lake.query.role_file import load_roles
 from ranklake.lake.query.roles import Role, RoleError
+from ranklake.lake.spool.fed import refuse_lost
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.lake_config import LakeConfig
@@ -44,10 +46,13 @@ class Context:
         The configuration, with what was given in its place.
     lake_config
         Its part that the lake and the spool go by. Plans may read the configured spool and the one that was given.
+    is_new
+        Whether a lake may be made though there was one that the spool has fed, or that the witness knows.
     """
 
     config: Config
     lake_config: LakeConfig = field(repr=False)
+    is_new: bool = False
 
     @classmethod
     def of(cls, configured: Config, given: Mapping[str, object] | None = None) -> Self:
@@ -80,8 +85,15 @@ class Context:
         return Lake.open(self.lake_uri, self.config.storage, self.lake_config)
 
     def create_lake(self) -> Lake:
-        """Open the lake, making it where its place is empty. Raises also `UnsafeStoreError`."""
-        return Lake.create(self.lake_uri, self.config.storage, self.lake_config)
+        """Open the lake, making it where its place is empty. Raises also `UnsafeStoreError` and `LostLakeError`."""
+        before_making = (lambda: None) if self.is_new else self._refuse_lost
+        return Lake.create(self.lake_uri, self.config.storage, self.lake_config, before_making)
+
+    def _refuse_lost(self) -> None:
+        if self.has_spool:
+            refuse_lost(self.spool(), self.lake_uri)
+        if self.lake_config.audit.witness:
+            refuse_witnessed(self.lake_uri, self.lake_config.audit.witness, self.config.storage)
 
     def spool(self) -> Spool:
         """Return the spool. Raises `ConfigError` if there is none."""

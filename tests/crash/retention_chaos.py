@@ -93,7 +93,7 @@ class Campaign:
         """Go through all steps, some times, or until those that die died often enough."""
         self.bring("logs", 400, "held", ["evidence"] * 5)
         until = TODAY + timedelta(days=99)
-        set_hold(self.site.lake, CONTRACTS, ["table=logs", "run=held"], "a case", until, "Lee Gal")
+        set_hold(self.site.lake, ["table=logs", "run=held"], "a case", until, "Lee Gal")
         for _ in range(ROUNDS):
             for kind in STEPS:
                 getattr(self, kind)()

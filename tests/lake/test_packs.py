@@ -238,7 +238,7 @@ def test_packs_are_read_from_object_stores(lake, spool):
         done = ingest(lake, Spool("memory://packs-test"), InProcess())
         assert (done.segments, done.rows_stored, done.unreadable) == (3, 30, 0)
         assert ingest(lake, Spool("memory://packs-test"), InProcess(), keep_days=-1).purged == 1
-        assert store.find("/packs-test") == []
+        assert store.find("/packs-test/segments") == []
     finally:
         store.store.clear()
 

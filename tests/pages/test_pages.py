@@ -126,7 +126,7 @@ def report(tmp_path_factory):
         for node in range(3)
     ])  # fmt: skip
     refresh(site.lake)
-    set_hold(site.lake, CONTRACTS, ["run=r1"], "a case", TODAY + timedelta(days=9), "Lena Legal")
+    set_hold(site.lake, ["run=r1"], "a case", TODAY + timedelta(days=9), "Lena Legal")
     made = *made, governance_pages.section(governance(site.lake, POLICIES, TODAY))
     roles = load_roles(ROLES, CONTRACTS)
     made = *made, compliance_pages.section(compliance(site.lake, POLICIES, roles, "", {"[masking] key": "env:KEY"}))

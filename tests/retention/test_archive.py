@@ -3,7 +3,7 @@
 import pytest
 from archiving import STEPS, archived, data_files
 from governed import die_before
-from retaining import CONTRACTS, TODAY, agree, bring_days, carry_out, days_ago, plan
+from retaining import TODAY, agree, bring_days, carry_out, days_ago, plan
 from segments import step_rows
 
 from ranklake.lake.archives.register import archives
@@ -111,7 +111,7 @@ def test_what_a_hold_is_about_is_not_archived(site, archiving):
     """A legal hold keeps rows where they are."""
     found = archiving(STEPS)
     bring_days(site, (40,))
-    set_hold(site.lake, CONTRACTS, ["table=steps"], "a case", TODAY.replace(year=TODAY.year + 1), "Lee Gal")
+    set_hold(site.lake, ["table=steps"], "a case", TODAY.replace(year=TODAY.year + 1), "Lee Gal")
     assert plan(site, TODAY, found) is None
 
 
@@ -145,5 +145,5 @@ def test_a_hold_keeps_an_archive(site, archiving):
     found = archiving(STEPS)
     bring_days(site, (40,))
     archived(site, found)
-    set_hold(site.lake, CONTRACTS, ["run=r1"], "a case", TODAY.replace(year=TODAY.year + 1), "Lee Gal")
+    set_hold(site.lake, ["run=r1"], "a case", TODAY.replace(year=TODAY.year + 1), "Lee Gal")
     assert plan(site, days_ago(-60).date(), found) is None

@@ -411,7 +411,7 @@ def test_a_hold_and_a_minimum_go_before(site, policies):
     found = policies(SCALARS)
     made = plan(site, TODAY, found)
     agree(site, made.name)
-    set_hold(site.lake, CONTRACTS, ["run=r1"], "court", TODAY + timedelta(days=9), "Lena Legal")
+    set_hold(site.lake, ["run=r1"], "court", TODAY + timedelta(days=9), "Lena Legal")
     assert plan(site, TODAY, found) is None
 
 

@@ -228,7 +228,7 @@ def test_a_legal_hold_wins(site):
     """Nothing of a subject goes of whose rows a hold is about one: not applied either when it came later."""
     logs(site, f"hello {EMAIL}", "hello")
     subject, made = agreed(site)
-    hold = set_hold(site.lake, site.lake.contracts(), ["run=shared"], "a claim", date(2999, 1, 1), "Lee Legal")
+    hold = set_hold(site.lake, ["run=shared"], "a claim", date(2999, 1, 1), "Lee Legal")
     with pytest.raises(HeldError, match=hold.name):
         erase(site, subject, made)
     with pytest.raises(HeldError):

@@ -9,7 +9,7 @@ import pytest
 from archiving import STEPS, archived, policies_in
 from governed import Site, any_rows
 from page_read import compared
-from retaining import CONTRACTS, POLICIES, TODAY, agree, bring_days, carry_out, days_ago, keeping, plan, with_period
+from retaining import POLICIES, TODAY, agree, bring_days, carry_out, days_ago, keeping, plan, with_period
 from segments import step_rows
 from subjects import ADA, EMAIL, VALUES, person_rows
 
@@ -64,7 +64,7 @@ def test_what_is_due_waits_went_and_is_held(site):
     agree(site, made.name)
     assert [one.lacking for one in waiting(site.lake)] == ["nobody applied it"]
     carry_out(site, made.name)
-    set_hold(site.lake, CONTRACTS, ["run=r1"], "about Ada Lovelace", LATER, "Lena Legal")
+    set_hold(site.lake, ["run=r1"], "about Ada Lovelace", LATER, "Lena Legal")
     found = governance(site.lake, OVERDUE, TODAY)
     assert ([row["rows"] for row in found.removals.rows], found.due, found.waiting) == ([20], (), ())
     assert list(needs_of(site.lake, OVERDUE)) == ["The review of rule raw is overdue"]

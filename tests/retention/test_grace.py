@@ -10,7 +10,6 @@ import pytest
 from archiving import STEPS, archived, policies_in
 from governed import Site, any_rows, die_before
 from retaining import (
-    CONTRACTS,
     POLICIES,
     TODAY,
     agree,
@@ -188,7 +187,7 @@ def test_a_hold_stops_the_purge(site, later):
     """A legal hold that is set in the grace keeps the files, and the plan can still be cancelled afterwards."""
     bring_days(site, [0, 91])
     done = applied(site)
-    hold = set_hold(site.lake, CONTRACTS, ["table=steps", "run=r1"], "a case", TODAY + timedelta(days=99), "Lee Gal")
+    hold = set_hold(site.lake, ["table=steps", "run=r1"], "a case", TODAY + timedelta(days=99), "Lee Gal")
     later(DAYS + 1)
     ((_, why),) = purge_due(site.lake, WHO).waiting
     assert hold.name in why
@@ -206,7 +205,7 @@ def test_a_hold_that_is_set_while_it_is_purged(site, later, monkeypatch):
     def record(*words, **more):
         with monkeypatch.context() as then:
             then.setattr(purge.audit, "record", genuine)
-            set_hold(site.lake, CONTRACTS, ["table=steps", "run=r1"], "a case", until, "Lee Gal")
+            set_hold(site.lake, ["table=steps", "run=r1"], "a case", until, "Lee Gal")
         return genuine(*words, **more)
 
     with monkeypatch.context() as then:
@@ -224,7 +223,7 @@ def test_a_hold_keeps_an_archive_that_ended(tmp_path, later):
     bring_days(site, [0, 40])
     archived(site, found=policies)
     done = applied(site, replace(with_period("raw", 35, policies), grace_days=DAYS))
-    hold = set_hold(site.lake, CONTRACTS, ["table=steps", "run=r1"], "a case", TODAY + timedelta(days=99), "Lee Gal")
+    hold = set_hold(site.lake, ["table=steps", "run=r1"], "a case", TODAY + timedelta(days=99), "Lee Gal")
     later(DAYS + 1)
     ((name, why),) = purge_due(site.lake, WHO).waiting
     assert (name, hold.name in why) == (done.name, True)
@@ -240,7 +239,7 @@ def test_a_hold_asks_for_a_column_without_values(site, later):
     site.bring(any_rows("logs", 3, start=days_ago(99), message=[f"mail {person}"] * 3), "logs")
     done = applied(site)
     where = ["table=logs", "severity=error"]
-    set_hold(site.lake, CONTRACTS, where, "a case", TODAY + timedelta(days=99), "Lee Gal")
+    set_hold(site.lake, where, "a case", TODAY + timedelta(days=99), "Lee Gal")
     assert make_erasure(Reach(site.lake, Spool(str(site.spool))), subject_of(site.lake, [person])) is not None
     later(DAYS + 1)
     assert purge_due(site.lake, WHO).plans == (done.name,)
@@ -521,7 +520,7 @@ def test_nobody_is_erased_from_what_a_hold_keeps(tmp_path):
     person = "ada.lovelace@example.org"
     site.bring(any_rows("logs", 1, start=days_ago(99), message=[f"mail {person}"]), "logs")
     applied(site)
-    hold = set_hold(site.lake, CONTRACTS, ["table=logs", "run=r1"], "a case", TODAY + timedelta(days=99), "Lee Gal")
+    hold = set_hold(site.lake, ["table=logs", "run=r1"], "a case", TODAY + timedelta(days=99), "Lee Gal")
     with pytest.raises(HeldError, match=hold.name):
         make_erasure(Reach(site.lake, Spool(str(site.spool))), subject_of(site.lake, [person]))
 

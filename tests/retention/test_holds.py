@@ -1,11 +1,13 @@
 """Legal holds: what they are about nothing takes, whatever rules say, until their day."""
 
 import json
+import re
+import subprocess
 from datetime import timedelta
 
 import pytest
 from governed import any_rows
-from retaining import CONTRACTS, TODAY, agree, bring_days, carry_out, days_ago, keeping, plan, purge_after
+from retaining import TODAY, agree, bring_days, carry_out, days_ago, keeping, plan, purge_after
 from segments import step_rows
 from ssh_keys import Keys, needs_ssh_keygen
 
@@ -13,10 +15,13 @@ from ranklake.cli import run
 from ranklake.lake.audit.trail import record, trail
 from ranklake.lake.governance import lifecycle
 from ranklake.lake.governance.erasures import ERASURES
+from ranklake.lake.governance.examination import examine
+from ranklake.lake.governance.identities import NobodyError, name_of
 from ranklake.lake.governance.proposals import SameOperatorError, UnknownProposalError, VoidProposalError
 from ranklake.lake.governance.purges import BEGIN
 from ranklake.lake.governance.retention_plans import RETENTION_PLANS
 from ranklake.lake.spool.spool import Spool
+from ranklake.lake.trust.allowed_signers import NAMESPACE
 from ranklake.quality.check import run_checks
 from ranklake.retention.begun import begun_before
 from ranklake.retention.erasure.apply import apply as erase
@@ -26,7 +31,7 @@ from ranklake.retention.erasure.plan import make_plan as make_erasure
 from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.subject import subject_of
 from ranklake.retention.grace import purge
-from ranklake.retention.hold import HoldError, all_holds
+from ranklake.retention.hold import ACTION, HoldError, all_holds
 from ranklake.retention.hold_release import HOLD_RELEASES, approve, propose
 from ranklake.retention.holds import holds_of, set_hold
 from ranklake.retention.removals import unaccounted
@@ -34,8 +39,8 @@ from ranklake.retention.removals import unaccounted
 LATER = TODAY + timedelta(days=100)
 
 
-def hold(site, *where, until=LATER, reason="the case of the lost checkpoint"):
-    return set_hold(site.lake, CONTRACTS, where, reason, until, "Lena Legal")
+def hold(site, *where, until=LATER, reason="the case of the lost checkpoint", **more):
+    return set_hold(site.lake, where, reason, until, **({"by": "Lena Legal"} | more))
 
 
 def test_a_held_run_stays_and_its_neighbours_go(site):
@@ -281,12 +286,75 @@ def test_a_row_in_the_trail_releases_nothing(site):
 
 
 @needs_ssh_keygen
+def test_a_hold_is_signed_where_approvals_are(site, tmp_path, monkeypatch, capsys):
+    """By whoever sets it, here or elsewhere; one that somebody wrote into the trail holds, and is named as a fault."""
+    keys = Keys(tmp_path / "keys")
+    keys.allow("lea")
+    site.lake = site.lake.configured(approvals=keys.section())
+    with pytest.raises(NobodyError, match="takes signatures only"):
+        name_of(site.lake, "ranklake retain hold", "Eve")
+    (site.folder / "ranklake.toml").write_text(
+        f'[lake]\nuri = "{site.lake.uri}"\n[approvals]\nallowed_signers = "{keys.file}"\n'
+    )
+    monkeypatch.chdir(site.folder)
+    words = ["retain", "hold", "--where", "table=logs", "--reason", "a claim", "--until", LATER.isoformat()]
+    assert run([*words, "--by", "Eve"]) == 2
+    assert all_holds(site.lake) == []
+    capsys.readouterr()
+    assert run([*words, "--by", "lea@example.org", "--statement"]) == 0
+    (site.folder / "s.json").write_text(capsys.readouterr().out)
+    sign = ["ssh-keygen", "-q", "-Y", "sign", "-n", NAMESPACE, "-f", str(keys.path("lea")), "s.json"]
+    subprocess.run(sign, check=True, cwd=site.folder, stdin=subprocess.DEVNULL)
+    assert run([*words, "--signed", "s.json"]) == 0
+    assert run([*words, "--key", str(keys.path("lea"))]) == 0
+    assert len(all_holds(site.lake)) == 1
+    found = hold(site, "table=steps", **keys.by("lea"))
+    looked = examine(site.lake)
+    assert (looked.signed, looked.faults) == (2, ())
+    details = {"where": {"table": ["spans"]}, "until": LATER.isoformat(), "items_sha256": "0" * 64}
+    record(site.lake, "eve", ACTION, "hold-000000000000", "mine", details)
+    assert [one.name for one in holds_of(site.lake, TODAY)][1:] == [found.name, "hold-000000000000"]
+    assert [fault.partition(": ")[2] for fault in examine(site.lake).faults] == ["it is not signed, and approvals were"]
+
+
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        (["team=vison"], "there is no team 'vison'; did you mean 'vision'?; if rows with that name are yet to come"),
+        (["tag=ner-2"], "there is no tag 'ner-2'; did you mean 'ner'?"),
+        (["tag=task=nre"], "there is no tag 'task=nre'; did you mean 'task=ner'?"),
+        (["environment=prd"], "there is no environment 'prd'; did you mean 'prod'?"),
+        (["metric=eval/los"], "there is no metric 'eval/los'; did you mean 'eval/loss'?"),
+        (["metric=train/acuracy"], "there is no metric 'train/acuracy'; did you mean 'train/accuracy'?"),
+        (["team=visi?"], "there is no team 'visi?'; did you mean 'vision'?"),
+        (["team=vision", "run=other"], "no run has all of team=vision, run=other"),
+    ],
+)
+def test_a_name_that_no_rows_have_is_refused(site, where, why):
+    """A misspelt name of any key is, unless rows with it are said to come; names and globs of what is there are not."""
+    labels = [json.dumps({"task": "ner"})]
+    facts = {"team": ["vision"], "labels": labels, "deployment_environment": ["prod"]}
+    site.bring(any_rows("runs", 1, run="r1", incarnation=5, **facts), "runs")
+    site.bring(any_rows("runs", 1, run="other", incarnation=6, team=["nlp"]), "runs")
+    values = {"metric": ["train/accuracy"], "value": [1.0], "kind": ["gauge"]}
+    site.bring(any_rows("scalars", 1, run="r1", incarnation=7, **values), "scalars")
+    with pytest.raises(HoldError, match=re.escape(why)):
+        hold(site, *where)
+    assert all_holds(site.lake) == []
+    hold(site, *where, future_names=True)
+    for good in ("team=vision", "tag=task=n*", "tag=ner", "environment=prod", "metric=train/acc*", "metric=eval/loss"):
+        hold(site, good)
+    hold(site, "team=vision", "run=r1", "table=scalars")
+    assert len(all_holds(site.lake)) == 8
+
+
+@needs_ssh_keygen
 def test_a_release_is_signed_where_approvals_are(site, tmp_path):
     """By keys of two people; a row without a signature releases nothing, and one that expired since stays released."""
     keys = Keys(tmp_path / "keys")
     keys.allow("pia", "ada")
     site.lake = site.lake.configured(approvals=keys.section())
-    found = hold(site, "table=logs")
+    found = hold(site, "table=logs", **keys.by("ada"))
     propose(site.lake, found.name, **keys.by("pia"))
     name = f"release-of-{found.name}"
     record(

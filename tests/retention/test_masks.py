@@ -131,7 +131,7 @@ def test_a_legal_hold_keeps_values(keyed, policies):
     bring_runs(site, 3, age=40, run="held")
     bring_runs(site, 3, age=40, run="free", incarnation=8)
     until = TODAY + timedelta(days=5)
-    set_hold(site.lake, CONTRACTS, ["run=held"], "case 7", until, "Lena Legal")
+    set_hold(site.lake, ["run=held"], "case 7", until, "Lena Legal")
     masked(site, found)
     users = {row["run"]: row["user"][:7] for row in site.rows("runs")}
     assert users["held"] == "person-"
@@ -147,7 +147,7 @@ def test_a_hold_that_is_set_after_the_plan_voids_it(keyed, policies):
     bring_runs(site, 3, age=40)
     made = plan(site, TODAY, found)
     agree(site, made.name)
-    set_hold(site.lake, CONTRACTS, ["table=runs"], "case 7", TODAY + timedelta(days=5), "Lena Legal")
+    set_hold(site.lake, ["table=runs"], "case 7", TODAY + timedelta(days=5), "Lena Legal")
     with pytest.raises(VoidProposalError, match="is not due"):
         carry_out(site, made.name, TODAY, found)
     assert site.rows("runs")[0]["user"].startswith("person-")
@@ -323,7 +323,7 @@ def test_what_is_masked_is_what_the_rules_say_row_by_row(keyed, policies, seed):
     found = policies(*lines)
     held = chance.choice([None, chance.choice(runs)["run"]])
     if held:
-        set_hold(site.lake, CONTRACTS, [f"run={held}"], "case", TODAY + timedelta(days=5), "Lena Legal")
+        set_hold(site.lake, [f"run={held}"], "case", TODAY + timedelta(days=5), "Lena Legal")
     before = site.rows("runs")
     masked(site, found)
     assert plan(site, TODAY, found) is None

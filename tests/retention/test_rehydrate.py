@@ -102,7 +102,7 @@ def test_masks_that_came_due_while_rows_were_archived_hold(site, archiving, late
     site.bring(any_rows("logs", 1, run=run, start=days_ago(10), message=[f"by {EMAIL}"]), "logs")
     archived(site, found)
     if run == "held":
-        set_hold(site.lake, CONTRACTS, ["run=held"], "a claim", date(2999, 1, 1), "Lee Legal")
+        set_hold(site.lake, ["run=held"], "a claim", date(2999, 1, 1), "Lee Legal")
     day = TODAY + timedelta(days=later_days)
     some = chosen(site.lake, "logs", days_ago(90).date(), TODAY)
     made = write_down(site.lake, some, day + timedelta(days=7), "Ann Author", "an incident")
@@ -256,6 +256,6 @@ def test_a_hold_over_archived_rows_keeps_a_person(site, archiving):
     found = archiving("cold: {where: {table: logs}, archive: {after_days: 10, to: TO}, reason: old}")
     site.bring(any_rows("logs", 1, start=days_ago(20), message=["mail ada@example.org"]), "logs")
     archived(site, found)
-    set_hold(site.lake, CONTRACTS, ["run=r1"], "a case", TODAY + timedelta(days=99), "Lee Gal")
+    set_hold(site.lake, ["run=r1"], "a case", TODAY + timedelta(days=99), "Lee Gal")
     with pytest.raises(HeldError):
         make_plan(Reach(site.lake, Spool(str(site.spool))), subject_of(site.lake, ["ada@example.org"]))

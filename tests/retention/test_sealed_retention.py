@@ -245,7 +245,7 @@ def test_holds_keep_what_is_sealed_from_masks_and_from_being_forgotten(site, tmp
     found = policies_in(tmp_path, PEOPLE)
     bring(site, ADA, GRACE)
     until = TODAY + timedelta(days=5)
-    set_hold(site.lake, CONTRACTS, ["run=exp-1"], "a claim", until, "Lee Legal")
+    set_hold(site.lake, ["run=exp-1"], "a claim", until, "Lee Legal")
     assert applied(site, found)
     rows = seen(site)
     assert rows[0] == {"run": "exp-1", "who": ADA, "line": LINE.format(ADA, ADA)}

@@ -172,7 +172,7 @@ def test_rejected_rows_are_sealed_too(site):
 def test_a_legal_hold_wins(site):
     """Rows of the person that only her keys show are hers: no key is forgotten while a hold is about one."""
     users(site, ADA, GRACE)
-    hold = set_hold(site.lake, site.lake.contracts(), ["run=exp-1"], "a claim", date(2999, 1, 1), "Lee Legal")
+    hold = set_hold(site.lake, ["run=exp-1"], "a claim", date(2999, 1, 1), "Lee Legal")
     for path in site.spool.rglob("*.parquet"):
         path.unlink()
     with pytest.raises(HeldError, match=hold.name):

@@ -16,6 +16,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.replay.run import replay
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
+from ranklake.retention.holds import set_hold
 from ranklake.retention.removals import unaccounted
 from ranklake.retention.sweep import sweep
 
@@ -31,7 +32,7 @@ def swept(site):
 
 
 def segments(site):
-    return sorted(path.name for path in site.spool.rglob("*") if path.is_file())
+    return sorted(path.name for path in (site.spool / "segments").rglob("*") if path.is_file())
 
 
 def test_segments_go_whose_rows_are_all_gone(site):
@@ -49,6 +50,18 @@ def test_segments_go_whose_rows_are_all_gone(site):
     assert [json.loads(row["details"])["segments"] for row in rows] == [1]
     assert swept(site).files == 0
     assert len(audit.trail(site.lake)) == 4
+
+
+def test_a_run_leaves_the_spool_where_a_hold_keeps_another(site):
+    """Segments go of which no row is left on a date that went but for what a hold keeps; those of the held run stay."""
+    for place, name in enumerate(("held", "gone")):
+        site.bring(step_rows(10, run=name, incarnation=8 + place, start=days_ago(200)))
+    set_hold(site.lake, ["run=held"], "a suit", days_ago(-30).date(), "Lea Lawyer", TODAY)
+    applied(site)
+    assert {row["run"] for row in site.rows("steps")} == {"held"}
+    assert swept(site).segments == 1
+    assert ["~a" in name and name.startswith("held~") for name in segments(site) if "~" in name] == [True]
+    assert site.balances()["steps"].retired == 10
 
 
 def test_what_a_listing_lacks_is_not_gone(site):

@@ -1,9 +1,11 @@
 """``ranklake ingest``."""
 
+from dataclasses import replace
+
 import click
 
 from ranklake.commands.context import with_context
-from ranklake.commands.options import dask_option, json_option, lake_option, spool_option
+from ranklake.commands.options import dask_option, json_option, lake_option, new_option, spool_option
 from ranklake.context import Context
 from ranklake.lake.ingest.run import ingest as run_ingest
 from ranklake.lake.spool.gate import is_newer
@@ -25,16 +27,17 @@ from ranklake.views.tell import tell, tell_damaged
     type=click.IntRange(min=0),
     help="Days to keep an ingested segment in the spool.",
 )
+@new_option
 @json_option
 @with_context
-def ingest(context: Context, keep_days: int, *, as_json: bool) -> int:
+def ingest(context: Context, keep_days: int, *, is_new: bool, as_json: bool) -> int:
     """Bring new segments from the spool into the lake, exactly once.
 
     Creates the lake in an empty location. Run it as often as you like, from as many machines as you like: it never
     stores a row twice, and first finishes what an interrupted run left. Exits 1 if a segment could not be read, if
     encrypted segments wait for a key that is not available, or if files to be merged are damaged.
     """
-    lake = context.create_lake()
+    lake = replace(context, is_new=is_new).create_lake()
     with context.workers() as workers, progress_bar("ingest") as progress:
         done = run_ingest(lake, context.spool(), workers, keep_days=keep_days, progress=progress)
     if as_json:

@@ -64,6 +64,12 @@ every_option = click.option(
     type=click.IntRange(10, 31 * 86_400),
     help="Time between runs of the pipeline, in seconds.",
 )
+new_option = click.option(
+    "--new",
+    "is_new",
+    is_flag=True,
+    help="Make a lake though there was one: without its holds, its audit trail and its deletions.",
+)
 dask_option = overriding(
     "--dask",
     place="dask.address",

@@ -1,9 +1,11 @@
 """``ranklake pipeline``."""
 
+from dataclasses import replace
+
 import click
 
 from ranklake.commands.context import with_context
-from ranklake.commands.options import dask_option, json_option, lake_option, spool_option
+from ranklake.commands.options import dask_option, json_option, lake_option, new_option, spool_option
 from ranklake.context import Context
 from ranklake.flows.calls import damage_in, unreadable_in
 from ranklake.flows.stages import pipeline_once
@@ -16,15 +18,16 @@ from ranklake.views.words import counted
 @lake_option
 @spool_option
 @dask_option
+@new_option
 @json_option
 @with_context
-def pipeline(context: Context, *, as_json: bool) -> int:
+def pipeline(context: Context, *, is_new: bool, as_json: bool) -> int:
     """Ingest, check facts, roll up, check rollups and refresh the catalog, once, in order.
 
     Exits 1 if a check failed, a segment could not be read, data files are damaged, or a section of the report that
     [report] out asks for cannot be made.
     """
-    done = pipeline_once(context)
+    done = pipeline_once(replace(context, is_new=is_new))
     unreadable = unreadable_in(done["ingest"])
     if as_json:
         show_json(done)

@@ -1,6 +1,6 @@
 """``ranklake retain hold | holds``: what nothing may take, whatever rules say."""
 
-import getpass
+import shlex
 from datetime import UTC, datetime
 
 import click
@@ -8,13 +8,14 @@ import click
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.commands.retain_dates import day_of
+from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
 from ranklake.lake.storage.store import Lake
 from ranklake.quality.evidence import evidence
 from ranklake.retention.begun import begun_before
 from ranklake.retention.hold import Hold, HoldError, all_holds
 from ranklake.retention.hold_release import released
-from ranklake.retention.holds import set_hold
+from ranklake.retention.holds import hold_statement, set_hold
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 
@@ -34,27 +35,55 @@ _INCIDENT = "incident="
 @click.option("--reason", required=True, metavar="TEXT", help="What it is for; kept in the audit trail.")
 @click.option("--until", required=True, metavar="DATE", help="First day on which it does not hold any more.")
 @click.option("--by", metavar="NAME", help="Who sets it; default: the account that runs this.")
+@click.option(
+    "--future-names",
+    is_flag=True,
+    help="Accept runs, teams, tags, environments and metrics that nothing has yet.",
+)
+@signing_options
 @json_option
 @with_context
-def hold(context: Context, where: tuple[str, ...], reason: str, until: str, by: str | None, *, as_json: bool) -> None:
+def hold(
+    context: Context,
+    where: tuple[str, ...],
+    reason: str,
+    until: str,
+    by: str | None,
+    *,
+    future_names: bool,
+    told: Told,
+    as_json: bool,
+) -> None:
     """Set a legal hold: no plan takes what it is about, whatever rules say, until its day.
 
     Only 'ranklake retain release' ends it before. Plans and 'ranklake retain explain' show it. What had begun to be
     applied before is named: what that takes is not held.
     """
-    name = " ".join((by if by is not None else getpass.getuser()).split())
-    if not name:
-        raise click.BadParameter("the name is empty", param_hint="--by")
     lake = context.open_lake()
-    found = set_hold(lake, lake.contracts(), _conditions(lake, where), reason, day_of(until, "--until"), name)
+    held, day = _conditions(lake, where), day_of(until, "--until")
+    if told.text_only:
+        name = told.signer(by)
+        text = hold_statement(lake, held, reason, day, name, future_names=future_names)
+        click.echo(text, nl=False)
+        return
+    name = told.who(lake, _command(where, reason, until), by)
+    signing = told.signing
+    found = set_hold(lake, held, reason, day, name, signing=signing, future_names=future_names)
     begun = begun_before(lake, found)
     if as_json:
-        show_json({**found.plain(), "begun_before": [one.plain() for one in begun]})
+        show_json({**found.plain(), "begun_before": [one.plain() for one in begun], **mode_facts(lake)})
         return
     click.echo(hold_line(found))
     for one in begun:
         row = f"row {one.row} of the audit trail"
         tell(f"{one.proposal} had begun before it ({row}): what that took, or is taking, is not held", err=True)
+    tell_mode(lake)
+
+
+def _command(where: tuple[str, ...], reason: str, until: str) -> str:
+    """Return the command as people type it."""
+    conditions = " ".join(f"--where {shlex.quote(one)}" for one in where)
+    return f"ranklake retain hold {conditions} --reason {shlex.quote(reason)} --until {shlex.quote(until)}"
 
 
 def _conditions(lake: Lake, where: tuple[str, ...]) -> tuple[str, ...]:

@@ -39,9 +39,14 @@ class Told:
         self, lake: Lake, kind: AnyKind, name: str, step: str, by: str | None, reason: str | None = None
     ) -> None:
         """Print what somebody would sign. Raises `click.UsageError` where nobody is named."""
+        click.echo(statement(lake, kind, name, step, self.signer(by), reason), nl=False)
+
+    @staticmethod
+    def signer(by: str | None) -> str:
+        """Return the name of whoever will sign a statement. Raises `click.UsageError` where nobody is named."""
         if not by or not by.strip():
             raise click.UsageError("--statement needs --by NAME: whose key will sign it")
-        click.echo(statement(lake, kind, name, step, " ".join(by.split()), reason), nl=False)
+        return " ".join(by.split())
 
 
 def signing_options(command: Command) -> Command:
