@@ -35,7 +35,7 @@ SELECT run, attempt, name, kind, uri, bytes, file_count, sha256, ts, action,
 FROM artifacts
 WHERE action IN ('created', 'deleted') AND ($run = '' OR run = $run)
 """
-_VERIFIED = "SELECT details, max(ts) AS ts FROM audit WHERE action = 'artifact.verify' GROUP BY details"
+_VERIFIED = "SELECT details, max(ts) AS ts FROM audit WHERE action = 'artifact.verify' GROUP BY details ORDER BY ts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +91,35 @@ def longest_unverified(lake: Lake, run: str) -> list[dict[str, Any]]:
     Rows are as those of `recorded`, of one run or of all. Left out are those that were deleted, and those without a
     digest.
     """
-    there = f"SELECT * FROM ({_THERE}) WHERE place = 1 AND action = 'created' AND sha256 IS NOT NULL"  # noqa: S608
-    rows: list[dict[str, Any]] = query(lake, there, {"run": run}).to_pylist()
-    last: dict[tuple[object, ...], datetime] = {}
-    for one in query(lake, _VERIFIED).to_pylist():
-        told = facts_in(one["details"])
-        key = tuple(told.get(name) for name in ("run", "name", "recorded_sha256"))
-        last[key] = max(last.get(key, one["ts"]), one["ts"])
-    never = datetime.min.replace(tzinfo=UTC)
-    rows.sort(key=lambda row: (last.get((row["run"], row["name"], row["sha256"]), never), row["ts"]))
+    rows, last = _present(lake, run), _verified(lake)
+    never = (datetime.min.replace(tzinfo=UTC), {})
+    rows.sort(key=lambda row: (last.get((row["run"], row["name"], row["sha256"]), never)[0], row["ts"]))
     return rows
+
+
+def last_verdicts(lake: Lake) -> list[dict[str, Any]]:
+    """Return run, name, and the last ``verified`` and ``verdict`` of artifacts that should be there; None if none."""
+    last = _verified(lake)
+    never: tuple[None, dict[str, Any]] = (None, {})
+    return [
+        {"run": row["run"], "name": row["name"], "verified": details.get("verified"), "verdict": details.get("verdict")}
+        for row in _present(lake, "")
+        for _, details in [last.get((row["run"], row["name"], row["sha256"]), never)]
+    ]
+
+
+def _present(lake: Lake, run: str) -> list[dict[str, Any]]:
+    there = f"SELECT * FROM ({_THERE}) WHERE place = 1 AND action = 'created' AND sha256 IS NOT NULL"  # noqa: S608
+    return list(query(lake, there, {"run": run}).to_pylist())
+
+
+def _verified(lake: Lake) -> dict[tuple[object, ...], tuple[datetime, dict[str, Any]]]:
+    """Return when each artifact was verified last and what came of it, by run, name and digest."""
+    last: dict[tuple[object, ...], tuple[datetime, dict[str, Any]]] = {}
+    for one in query(lake, _VERIFIED).to_pylist():
+        details = facts_in(one["details"])
+        last[tuple(details.get(name) for name in ("run", "name", "recorded_sha256"))] = one["ts"], details
+    return last
 
 
 def note(lake: Lake, verdicts: "Sequence[Verdict]", by: str) -> None:

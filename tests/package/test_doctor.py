@@ -16,7 +16,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from segments import put_segment, step_rows
+from rollup_inputs import append
+from segments import DAY, put_bytes, put_segment, step_rows
 from stores import Proxy, free_port, moto_server, s3_server, s3_storage
 
 from ranklake.cli import run
@@ -35,6 +36,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.lake_config import AuditSection
+from ranklake.segments.segment import SegmentFooter
 from ranklake.segments.storage_options import fsspec_options
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,7 +127,7 @@ def test_a_sound_system_is_told_as_one(place, examined):
     assert not wrong(found), [found[check] for check in wrong(found)]
     skipped = {check for check, lines in found.items() if any(one["state"] == "skipped" for one in lines)}
     elsewhere = {"clock", "local-spool", "dask", "prefect", "roles", "prices", "anchors", "keys"}
-    elsewhere |= {"masking", "placement", "subject-keys"}
+    elsewhere |= {"masking", "placement", "subject-keys", "prefect-runs", "approvals", "checks", "artifacts"}
     assert skipped <= elsewhere, "all else is ok"
     assert time.monotonic() - began < 60
 
@@ -151,7 +153,7 @@ def test_it_works_with_nothing_at_all(examined, capsys):
     held(found, "spool", "skipped", "no spool configured", "RANKLAKE_SPOOL")
     assert run(["doctor"]) == 0
     out = capsys.readouterr().out
-    assert "all is sound" in out
+    assert "nothing wrong; not checked, and why in each line: secret-files" in out
     assert "Traceback" not in out
 
 
@@ -499,6 +501,51 @@ def test_fault_rows_went_without_a_plan(place, examined):
     plan = Plan(2, "compaction", 1_700_000_000_000_000, {"writer": "somebody"})
     assert commit_rows(lake, "ingest_plans", [ledger_row(plan, {"steps": -5})], 2)
     held(examined("--lake", lake.uri), "removals", "failed", "plan 2 (compaction) removed 5 rows", "audit show")
+
+
+def test_fault_what_rounds_came_to(place, examined, capsys):
+    """A failed check, an altered artifact, a segment that cannot be read and a run that lost most rows are told."""
+    lake, spool = Lake.open(str(place / "lake")), place / "spool"
+    result = {"check_run": "c", "table": "steps", "partition_date": DAY.date(), "suite": "s", "files_sha256": "f"}
+    facts = {"expectation": "e", "on_fail": "keep", "ts": DAY, "date": DAY.date(), "rows_failed": 3, "quarantined_rows": 0}
+    append(lake, "quality_results", [
+        {**result, **facts, "check_id": f"c{severity}{status}", "severity": severity, "status": status}
+        for severity, status in (("error", "failed"), ("warning", "failed"), ("info", "errored"))
+    ])  # fmt: skip
+    made = {"action": "created", "kind": "model", "name": "m.pt", "uri": "/m.pt", "sha256": "ab", "ts": DAY}
+    append(lake, "artifacts", [made])
+    details = {"run": "r1", "name": "m.pt", "recorded_sha256": "ab", "verified": False, "verdict": "it is gone"}
+    record(lake, "ann", "artifact.verify", "/m.pt", None, details)
+    put_segment(spool, step_rows(21, incarnation=8), incarnation=8, gaps={"spool full": 79})
+    put_bytes(spool, b"", SegmentFooter("steps", 1, "r1", 0, 0, 1, 9, 0, rows=5))
+    ingest(lake, Spool(str(spool)), InProcess())
+    written(place, lake={"uri": str(place / "lake")}, spool={"uri": str(spool)})
+    found = examined()
+    held(found, "checks", "failed", "1 check fail: steps 2026-03-01 cerrorfailed", "ranklake check")
+    held(found, "checks", "failed", "1 check could not be computed: steps 2026-03-01 cinfoerrored", "ranklake check")
+    held(found, "artifacts", "failed", "1 artifact not as recorded: m.pt of r1 (it is gone)", "backup")
+    held(found, "rows", "failed", "steps: 1 segment in quarantine could not be read", "disown")
+    held(found, "lost-rows", "warning", "run r1: 72% of its rows of steps were not recorded (spool full)", "its node")
+    assert run(["status"]) == 1
+    error = capsys.readouterr().err
+    assert all(f"\n{check}: " in f"\n{error}" for check in ("checks", "artifacts", "lost-rows")), error
+
+
+def test_fault_a_lake_that_is_gone(place, examined):
+    """Where the spool holds segments a place without a lake is no fresh one."""
+    written(place, lake={"uri": str(place / "other")}, spool={"uri": str(place / "spool")})
+    held(examined(), "lake", "failed", "holds no lake, and the spool holds segments", "from a backup")
+
+
+def test_fault_a_store_without_tls(tmp_path, examined, monkeypatch):
+    """An endpoint of another machine is told; that of this one is named."""
+    storage = {"aws_endpoint_url": "http://127.0.0.1:9", "azure_storage_endpoint": "http://store.corp"}
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "HTTP://minio:9000")
+    written(tmp_path, lake={"uri": str(tmp_path / "lake")}, storage=storage)
+    found = examined()
+    held(found, "store", "ok", "http://127.0.0.1:9: unencrypted, on this machine alone", "")
+    held(found, "store", "warning", "[storage] azure_storage_endpoint http://store.corp", "https://")
+    held(found, "store", "warning", "$AWS_ENDPOINT_URL HTTP://minio:9000", "https://")
 
 
 def test_fault_stages_that_do_not_run(place, examined):

@@ -4,6 +4,8 @@ import math
 import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -43,24 +45,45 @@ class _Number(click.FloatRange):
     type=_Number(0, 100 * 366 * 24, min_open=True),
     help="How long a stage may be behind before it is overdue.",
 )
+@click.option(
+    "--home",
+    default=Path("~/.ranklake"),
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Folder of 'ranklake up', whose server is asked where PREFECT_API_URL is not set.",
+)
 @json_option
 @click.pass_context
-def doctor(ctx: click.Context, *, limit_s: float, overdue_hours: float, as_json: bool) -> int:
+def doctor(ctx: click.Context, *, limit_s: float, overdue_hours: float, home: Path, as_json: bool) -> int:
     """Check everything that ranklake depends on, and say how to fix what is wrong.
 
     Changes nothing, and works without lake, spool and configuration file: it says then that they are not configured.
-    Exits 0 if all is sound, 1 if anything is a warning or failed; what is skipped or not known counts as neither.
+    Exits 0 if nothing is wrong, 1 if anything is a warning or failed; what is skipped or not known counts as neither,
+    and is named at the end.
     """
-    found = examine(_patient(ctx, overdue_hours * _HOUR_S), limit_s)
+    found = examine(replace(_patient(ctx, overdue_hours * _HOUR_S), home=home), limit_s)
     counts = Counter(one.state for one in found)
     is_sound = not any(one.is_wrong for one in found)
     if as_json:
-        show_json({"sound": is_sound, "counts": counts, "findings": found})
+        show_json({"sound": is_sound, "counts": counts, "not_checked": _skipped(found), "findings": found})
     else:
         _print(found)
-        wrong = sum(one.is_wrong for one in found)
-        tell("all is sound" if is_sound else f"{counted(wrong, 'finding')}: what to do stands in each line")
+        tell(_summary(found))
     return 0 if is_sound else 1
+
+
+def _skipped(found: Sequence[Finding]) -> list[str]:
+    """Return the checks that came to nothing at all: not configured, or not known."""
+    known = {one.check for one in found if one.state != "skipped"}
+    return list(dict.fromkeys(one.check for one in found if one.check not in known))
+
+
+def _summary(found: Sequence[Finding]) -> str:
+    wrong, skipped = sum(one.is_wrong for one in found), _skipped(found)
+    made = len({one.check for one in found}) - len(skipped)
+    result = f"{counted(wrong, 'finding')}, and what to do in each line" if wrong else "nothing wrong"
+    without = f"; not checked, and why in each line: {', '.join(skipped)}" if skipped else ""
+    return f"{counted(made, 'check')}: {result}{without}"
 
 
 def _patient(ctx: click.Context, overdue_s: float) -> Patient:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import groupby
 from typing import Any
 
@@ -12,6 +12,8 @@ from ranklake.commands.audit import told
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option, optional_spool
 from ranklake.context import Context
+from ranklake.doctor.examination import PROBES, Patient, examine
+from ranklake.doctor.finding import Finding
 from ranklake.lake.audit.proof import Proof
 from ranklake.lake.spool.gate import firsts
 from ranklake.lake.status.liveness import NEEDS_A_LOOK, OVER, RankState
@@ -23,6 +25,7 @@ from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell
 from ranklake.views.words import counted
 
+_OUTCOMES = frozenset({"checks", "artifacts", "lost-rows", "prefect-runs"})
 _FATES = ("recorded", "stored", "quarantined", "sampled_out", "gaps", "in_flight", "retired")
 
 
@@ -38,14 +41,24 @@ def status(context: Context, *, of_ranks: bool, as_json: bool) -> int:
     Names the ranks of the last two days' runs that are silent, missing or hung. Exits 1 if a table's row counts do not
     balance, a segment in quarantine could not be read, the audit trail is broken, a removal of rows lacks its plan, its
     approval or its rows in the trail, or the next plan is refused.
+
+    Also names checks that fail, altered artifacts, runs that lost rows, and scheduled runs that failed; 'ranklake
+    doctor' looks at more.
     """
-    found = lake_state(context)
+    found, findings = lake_state(context), _findings(context)
     if as_json:
-        show_json(_plain(found))
+        show_json({**_plain(found), "findings": findings})
     else:
         _print(found, every=of_ranks)
+        tell(*(f"{one.check}: {one.what}; {one.remedy}" for one in findings), err=True)
     is_asked_of_ranks = of_ranks and any(one.state in NEEDS_A_LOOK for one in found.ranks)
     return 1 if not found.is_sound or is_asked_of_ranks else 0
+
+
+def _findings(context: Context) -> list[Finding]:
+    """Return what the doctor finds wrong with what rounds came to."""
+    probes = [replace(one, needs=()) for one in PROBES if one.check in _OUTCOMES]
+    return [one for one in examine(Patient(context.config), probes=probes) if one.is_wrong]
 
 
 def _plain(found: LakeState) -> dict[str, Any]:

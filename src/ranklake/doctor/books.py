@@ -8,7 +8,7 @@ from typing import Final
 
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
-from ranklake.doctor.finding import Finding, failed, ok, warning
+from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
 from ranklake.doctor.folders import no_plans
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.heads import head_records
@@ -90,7 +90,7 @@ def approvals(patient: Patient) -> Iterator[Finding]:
     yield from (warning(note, mend) for note in found.notes)
     if section.mode != SIGNED:
         if not found.faults and not found.notes:
-            yield ok(UNSIGNED_NOTE if section.mode == UNSIGNED else "a helper says who approves")
+            yield skipped(UNSIGNED_NOTE) if section.mode == UNSIGNED else ok("a helper says who approves")
         return
     require_tool()
     keys, now = load_signers(section.allowed_signers).keys, datetime.now(UTC)

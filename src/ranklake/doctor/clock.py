@@ -16,12 +16,12 @@ from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, not_known, ok, warning
 from ranklake.redaction.redact import redact_uri
 from ranklake.segments.references import resolved
+from ranklake.segments.storage_options import ENDPOINTS
 
 _ASK_S: Final = 3.0
 _TOLERATED_S: Final = 2.0
 _FAR_S: Final = 60.0
 _MEND: Final = "let chrony or ntpd set this machine's clock; times of other ranks are compared with it"
-_ENDPOINTS: Final = (*("aws_endpoint_url", "google_endpoint_url", "google_base_url", "azure_storage_endpoint"),)
 _GOOGLE: Final = "https://storage.googleapis.com"
 
 
@@ -75,7 +75,7 @@ def _host(uri: str, storage: Mapping[str, str]) -> str:
     scheme, mark, rest = uri.partition("://")
     if not mark or scheme == "file":
         return ""
-    endpoints = {name: text for name, text in storage.items() if name in _ENDPOINTS and name[:2] == _KINDS.get(scheme)}
+    endpoints = {name: text for name, text in storage.items() if name in ENDPOINTS and name[:2] == _KINDS.get(scheme)}
     named = next(iter(resolved(endpoints).values()), "")
     if named:
         return named

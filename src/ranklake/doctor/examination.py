@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 from ranklake.config import Config
@@ -37,11 +38,14 @@ class Patient:
         What the file says, and what is wrong with it.
     overdue_s
         How long a stage of the pipeline may be behind.
+    home
+        Where ``ranklake up`` is at home.
     """
 
     config: Config
     read: FileRead = field(default_factory=FileRead)
     overdue_s: float = OVERDUE_S
+    home: Path = Path("~/.ranklake")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,8 @@ PROBES: Final = (
     Probe("kept-versions", "kept:versions", ("lake",), _NETWORK),
     Probe("spool", "places:spool", ("configuration",), _NETWORK),
     Probe("dask", "services:dask", ("configuration",), _NETWORK),
-    Probe("prefect", "services:prefect", (), _NETWORK),
+    Probe("prefect", "scheduling:server", (), _NETWORK),
+    Probe("prefect-runs", "scheduling:runs", ("prefect",), _NETWORK),
     Probe("contracts", "rules:contracts", ("configuration",)),
     Probe("retention-policies", "rules:policies", ("contracts",)),
     Probe("roles", "rules:roles", ("contracts",)),
@@ -103,6 +108,10 @@ PROBES: Final = (
     Probe("subject-keys", "subject_keys:subject_keys", ("lake",), _NETWORK),
     Probe("masking", "rules:masking", ("contracts",)),
     Probe("approvals", "books:approvals", ("lake",), _NETWORK),
+    Probe("rows", "outcomes:rows", ("table-logs",), _NETWORK),
+    Probe("lost-rows", "outcomes:lost_rows", ("lake",), _NETWORK),
+    Probe("checks", "outcomes:checks", ("lake",), _NETWORK),
+    Probe("artifacts", "outcomes:artifacts", ("lake",), _NETWORK),
     Probe("grants", "books:grants", ("lake",), _NETWORK),
     Probe("removals", "books:removals", ("table-logs",), _NETWORK),
     Probe("drift", "books:drift", ("table-logs", "contracts"), _NETWORK),

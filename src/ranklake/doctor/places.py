@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import urllib.parse
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,6 +17,8 @@ from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
 from ranklake.lake.storage.reachability import LakeUnreachableError, unsafe
 from ranklake.lake.storage.store import MARKER, Lake
 from ranklake.redaction.redact import redact_uri
+from ranklake.segments.references import resolved
+from ranklake.segments.storage_options import ENDPOINTS
 
 _CLIENTS: Final = {
     **dict.fromkeys(("s3", "s3a"), ("s3fs", "s3")),
@@ -23,6 +26,7 @@ _CLIENTS: Final = {
     **dict.fromkeys(("az", "abfs", "abfss", "adl"), ("adlfs", "azure")),
 }
 _NO_BUCKET: Final = "make the bucket or container, or fix the URI"
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _FORBIDDEN: Final = frozenset({401, 403})
 
 
@@ -33,6 +37,25 @@ def store(patient: Patient) -> Iterator[Finding]:
         yield skipped("no lake configured", "set RANKLAKE_LAKE, or write uri under [lake] in ranklake.toml")
         return
     yield _no_client(uri) or _reached(uri, patient)
+    yield from _in_clear(patient)
+
+
+def _in_clear(patient: Patient) -> Iterator[Finding]:
+    """Yield endpoints that are reached without TLS: rows and credentials pass the network in clear."""
+    storage, environment = patient.config.storage, os.environ
+    named = {f"[storage] {name}": resolved({name: storage[name]})[name] for name in ENDPOINTS if storage.get(name)}
+    variables = {one.upper() for one in ENDPOINTS} | {"AWS_ENDPOINT_URL_S3"}
+    named |= {f"${name}": environment[name] for name in sorted(variables) if environment.get(name)}
+    for where, url in named.items():
+        if not url.lower().startswith("http://"):
+            continue
+        if (urllib.parse.urlsplit(url).hostname or "") in _LOOPBACK:
+            yield ok(f"{where} {redact_uri(url)}: unencrypted, on this machine alone")
+        else:
+            yield warning(
+                f"{where} {redact_uri(url)}: what is read and written there passes the network unencrypted",
+                "serve the store by TLS, and write https://",
+            )
 
 
 def _reached(uri: str, patient: Patient) -> Finding:
@@ -101,10 +124,27 @@ def lake(patient: Patient) -> Iterator[Finding]:
     uri = context.lake_uri
     place = Lake.place(uri, patient.config.storage)
     if not place.fs.exists(place.path(MARKER)):
-        yield skipped(f"{redact_uri(uri)} holds no lake yet", "'ranklake ingest' makes it in an empty place")
+        what = f"{redact_uri(uri)} holds no lake"
+        if _has_segments(patient):
+            yield failed(
+                f"{what}, and the spool holds segments",
+                "if there was one, bring it back from a backup; else 'ranklake ingest' makes it in an empty place",
+            )
+        else:
+            yield skipped(f"{what} yet", "'ranklake ingest' makes it in an empty place")
         return
     context.open_lake()
     yield ok(redact_uri(uri))
+
+
+def _has_segments(patient: Patient) -> bool:
+    if not patient.config.spool.uri:
+        return False
+    found = Context.of(patient.config).spool()
+    try:
+        return bool(found.fs.ls(f"{found.root}/segments", detail=False))
+    except FileNotFoundError:
+        return False
 
 
 def spool(patient: Patient) -> Iterator[Finding]:

@@ -80,7 +80,7 @@ def roles(patient: Patient) -> Iterator[Finding]:
     """Say whether each role of the file is understood, and its keys are there."""
     file = patient.config.sql.roles
     if not file:
-        yield skipped("no roles configured")
+        yield skipped("no roles configured: who can read the bucket sees all", "name their file by roles under [sql]")
         return
     contracts = Context.of(patient.config).contracts()
     found = load_roles(Path(file), contracts)
@@ -111,7 +111,7 @@ def masking(patient: Patient) -> Iterator[Finding]:
     config = patient.config
     file = config.masking_policy
     if file is None:
-        yield skipped("nothing is masked at capture")
+        yield skipped("nothing is masked at capture", "name a policy under [masking]; see docs/settings.md")
         return
     masks = load_capture_masks(file, Context.of(config).contracts())
     if masks.hashed and not config.masking_key:
@@ -126,6 +126,6 @@ def prices(patient: Patient) -> Iterator[Finding]:
     """Say whether the price table is one."""
     file = patient.config.cost.prices
     if not file:
-        yield skipped("no prices configured: costs are not known")
+        yield skipped("no prices configured: costs are not known", "name a price table by prices under [cost]")
         return
     yield ok(f"{file}: {counted(len(read_prices(file)), 'price')}")

@@ -1,14 +1,7 @@
-"""Probes of services: the Dask cluster and the Prefect server, by address."""
+"""Probe of the Dask cluster, by address."""
 
 import asyncio
-import base64
-import json
-import os
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
-from importlib import metadata
-from pathlib import Path
 from typing import Any, Final
 
 from distributed import Client, Security
@@ -16,19 +9,14 @@ from distributed.core import rpc
 from distributed.versions import get_versions
 
 from ranklake.doctor.examination import Patient
-from ranklake.doctor.finding import Finding, failed, not_known, ok, skipped, warning
+from ranklake.doctor.finding import Finding, failed, ok, skipped
 from ranklake.doctor.versions import release
-from ranklake.flows.serving.home import served_at
 from ranklake.lake.plans.worker_versions import ask, compare
-from ranklake.redaction.redact import redact_uri
 from ranklake.views.words import counted
 
-_HOME: Final = Path("~/.ranklake")
-"""Where ``ranklake up`` is at home unless it is told otherwise."""
 _ASK_S: Final = 3.0
 _BY_ALL: Final = ("python", "distributed", "dask", "cloudpickle", "msgpack")
 """What scheduler and workers must have as this process has it."""
-_REFUSED: Final = frozenset({401, 403})
 
 
 def dask(patient: Patient) -> Iterator[Finding]:
@@ -92,52 +80,3 @@ def _packages(told: Mapping[str, Any]) -> dict[str, Any]:
 def _plain(name: str, version: object) -> object:
     """Return what of a version must agree: of Python, the minor release."""
     return release(str(version))[:2] if name == "python" else version
-
-
-def prefect(patient: Patient) -> Iterator[Finding]:
-    """Say whether the Prefect server answers, and is not older than the client that is installed here."""
-    del patient
-    url = os.environ.get("PREFECT_API_URL", "").rstrip("/")
-    if not url and (served := served_at(_HOME.expanduser())):
-        url = f"{served}/api"
-    if not url:
-        yield skipped(f"no server: PREFECT_API_URL is not set, and 'ranklake up' does not serve {_HOME}")
-        return
-    shown = redact_uri(url)
-    if not url.startswith(("http://", "https://")):
-        yield failed(f"{shown} is not an HTTP address", "set PREFECT_API_URL to one such as http://host:4200/api")
-        return
-    try:
-        _asked(f"{url}/health")
-        there = str(_asked(f"{url}/admin/version"))
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code in _REFUSED:
-            yield failed(f"{shown} refuses the credentials", "fix PREFECT_API_AUTH_STRING or PREFECT_API_KEY")
-        else:
-            yield failed(f"{shown} answers with HTTP {error.code}", "fix PREFECT_API_URL: it ends in /api")
-        return
-    except (OSError, ValueError) as error:
-        yield failed(f"{shown}: no Prefect server answers ({type(error).__name__})", "start it, or fix PREFECT_API_URL")
-        return
-    here = metadata.version("prefect")
-    if not release(there):
-        yield not_known(f"{shown} answers, and tells no version")
-    elif release(there)[:2] < release(here)[:2]:
-        yield failed(f"{shown} is Prefect {there}, older than the {here} here", f"upgrade the server to {here}")
-    elif release(there)[:1] > release(here)[:1]:
-        yield warning(f"{shown} is Prefect {there}, and here is {here}", "run the version that was tested on both")
-    else:
-        yield ok(f"{shown}: Prefect {there}")
-
-
-def _asked(url: str) -> object:
-    """Return what a server says, as JSON. Raises `OSError` and `ValueError`."""
-    headers = {}
-    if key := os.environ.get("PREFECT_API_KEY"):
-        headers["Authorization"] = f"Bearer {key}"
-    elif pair := os.environ.get("PREFECT_API_AUTH_STRING"):
-        headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - its caller has looked at the scheme
-    with urllib.request.urlopen(request, timeout=_ASK_S) as answer:  # noqa: S310 - likewise
-        return json.loads(answer.read(1 << 16))

@@ -74,6 +74,8 @@ _AZURE: Final[dict[str, tuple[_Place, Callable[[str], Any]]]] = {
     "azure_encryption_scope": ((PUT, "encryption_scope"), str),
 }
 _ENDPOINT: Final = "azure_storage_endpoint"
+ENDPOINTS: Final = ("aws_endpoint_url", "google_endpoint_url", "google_base_url", _ENDPOINT)
+"""Options that name a store's service by its URL."""
 _AZURE_PROTOCOLS: Final = ("az", "abfs", "abfss", "adl")
 _NAMES: Final = {
     **dict.fromkeys(("s3", "s3a"), _S3),

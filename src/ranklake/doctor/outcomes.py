@@ -1,0 +1,125 @@
+"""Probes of outcomes: checks that fail, artifacts that were altered, rows that are missing or were not recorded.
+
+Each stage may have run in time, and have come to something that nobody may take for sound.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Final
+
+from ranklake.artifacts import last_verdicts
+from ranklake.context import Context
+from ranklake.doctor.examination import Patient
+from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
+from ranklake.lake.contracts.model import ALARMS
+from ranklake.lake.query.sql import query
+from ranklake.lake.status.reconciliation import balance
+from ranklake.quality.results import standing
+from ranklake.segments.segment import SAMPLED_OUT
+from ranklake.views.words import counted
+
+_NAMED: Final = 3
+_DAYS: Final = 7
+"""How long rows that were not recorded are news."""
+_LOST_RATIO: Final = 0.01
+"""Which share of a table's rows of a run may be lost before somebody should know."""
+_LOST: Final = f"""
+WITH segments_of_late AS (
+  SELECT run, "table", rows, gaps,
+    gap_rows - coalesce(CAST(regexp_match(gaps, '"{SAMPLED_OUT}": ([0-9]+)')[1] AS BIGINT), 0) AS gap_rows
+  FROM segments
+  WHERE unreadable IS NULL AND date >= current_date() - INTERVAL '{_DAYS} days'
+), runs_of_late AS (
+  SELECT run, "table", CAST(sum(rows) AS DOUBLE) AS stored, CAST(sum(gap_rows) AS DOUBLE) AS lost,
+    first_value(gaps ORDER BY gap_rows DESC) AS gaps
+  FROM segments_of_late
+  GROUP BY run, "table"
+)
+SELECT run, "table", lost, stored + lost AS recorded, gaps FROM runs_of_late
+WHERE lost > {_LOST_RATIO} * (stored + lost)
+ORDER BY lost / (stored + lost) DESC, run, "table" """  # noqa: S608 - constants
+
+
+def checks(patient: Patient) -> Iterator[Finding]:
+    """Report checks that fail, or could not be computed, on rows that are still there."""
+    lake = Context.of(patient.config).open_lake()
+    known = standing(lake, list(lake.contracts()))
+    results = [result for one in known.values() for result in one.open]
+    for status, words in (("failed", "fail"), ("errored", "could not be computed")):
+        alarms = [one for one in results if one.status == status and (one.severity in ALARMS or status == "errored")]
+        if alarms:
+            alarms.sort(key=lambda one: (one.severity != ALARMS[0], -(one.rows_failed or 0)))
+            names = _first(f"{one.table} {one.partition_date} {one.check_id}" for one in alarms)
+            yield failed(f"{counted(len(alarms), 'check')} {words}: {names}", "see 'ranklake check', worst first")
+    lower = [one for one in results if one.severity not in ALARMS and one.status == "failed"]
+    if len(lower) == len(results):
+        more = f"; {counted(len(lower), 'check')} of lower severity fail" if lower else ""
+        yield (
+            ok(f"none of severity error fails on {counted(len(known), 'partition')}{more}")
+            if known
+            else skipped("nothing was checked yet", "'ranklake check' does it, as does the pipeline")
+        )
+
+
+def artifacts(patient: Patient) -> Iterator[Finding]:
+    """Report artifacts whose bytes are not those that were recorded, as of their last verification."""
+    known = last_verdicts(Context.of(patient.config).open_lake())
+    altered = [one for one in known if one["verified"] is False]
+    if altered:
+        names = _first(f"{one['name']} of {one['run']} ({one['verdict']})" for one in altered)
+        yield failed(
+            f"{counted(len(altered), 'artifact')} not as recorded: {names}",
+            "restore it from a backup; 'ranklake verify-artifact NAME --run RUN' looks again",
+        )
+    never = sum(one["verified"] is None for one in known)
+    if never:
+        yield skipped(
+            f"{counted(never, 'artifact')} of {len(known):,} never verified", "'ranklake verify-artifact --all' does it"
+        )
+    if not altered and not never:
+        yield ok(f"{counted(len(known), 'artifact')} as recorded") if known else skipped("none is recorded")
+
+
+def rows(patient: Patient) -> Iterator[Finding]:
+    """Report tables whose rows do not add up, and segments in quarantine that could not be read."""
+    lake = Context.of(patient.config).open_lake()
+    is_sound = True
+    for item in balance(lake):
+        for fault in item.faults:
+            is_sound = False
+            yield failed(f"{item.table}: {fault}", "'ranklake status' shows all, and docs/operate.md what to do")
+        for reason, count in item.unreadable.items():
+            is_sound = False
+            yield failed(
+                f"{item.table}: {counted(count, 'segment')} in quarantine could not be read: {reason}",
+                "send it again from its node, or set it aside by 'ranklake disown'",
+            )
+    if is_sound:
+        yield ok("those of all tables add up, and all segments could be read")
+
+
+def lost_rows(patient: Patient) -> Iterator[Finding]:
+    """Report runs of late of which a part was not recorded, such as by a full disk."""
+    found = query(Context.of(patient.config).open_lake(), _LOST).to_pylist()
+    for row in found[:_NAMED]:
+        yield warning(
+            f"run {row['run']}: {row['lost'] / row['recorded']:.0%} of its rows of {row['table']} were not recorded"
+            f"{_reasons(row['gaps'])}",
+            "find out why on its node, by 'ranklake doctor' there; such rows are lost",
+        )
+    if len(found) > _NAMED:
+        yield warning(f"{len(found) - _NAMED:,} more tables of runs are like that", "the table segments has all")
+    if not found:
+        yield ok(f"no run of the last {_DAYS} days lost more than {_LOST_RATIO:.0%} of its rows")
+
+
+def _reasons(gaps: str | None) -> str:
+    reasons = json.loads(gaps) if gaps else {}
+    names = [name for name in reasons if name != SAMPLED_OUT] if isinstance(reasons, dict) else []
+    return f" ({', '.join(names[:_NAMED])})" if names else ""
+
+
+def _first(names: Iterator[str]) -> str:
+    every = list(names)
+    more = f" and {len(every) - _NAMED:,} more" if len(every) > _NAMED else ""
+    return f"{'; '.join(every[:_NAMED])}{more}"

@@ -1,0 +1,126 @@
+"""Probes of Prefect: its server, who polls the pools that deployments wait in, and what the last runs came to."""
+
+import base64
+import json
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from typing import Any, Final
+
+from ranklake.doctor.examination import Patient
+from ranklake.doctor.finding import Finding, failed, not_known, ok, skipped, warning
+from ranklake.doctor.versions import release
+from ranklake.flows.serving.home import served_at
+from ranklake.redaction.redact import redact_uri
+from ranklake.views.words import counted
+
+_ASK_S: Final = 3.0
+_REFUSED: Final = frozenset({401, 403})
+_OURS: Final = {"deployments": {"tags": {"all_": ["ranklake"]}}}
+_OVER: Final = ["COMPLETED", "FAILED", "CRASHED"]
+_MOST_RUNS: Final = 200
+"""As many as Prefect gives at once."""
+_MOST_BYTES: Final = 1 << 24
+_UNPOLLED: Final = "NOT_READY"
+
+
+def api_url(patient: Patient) -> str:
+    """Address of the server's API: that of the environment, else of `ranklake up`; empty where there is none."""
+    url = os.environ.get("PREFECT_API_URL", "").rstrip("/")
+    if not url and (served := served_at(patient.home.expanduser())):
+        url = f"{served}/api"
+    return url
+
+
+def server(patient: Patient) -> Iterator[Finding]:
+    """Say whether the Prefect server answers, and is not older than the client that is installed here."""
+    url = api_url(patient)
+    if not url:
+        what = f"no server: PREFECT_API_URL is not set, and 'ranklake up' does not serve {patient.home}"
+        yield skipped(what, "name the folder of 'ranklake up' by --home")
+        return
+    shown = redact_uri(url)
+    if not url.startswith(("http://", "https://")):
+        yield failed(f"{shown} is not an HTTP address", "set PREFECT_API_URL to one such as http://host:4200/api")
+        return
+    try:
+        _asked(f"{url}/health")
+        there = str(_asked(f"{url}/admin/version"))
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code in _REFUSED:
+            yield failed(f"{shown} refuses the credentials", "fix PREFECT_API_AUTH_STRING or PREFECT_API_KEY")
+        else:
+            yield failed(f"{shown} answers with HTTP {error.code}", "fix PREFECT_API_URL: it ends in /api")
+        return
+    except (OSError, ValueError) as error:
+        yield failed(f"{shown}: no Prefect server answers ({type(error).__name__})", "start it, or fix PREFECT_API_URL")
+        return
+    here = metadata.version("prefect")
+    if not release(there):
+        yield not_known(f"{shown} answers, and tells no version")
+    elif release(there)[:2] < release(here)[:2]:
+        yield failed(f"{shown} is Prefect {there}, older than the {here} here", f"upgrade the server to {here}")
+    elif release(there)[:1] > release(here)[:1]:
+        yield warning(f"{shown} is Prefect {there}, and here is {here}", "run the version that was tested on both")
+    else:
+        yield ok(f"{shown}: Prefect {there}")
+
+
+def runs(patient: Patient) -> Iterator[Finding]:
+    """Report deployments whose last run failed, and pools that nobody polls: runs wait there for ever."""
+    url = api_url(patient)
+    if not url:
+        yield skipped("see prefect")
+        return
+    deployments: Any = _asked(f"{url}/deployments/filter", {**_OURS, "limit": _MOST_RUNS})
+    if not deployments:
+        yield skipped("no deployment of ranklake is registered there", "'ranklake deploy --pool NAME' does it")
+        return
+    is_sound = True
+    for name in sorted({str(one["work_pool_name"]) for one in deployments if one.get("work_pool_name")}):
+        pool: Any = _asked(f"{url}/work_pools/{urllib.parse.quote(name, safe='')}")
+        if pool.get("status") == _UNPOLLED:
+            is_sound = False
+            yield failed(f"nobody polls the pool {name}: its runs wait", f"prefect worker start --pool '{name}'")
+    names = {one["id"]: str(one["name"]) for one in deployments}
+    for run in _last(url, names):
+        if run["state_type"] != "COMPLETED":
+            is_sound = False
+            said = " ".join(str((run.get("state") or {}).get("message") or run["state_type"].lower()).split())
+            what = f"the last run of {names[run['deployment_id']]}, {run['name']}, failed: {said}"
+            yield failed(what, f"its log: prefect flow-run logs {run['id']}")
+    if is_sound:
+        yield ok(f"{counted(len(deployments), 'deployment')}: the last run of none failed, and each pool is polled")
+
+
+def _last(url: str, deployments: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
+    """Yield the latest run of each deployment that is over, of the last ones of all."""
+    asked = {
+        **_OURS,
+        "flow_runs": {"state": {"type": {"any_": _OVER}}},
+        "sort": "END_TIME_DESC",
+        "limit": _MOST_RUNS,
+    }
+    seen = set()
+    found: Any = _asked(f"{url}/flow_runs/filter", asked)
+    for run in found:
+        if run["deployment_id"] in deployments and run["deployment_id"] not in seen:
+            seen.add(run["deployment_id"])
+            yield run
+
+
+def _asked(url: str, body: Mapping[str, Any] | None = None) -> object:
+    """Return what a server answers, as JSON. Raises `OSError` and `ValueError`."""
+    headers = {"Content-Type": "application/json"} if body is not None else {}
+    if key := os.environ.get("PREFECT_API_KEY"):
+        headers["Authorization"] = f"Bearer {key}"
+    elif pair := os.environ.get("PREFECT_API_AUTH_STRING"):
+        headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data=data, headers=headers)  # noqa: S310 - its caller has looked at the scheme
+    with urllib.request.urlopen(request, timeout=_ASK_S) as answer:  # noqa: S310 - likewise
+        return json.loads(answer.read(_MOST_BYTES))
