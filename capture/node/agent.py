@@ -109,7 +109,8 @@ class Agent:
         self._forget(seen, kept)
         sweep(self.root, may_serve)
         self.figures = self._figures(kept, counts)
-        return PassResult(**counts, troubles=tuple(troubles))
+        failure = next((one.last_error for one in self._uploaders.values() if one.last_error), "")
+        return PassResult(**counts, troubles=tuple(troubles), failure=failure)
 
     @contextlib.contextmanager
     def _telling(self, troubles: list[str], folder: Path) -> Iterator[None]:

@@ -19,6 +19,8 @@ class PassResult:
         Streams that are being written; streams meant for another spool, which are passed by.
     others
         Streams of other users, which are passed by, too.
+    failure
+        Why the last upload failed; empty if none did.
     troubles
         One line for each stream that could not be finished.
     """
@@ -32,3 +34,4 @@ class PassResult:
     foreign: int = 0
     others: int = 0
     troubles: tuple[str, ...] = ()
+    failure: str = ""

@@ -22,7 +22,8 @@ from ranklake.capture.spool.files import sync_folder
 from ranklake.capture.spool.stream_files import SealedFile, StreamName, ready_files
 from ranklake.errors import RanklakeError
 from ranklake.redaction.redact import secrets_in, without
-from ranklake.segments.storage_options import PUT, followed_options
+from ranklake.segments.references import forget
+from ranklake.segments.storage_options import LATER, PUT, followed_options
 
 if TYPE_CHECKING:
     import fsspec
@@ -74,7 +75,8 @@ class Uploader:
     uri
         Folder or fsspec URI of the spool.
     storage_options
-        Handed to fsspec as they are, but for ``put``: keywords that go with each PUT, such as ``encryption_scope`` for
+        Handed to fsspec as they are, but for references among them, which are followed anew after a failure, and
+        ``put``: keywords that go with each PUT, such as ``encryption_scope`` for
         az:// and ``kms_key_name`` for gs://. (s3:// has a place for them, ``s3_additional_kwargs``.)
 
     Attributes
@@ -92,8 +94,9 @@ class Uploader:
         self.breaker = breaker or Breaker()
         self.retries = 0
         self.last_error = ""
-        self._options = dict(storage_options or {})
-        self._put_options = dict(self._options.pop(PUT, None) or {})
+        self._given = dict(storage_options or {})
+        self._options = self._given
+        self._put_options: dict[str, Any] = {}
         self._store: tuple[fsspec.AbstractFileSystem | None, str] | None = None
 
     def push(
@@ -168,6 +171,9 @@ class Uploader:
             except Exception as error:  # noqa: BLE001 - object stores raise a class of their own per client
                 self.retries += 1
                 self.last_error = self._told(error)
+                if LATER in self._given:  # what references give may have been rotated
+                    forget()
+                    self._store = None
                 self.breaker.failed(throttled=_throttled(error))
                 if deadline is None:
                     return False
@@ -224,8 +230,8 @@ class Uploader:
         import fsspec
         from fsspec.implementations.local import LocalFileSystem
 
-        self._options = followed_options(self.uri, self._options)  # what is known from here on is hidden in errors
-        self._put_options |= self._options.pop(PUT, None) or {}
+        self._options = followed_options(self.uri, self._given)  # what is known from here on is hidden in errors
+        self._put_options = dict(self._options.pop(PUT, None) or {})
         options = _one_try(self.uri, self._options)
         fs, root = fsspec.url_to_fs(self.uri, skip_instance_cache=True, **options)
         if hasattr(fs, "retries"):

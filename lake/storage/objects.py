@@ -19,7 +19,7 @@ from pyarrow.fs import FSSpecHandler
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.storage.reachability import LakeUnreachableError, unreachable
-from ranklake.segments.references import resolved
+from ranklake.segments.references import fingerprint, forget, is_reference, resolved
 from ranklake.segments.storage_options import PUT, StorageOptionError, fsspec_options
 
 WHOLE_BYTES: Final = 16 * 2**20
@@ -32,6 +32,8 @@ _ONE_PIECE_BYTES: Final = 5 * 2**30  # what a store takes in one PUT; a conditio
 _CONNECT_S, _READ_S, _TRIES = 5, 60, 3
 _AGAIN: Final = 409  # S3: another conditional request on the same name is under way
 _TAKEN: Final = 412
+_REFUSED: Final = frozenset({400, 401, 403})
+"""How stores answer credentials that are over: S3 says 400 of a token that has expired."""
 _OURS: Final = (FileNotFoundError, FileExistsError, NotImplementedError, RanklakeError, AttributeError, TypeError)
 
 
@@ -64,7 +66,7 @@ def file_system(uri: str, storage: Mapping[str, str]) -> tuple[Any, str]:
     logging.getLogger("gcsfs").addHandler(_QUIET)  # it logs each try, trace and all; what counts is raised
     if hasattr(fs, "retries"):
         fs.retries = _TRIES
-    return Guarded(fs, uri, storage), str(path)
+    return Guarded(fs, uri, storage, is_client=True), str(path)
 
 
 def delta_options(uri: str, storage: Mapping[str, str]) -> dict[str, str]:
@@ -123,13 +125,15 @@ def put_new(fs: Any, path: str, data: bytes) -> bool:  # noqa: ANN401 - fsspec s
 
 
 class Guarded:
-    """A file system of fsspec whose failures are `LakeUnreachableError`: one line, without credentials.
+    """A file system of fsspec, or a file of one, whose failures are `LakeUnreachableError`: one line, no credentials.
 
-    A file that is not there, or is there already, stays the error that it is.
+    A file that is not there, or is there already, stays the error that it is. A file system that the store refuses is
+    made anew where references give other credentials by now, and asked again.
     """
 
-    def __init__(self, fs: Any, uri: str, storage: Mapping[str, str]) -> None:  # noqa: ANN401 - likewise
+    def __init__(self, fs: Any, uri: str, storage: Mapping[str, str], *, is_client: bool = False) -> None:  # noqa: ANN401 - likewise
         self._fs, self._uri, self._storage = fs, uri, storage
+        self._made_with = fingerprint(storage) if is_client else ""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - likewise
         found = getattr(self._fs, name)
@@ -140,12 +144,27 @@ class Guarded:
             try:
                 given = found(*args, **options)
             except Exception as error:  # noqa: BLE001 - object stores raise a class of their own per client
-                raise self._ours(error) from None
+                ours = self._ours(error)
+                if not self._is_renewed(ours):
+                    raise ours from None
+                return getattr(self, name)(*args, **options)
             if name == "cat_ranges":
                 return [self._ours(one) if isinstance(one, Exception) else one for one in given]
             return Guarded(given, self._uri, self._storage) if name == "open" else given
 
         return guarded
+
+    def _is_renewed(self, error: Exception) -> bool:
+        """Return whether the client has other credentials now than those that the store refused."""
+        is_refused = isinstance(error, LakeUnreachableError) and error.status in _REFUSED
+        if not is_refused or not self._made_with or not any(map(is_reference, self._storage.values())):
+            return False
+        forget()
+        if (given := fingerprint(self._storage)) == self._made_with:
+            return False
+        self._made_with = given
+        self._fs = file_system(self._uri, self._storage)[0]._fs  # noqa: SLF001 - of this class
+        return True
 
     def _ours(self, error: Exception) -> Exception:
         return error if isinstance(error, _OURS) else unreachable(self._uri, error, self._storage)

@@ -92,7 +92,7 @@ def longest_unverified(lake: Lake, run: str) -> list[dict[str, Any]]:
     digest.
     """
     rows, last = _present(lake, run), _verified(lake)
-    never = (datetime.min.replace(tzinfo=UTC), {})
+    never: tuple[datetime, dict[str, Any]] = (datetime.min.replace(tzinfo=UTC), {})
     rows.sort(key=lambda row: (last.get((row["run"], row["name"], row["sha256"]), never)[0], row["ts"]))
     return rows
 

@@ -507,7 +507,7 @@ def test_fault_what_rounds_came_to(place, examined, capsys):
     """A failed check, an altered artifact, a segment that cannot be read and a run that lost most rows are told."""
     lake, spool = Lake.open(str(place / "lake")), place / "spool"
     result = {"check_run": "c", "table": "steps", "partition_date": DAY.date(), "suite": "s", "files_sha256": "f"}
-    facts = {"expectation": "e", "on_fail": "keep", "ts": DAY, "date": DAY.date(), "rows_failed": 3, "quarantined_rows": 0}
+    facts = {"expectation": "e", "on_fail": "keep", "ts": DAY, "date": DAY.date(), "rows_failed": 3}
     append(lake, "quality_results", [
         {**result, **facts, "check_id": f"c{severity}{status}", "severity": severity, "status": status}
         for severity, status in (("error", "failed"), ("warning", "failed"), ("info", "errored"))

@@ -1,27 +1,39 @@
 """The whole lake on S3's protocol, as moto speaks it; and what becomes of a store that fails or refuses."""
 
 import random
+import re
+import subprocess
+import sys
 import time
 from urllib.parse import unquote
 
 import pytest
 from bringing import adds_up, books
 from lake_suite import LakeSuite, keys, spooled
-from segments import step_rows
+from segments import segment_bytes, step_rows
 from stores import SECRET, Proxy, Store, moto_server, s3_server, s3_storage
 
+from ranklake.capture.sending.upload import Uploader
 from ranklake.cli import run
 from ranklake.errors import RanklakeError
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.query.sql import query
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake, LakeUnreachableError, UnsafeStoreError
 from ranklake.retention.traces.kept_versions import PLACE
 from ranklake.retention.traces.search import search
-from ranklake.segments.storage_options import StorageOptionError
+from ranklake.segments.storage_options import StorageOptionError, deferred_options
 
 pytestmark = pytest.mark.moto
 SEGMENTS = 6
+KILLED = """
+import os, signal, sys
+from ranklake import capture
+run = capture.start(job="j", run="dead", spool=sys.argv[1], local_dir=sys.argv[2])
+with run.step(0): pass
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -206,3 +218,68 @@ def test_one_key_that_is_not_given(status, through, proxy, tmp_path):
     assert not [name for name in through.contents() if "/quarantine/" in name]
     assert ingest(lake, spool, InProcess()).rows_stored == 5
     adds_up(lake, spool)
+
+
+class Rotated:
+    """A store that takes one access key after the other, and a file that names the one that counts."""
+
+    def __init__(self, proxy, file):
+        self._file = file
+        self.taken = "first"
+        self.rotate("first")
+        proxy.rule = lambda one: None if f"Credential={self.taken}/" in one.headers["authorization"] else 403
+
+    def rotate(self, key):
+        """Take another key from now on, which the file has."""
+        self.taken = key
+        self._file.write_text(key)
+
+    @property
+    def storage(self):
+        """Options that refer to the file."""
+        return {"aws_access_key_id": f"file:{self._file}"}
+
+
+def test_credentials_that_were_rotated_are_read_anew(through, proxy, tmp_path):
+    """A lake and an uploader that were refused go on by what the references give now; nothing is started again."""
+    keys = Rotated(proxy, tmp_path / "key")
+    storage = {**through.storage, **keys.storage}
+    rows = [step_rows(5, segment=number) for number in range(3)]
+    lake = Lake.create(f"{through.uri}/lake", storage)
+    uploader = Uploader(f"{through.uri}/spool", deferred_options(through.uri, storage))
+    spool = Spool(f"{through.uri}/spool", storage)
+    for number, part in enumerate(rows):
+        keys.rotate(f"key-{number}")
+        name, raw = segment_bytes(part, rows_before=5 * number)
+        sent = [uploader.send(f"segments/2026-03-01/{name}", raw, time.monotonic() + 20) for _ in range(2)]
+        assert sent == [True, True], uploader.last_error
+        ingest(lake, spool, InProcess())
+        assert query(lake, "SELECT count(*) AS n FROM steps").to_pylist() == [{"n": 5 * number + 5}]
+    keys.taken = "none"
+    with pytest.raises(LakeUnreachableError, match="Access Denied"):
+        lake.fs.ls(lake.root)
+
+
+def test_an_agent_tells_of_failing_uploads_and_goes_on_when_keys_change(through, proxy, tmp_path, monkeypatch, capfd):
+    """One process: its line has the reason while it is refused; when the file has another key, all is sent."""
+    keys = Rotated(proxy, tmp_path / "key")
+    keys.taken = "second"
+    options = {**through.storage, **keys.storage}
+    options = "".join(f'{name} = "{value}"\n' for name, value in options.items() if name != "aws_allow_http")
+    (tmp_path / "ranklake.toml").write_text(f"[storage]\n{options}")
+    monkeypatch.setenv("RANKLAKE_CONFIG", str(tmp_path / "ranklake.toml"))
+    local = tmp_path / "local"
+    where = ["--local-dir", str(local), "--spool", f"{through.uri}/spool"]
+    subprocess.run([sys.executable, "-c", KILLED, where[3], where[1]], check=False)
+    often = ["--interval-s", "0.2", "--pack-s", "0", "--no-sample"]
+    command = [sys.executable, "-m", "ranklake", "agent", *where, *often]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as agent:
+        try:
+            assert re.search(r"segments wait for the spool \(.*Access Denied", agent.stdout.readline())
+            assert run(["agent", "--once", *where]) == 0
+            assert re.search("it has [1-9] segments to send, and its log says how", capfd.readouterr().out)
+            keys.rotate("second")
+            lines = iter(agent.stdout.readline, "")
+            assert any(re.search(r"[1-9]\d* segments uploaded", line) for line in lines)
+        finally:
+            agent.terminate()

@@ -22,10 +22,11 @@ from ranklake.capture.node.spool_monitor import SpoolMonitor
 from ranklake.capture.node.worker import WorkerTask, run, send
 from ranklake.capture.spool.leader import Leadership, leader
 from ranklake.capture.spool.locations import LocalSpoolError, local_root, spool_uri
+from ranklake.capture.spool.waiting import waiting
 from ranklake.commands.options import json_option, optional_spool, with_config
 from ranklake.config import Config
 from ranklake.live_page import LivePage
-from ranklake.segments.storage_options import fsspec_options
+from ranklake.segments.storage_options import deferred_options, fsspec_options
 from ranklake.views.agent import pass_line, standby_line
 from ranklake.views.json_output import json_text, show_json
 
@@ -144,7 +145,8 @@ def agent(  # noqa: PLR0913 - click passes options by name
     With a spool named, it also samples the node's GPUs and the host, in a run of its own.
     """
     uri = spool_uri(config.spool.uri)
-    options = fsspec_options(uri, config.storage)
+    fsspec_options(uri, config.storage)  # what is wrong with them is told now
+    options = deferred_options(uri, config.storage)
     stop = threading.Event()
     keys = config.capture.encryption_key, config.capture.signing_key
     sources = Sources(sample, sample_interval_s, scrape, scrape_interval_s)
@@ -174,8 +176,9 @@ def agent(  # noqa: PLR0913 - click passes options by name
 def _once(duty: Duty) -> int:
     lead = _try_to_lead(duty)
     if lead is None:
-        found = leader(duty.root)
-        click.echo(f"{duty.root} has an agent{f' ({found})' if found else ''}; nothing is left to do")
+        found, there = leader(duty.root), waiting(duty.root)
+        left = f"it has {there.segments:,} segments to send, and its log says how that goes" if there.segments else ""
+        click.echo(f"{duty.root} has an agent{f' ({found})' if found else ''}; {left or 'nothing waits there'}")
         return 0
     try:
         done = run(duty.worker_task(), duty.stop).done
@@ -222,7 +225,7 @@ def _serve(duty: Duty, lead: Leadership) -> bool:
         nonlocal last
         while not over.is_set() and lead.holds():
             last = _look(watch, duty, over)
-            if last.segments or last.troubles:
+            if last.segments or last.troubles or last.failure:
                 _tell(last, as_json=duty.as_json)
             over.wait(duty.interval_s)
         over.set()

@@ -12,6 +12,7 @@ from typing import Final
 from ranklake.capture.common.layouts import SLOT_LANES
 from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.recording.budget import Budget
+from ranklake.capture.spool.leader import leader
 from ranklake.capture.spool.locations import LOCAL_VARIABLE, existing_root, planned_root
 from ranklake.capture.spool.mounts import is_network
 from ranklake.capture.spool.owner import HELD, Owner, boot_id
@@ -22,6 +23,7 @@ from ranklake.views.words import counted, size_text
 
 _LEAST_FILES: Final = 1000
 _AGENT: Final = "'ranklake agent --once' on this node brings it in; see that an agent runs there, and reaches the spool"
+_STUCK: Final = "its agent ({}) does not send it, and says in its log why; mend that, or restart it"
 _UNSUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
 
 
@@ -37,15 +39,17 @@ def local_spool(patient: Patient) -> Iterator[Finding]:
         yield failed(f"{root} cannot be written", f"give this user rights there, or set {LOCAL_VARIABLE}")
         return
     late, dead = list(_late(root, config.capture)), list(_dead(root))
+    found = leader(root)
+    remedy = _AGENT if found is None else _STUCK.format(found)
     if late:
         since = max(age for age, _ in late)
         rows = sum(count for _, count in late)
         yield warning(
             f"{root}: {counted(rows, 'row')} in {counted(len(late), 'segment')} wait to be sent, since {since:,.0f} s",
-            _AGENT,
+            remedy,
         )
     if dead:
-        yield warning(f"{root}: {counted(len(dead), 'stream')} of processes that died, not sealed: {dead[0]}", _AGENT)
+        yield warning(f"{root}: {counted(len(dead), 'stream')} of processes that died, not sealed: {dead[0]}", remedy)
     if not late and not dead:
         yield ok(f"{root}: nothing waits longer than it should")
 

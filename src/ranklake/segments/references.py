@@ -10,6 +10,7 @@ that is not understood.
 """
 
 import contextlib
+import hashlib
 import os
 import selectors
 import shlex
@@ -88,9 +89,14 @@ def known_secrets(values: Mapping[str, str]) -> list[str]:
 
 
 def forget() -> None:
-    """Have `resolved` read all again."""
+    """Have `resolved` read all again; what was read stays hidden in messages until then."""
     with _lock:
-        _kept.clear()
+        _kept.update({source: (float("-inf"), text) for source, (_, text) in _kept.items()})
+
+
+def fingerprint(values: Mapping[str, str]) -> str:
+    """Digest of what `resolved` gives: by it a client knows whether it was made with other credentials."""
+    return hashlib.sha256(repr(sorted(resolved(values).items())).encode()).hexdigest()
 
 
 _lock: Final = threading.Lock()

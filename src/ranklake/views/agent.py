@@ -10,7 +10,7 @@ def pass_line(done: PassResult) -> str:
     """Return what one look at the local spool did; what there is none of is left out."""
     more = (
         (done.packs, f", in {done.packs} packs"),
-        (done.left, f"; {done.left} segments wait for the spool"),
+        (done.left, f"; {done.left} segments wait for the spool{f' ({done.failure})' if done.failure else ''}"),
         (done.alive, f"; {done.alive} streams are being written"),
         (done.foreign, f"; {done.foreign} streams are meant for another spool"),
         (done.others, f"; {done.others} streams are other users'"),
