@@ -412,7 +412,7 @@ def test_values_with_units(lake, spool, tmp_path):
         "t, n, took, loss, lr, m\n2026-01-01, 1, 0:01:30, 97 %, [N/A], 4096 MiB\n"
         "2026-01-01, 2, 350 ms, 3%, N/A, 1.5GiB\n"
         "2026-01-01, 3, 1-00:00:01, 4, [Not Supported], 7\n2026-01-01, 4, 2 W, 1, 1, 1\n2026-01-01, 5, 1, 2 W, 1, 1\n"
-        '2026-01-01, 6, "2 days, 0:00:01.5", 1, 1, 9 apples\n'
+        '2026-01-01, 6,"2 days, 0:00:01.5", 1, 1, 9 apples\n'
     )
     wanted = "SELECT step, step_time_s, loss, lr, memory_allocated_bytes FROM steps ORDER BY step"
     done, steps = rows_of(lake, spool, tmp_path, STEPS, text, wanted)
