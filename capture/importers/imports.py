@@ -9,10 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from ranklake.capture.importers.foreign import foreign
 from ranklake.capture.importers.formats import FORMATS, Format, rather
 from ranklake.capture.importers.import_identity import ImportIdentity
 from ranklake.capture.importers.imported_run import ImportedRun, today
 from ranklake.capture.importers.mapping import Mapping as ColumnMapping
+from ranklake.capture.importers.mapping import MappingError
 from ranklake.capture.importers.mapping_reader import load_mapping
 from ranklake.capture.importers.naming import known_as, named, of_before
 from ranklake.capture.importers.shipping import TOGETHER, Shipping, refuse_changed
@@ -51,7 +53,7 @@ class Imported:
     first_refused
         Where the first reasons for refusing rows were met: file, line, reason.
     nothing
-        Files of which nothing was converted, and the first reason.
+        Files of which nothing was converted, among others: and the first reason, or what they are.
     hidden
         Runs whose names, made of the names of files, lost what looks like a credential.
     """
@@ -76,6 +78,22 @@ class Imported:
     def is_all_refused(self) -> bool:
         """Whether nothing came of the files but rows for quarantine."""
         return bool(self.refused) and not self.rows
+
+    def of_format(self, files: list[Source], take: Callable[[Source], None]) -> list[Source]:
+        """Return the files that are of the format; others of several stop nobody, and `nothing` has the reason.
+
+        Raises `SourceError` or `MappingError` where no file is left.
+        """
+        kept = []
+        for source in files:
+            try:
+                take(source)
+                kept.append(source)
+            except (SourceError, MappingError) as error:
+                if len(self.nothing) + 1 >= self.files:
+                    raise
+                self.nothing[source.name] = str(error)
+        return kept
 
     def took(self, source: Source, recording: ImportedRun, *, is_named: bool) -> None:
         """Add what came of a file; `is_named` says whether its run was given, not made of the file's name."""
@@ -152,8 +170,7 @@ def import_files(  # noqa: PLR0913 - what an import may be told, by name
 
     by_name = kind.by_name if columns is None else columns.by_name
     todo = []
-    for source in files:
-        _refuse_other(source, format_name, kind, columns)
+    files = done.of_format(files, lambda source: _refuse_other(source, format_name, kind, columns))
     memory = format_name if columns is None else f"{format_name}/{columns.contract.table}/{columns.name}"
     digest = columns.sha256 if columns else ""
     for source, sha256, fresh in named(files, run, columns, format_name, own_run=own_run):
@@ -172,7 +189,8 @@ def import_files(  # noqa: PLR0913 - what an import may be told, by name
             rank_by_rank=rank_by_rank, overlay=overlay, masks=masks,
         )  # fmt: skip
         source.told = told
-        kind.read(source, recording, columns)
+        if not done.of_format([source], _reading(kind, recording, columns)):
+            continue
         if source.cut:
             done.cut[source.name] = source.cut
         recording.close()
@@ -219,6 +237,10 @@ def _asked(
     return kind, columns
 
 
+def _reading(kind: Format, recording: ImportedRun, columns: ColumnMapping | None) -> Callable[[Source], None]:
+    return lambda source: kind.read(source, recording, columns)
+
+
 def _elsewhere(
     shipping: Shipping, kind: Format, source: Source, identity: ImportIdentity, run: str, *, own_run: bool
 ) -> dict[str, Any] | None:
@@ -255,8 +277,14 @@ def _refuse_other(source: Source, name: str, kind: Format, columns: ColumnMappin
     if kind.among and not whole:
         head = source.head(_AMONG_BYTES)
         whole = len(head) < _AMONG_BYTES
+    if kind.looks is not None and kind.looks.search(head):
+        return
+    if (known := foreign(head)) is not None:
+        raise SourceError(f"{known[0]}, which import {name} does not read", where=source.name, mend=known[1])
     if (other := rather(name, head, whole=whole)) is not None:
+        own = " --mapping MAPPING" if FORMATS[other].maps else ""
         mend = (
-            f"it looks like {other}: ranklake import {other} {Path(source.path).name}; of {name} are {kind.recognises}"
+            f"it looks like {other}: ranklake import {other} {Path(source.path).name}{own}; "
+            f"of {name} are {kind.recognises}"
         )
         raise SourceError(f"nothing of {name} at its beginning", where=source.name, mend=mend)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 _BLOCK_BYTES: Final = 8 << 20
 _BLOCK_ROWS: Final = 65_536
 _SHOWN_COLUMNS: Final = 64
+_HISTORY: Final = "log_history"
+_SPREAD: Final = re.compile(rb"\s*\{\s*(?:\n|\"[^\"\n]*\"\s*:\s*[^\n]*,\s*\n)")
+"""The beginning of a JSON object that is spread over lines."""
+_MOST_DOCUMENT_BYTES: Final = 256 << 20
 
 Moments = tuple[Array, Mask, Mask]
 """Times, ns since 1970; which are absent; which are none."""
@@ -113,6 +118,12 @@ def _convert(
     reasons += wrong_values
     if table == "runs":
         columns["labels"] = _said_by_hand(columns.get("labels", texts([None] * count)), recording.labels)
+    if table == "scalars":  # rows of other metrics, side by side in one file
+        without = ~np.any([bad for bad, _ in reasons], axis=0)
+        for name in ("value", "value_flag"):
+            without &= columns[name].is_null().to_numpy(zero_copy_only=False) if name in columns else True
+        recording.left_out += int((wanted & without).sum())
+        wanted &= ~without
     good = wanted.copy()
     for wrong, why in reasons:
         here = np.flatnonzero(wrong & good)
@@ -314,19 +325,13 @@ def _json_lines(source: "Source", mapping: "Mapping") -> Iterator[Block]:
         misfits.clear()
         return found, some, places
 
-    for line in source.lines():
-        if line.flaw is None and not line.text.strip():
-            continue
-        try:
-            row = json.loads(line.text) if line.flaw is None else None
-        except (ValueError, RecursionError):
-            row = None
+    for number, row, flaw, text in _document(source) or _objects(source):
         if isinstance(row, dict):
             seen.update(row)
             rows.append(row)
-            lines.append(line.number)
+            lines.append(number)
         else:
-            misfits.append((line.number, line.flaw or "no JSON object", line.text))
+            misfits.append((number, flaw or "no JSON object", text))
         if len(rows) + len(misfits) >= _BLOCK_ROWS:
             mapping.check_columns(seen, source.name)
             yield block()
@@ -335,6 +340,48 @@ def _json_lines(source: "Source", mapping: "Mapping") -> Iterator[Block]:
     if seen:
         mapping.check_columns(seen, source.name)
     yield block()
+
+
+def _objects(source: "Source") -> Iterator[tuple[int, Any, str | None, str]]:
+    """Yield number, value, flaw and text of each line that is not empty."""
+    for line in source.lines():
+        if line.flaw is None and not line.text.strip():
+            continue
+        try:
+            row = json.loads(line.text) if line.flaw is None else None
+        except (ValueError, RecursionError):
+            row = None
+        yield line.number, row, line.flaw, line.text
+
+
+def _document(source: "Source") -> list[tuple[int, Any, str | None, str]] | None:
+    """Return the entries of a document's log_history, which Hugging Face's Trainer keeps; None for an object a line.
+
+    Raises `SourceError` for another document, which is no row and has none that are known.
+    """
+    with source.first_look():
+        _, row, _, text = next(_objects(source), (0, None, None, ""))
+        if text.lstrip() and not isinstance(row, dict) and not _SPREAD.match(source.head()):
+            return None
+        if isinstance(row, dict) and not isinstance(row.get(_HISTORY), list):
+            return None
+        try:
+            found = json.loads(source.whole(_MOST_DOCUMENT_BYTES))
+        except (ValueError, RecursionError):
+            if text.strip() != "{":
+                return None
+            found = None
+    entries = found.get(_HISTORY) if isinstance(found, dict) else None
+    if isinstance(entries, list):
+        return [(number, entry, None, json.dumps(entry)) for number, entry in enumerate(entries, 1)]
+    lists = [
+        key
+        for key, value in (found or {}).items()
+        if isinstance(value, list) and isinstance(next(iter(value), 0), dict)
+    ]
+    how = f": jq -c '.[{json.dumps(lists[0])}][]' FILE > FILE.jsonl" if lists else ""
+    mend = f"give an object a line{how}"
+    raise SourceError("is one JSON document, not an object a line", where=source.name, mend=mend)
 
 
 def _word(value: Any) -> str | None:  # noqa: ANN401 - JSON

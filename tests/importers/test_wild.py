@@ -4,6 +4,8 @@ import pytest
 from importing import ask, imported
 from published_data import DATA
 
+from ranklake.capture.importers.imports import import_files
+from ranklake.capture.importers.source import SourceError
 from ranklake.lake.rollups.runner import run_rollups
 
 BATCH, TOKENS = 1024, 4_194_304
@@ -74,3 +76,42 @@ def test_fractional_gpus(lake, spool, wild):
     file = wild("r7_fraction.csv", "repro")
     done = imported(lake, spool, "table", file, mapping=str(file.with_suffix(".yaml")))
     assert (done.rows, sum(done.refused.values())) == ({}, 3)
+
+
+def test_the_state_of_a_trainer(lake, spool, wild, tmp_path):
+    """The 600 entries of log_history, from a document of 4,233 lines."""
+    (tmp_path / "m.yaml").write_text(
+        "table: scalars\ntime: {column: step, format: epoch_s}\n"
+        "columns: {metric: {value: train/loss}, kind: {value: gauge}, step: step, value: loss}\n"
+    )
+    file = wild("09-hf-trainer-state/trainer_state.json")
+    done = imported(lake, spool, "table", file, mapping=str(tmp_path / "m.yaml"), run="hf")
+    assert done.refused == {}
+    found = ask(lake, "SELECT count(*) AS n, min(step) AS first, max(step) AS last FROM scalars")
+    assert [tuple(row.values()) for row in found] == [(600, 10, 6000)]
+    with pytest.raises(SourceError, match=r"a trainer_state\.json of Hugging Face"):
+        import_files("kineto", [str(file)], str(spool))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "what"),
+    [
+        ("sacct", "13-hpc-accounting/lsf_input_accounting-logs.log", "accounting of LSF"),
+        ("sacct", "13-hpc-accounting/pbs_input_accounting-logs.log", "accounting of PBS"),
+        ("sacct", "13-hpc-accounting/sge_input_accounting-logs.log", "accounting of Grid Engine"),
+        ("sacct", "13-hpc-accounting/phillips.log", "sacct without its header"),
+        ("sacct", "13-hpc-accounting/slurm_helper_sacct.json", "a JSON document"),
+        ("sacct", "13-hpc-accounting/slurm_input_accounting-logs.log", "sacct without its header"),
+        ("sacct", "13-hpc-accounting/slurm_input_accounting-logs-with-job-arrays.log", "sacct without its header"),
+        ("sacct", "13-hpc-accounting/slurm_input_unknown-job-state.log", "sacct without its header"),
+        ("sacct", "13-hpc-accounting/slurm_input_utf8-multibyte-chars.log", "sacct without its header"),
+        ("sacct", "28-slurm-queue/sdiag.txt", "output of sdiag"),
+        ("sacct", "28-slurm-queue/sinfo.txt", "output of sinfo"),
+        ("sacct", "28-slurm-queue/squeue.txt", "output of squeue"),
+        ("megatron", "24-gpt-neox/neox.log", "DeepSpeed's breakdown of micro-steps"),
+    ],
+)
+def test_what_is_refused(tmp_path, wild, kind, name, what):
+    """The refusal says what the file is."""
+    with pytest.raises(SourceError, match=what):
+        import_files(kind, [str(wild(name))], str(tmp_path / "spool"))
