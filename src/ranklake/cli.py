@@ -187,12 +187,13 @@ def _run(args: Sequence[str] | None) -> int:
         say_nothing()
         return 0
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
+        click.echo(error.format_message(), err=True)  # noqa: TID251 - our own words
         return error.exit_code
     except (RanklakeError, click.ClickException, click.Abort, KeyboardInterrupt, ModuleNotFoundError, OSError) as error:
         line, code = _explain(error)
         redact = importlib.import_module("ranklake.redaction.redact").redact
-        click.echo(f"ranklake: {printable(redact(' '.join(line.split())))}", err=True)
+        line = printable(redact(" ".join(line.split())))
+        click.echo(f"ranklake: {line}", err=True)  # noqa: TID251 - printable already
         return code
     return result if isinstance(result, int) else 0
 

@@ -4,7 +4,7 @@ import json
 from html.parser import HTMLParser
 
 from ranklake.lake.query.sql import query
-from ranklake.printable import printable
+from ranklake.printable import printable_lines
 
 
 class Read(HTMLParser):
@@ -63,7 +63,7 @@ class Read(HTMLParser):
 
 def shown(value):
     """Return a value as a page writes it down for machines."""
-    return "" if value is None else printable(str(value))
+    return "" if value is None else printable_lines(str(value))
 
 
 def compared(lake, text):

@@ -29,6 +29,7 @@ from ranklake.live_page import LivePage
 from ranklake.segments.storage_options import deferred_options, fsspec_options
 from ranklake.views.agent import pass_line, standby_line
 from ranklake.views.json_output import json_text, show_json
+from ranklake.views.tell import tell
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -178,7 +179,7 @@ def _once(duty: Duty) -> int:
     if lead is None:
         found, there = leader(duty.root), waiting(duty.root)
         left = f"it has {there.segments:,} segments to send, and its log says how that goes" if there.segments else ""
-        click.echo(f"{duty.root} has an agent{f' ({found})' if found else ''}; {left or 'nothing waits there'}")
+        tell(f"{duty.root} has an agent{f' ({found})' if found else ''}; {left or 'nothing waits there'}")
         return 0
     try:
         done = run(duty.worker_task(), duty.stop).done
@@ -206,7 +207,7 @@ def _elected(duty: Duty) -> Leadership | None:
         found = leader(duty.root)
         if found is not None and str(found) != told:
             told = str(found)
-            click.echo(json_text({"standby": found}) if duty.as_json else standby_line(duty.root, found))
+            tell(json_text({"standby": found}) if duty.as_json else standby_line(duty.root, found))
         duty.stop.wait(STANDBY_LOOK_S)
     return None
 
@@ -241,7 +242,7 @@ def _serve(duty: Duty, lead: Leadership) -> bool:
         if duty.page_port:
             page = open_things.enter_context(contextlib.closing(LivePage(duty.root)))
             url = page.url(open_things.enter_context(Endpoint(duty.page_port, page.answer)).port)
-            click.echo(json_text({"page": url}) if duty.as_json else f"follow the runs on this node: {url}")
+            tell(json_text({"page": url}) if duty.as_json else f"follow the runs on this node: {url}")
             sys.stdout.flush()
         for thread in threads:
             thread.start()
@@ -298,6 +299,6 @@ def _tell(done: PassResult, *, as_json: bool) -> None:
     if as_json:
         show_json(done)
         return
-    click.echo(pass_line(done))
+    tell(pass_line(done))
     for trouble in done.troubles:
-        click.echo(trouble, err=True)
+        tell(trouble, err=True)

@@ -16,6 +16,7 @@ from ranklake.lake.governance.steps import recorded_actions
 from ranklake.lake.trust.allowed_signers import Signer, load_signers
 from ranklake.lake.trust.approvals import DEFAULT_TIERS, SIGNED, Tier
 from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
 from ranklake.views.words import size_text
 
 _STEP = "mode"
@@ -41,13 +42,13 @@ def show(context: Context, *, as_json: bool) -> None:
         keys = [_plain(one, now) for one in signers]
         show_json({**mode_facts(lake), "said": said, "expires_h": section.expires_h, "tiers": tiers, "keys": keys})
         return
-    click.echo(f"approvals are {section.mode}; the audit trail says {said}; good for {section.expires_h} hours")
+    tell(f"approvals are {section.mode}; the audit trail says {said}; good for {section.expires_h} hours")
     for tier in tiers:
-        click.echo(f"tier {tier.name}: {_told(tier)}")
+        tell(f"tier {tier.name}: {_told(tier)}")
     for one in signers:
         roles = f", roles {', '.join(sorted(one.roles))}" if one.roles else ""
         until = f", until {one.before:%Y-%m-%d}" if one.before else ""
-        click.echo(f"{one.name}: {one.why_not(now) or 'may sign'}{until}{roles}")
+        tell(f"{one.name}: {one.why_not(now) or 'may sign'}{until}{roles}")
     tell_mode(lake)
 
 
@@ -65,7 +66,7 @@ def lower(context: Context, by: str | None, reason: str, *, told: Told, as_json:
     """
     lake = context.open_lake()
     if told.text_only:
-        click.echo(statement_of(lake, LOWERED, _STEP, by or "", reason).text, nl=False)
+        click.echo(statement_of(lake, LOWERED, _STEP, by or "", reason).text, nl=False)  # noqa: TID251 - a document, as it is
         return
     name = told.who(lake, "ranklake approvals downgrade --reason TEXT", by, login=False)
     trail = recorded_actions(lake, RETENTION_PLANS)
@@ -74,9 +75,9 @@ def lower(context: Context, by: str | None, reason: str, *, told: Told, as_json:
     if as_json:
         show_json({"lowered_now": done, **mode_facts(lake)})
     elif done:
-        click.echo("approvals are unsigned from now on; take allowed_signers and identity out of [approvals]")
+        tell("approvals are unsigned from now on; take allowed_signers and identity out of [approvals]")
     else:
-        click.echo("approvals are unsigned already; nothing written")
+        tell("approvals are unsigned already; nothing written")
 
 
 def _told(tier: Tier) -> str:

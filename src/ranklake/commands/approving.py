@@ -13,6 +13,7 @@ from ranklake.lake.governance.identities import APPROVE
 from ranklake.lake.governance.lifecycle import Approve, standing
 from ranklake.lake.governance.proposals import Proposal, ProposalKind, Some
 from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
 
 Naming = Callable[[str], str]
 """Returns a command with the option by which somebody says who runs it (`ApprovalsSection.by_somebody`)."""
@@ -77,9 +78,7 @@ def approval_command(
         if as_json:
             show_json({"approved_now": fresh, "lacking": lacking or None, **mode_facts(lake), **plain(found)})
             return
-        click.echo(
-            f"{found.name}: {_outcome(found, then(found, lake.config.approvals.by_somebody), lacking, fresh=fresh)}"
-        )
+        tell(f"{found.name}: {_outcome(found, then(found, lake.config.approvals.by_somebody), lacking, fresh=fresh)}")
         tell_mode(lake)
 
     return command

@@ -12,6 +12,7 @@ from ranklake.config import Config
 from ranklake.segments.storage_options import fsspec_options
 from ranklake.views.json_output import json_text
 from ranklake.views.progress import progress_bar
+from ranklake.views.tell import tell
 
 _FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d")
 
@@ -89,7 +90,7 @@ def generate_command(
     options = fsspec_options(spool, config.storage)
     with progress_bar("nodes") as progress:
         made = generate(job, spool, options, packed=packed, workers=workers, progress=progress)
-    click.echo(json_text(made) if as_json else _told(made))
+    tell(json_text(made) if as_json else _told(made))
 
 
 def _told(made: Generated) -> str:

@@ -65,9 +65,9 @@ def calibrate(steps: int, folder: Path | None, *, as_json: bool) -> int:
     if as_json:
         show_json({"run": truth.run, "passed": passed, "comparisons": [one.plain() for one in found]})
     else:
-        click.echo("\n".join(table_lines(_COLUMNS, map(_line, found))))
+        tell(*table_lines(_COLUMNS, map(_line, found)))
         wrong = sum(not one.passed for one in found)
-        click.echo("telemetry is true" if passed else f"telemetry is wrong in {wrong} of {len(found)} comparisons")
+        tell("telemetry is true" if passed else f"telemetry is wrong in {wrong} of {len(found)} comparisons")
     return 0 if passed else 1
 
 

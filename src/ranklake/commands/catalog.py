@@ -10,6 +10,7 @@ from ranklake.commands.options import contracts_option, json_option, overriding
 from ranklake.context import Context
 from ranklake.views.catalog import entry_lines, listing_lines
 from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
 
 
 class _ShowByDefault(click.Group):
@@ -49,13 +50,13 @@ def show(context: Context, name: str | None, lake: str | None, *, as_json: bool)
         if as_json:
             show_json({"tables": [one.brief() for one in every.tables], "metrics": every.metrics})
         else:
-            click.echo("\n".join(listing_lines(every)))
+            tell(*listing_lines(every))
         return
     found = named(context, name, needs_lake=lake is not None)
     if as_json:
         show_json(found.whole() if isinstance(found, TableEntry) else found)
     else:
-        click.echo("\n".join(entry_lines(found)))
+        tell(*entry_lines(found))
 
 
 for _part in (sizes, refresh, changes, use, export):

@@ -20,6 +20,7 @@ from ranklake.lake.usage.use import uses
 from ranklake.printable import printable
 from ranklake.views.catalog import column_size_lines, size_lines
 from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
 
 
 @click.command()
@@ -38,7 +39,7 @@ def sizes(context: Context, table: str | None, files: int | None, *, as_json: bo
         if as_json:
             show_json(held)
             return
-        click.echo("\n".join(size_lines(held)))
+        tell(*size_lines(held))
         return
     of = lake.contract(table)
     _, live = live_files(lake, table)
@@ -46,7 +47,7 @@ def sizes(context: Context, table: str | None, files: int | None, *, as_json: bo
     if as_json:
         show_json(None if found is None else found.facts())
     else:
-        click.echo("\n".join(column_size_lines(found)) if found else f"{table} holds nothing yet")
+        tell(*(column_size_lines(found) if found else [f"{table} holds nothing yet"]))
 
 
 @click.command()
@@ -60,7 +61,7 @@ def refresh(context: Context, *, as_json: bool) -> None:
     if as_json:
         show_json(done)
     else:
-        click.echo(f"{done.tables:,} tables, {done.columns:,} columns, {done.metrics:,} metrics")
+        tell(f"{done.tables:,} tables, {done.columns:,} columns, {done.metrics:,} metrics")
 
 
 @click.command()
@@ -82,9 +83,9 @@ def changes(context: Context, since: datetime | None, *, as_json: bool) -> None:
         show_json([one.plain() for one in found])
         return
     if not found:
-        click.echo("nothing changed")
+        tell("nothing changed")
     for one in found:
-        click.echo(printable(f"{one.at:%Y-%m-%d %H:%M}  {one.kind} {one.name}: {one.what}"))
+        tell(printable(f"{one.at:%Y-%m-%d %H:%M}  {one.kind} {one.name}: {one.what}"))
 
 
 @click.command()
@@ -108,12 +109,12 @@ def use(context: Context, name: str, since: datetime | None, *, as_json: bool) -
         show_json([one.plain() for one in found])
         return
     if not found:
-        click.echo(f"no query is noted since {begin}")
+        tell(f"no query is noted since {begin}")
     for one in found:
         what = f"{one.table}.{one.column}" if one.column else f"{one.table}, rows"
         former = f" (now {one.now})" if one.now else ""
         queries = f"{one.queries:,} {'query' if one.queries == 1 else 'queries'}"
-        click.echo(printable(f"{what}{former}: {one.consumer}, {queries}, last {one.last:%Y-%m-%d %H:%M}"))
+        tell(printable(f"{what}{former}: {one.consumer}, {queries}, last {one.last:%Y-%m-%d %H:%M}"))
 
 
 @click.command()
@@ -134,7 +135,7 @@ def export(context: Context, tables: tuple[str, ...], form: str, output: Path | 
     chosen = [contract(name, context.overlay) for name in tables] or list(context.contracts().values())
     documents = {one.table: yaml.safe_dump(document(one), sort_keys=False, width=120) for one in chosen}
     if output is None:
-        click.echo("---\n".join(documents.values()), nl=False)
+        click.echo("---\n".join(documents.values()), nl=False)  # noqa: TID251 - a document, as it is
         return
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -144,4 +145,4 @@ def export(context: Context, tables: tuple[str, ...], form: str, output: Path | 
             fresh.replace(output / f"{name}.odcs.yaml")
     except OSError as error:
         raise cannot_write(str(output), error) from error
-    click.echo(f"wrote {len(documents)} contracts to {output}")
+    tell(f"wrote {len(documents)} contracts to {output}")

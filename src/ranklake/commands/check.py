@@ -22,6 +22,7 @@ from ranklake.views.backtest import backtest_lines
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.tell import tell
 from ranklake.views.words import counted
 
 _SHOWN_RUNS = 5
@@ -91,7 +92,7 @@ def check(
         if as_json:
             show_json(done.plain())
         else:
-            click.echo("\n".join(backtest_lines(done)))
+            tell(*backtest_lines(done))
         return 0
     with context.workers() as workers, progress_bar("check") as progress:
         report = run_checks(lake, tables or None, workers=workers, progress=progress, again=again)
@@ -105,7 +106,7 @@ def check(
     else:
         _print(report)
         for line in (*_mend(lake, report), *map(_told, found), *_proved(proofs)):
-            click.echo(line)
+            tell(line)
     return 0 if passed else 1
 
 
@@ -126,9 +127,9 @@ def _show_incidents(found: Sequence[Incident], *, as_json: bool) -> None:
     if as_json:
         show_json([one.plain() for one in found])
     elif found:
-        click.echo("\n".join(table_lines(_INCIDENTS, map(_incident, found))))
+        tell(*table_lines(_INCIDENTS, map(_incident, found)))
     else:
-        click.echo("no incident")
+        tell("no incident")
 
 
 def _incident(one: Incident) -> tuple[str, ...]:
@@ -150,16 +151,16 @@ def _print(report: CheckReport) -> None:
     if report.unsound:
         _table(report.unsound)
     if not report.partitions:
-        click.echo(f"nothing changed since the last check; {counted(report.unchanged, 'partition')} unchanged")
+        tell(f"nothing changed since the last check; {counted(report.unchanged, 'partition')} unchanged")
     else:
         by_status = Counter(result.status for result in report.results)
         said = ", ".join(f"{by_status[status]} {words}" for status, words in _WORDS if by_status[status])
         unchanged = f"; {counted(report.unchanged, 'partition')} unchanged" if report.unchanged else ""
-        click.echo(f"{counted(report.partitions, 'partition')}: checks {said}{unchanged}")
+        tell(f"{counted(report.partitions, 'partition')}: checks {said}{unchanged}")
     if report.quarantined_rows:
-        click.echo(f"{counted(report.quarantined_rows, 'row')} moved to the table rejects")
+        tell(f"{counted(report.quarantined_rows, 'row')} moved to the table rejects")
     if report.standing:
-        click.echo("still failing since an earlier check:")
+        tell("still failing since an earlier check:")
         _table(report.standing)
 
 
@@ -184,7 +185,7 @@ def _named(runs: Iterable[str]) -> str:
 
 
 def _table(results: Iterable[CheckResult]) -> None:
-    click.echo("\n".join(table_lines(_COLUMNS, map(_line, results))))
+    tell(*table_lines(_COLUMNS, map(_line, results)))
 
 
 def _line(result: CheckResult) -> tuple[str, ...]:

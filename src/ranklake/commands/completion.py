@@ -18,4 +18,4 @@ def completion(ctx: click.Context, shell: str) -> None:
     kind = get_completion_class(shell)
     if kind is None:
         raise RanklakeError(f"no completion for {shell}", mend=f"use one of {', '.join(_SHELLS)}")
-    click.echo(kind(ctx.find_root().command, {}, "ranklake", "_RANKLAKE_COMPLETE").source())
+    click.echo(kind(ctx.find_root().command, {}, "ranklake", "_RANKLAKE_COMPLETE").source())  # noqa: TID251 - a document, as it is

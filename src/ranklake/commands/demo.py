@@ -68,9 +68,9 @@ def demo(folder: Path, steps: int, slow_rank: int | None, kill_rank: int | None,
         calibration = {"run": truth.result().run, "comparisons": [one.plain() for one in comparisons]}
         show_json({**_plain(facts), "report": written, "calibration": calibration})
     else:
-        click.echo("\n".join(summary_lines(facts, comparisons, f"{_program()} sql --lake {_shown(lake)}")))
+        tell(*summary_lines(facts, comparisons, f"{_program()} sql --lake {_shown(lake)}"))
         if written is not None:
-            click.echo(f"\npages       {_shown(Path(written))}")
+            tell("", f"pages       {_shown(Path(written))}")
     return 0 if facts.books_add_up and not facts.lost and not facts.repeated else 1
 
 

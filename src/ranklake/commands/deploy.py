@@ -16,6 +16,7 @@ from ranklake.flows.deployments import deployments
 from ranklake.flows.settings import FlowSettings, flow_settings
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, table_lines
+from ranklake.views.tell import tell
 
 _BANNED: Final = "/%&<>"
 """What Prefect takes in no name."""
@@ -92,7 +93,7 @@ def deploy(
         return
     would = "would be " if dry_run else ""
     rows = [[one.name, one.schedule, would + one.action] for one in done]
-    click.echo("\n".join(table_lines([TextColumn("deployment"), TextColumn("runs"), TextColumn("")], rows)))
+    tell(*table_lines([TextColumn("deployment"), TextColumn("runs"), TextColumn("")], rows))
 
 
 def _check_server(url: str) -> None:

@@ -10,6 +10,7 @@ from ranklake.context import Context
 from ranklake.lake.ingest.disowned import Claim
 from ranklake.retention.disown import disown as set_aside
 from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
 
 
 @click.command()
@@ -31,6 +32,6 @@ def disown(context: Context, name: str, reason: str, by: str | None, *, as_json:
     if as_json:
         show_json({"disowned": str(done.claim), "plan": done.plan, "rows": done.rows, "now": done.fresh})
     elif done.fresh:
-        click.echo(f"plan {done.plan}: {done.claim} is set aside, {done.rows:,} rows moved to the table rejects")
+        tell(f"plan {done.plan}: {done.claim} is set aside, {done.rows:,} rows moved to the table rejects")
     else:
-        click.echo(f"{done.claim}: set aside already by plan {done.plan}; nothing changed")
+        tell(f"{done.claim}: set aside already by plan {done.plan}; nothing changed")

@@ -17,6 +17,7 @@ from ranklake.retention.traces.search import Trace, search
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.tell import tell
 from ranklake.views.words import counted
 
 _COLUMNS = (*map(TextColumn, ("place", "where")), *numbers(("files", "rows or times")), TextColumn("such as"))
@@ -66,10 +67,10 @@ def find(context: Context, values: tuple[str, ...], folders: tuple[Path, ...], *
         return 0 if done.is_clean else 1
     _table(done.found)
     if done.unsearched:
-        click.echo("could not be looked into:")
+        tell("could not be looked into:")
         _table(done.unsearched)
     places = counted(len({one.place for one in done.found}), "kind") + " of places"
-    click.echo(f"{counted(done.files, 'file')} searched: {f'found in {places}' if done.found else 'nothing found'}")
+    tell(f"{counted(done.files, 'file')} searched: {f'found in {places}' if done.found else 'nothing found'}")
     return 0 if done.is_clean else 1
 
 
@@ -87,14 +88,14 @@ def keys(context: Context, *, as_json: bool) -> int:
         show_json(state.plain())
         return 0 if state.is_sound else 1
     for where, wrong, mend in state.faults:
-        click.echo(f"{where}: {wrong}; {mend}")
+        tell(f"{where}: {wrong}; {mend}")
     for column, rows in state.lost:
-        click.echo(f"{column}: {counted(rows, 'row')} under keys that are lost; {LOST}")
-    click.echo(f"{counted(state.keys, 'key')} of subjects, {state.forgotten:,} forgotten")
+        tell(f"{column}: {counted(rows, 'row')} under keys that are lost; {LOST}")
+    tell(f"{counted(state.keys, 'key')} of subjects, {state.forgotten:,} forgotten")
     return 0 if state.is_sound else 1
 
 
 def _table(some: Iterable[Trace]) -> None:
     lines = [(one.place, one.where, f"{one.files:,}", f"{one.count:,}", one.examples[0]) for one in some]
     if lines:
-        click.echo("\n".join(table_lines(_COLUMNS, lines)))
+        tell(*table_lines(_COLUMNS, lines))

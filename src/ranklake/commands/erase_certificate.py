@@ -12,6 +12,7 @@ from ranklake.context import Context
 from ranklake.retention.erasure.certificate import Certificate, NoCertificateError, certificates
 from ranklake.retention.erasure.proof import verify_alone, verify_signatures, verify_with_lake
 from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
 from ranklake.views.words import counted
 
 
@@ -32,12 +33,12 @@ def show(context: Context, name: str, out: Path | None) -> None:
         mend = "apply it: ranklake erase apply"
         raise NoCertificateError("this erasure has no certificate yet", where=name, mend=mend)
     if out is None:
-        click.echo(found[-1].raw.decode(), nl=False)
+        click.echo(found[-1].raw.decode(), nl=False)  # noqa: TID251 - a document, as it is
         return
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{found[-1].name}.json"
     path.write_bytes(found[-1].raw)
-    click.echo(str(path))
+    tell(str(path))
 
 
 @certificate.command()
@@ -87,9 +88,9 @@ def verify(
         show_json({"certificate": found.name, "verified": verified, "faults": faults, "unsearched": found.unsearched})
         return 1 if faults else 0
     for fault in faults:
-        click.echo(fault)
+        tell(fault)
     if found.unsearched:
-        click.echo(f"{counted(found.unsearched, 'file')} could not be looked into; the certificate names them")
+        tell(f"{counted(found.unsearched, 'file')} could not be looked into; the certificate names them")
     said = "does not hold" if faults else "holds"
-    click.echo(f"{found.facts['erasure']}: the certificate {said}; verified: {', '.join(verified)}")
+    tell(f"{found.facts['erasure']}: the certificate {said}; verified: {', '.join(verified)}")
     return 1 if faults else 0

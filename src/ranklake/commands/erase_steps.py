@@ -25,6 +25,7 @@ from ranklake.retention.erasure.subject import Subject, subject_of, subject_unde
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.tell import tell
 from ranklake.views.words import counted
 
 _COLUMNS = (*map(TextColumn, ("what", "table", "partition")), *numbers(("rows", "files")), TextColumn("about"))
@@ -36,7 +37,7 @@ def given_values(values: tuple[str, ...]) -> Sequence[str]:
     if values != ("-",):
         return values
     if sys.stdin.isatty():  # nothing else would say what the command waits for
-        click.echo("write the values, one a line, and end with Ctrl-D", err=True)
+        tell("write the values, one a line, and end with Ctrl-D", err=True)
     return sys.stdin.read().splitlines()
 
 
@@ -142,9 +143,9 @@ def plan(
         return
     show(made, lake.config.approvals)
     if reach.spool is None:
-        click.echo("no spool is configured: it was not looked into", err=True)
+        tell("no spool is configured: it was not looked into", err=True)
     if not reach.folders:
-        click.echo("looked into lake and spool alone; Prefect's home and other folders are named by --also", err=True)
+        tell("looked into lake and spool alone; Prefect's home and other folders are named by --also", err=True)
     tell_mode(lake)
 
 
@@ -206,14 +207,14 @@ def apply(
         show_json({**head, "search": found, **mode_facts(lake), **done.erasure.plain()})
         return 0 if certificate.is_clean else 1
     what = f"erased {counted(done.erasure.rows, 'row')} by plan {done.erasure.plan}"
-    click.echo(f"{name}: {what if done.fresh else f'applied already, by plan {done.erasure.plan}'}")
+    tell(f"{name}: {what if done.fresh else f'applied already, by plan {done.erasure.plan}'}")
     for one in done.done:
-        click.echo(f"{one.place}: {counted(one.files, 'file')} {one.action}")
+        tell(f"{one.place}: {counted(one.files, 'file')} {one.action}")
     for key, said in (("stays", "stays"), ("unsearched", "could not be looked into"), ("found", "still there")):
         for one in found[key]:
-            click.echo(f"{said}: {one['place']}, {one['where']}: {counted(one['files'], 'file')}")
+            tell(f"{said}: {one['place']}, {one['where']}: {counted(one['files'], 'file')}")
     left = "nothing is left" if certificate.is_clean else "something is left: plan again, or name its folder by --also"
-    click.echo(f"{counted(found['files'], 'file')} searched anew: {left}; certificate {certificate.name}")
+    tell(f"{counted(found['files'], 'file')} searched anew: {left}; certificate {certificate.name}")
     tell_mode(lake)
     return 0 if certificate.is_clean else 1
 
@@ -231,9 +232,9 @@ def list_(context: Context, *, as_json: bool) -> None:
         return
     for one in found:
         when = one.applied or one.approved or one.proposed
-        click.echo(f"{one.name}  {one.state:<8}  {'' if when is None else f'{when:%Y-%m-%d %H:%M}'}  {_sums(one)}")
+        tell(f"{one.name}  {one.state:<8}  {'' if when is None else f'{when:%Y-%m-%d %H:%M}'}  {_sums(one)}")
     if not found:
-        click.echo("no erasures")
+        tell("no erasures")
     tell_mode(lake)
 
 
@@ -244,14 +245,14 @@ def show(made: Erasure, section: ApprovalsSection) -> None:
         for place, said in _SAID.items()
         for one in made.of(place)
     ]
-    click.echo("\n".join(table_lines(_COLUMNS, lines)))
+    tell(*table_lines(_COLUMNS, lines))
     then = {
         "proposed": f"nobody approved it yet: {section.by_somebody(ERASURES.to_approve(made.name))}",
         "approved": f"approved: ranklake erase apply {made.name} -",
         "applied": "applied",
         "altered": "its items were altered",
     }
-    click.echo(f"erasure {made.name}: {_sums(made)}; {then[made.state]}")
+    tell(f"erasure {made.name}: {_sums(made)}; {then[made.state]}")
 
 
 def _sums(one: Erasure) -> str:

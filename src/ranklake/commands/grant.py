@@ -16,6 +16,7 @@ from ranklake.lake.grants.grant import GRANTS, GrantError
 from ranklake.lake.grants.use import ask
 from ranklake.lake.query.roles import RoleError
 from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
 
 _PERIOD: Final = re.compile(r"(\d{1,4})([hd])")
 _UNITS: Final = {"h": "hours", "d": "days"}
@@ -87,9 +88,9 @@ def grant(  # noqa: PLR0913 - one parameter an option
     until_text = f"{found.until:%Y-%m-%d %H:%M} UTC"
     to_review = lake.config.approvals.by_somebody(f"ranklake grants review {found.name}")
     if glass:
-        click.echo(f"{found.name}: {found.to} has role {role} until {until_text}, without approval")
-        click.echo(f"another person reviews it: {to_review} --reason TEXT", err=True)
+        tell(f"{found.name}: {found.to} has role {role} until {until_text}, without approval")
+        tell(f"another person reviews it: {to_review} --reason TEXT", err=True)
     else:
-        click.echo(f"{found.name}: asked for role {role} for {found.to} until {until_text}")
-        click.echo(f"another person approves it: {lake.config.approvals.by_somebody(GRANTS.to_approve(found.name))}")
+        tell(f"{found.name}: asked for role {role} for {found.to} until {until_text}")
+        tell(f"another person approves it: {lake.config.approvals.by_somebody(GRANTS.to_approve(found.name))}")
     tell_mode(lake)

@@ -15,6 +15,7 @@ from ranklake.lake.grants.use import approve as approve_grant
 from ranklake.lake.grants.use import review as review_grant
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.tell import tell
 from ranklake.views.words import counted
 
 _COLUMNS = tuple(map(TextColumn, ("grant", "role", "to", "until", "state")))
@@ -45,11 +46,11 @@ def list_(context: Context, *, every: bool, as_json: bool) -> None:
         return
     if shown:
         lines = [(one.name, one.role, one.to, f"{one.until:%Y-%m-%d %H:%M}", _state(one)) for one in shown]
-        click.echo("\n".join(table_lines(_COLUMNS, lines)))
+        tell(*table_lines(_COLUMNS, lines))
     if older := len(known) - len(shown):
-        click.echo(f"{counted(older, 'grant')} that ended before are not shown; --all shows them")
+        tell(f"{counted(older, 'grant')} that ended before are not shown; --all shows them")
     elif not shown:
-        click.echo("no grants")
+        tell("no grants")
 
 
 grants.add_command(
@@ -87,15 +88,15 @@ def review(context: Context, name: str | None, by: str | None, reason: str | Non
         if as_json:
             show_json({"reviewed_now": fresh, **found.plain(now)})
         else:
-            click.echo(f"{name}: reviewed" if fresh else f"{name}: reviewed already; nothing written")
+            tell(f"{name}: reviewed" if fresh else f"{name}: reviewed already; nothing written")
         return 0
     known = accesses(lake)
     if as_json:
         show_json([one.plain(now) for one in known])
     elif not known:
-        click.echo("nobody has a role by a grant")
+        tell("nobody has a role by a grant")
     else:
-        click.echo("\n".join(table_lines(_ACCESS, [_line(one) for one in known])))
+        tell(*table_lines(_ACCESS, [_line(one) for one in known]))
     return 1 if any(one.remarks for one in known) else 0
 
 

@@ -10,6 +10,7 @@ from ranklake.commands.options import contracts_option, json_option, spool_optio
 from ranklake.config import Config
 from ranklake.views.json_output import json_text
 from ranklake.views.progress import progress_bar
+from ranklake.views.tell import tell
 
 
 @click.command(
@@ -48,11 +49,11 @@ def import_(
             run=run, mapping=mapping, storage=config.storage, keys=keys, contracts=config.overlay, masks=masks,
             progress=progress,
         )  # fmt: skip
-    click.echo(json_text(done) if as_json else _told(done))
+    tell(*([json_text(done)] if as_json else _lines(done)))
     return 1 if done.cut or done.nothing else 0
 
 
-def _told(done: Imported) -> str:
+def _lines(done: Imported) -> list[str]:
     runs = done.runs[0] if len(done.runs) == 1 else f"{len(done.runs)} runs"
     lines = [f"{done.format}: {done.files} file{'s' * (done.files != 1)} into {runs}"]
     lines += [f"  {table:<13}{count:>14,} rows" for table, count in done.rows.items()]
@@ -69,4 +70,4 @@ def _told(done: Imported) -> str:
     if done.again:
         lines.append(f"  {done.again} of them had been imported before: nothing is stored twice")
     lines.append(f"{done.segments:,} segments in {done.elapsed_s:.1f} s; next: ranklake ingest")
-    return "\n".join(lines)
+    return lines

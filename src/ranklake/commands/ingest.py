@@ -43,16 +43,16 @@ def ingest(context: Context, keep_days: int, *, is_new: bool, as_json: bool) -> 
     if as_json:
         show_json(done)
     elif not done.plans:
-        click.echo("nothing new in the spool; nothing committed")
+        tell("nothing new in the spool; nothing committed")
     else:
         plans = f"plan {done.plans[0]}" if len(done.plans) == 1 else f"plans {done.plans[0]} to {done.plans[-1]}"
-        click.echo(
+        tell(
             f"{plans}: {done.segments} segments, {done.rows_stored:,} rows stored, {done.rows_rejected:,} quarantined, "
             f"{done.rows_duplicate:,} seen before, in {done.elapsed_s:.1f} s"
         )
         if done.unreadable:
             why = "SELECT uri_name, unreadable FROM segments WHERE unreadable IS NOT NULL"
-            click.echo(f'{done.unreadable} segments could not be read; see why: ranklake sql "{why}"')
+            tell(f'{done.unreadable} segments could not be read; see why: ranklake sql "{why}"')
         for reason, count in done.refused.items():
             tell(f"{count} of them refused: {reason}", err=True)
     for why, count in done.held.items():

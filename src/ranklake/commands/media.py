@@ -13,7 +13,6 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.runs.asking import asking
 from ranklake.lake.runs.find import named
 from ranklake.lake.runs.medium import Medium, media_names, medium
-from ranklake.printable import printable
 from ranklake.terminal import width
 from ranklake.views.json_output import show_json
 from ranklake.views.run import media_lines
@@ -68,7 +67,7 @@ def _write(found: Medium, output: Path | None, *, as_json: bool) -> None:
         counts = {"step": found.step, "ts": found.ts, "bytes": len(found.raw), "others": found.others}
         show_json({**about, **counts, "sql": found.sql, "file": None if output is None else str(output)})
     elif output is None:
-        click.echo("\n".join(map(printable, found.raw.decode().split("\n"))))
+        tell(*found.raw.decode().split("\n"))
     else:
         at = "outside of steps" if found.step is None else f"step {found.step:,}"
         what = f"{found.kind.replace('_', ' ')} {found.name}, {at}, rank {found.rank}"

@@ -14,6 +14,7 @@ from ranklake.lake.life.register import link_to, lives, move
 from ranklake.lake.life.state import Life, Link, MetricLifeError
 from ranklake.printable import printable
 from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
 
 _DAY = click.DateTime(["%Y-%m-%d"])
 _by = click.option(
@@ -50,9 +51,9 @@ def show(context: Context, name: str | None, *, as_json: bool) -> None:
         show_json([one.plain() for one in found])
         return
     for one in sorted(found, key=lambda one: one.metric):
-        click.echo(_line(one))
+        tell(_line(one))
     if not found:
-        click.echo("every metric is active")
+        tell("every metric is active")
 
 
 @metric.command()
@@ -115,7 +116,7 @@ def _show(one: Life, *, as_json: bool) -> None:
     if as_json:
         show_json(one.plain())
     else:
-        click.echo(_line(one))
+        tell(_line(one))
 
 
 def _line(one: Life) -> str:

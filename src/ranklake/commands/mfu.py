@@ -13,6 +13,7 @@ from ranklake.lake.mfu.calculate import GivenPeak, Utilization, named_peak, util
 from ranklake.lake.mfu.flops import CONVENTIONS, N_CONVENTIONS, RECOMPUTE, Model, convention, token_flops
 from ranklake.lake.mfu.rows import COMPARED, INCONSISTENT, Published, rows_with_utilization, write_csv
 from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
 
 
 class _Positive(click.FloatRange):
@@ -120,7 +121,7 @@ def mfu(*, convention_name: str, n_convention: str, rows: Path | None, **given: 
     flops = token_flops(model, convention(convention_name), n_convention=n_convention, recompute=given["recompute"])
     found = utilization(flops, given["tokens_per_s"], given["gpus"], _peak(given))
     for reason in found.reasons:
-        click.echo(f"warning: {reason}", err=True)
+        tell(f"warning: {reason}", err=True)
     if given["as_json"]:
         show_json(_facts(found))
     else:
@@ -172,7 +173,7 @@ def _print(found: Utilization) -> None:
         lines.append(("peak", f"{found.peak_flops_per_s / 1e12:.2f} TFLOP/s a device, dense; {found.peak_source}"))
     lines += [("convention", f"{flops.convention.formula}{counted}"), ("source", flops.convention.source)]
     for name, value in lines:
-        click.echo(f"{name:<11} {value}")
+        tell(f"{name:<11} {value}")
 
 
 def _percent(ratio: float | None) -> str:
@@ -212,14 +213,14 @@ def _print_rows(
         raise RanklakeError("no rows are under the header", where=str(path), mend="give one a run")
     for number, row in enumerate(rows, start=1):
         if row["mfu_pct"] is None:
-            click.echo(f"warning: {path}: row {number}: {row['mfu_reason']}", err=True)
+            tell(f"warning: {path}: row {number}: {row['mfu_reason']}", err=True)
     verdicts = [row.get("published_verdict") for row in rows]
     for number, (row, verdict) in enumerate(zip(rows, verdicts, strict=True), start=1):
         if published is not None and verdict == INCONSISTENT:
             off = f"{published.of} is {row[published.of]}, {row['published_difference']:+g} of what is stated"
-            click.echo(f"warning: {path}: row {number}: {INCONSISTENT}: {off}", err=True)
+            tell(f"warning: {path}: row {number}: {INCONSISTENT}: {off}", err=True)
     if published is not None:
-        click.echo(f"{verdicts.count(INCONSISTENT)} of {len(rows)} rows are {INCONSISTENT}", err=True)
+        tell(f"{verdicts.count(INCONSISTENT)} of {len(rows)} rows are {INCONSISTENT}", err=True)
     if as_json:
         show_json(rows)
     else:

@@ -59,25 +59,25 @@ def plan(context: Context, table: str | None, *, as_json: bool) -> int:
         )
         return 0
     if not found:
-        click.echo("nothing is due: every table has the contract of this release")
+        tell("nothing is due: every table has the contract of this release")
     for one, others in found:
         what = one.migration
         size = "metadata only" if not one.files else f"{one.rows:,} rows in {one.files:,} files, {one.bytes:,} bytes"
         added = "added columns " if what.is_of_added else ""
         versions = f"{added}{what.from_version} -> {what.to_version}"
-        click.echo(f"{what.label}: {what.table} {versions}, {size}, {one.cpu_s:.1f} CPU-s")
+        tell(f"{what.label}: {what.table} {versions}, {size}, {one.cpu_s:.1f} CPU-s")
         for step in what.steps:
-            click.echo(f"  {step.text}")
+            tell(f"  {step.text}")
         if one.is_computed:
-            click.echo("  dates are computed from their inputs; where these are gone, rows are written anew")
+            tell("  dates are computed from their inputs; where these are gone, rows are written anew")
         for name, after in one.sealed.items():
             what_then = "goes with its values" if after is None else f"stays under them as {after}"
-            click.echo(f"  {what.table}.{name} is stored under keys of people, and {what_then}")
+            tell(f"  {what.table}.{name} is stored under keys of people, and {what_then}")
         for other in others:
             often = f", {other.queries:,} queries lately" if other.queries else ""
             tell(f"  {other.kind} {other.name} (owner: {other.owner}) {other.fate}: it uses {other.column}{often}")
         if one.proposal:
-            click.echo(f"  values go: approve with ranklake migrate approve {one.proposal} --by NAME")
+            tell(f"  values go: approve with ranklake migrate approve {one.proposal} --by NAME")
     if any(one.proposal for one, _ in found):
         tell_mode(lake)
     return 0
@@ -111,7 +111,7 @@ def preview(context: Context, table: str | None, scratch: Path | None, *, as_jso
         show_json(found.plain())
     else:
         for line in preview_lines(found):
-            click.echo(line)
+            tell(line)
     return 0 if found.is_sound else 1
 
 
@@ -149,7 +149,7 @@ def approve(
         facts = {"proposal": found.name, "migration": found.label, "state": found.state, "fresh": fresh}
         show_json({**facts, "lacking": lacking or None, **mode_facts(lake)})
         return 0
-    click.echo(f"{found.label} is {found.state}" + ("" if fresh else " already") + (f"; {lacking}" if lacking else ""))
+    tell(f"{found.label} is {found.state}" + ("" if fresh else " already") + (f"; {lacking}" if lacking else ""))
     tell_mode(lake)
     return 0
 
@@ -211,9 +211,9 @@ def _show(done: list[applying.Done], *, as_json: bool, verb: str) -> None:
     for one in done:
         rows = f"{one.rows:,} rows written, plan {one.plan}"
         version = f"has version {one.version}" + (" of added columns" if one.is_of_added else "")
-        click.echo(f"{one.label} {verb}: {one.table} {version}, {rows}")
+        tell(f"{one.label} {verb}: {one.table} {version}, {rows}")
     if not done:
-        click.echo("nothing is due: every table has the contract of this release")
+        tell("nothing is due: every table has the contract of this release")
 
 
 @migrate.command()
@@ -232,14 +232,14 @@ def verify(context: Context, table: str, *, as_json: bool) -> int:
     if as_json:
         show_json({**asdict(found), "untouched": sorted(found.untouched)})
         return 1 if found.faults else 0
-    click.echo(
+    tell(
         f"{found.migration}, plan {found.plan}: {found.rows:,} rows in {found.files:,} files compared, "
         f"{len(found.untouched)} columns are as they were, {found.gone:,} files cannot be compared any more"
         + (f", {found.computed:,} dates come out of their inputs as they stand" if found.computed else "")
     )
     for name, ends in sorted(found.ranges.items()):
         said = " became ".join(f"{low:g} to {high:g}" for low, high in (ends["before"], ends["after"]))
-        click.echo(f"  {name}: {said}")
+        tell(f"  {name}: {said}")
     for fault in found.faults:
         tell(fault, err=True)
     return 1 if found.faults else 0
@@ -266,7 +266,7 @@ def new(context: Context, table: str, name: str, folder: Path | None, *, is_pyth
     """
     if folder is None and _is_own(context, table):
         path = drafting.draft_own(context.open_lake(), table, name, is_python=is_python)
-        click.echo(f"wrote {path}; read it, correct it, then: ranklake migrate plan {table}")
+        tell(f"wrote {path}; read it, correct it, then: ranklake migrate plan {table}")
         return
     path = drafting.draft(table, name, folder, is_python=is_python)
-    click.echo(f"wrote {path}; read it, correct it, then: python -m ranklake.lake.migrations")
+    tell(f"wrote {path}; read it, correct it, then: python -m ranklake.lake.migrations")

@@ -77,7 +77,7 @@ def _show(found: "list[FileOutcome]", *, is_writing: bool) -> None:
     for one in found:
         if not is_writing:
             text = "".join(_diff(one))
-            click.echo(printable_lines(text) if sys.stdout.isatty() else text, nl=False)
+            click.echo(printable_lines(text) if sys.stdout.isatty() else text, nl=False)  # noqa: TID251 - a document, as it is
     for one in found:
         if one.passed_over:
             tell(f"{one.path}: passed over: {one.passed_over}", err=True)

@@ -10,7 +10,7 @@ from ranklake.context import Context
 from ranklake.flows.calls import damage_in, unreadable_in
 from ranklake.flows.stages import pipeline_once
 from ranklake.views.json_output import show_json
-from ranklake.views.tell import tell_broken, tell_damaged
+from ranklake.views.tell import tell, tell_broken, tell_damaged
 from ranklake.views.words import counted
 
 
@@ -34,15 +34,15 @@ def pipeline(context: Context, *, is_new: bool, as_json: bool) -> int:
     else:
         ingested, checked = done["ingest"], done["check"]
         written = sum(len(result["partitions"]) for result in done["rollup"]["rollups"])
-        click.echo(f"ingest  {ingested['rows_stored']:,} rows stored, {ingested['rows_rejected']:,} quarantined")
+        tell(f"ingest  {ingested['rows_stored']:,} rows stored, {ingested['rows_rejected']:,} quarantined")
         outcomes = ", ".join(f"{count:,} {status}" for status, count in checked["checks"].items())
         if unreadable:
             line = f"{counted(unreadable, 'segment')} could not be read; 'ranklake status' says why"
-            click.echo(f"        {line}", err=True)
+            tell(f"        {line}", err=True)
         for reason, count in ingested["refused"].items():
-            click.echo(f"        {count} segments refused: {reason}", err=True)
-        click.echo(f"check   {outcomes or 'nothing new'}")
-        click.echo(f"rollup  {written:,} partitions written")
+            tell(f"        {count} segments refused: {reason}", err=True)
+        tell(f"check   {outcomes or 'nothing new'}")
+        tell(f"rollup  {written:,} partitions written")
     found, broken = damage_in(done), done.get("report", {}).get("broken")
     tell_damaged(found)
     if broken:

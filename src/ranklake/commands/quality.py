@@ -18,6 +18,7 @@ from ranklake.quality.report.gather import gather
 from ranklake.quality.trust import Input, inputs_of
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.tell import tell
 from ranklake.views.words import counted
 
 _HELD = (*map(TextColumn, ("table", "partition", "severity")), *numbers(("rows failed",)), TextColumn("checks"))
@@ -47,10 +48,10 @@ def held(context: Context, *, as_json: bool) -> None:
     if as_json:
         show_json([one.plain() for one in found])
     elif found:
-        click.echo("\n".join(table_lines(_HELD, map(_hold, found))))
-        click.echo("rollups of them stay as they are; after a fix: ranklake check, or ranklake quality release plan")
+        tell(*table_lines(_HELD, map(_hold, found)))
+        tell("rollups of them stay as they are; after a fix: ranklake check, or ranklake quality release plan")
     else:
-        click.echo("nothing is held back")
+        tell("nothing is held back")
 
 
 @quality.command()
@@ -66,9 +67,9 @@ def inputs(context: Context, table: str, day: datetime | None, run: str | None, 
     if as_json:
         show_json([one.plain() for one in found])
     elif found:
-        click.echo("\n".join(table_lines(_INPUTS, map(_input, found))))
+        tell(*table_lines(_INPUTS, map(_input, found)))
     else:
-        click.echo("nothing was computed")
+        tell("nothing was computed")
 
 
 @quality.command()
@@ -81,9 +82,9 @@ def objectives(context: Context, *, as_json: bool) -> None:
     if as_json:
         show_json([{**row, "through": str(row["through"])} for row in found])
     elif found:
-        click.echo("\n".join(table_lines(_OBJECTIVES, map(_objective, found))))
+        tell(*table_lines(_OBJECTIVES, map(_objective, found)))
     else:
-        click.echo("no objective is configured, or nothing was checked yet")
+        tell("no objective is configured, or nothing was checked yet")
 
 
 @quality.command()
@@ -104,9 +105,9 @@ def export(context: Context, out: Path, tables: tuple[str, ...], *, as_json: boo
         show_json(done.plain())
         return
     said = f"{counted(done.suites, 'suite')}, {counted(done.expectations, 'expectation')}"
-    click.echo(f"{said}, {counted(done.results, 'validation result')}; open {done.index}")
+    tell(f"{said}, {counted(done.results, 'validation result')}; open {done.index}")
     if done.unexpressed:
-        click.echo(f"{counted(done.unexpressed, 'check')} have no word there: they are in results only")
+        tell(f"{counted(done.unexpressed, 'check')} have no word there: they are in results only")
 
 
 def _day(found: datetime | None) -> date | None:

@@ -19,6 +19,7 @@ from ranklake.quality.release import apply as apply_release
 from ranklake.quality.release import approve as approve_release
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.tell import tell
 from ranklake.views.words import counted
 
 _ITEMS = (*map(TextColumn, ("what", "table", "partition")), *numbers(("rows",)), TextColumn("about"))
@@ -127,7 +128,7 @@ def apply(context: Context, name: str, by: str | None, *, single_operator: bool,
         else "ranklake check and ranklake rollup go on with it"
     )
     done = f"by plan {found.plan}; {then}"
-    click.echo(f"{name}: {_sums(found)} released {done}" if fresh else f"{name}: applied already, {done}")
+    tell(f"{name}: {_sums(found)} released {done}" if fresh else f"{name}: applied already, {done}")
     tell_mode(lake)
 
 
@@ -142,9 +143,9 @@ def list_(context: Context, *, as_json: bool) -> None:
         show_json([one.plain() for one in found])
         return
     for one in found:
-        click.echo(f"{one.name}  {one.state:<8}  {_sums(one)}")
+        tell(f"{one.name}  {one.state:<8}  {_sums(one)}")
     if not found:
-        click.echo("no releases")
+        tell("no releases")
 
 
 def _show(found: Release, section: ApprovalsSection) -> None:
@@ -153,14 +154,14 @@ def _show(found: Release, section: ApprovalsSection) -> None:
         for one in found.items
         if one.item_kind != "segment"
     ]
-    click.echo("\n".join(table_lines(_ITEMS, [*lines, *_segments(found.of("segment"))])))
+    tell(*table_lines(_ITEMS, [*lines, *_segments(found.of("segment"))]))
     then = {
         "proposed": f"nobody approved it yet: {section.by_somebody(RELEASES.to_approve(found.name))}",
         "approved": f"approved: ranklake quality release apply {found.name}",
         "applied": "applied",
         "altered": "its items were altered",
     }
-    click.echo(f"release {found.name}: {_sums(found)}; {then[found.state]}")
+    tell(f"release {found.name}: {_sums(found)}; {then[found.state]}")
 
 
 def _segments(items: Sequence[Item]) -> Iterator[tuple[str, ...]]:

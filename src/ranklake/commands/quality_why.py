@@ -11,6 +11,7 @@ from ranklake.context import Context
 from ranklake.quality.why.explain import explain, judged
 from ranklake.views.explanations import explanation_lines
 from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
 from ranklake.views.words import counted
 
 
@@ -38,16 +39,16 @@ def why(
         failures = [one.plain() for one in found]
         show_json(failures)
         if not failures:  # an empty list alone would read as if all were well
-            click.echo(_none(judged(context.open_lake(), tables or None, day=chosen, check_id=check_id)), err=True)
+            tell(_none(judged(context.open_lake(), tables or None, day=chosen, check_id=check_id)), err=True)
         return
     told = 0
     for one in found:
         told += 1
-        click.echo("\n".join(explanation_lines(one)))
+        tell(*explanation_lines(one))
     if not told:
-        click.echo(_none(judged(context.open_lake(), tables or None, day=chosen, check_id=check_id)))
+        tell(_none(judged(context.open_lake(), tables or None, day=chosen, check_id=check_id)))
     elif told == limit:
-        click.echo(f"the worst {counted(limit, 'failure')}; more with --limit")
+        tell(f"the worst {counted(limit, 'failure')}; more with --limit")
 
 
 def _none(states: Counter[str]) -> str:

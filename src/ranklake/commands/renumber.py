@@ -10,6 +10,7 @@ from ranklake.context import Context
 from ranklake.retention.renumber import renumber as give_numbers
 from ranklake.retention.repeated_steps import COUNTED_ANEW
 from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
 
 
 @click.command()
@@ -34,7 +35,7 @@ def renumber(context: Context, run: str, by: str | None, *, as_json: bool) -> in
         show_json({"run": run, "plan": done.plan, "rows": done.rows, "attempts": attempts, "within": done.within})
     else:
         shown = ", ".join(map(str, attempts))
-        click.echo(f"plan {done.plan}: {done.rows:,} rows of run {run} are attempt {shown} now")
+        tell(f"plan {done.plan}: {done.rows:,} rows of run {run} are attempt {shown} now")
         if done.within:
-            click.echo(f"{done.within:,} steps are still there twice, each in one life: {COUNTED_ANEW}")
+            tell(f"{done.within:,} steps are still there twice, each in one life: {COUNTED_ANEW}")
     return 1 if done.within else 0

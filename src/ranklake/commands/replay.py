@@ -14,6 +14,7 @@ from ranklake.lake.plans.workers import InProcess, Workers
 from ranklake.lake.replay.run import replay as run_replay
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
+from ranklake.views.tell import tell
 
 _DAY = click.DateTime(["%Y-%m-%d"])
 
@@ -54,13 +55,13 @@ def replay(context: Context, table: str, first: datetime, last: datetime, *, dry
         show_json({**asdict(done), "dry_run": dry_run})
         return
     if done.kept:
-        click.echo(f"{table}: {', '.join(done.kept)} stay as they are: retention took what they were made of")
+        tell(f"{table}: {', '.join(done.kept)} stay as they are: retention took what they were made of")
     if not done.partitions:
-        click.echo(f"{table} has nothing to rebuild from {days[0]} to {days[1]}; nothing was changed")
+        tell(f"{table} has nothing to rebuild from {days[0]} to {days[1]}; nothing was changed")
         return
     made_of = f"{done.segments} segments" if done.segments else "their inputs"
     verb = "would be rebuilt" if dry_run else "rebuilt"
-    click.echo(
+    tell(
         f"{table}: {_dates(done.partitions)} {verb} from {made_of}: {done.rows:,} rows, "
         f"{done.files_before} files before{'' if dry_run else f', {done.files_after} after'}"
     )

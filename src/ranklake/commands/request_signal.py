@@ -9,6 +9,7 @@ from ranklake.lake.contracts.model import Metric
 from ranklake.lake.contracts.requests import file_request
 from ranklake.redaction.redact import redact
 from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
 
 _MEND = "pass --contracts DIR or write overlay under [contracts] in ranklake.toml"
 
@@ -54,13 +55,13 @@ def request_signal(
         facts = {"metric": name, "path": str(filed.path), "new": filed.is_new, "near": filed.near}
         show_json(facts)
         return
-    click.echo(f"{name} {'is requested' if filed.is_new else 'was requested already'}: {filed.path}")
+    tell(f"{name} {'is requested' if filed.is_new else 'was requested already'}: {filed.path}")
     shows = f"ranklake catalog {name}"
     if own is None or overlay.resolve() != own.resolve():
         shows += f" --contracts {overlay}"
         mend = f'without --contracts it is where ranklake.toml says overlay = "{overlay}" under [contracts]'
-        click.echo(f"`{shows}` shows it; {mend}")
+        tell(f"`{shows}` shows it; {mend}")
     else:
-        click.echo(f"`{shows}` shows it")
+        tell(f"`{shows}` shows it")
     if filed.near:
-        click.echo(f"{filed.near} has a similar name; `ranklake catalog {filed.near}` shows it", err=True)
+        tell(f"{filed.near} has a similar name; `ranklake catalog {filed.near}` shows it", err=True)

@@ -39,6 +39,7 @@ from ranklake.retention.sweep import sweep as sweep_spool
 from ranklake.retention.versions import delete_left
 from ranklake.views.json_output import json_text, show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.tell import tell
 from ranklake.views.words import counted, size_text
 
 _COLUMNS = (
@@ -96,16 +97,16 @@ def plan(context: Context, as_of: str | None, by: str | None, *, told: Told, as_
     passed = over_budget(lake, contracts, policies)
     held, kept = holds_of(lake, day), held_rows(lake, contracts, policies, day)
     for line in (*overdue, *passed, *map(hold_line, held)):
-        click.echo(line, err=True)
+        tell(line, err=True)
     for table, rows in kept.items():
-        click.echo(f"{table}: {counted(rows, 'row')} would be due, and legal holds keep them", err=True)
+        tell(f"{table}: {counted(rows, 'row')} would be due, and legal holds keep them", err=True)
     if as_json:
         head = {"as_of": day.isoformat(), "plan": None if made is None else made.plain(), **mode_facts(lake)}
         notes = {"reviews_overdue": overdue, "budgets_passed": passed, "held_rows": kept}
         show_json({**head, **notes, "holds": [one.plain() for one in held]})
         return
     if made is None:
-        click.echo(f"nothing is due on {day}")
+        tell(f"nothing is due on {day}")
     else:
         _show(lake, made)
     tell_mode(lake)
@@ -161,20 +162,18 @@ def apply(context: Context, name: str, by: str | None, *, single_operator: bool,
         )
         return
     if fresh:
-        click.echo(f"{name}: removed {_sums(found)} by plan {found.plan}{_alone(found)}{_kept(found)}")
+        tell(f"{name}: removed {_sums(found)} by plan {found.plan}{_alone(found)}{_kept(found)}")
     else:
-        click.echo(f"{name}: applied already, by plan {found.plan}{_alone(found)}; nothing done")
+        tell(f"{name}: applied already, by plan {found.plan}{_alone(found)}; nothing done")
     for line in left:
-        click.echo(line)
+        tell(line)
     for one in withdrawn:
         if one.files:
-            click.echo(
-                f"share {one.share}: {counted(one.files, 'file')} withdrawn; 'ranklake share --all' renews the rest"
-            )
+            tell(f"share {one.share}: {counted(one.files, 'file')} withdrawn; 'ranklake share --all' renews the rest")
     if swept is not None:
-        click.echo(_told(swept))
+        tell(_told(swept))
     else:
-        click.echo("no spool is configured: what it keeps for replay was not looked at", err=True)
+        tell("no spool is configured: what it keeps for replay was not looked at", err=True)
     tell_mode(lake)
 
 
@@ -187,7 +186,7 @@ def apply(context: Context, name: str, by: str | None, *, single_operator: bool,
 def sweep(context: Context, by: str | None, *, as_json: bool) -> None:
     """Delete segments from the spool whose rows were all removed by applied plans."""
     done = sweep_spool(context.open_lake(), context.spool(), _named(by) or getpass.getuser())
-    click.echo(json_text(done) if as_json else _told(done))
+    tell(json_text(done) if as_json else _told(done))
 
 
 @retain.command("list")
@@ -202,12 +201,12 @@ def list_(context: Context, *, as_json: bool) -> None:
         show_json([{**one.plain(), **mode_facts(lake)} for one in plans])
         return
     if not plans:
-        click.echo("no retention plans")
+        tell("no retention plans")
     for one in plans:
         when = one.applied or one.approved or one.proposed or datetime.fromtimestamp(0, UTC)
         when = one.purged or one.cancelled or when
         told = f"{_sums(one)}{_alone(one)}{_kept(one)}{_overtaken(one)}"
-        click.echo(f"{one.name}  {one.state:<9}  {when:%Y-%m-%d %H:%M}  {told}")
+        tell(f"{one.name}  {one.state:<9}  {when:%Y-%m-%d %H:%M}  {told}")
     tell_mode(lake)
 
 
@@ -237,9 +236,9 @@ def _show(lake: Lake, made: RetentionPlan) -> None:
         )
         for item in made.items
     ]
-    click.echo("\n".join(table_lines(_COLUMNS, lines)))
+    tell(*table_lines(_COLUMNS, lines))
     for rule, reason in sorted({(item.rule or item.retention_class, item.reason) for item in made.items}):
-        click.echo(f"{rule}: {reason}")
+        tell(f"{rule}: {reason}")
     as_somebody = lake.config.approvals.by_somebody
     lacking = standing(lake, RETENTION_PLANS, made)
     unsigned = lake.config.approvals.mode == SIGNED and not lacking.authors
@@ -253,7 +252,7 @@ def _show(lake: Lake, made: RetentionPlan) -> None:
         "overtaken": f"overtaken{_overtaken(made)}",
         "altered": "its items were altered",
     }
-    click.echo(f"plan {made.name}: {_sums(made)}; {then[made.state]}")
+    tell(f"plan {made.name}: {_sums(made)}; {then[made.state]}")
 
 
 def _part(item: Item) -> str:

@@ -11,6 +11,7 @@ from ranklake.lake.archives.soundness import examine
 from ranklake.redaction.redact import redact_uri
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.tell import tell
 from ranklake.views.words import counted, size_text
 
 _COLUMNS = (
@@ -37,11 +38,11 @@ def list_(context: Context, table: str | None, *, as_json: bool) -> None:
         show_json([one.plain() for one in found])
         return
     if not found:
-        click.echo("nothing is archived")
+        tell("nothing is archived")
         return
-    click.echo("\n".join(table_lines(_COLUMNS, [_line(one) for one in found])))
+    tell(*table_lines(_COLUMNS, [_line(one) for one in found]))
     size = size_text(sum(one.bytes for one in found))
-    click.echo(f"{counted(len(found), 'archive')}, {counted(sum(one.rows for one in found), 'row')}, {size}")
+    tell(f"{counted(len(found), 'archive')}, {counted(sum(one.rows for one in found), 'row')}, {size}")
 
 
 @archives.command()
@@ -61,11 +62,11 @@ def verify(context: Context, table: str | None, *, as_json: bool) -> int:
         show_json({"is_sound": not faults, "archives": [one.plain() for one in found]})
         return 1 if faults else 0
     for why in faults:
-        click.echo(why)
+        tell(why)
     unread = sum(one.unread for one in found)
     said = f"{counted(len(found), 'archive')}: {counted(sum(one.files for one in found), 'file')} sound"
     cold = f", {counted(unread, 'file')} in cold storage not read" if unread else ""
-    click.echo(f"{said}{cold}, {len(faults)} damaged")
+    tell(f"{said}{cold}, {len(faults)} damaged")
     return 1 if faults else 0
 
 

@@ -14,6 +14,7 @@ from ranklake.lake.governance.steps import recorded_actions
 from ranklake.lake.storage.store import Lake
 from ranklake.retention.grace.cancel import approve, cancel, propose
 from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
 from ranklake.views.words import counted
 
 
@@ -54,9 +55,9 @@ def cancel_(
             show_json({"cancelled_now": fresh, **mode_facts(lake), **found.plain()})
             return
         done = f"{counted(found.rows, 'row')} of {counted(len(found.items), 'partition')} are back by plan"
-        click.echo(f"{name}: {done if fresh else 'cancelled already, by plan'} {found.cancellation}")
+        tell(f"{name}: {done if fresh else 'cancelled already, by plan'} {found.cancellation}")
         if fresh:
-            click.echo("its rows are due as before: change the policies, or set a hold, before the next plan")
+            tell("its rows are due as before: change the policies, or set a hold, before the next plan")
         tell_mode(lake)
         return
     if approves:
@@ -71,7 +72,7 @@ def cancel_(
     as_somebody = lake.config.approvals.by_somebody
     then = f"another person: {as_somebody(CANCELLATIONS.to_approve(name))}" if lacking else "a third (or the first): "
     then += "" if lacking else as_somebody(CANCELLATIONS.to_apply(name))
-    click.echo(f"{name}: {'approved' if approves else 'proposed'} to be cancelled; {then}")
+    tell(f"{name}: {'approved' if approves else 'proposed'} to be cancelled; {then}")
 
 
 def _step(lake: Lake, name: str) -> str:

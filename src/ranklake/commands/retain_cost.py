@@ -13,6 +13,7 @@ from ranklake.retention.simulate import GB, Forecast
 from ranklake.retention.simulate import simulate as simulate_tables
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.tell import tell
 from ranklake.views.words import size_text
 
 _MOST_MONTHS = 120
@@ -103,19 +104,19 @@ def _show(
             ]
             for one in some[:_SHOWN]
         ]
-        click.echo("\n".join(table_lines(columns, lines)))
+        tell(*table_lines(columns, lines))
         if len(some) > _SHOWN:
-            click.echo(f"and {len(some) - _SHOWN:,} more: --json has all")
-        click.echo()
+            tell(f"and {len(some) - _SHOWN:,} more: --json has all")
+        tell("")
     if not tables:
-        click.echo("the lake has no tables")
+        tell("the lake has no tables")
 
 
 def _tell(one: Alert, currency: str) -> None:
-    click.echo(f"{one.rule.at}: rule {one.rule.name} ({one.rule.owner}): {one.what}")
+    tell(f"{one.rule.at}: rule {one.rule.name} ({one.rule.owner}): {one.what}")
     if one.mend is None:
-        click.echo(f"  {one.why_not}")
+        tell(f"  {one.why_not}")
         return
     money = one.mend.saves_per_month
     more = "" if money is None else f", {money:,.2f}{f' {currency}' if currency else ''} a month"
-    click.echo(f"  would mend it: {one.mend.text}; saves {size_text(one.mend.saves_bytes)}{more} in the end")
+    tell(f"  would mend it: {one.mend.text}; saves {size_text(one.mend.saves_bytes)}{more} in the end")

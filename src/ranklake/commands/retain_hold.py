@@ -64,7 +64,7 @@ def hold(
     if told.text_only:
         name = told.signer(by)
         text = hold_statement(lake, held, reason, day, name, future_names=future_names)
-        click.echo(text, nl=False)
+        click.echo(text, nl=False)  # noqa: TID251 - a document, as it is
         return
     name = told.who(lake, _command(where, reason, until), by)
     signing = told.signing
@@ -73,7 +73,7 @@ def hold(
     if as_json:
         show_json({**found.plain(), "begun_before": [one.plain() for one in begun], **mode_facts(lake)})
         return
-    click.echo(hold_line(found))
+    tell(hold_line(found))
     for one in begun:
         row = f"row {one.row} of the audit trail"
         tell(f"{one.proposal} had begun before it ({row}): what that took, or is taking, is not held", err=True)
@@ -112,9 +112,9 @@ def holds(context: Context, *, as_json: bool) -> None:
         ended = (
             f" (released {gone[one.name]:%Y-%m-%d})" if one.name in gone else " (ended)" if today >= one.until else ""
         )
-        click.echo(f"{hold_line(one)}{ended}")
+        tell(f"{hold_line(one)}{ended}")
     if not found:
-        click.echo("no legal holds")
+        tell("no legal holds")
 
 
 def hold_line(one: Hold) -> str:

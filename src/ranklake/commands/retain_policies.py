@@ -22,6 +22,7 @@ from ranklake.retention.rules.order import days
 from ranklake.retention.rules.read import PACKAGED, read_policies
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, table_lines
+from ranklake.views.tell import tell
 from ranklake.views.words import counted
 
 _RULES = tuple(map(TextColumn, ("", "rule", "says", "why not", "at")))
@@ -96,9 +97,9 @@ def lint(context: Context, place: Path | None, *, strict: bool, as_json: bool) -
         show_json([one.plain() for one in found])
     else:
         for one in found:
-            click.echo(str(one))
+            tell(str(one))
         rules = f"{counted(len(sources.rules), 'rule')} in {counted(len(sources.documents), 'file')}"
-        click.echo(f"{rules}: {counted(errors, 'error')}, {counted(len(found) - errors, 'warning')}")
+        tell(f"{rules}: {counted(errors, 'error')}, {counted(len(found) - errors, 'warning')}")
     return 1 if errors or (strict and found) else 0
 
 
@@ -112,7 +113,7 @@ def new(folder: Path) -> None:
         target = folder / source.relative_to(PACKAGED)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
-        click.echo(str(target))
+        tell(str(target))
 
 
 @click.command("test")
@@ -136,9 +137,9 @@ def test(context: Context, files: tuple[Path, ...], place: Path | None, *, as_js
         show_json([one.plain() for one in results])
     else:
         for one in failed:
-            click.echo(one.line)
+            tell(one.line)
         none = "" if results else f"; write some into {(chosen or PACKAGED) / 'tests'}"
-        click.echo(f"{counted(len(results), 'policy test')}, {len(failed)} failed{none}")
+        tell(f"{counted(len(results), 'policy test')}, {len(failed)} failed{none}")
     return 1 if failed else 0
 
 
@@ -149,27 +150,27 @@ def _lake(context: Context) -> Lake | None:
 def _show(found: Explanation) -> None:
     asked, made = found.asked, found.decision
     of = [f"{key} {', '.join(sorted(found.facts[key]))}" for key in found.facts if key != "table"]
-    click.echo(f"{asked.table} {asked.day}: {'; '.join(of)}")
+    tell(f"{asked.table} {asked.day}: {'; '.join(of)}")
     if found.due is None:
-        click.echo(f"never deleted by time: {made.said_by}")
+        tell(f"never deleted by time: {made.said_by}")
     else:
-        click.echo(f"kept {days(made.period_days)}, due from {found.due}: {made.said_by} ({made.level.value})")
+        tell(f"kept {days(made.period_days)}, due from {found.due}: {made.said_by} ({made.level.value})")
     if made.rule is not None:
-        click.echo(f"reason: {made.rule.reason}\nbasis: {made.rule.basis} (owner: {made.rule.owner})")
+        tell(f"reason: {made.rule.reason}", f"basis: {made.rule.basis} (owner: {made.rule.owner})")
     lines = [
         ("*" if one.decides else "", one.rule.name, one.says, one.why, f"{one.rule.at.file.name}:{one.rule.at.line}")
         for one in found.steps
     ]
     if lines:
-        click.echo("\n".join(table_lines(_RULES, lines)))
+        tell(*table_lines(_RULES, lines))
     for one in found.masks:
-        click.echo(f"masks {one.column} ({one.mask}) from {one.due}: {one.rule.name}")
+        tell(f"masks {one.column} ({one.mask}) from {one.due}: {one.rule.name}")
     if found.moving is not None and found.moving[0].destination is not None:
         rule, when = found.moving
-        click.echo(f"moves to {redact_uri(found.moving[0].destination.to)} from {when}: {rule.name}")
+        tell(f"moves to {redact_uri(found.moving[0].destination.to)} from {when}: {rule.name}")
     for moved in found.archives:
-        click.echo(f"{counted(moved.rows, 'row')} archived in {redact_uri(moved.uri)} ({moved.archive})")
+        tell(f"{counted(moved.rows, 'row')} archived in {redact_uri(moved.uri)} ({moved.archive})")
     if found.others:
-        click.echo(f"other rules for some rows of {asked.table}: {', '.join(one.name for one in found.others)}")
+        tell(f"other rules for some rows of {asked.table}: {', '.join(one.name for one in found.others)}")
     if found.note:
-        click.echo(f"note: {found.note}")
+        tell(f"note: {found.note}")

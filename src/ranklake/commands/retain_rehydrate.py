@@ -18,6 +18,7 @@ from ranklake.retention.archive.rehydrate import rehydrate as bring_back
 from ranklake.retention.archive.rehydration import REHYDRATIONS, Rehydration, chosen, propose, register, write_down
 from ranklake.retention.archive.rehydration import approve as approve_rehydration
 from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
 from ranklake.views.words import counted
 
 
@@ -68,7 +69,7 @@ def plan(  # noqa: PLR0913 - one parameter an option
     to_approve = lake.config.approvals.by_somebody(REHYDRATIONS.to_approve(made.name))
     then = to_approve if waits else REHYDRATIONS.to_apply(made.name)
     rows = counted(sum(one.rows for one in some), "row")
-    click.echo(f"{made.name}: {rows} of {counted(len(some), 'archive')}; then: {then}")
+    tell(f"{made.name}: {rows} of {counted(len(some), 'archive')}; then: {then}")
     tell_mode(lake)
 
 
@@ -108,12 +109,12 @@ def apply(context: Context, name: str, by: str | None, wait_s: int, *, as_json: 
         if as_json:
             show_json({"rehydration": name, "is_back": False, "files_asked_for": done.files})
         else:
-            click.echo(f"{name}: {counted(done.files, 'file')} asked for from cold storage; run it again in some hours")
+            tell(f"{name}: {counted(done.files, 'file')} asked for from cold storage; run it again in some hours")
         return 1
     if as_json:
         show_json({"rehydration": name, "is_back": True, "rows": done.rows, "until": done.until.isoformat()})
     else:
-        click.echo(f'{name}: {counted(done.rows, "row")} back until {done.until}: ranklake sql --rehydrated "SELECT …"')
+        tell(f'{name}: {counted(done.rows, "row")} back until {done.until}: ranklake sql --rehydrated "SELECT …"')
     return 0
 
 
@@ -125,7 +126,7 @@ def apply(context: Context, name: str, by: str | None, wait_s: int, *, as_json: 
 def end_(context: Context, name: str, by: str | None) -> None:
     """Take rows that are back away before their day. The archive keeps them."""
     gone = end(context.open_lake(), name, by or getpass.getuser())
-    click.echo(f"{name}: {counted(gone, 'file')} deleted" if gone else f"{name}: nothing of it is back")
+    tell(f"{name}: {counted(gone, 'file')} deleted" if gone else f"{name}: nothing of it is back")
 
 
 @rehydrate.command("list")
@@ -145,7 +146,7 @@ def list_(context: Context, *, as_json: bool) -> None:
         here = back.get(one.name)
         is_back = here is not None and today < here.until
         said = f"{counted(here.rows, 'row')} back" if here is not None and is_back else "not back"
-        click.echo(f"{one.name}  {one.state:<8}  until {one.until}  {counted(len(one.archives), 'archive')}, {said}")
+        tell(f"{one.name}  {one.state:<8}  until {one.until}  {counted(len(one.archives), 'archive')}, {said}")
     if not found:
-        click.echo("nothing was proposed to come back")
+        tell("nothing was proposed to come back")
     tell_mode(lake)

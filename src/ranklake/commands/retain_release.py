@@ -12,6 +12,7 @@ from ranklake.retention.hold_release import HOLD_RELEASES, PREFIX, HoldRelease
 from ranklake.retention.hold_release import approve as approve_release
 from ranklake.retention.hold_release import propose as propose_release
 from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
 
 
 @click.group()
@@ -36,7 +37,7 @@ def plan(context: Context, hold: str, by: str | None, *, told: Told, as_json: bo
     if as_json:
         show_json({**found.plain(), **mode_facts(lake)})
         return
-    click.echo(f"{hold}: proposed to be released; another person: ranklake retain release approve {hold}")
+    tell(f"{hold}: proposed to be released; another person: ranklake retain release approve {hold}")
     tell_mode(lake)
 
 

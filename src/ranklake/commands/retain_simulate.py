@@ -14,6 +14,7 @@ from ranklake.retention.simulate import Forecast
 from ranklake.retention.simulate import simulate as simulate_tables
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.tell import tell
 from ranklake.views.words import size_text
 
 _MOST_MONTHS = 120
@@ -63,7 +64,7 @@ def _show(now: list[Forecast], changed: list[Forecast] | None, months: int, curr
         per_day = "unknown" if one.rows_per_day is None else f"{one.rows_per_day:,.0f}"
         cells = [one.table, f"{one.rows:,}", size_text(one.bytes), per_day, *_last(one)]
         lines.append([*cells, *([] if changed is None else _last(others[one.table]))])
-    click.echo("\n".join(table_lines(columns, lines)) if lines else "the lake has no tables")
+    tell(*(table_lines(columns, lines) if lines else ["the lake has no tables"]))
 
 
 def _last(one: Forecast) -> list[str]:

@@ -10,6 +10,7 @@ from ranklake.lake.audit import clock
 from ranklake.lake.governance.identities import doer
 from ranklake.lake.grants.use import revoke as revoke_grant
 from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
 
 
 @click.command()
@@ -26,4 +27,4 @@ def revoke(context: Context, name: str, reason: str, by: str | None, *, as_json:
     if as_json:
         show_json({"revoked_now": fresh, **mode_facts(lake), **found.plain(clock.now())})
     else:
-        click.echo(f"{name}: revoked" if fresh else f"{name}: revoked already; nothing written")
+        tell(f"{name}: revoked" if fresh else f"{name}: revoked already; nothing written")

@@ -22,6 +22,7 @@ from ranklake.lake.shares.place import ShareError
 from ranklake.lake.shares.policies import STORES, storage_policy
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, table_lines
+from ranklake.views.tell import tell
 from ranklake.views.words import counted
 
 _COLUMNS = tuple(map(TextColumn, ("column", "class", "seen", "why")))
@@ -60,7 +61,7 @@ def explain(context: Context, role: str, table: str, place: Path | None, *, as_j
         raise RanklakeError(f"unknown table {table!r}", where="TABLE", mend=did_you_mean(table, contracts))
     shown = view(found, contracts[table])
     for one in unknown_teams(context.open_lake(), [found]) if context.config.lake.uri else ():
-        click.echo(f"warning: {one.line}: {one.mend}", err=True)
+        tell(f"warning: {one.line}: {one.mend}", err=True)
     if as_json:
         show_json(shown.plain())
     else:
@@ -85,8 +86,8 @@ def test(context: Context, files: tuple[Path, ...], place: Path | None, *, as_js
         show_json([one.plain() for one in results])
     else:
         for one in failed:
-            click.echo(one.line)
-        click.echo(f"{counted(len(results), 'test')} of roles, {len(failed)} failed")
+            tell(one.line)
+        tell(f"{counted(len(results), 'test')} of roles, {len(failed)} failed")
     return 1 if failed else 0
 
 
@@ -104,10 +105,8 @@ def diff(context: Context, old: Path, new: Path, *, as_json: bool) -> None:
         show_json(found)
         return
     for one in found:
-        click.echo(one.line)
-    click.echo(
-        f"{counted(len(found), 'difference')}, {sum(one.sees == MORE for one in found)} by which a role sees more"
-    )
+        tell(one.line)
+    tell(f"{counted(len(found), 'difference')}, {sum(one.sees == MORE for one in found)} by which a role sees more")
 
 
 @roles.command()
@@ -133,7 +132,7 @@ def new(file: Path) -> None:
     if file.exists():
         raise click.UsageError(f"{file} is there already; name a new file")
     shutil.copyfile(PACKAGED, file)
-    click.echo(f"{file}: name it by roles under [sql] in ranklake.toml")
+    tell(f"{file}: name it by roles under [sql] in ranklake.toml")
 
 
 def _contracts(context: Context) -> dict[str, Contract]:
@@ -149,10 +148,10 @@ def _file(context: Context, place: Path | None) -> Path:
 
 def _show(found: View, file: Path) -> None:
     if not found.is_seen:
-        click.echo(f"{found.role} does not see {found.table}: it is not in tables of {file}")
+        tell(f"{found.role} does not see {found.table}: it is not in tables of {file}")
         return
-    click.echo(f"{found.role} sees of {found.table} " + (" AND ".join(found.rows) or "all rows"))
+    tell(f"{found.role} sees of {found.table} " + (" AND ".join(found.rows) or "all rows"))
     if found.until is not None:
-        click.echo(f"until {found.until}, its last day")
+        tell(f"until {found.until}, its last day")
     lines = [(one.column.name, one.column.class_, one.said, one.why) for one in found.sights]
-    click.echo("\n".join(table_lines(_COLUMNS, lines)))
+    tell(*table_lines(_COLUMNS, lines))

@@ -47,7 +47,7 @@ def _print(results: list[RollupResult]) -> None:
     written = [result for result in results if result.partitions]
     if not written:
         changed = "" if any(result.damaged for result in results) else "nothing changed; "
-        click.echo(f"{changed}nothing was committed")
+        tell(f"{changed}nothing was committed")
         return
     rows = [
         (
@@ -59,4 +59,4 @@ def _print(results: list[RollupResult]) -> None:
         )
         for result in results
     ]
-    click.echo("\n".join(table_lines(_COLUMNS, rows, gap="")))
+    tell(*table_lines(_COLUMNS, rows, gap=""))

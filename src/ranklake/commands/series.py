@@ -50,11 +50,9 @@ def series(
     lake = context.open_lake()
     if as_sql:
         every = lives(lake)
-        click.echo(
-            select_distributions(every, metric) if distributions else select(lake, every, metric, intervals=True)
-        )
+        tell(select_distributions(every, metric) if distributions else select(lake, every, metric, intervals=True))
         return
     found = series_of(lake, metric, moments[0], moments[1], run, of_distributions=distributions)
-    click.echo(_FORMATS[chosen](found.rows), color=True)
+    click.echo(_FORMATS[chosen](found.rows), color=True)  # noqa: TID251 - a document, as it is
     told = f"{metric} in {found.life.unit}, {found.life.status}"
     tell(told if found.life.since is None else f"{told} since {found.life.since:%Y-%m-%d}")

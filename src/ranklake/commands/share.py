@@ -19,6 +19,7 @@ from ranklake.lake.storage.store import Lake
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.table import TextColumn, table_lines
+from ranklake.views.tell import tell
 from ranklake.views.words import counted
 
 _COLUMNS = tuple(map(TextColumn, ("role", "place", "since")))
@@ -130,23 +131,23 @@ def _list(lake: Lake, *, as_json: bool) -> None:
     if as_json:
         show_json([{"share": one.name, "role": one.role, "uri": one.uri, "since": one.since} for one in known])
     elif not known:
-        click.echo("nothing is shared; begin with: ranklake share ROLE --to URI")
+        tell("nothing is shared; begin with: ranklake share ROLE --to URI")
     else:
-        click.echo("\n".join(table_lines(_COLUMNS, [(one.role, one.uri, one.since) for one in known])))
+        tell(*table_lines(_COLUMNS, [(one.role, one.uri, one.since) for one in known]))
 
 
 def _show(done: Refreshed) -> None:
     changed = [one for one in done.tables if one.is_changed]
     if not done.is_changed:
-        click.echo(f"{done.share.role}: {counted(len(done.tables), 'table')} at {done.share.uri} up to date")
+        tell(f"{done.share.role}: {counted(len(done.tables), 'table')} at {done.share.uri} up to date")
         return
     rows, files = sum(one.rows_added for one in changed), sum(one.files_removed for one in changed)
     tables = f"{len(changed)} of {counted(len(done.tables), 'table')}"
     gone = f"{counted(files, 'file')} taken out"
-    click.echo(f"{done.share.role}: {counted(rows, 'row')} copied to {tables} at {done.share.uri}, {gone}")
+    tell(f"{done.share.role}: {counted(rows, 'row')} copied to {tables} at {done.share.uri}, {gone}")
     for table in done.taken_back:
-        click.echo(f"{done.share.role}: {table} is not shared any more")
+        tell(f"{done.share.role}: {table} is not shared any more")
 
 
 def _show_dropped(one: Dropped) -> None:
-    click.echo(f"{one.share.role}: dropped from {one.share.uri} ({one.why}), {counted(one.files, 'file')} deleted")
+    tell(f"{one.share.role}: dropped from {one.share.uri} ({one.why}), {counted(one.files, 'file')} deleted")

@@ -23,6 +23,7 @@ from ranklake.lake.storage.store import Lake
 from ranklake.sharing.app import Refusal, sharing_app
 from ranklake.sharing.tokens import PROFILE, sealed, sharing_keys
 from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
 
 ACTION = "share.profile"
 _PORT = 8411
@@ -80,7 +81,7 @@ def serve(context: Context, host: str, port: int, tls_cert: str | None, tls_key:
     lake = context.open_lake()
     links = links_of(context, lake) if context.config.sql.roles else None
     app = sharing_app(lake, sharing_keys(context.config.shares.key), _refusal(context, lake), links)
-    click.echo(f"serving at {'https' if tls_cert else 'http'}://{host}:{port}/delta-sharing", err=True)
+    tell(f"serving at {'https' if tls_cert else 'http'}://{host}:{port}/delta-sharing", err=True)
     tls = {"ssl_certfile": tls_cert, "ssl_keyfile": tls_key} if tls_cert else {}
     uvicorn.run(app, host=host, port=port, access_log=False, log_level="warning", **tls)  # type: ignore[arg-type]
 

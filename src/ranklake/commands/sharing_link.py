@@ -65,4 +65,4 @@ def link(  # noqa: PLR0913 - one parameter an option
         return
     tell(f"{row['name']} of run {row['run']}, {row['bytes'] or 0:,} bytes at {redact_uri(row['uri'])}", err=True)
     for one in made:
-        click.echo(one.url)
+        tell(one.url)

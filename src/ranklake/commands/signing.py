@@ -12,6 +12,7 @@ from ranklake.lake.governance.modes import UNSIGNED_NOTE
 from ranklake.lake.governance.proposals import AnyKind
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.approvals import COMMAND, UNSIGNED
+from ranklake.views.tell import tell
 
 _KEY: Final = "SSH key that signs: a private one, or a .pub of one in the agent; default: [approvals] key."
 _SIGNED: Final = "Statement that was signed elsewhere; the signature is beside it, in FILE.sig."
@@ -39,7 +40,7 @@ class Told:
         self, lake: Lake, kind: AnyKind, name: str, step: str, by: str | None, reason: str | None = None
     ) -> None:
         """Print what somebody would sign. Raises `click.UsageError` where nobody is named."""
-        click.echo(statement(lake, kind, name, step, self.signer(by), reason), nl=False)
+        click.echo(statement(lake, kind, name, step, self.signer(by), reason), nl=False)  # noqa: TID251 - a document, as it is
 
     @staticmethod
     def signer(by: str | None) -> str:
@@ -83,4 +84,4 @@ def mode_facts(lake: Lake) -> dict[str, str]:
 def tell_mode(lake: Lake) -> None:
     """Say where names are not checked."""
     if lake.config.approvals.mode == UNSIGNED:
-        click.echo(UNSIGNED_NOTE)
+        tell(UNSIGNED_NOTE)

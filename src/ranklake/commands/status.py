@@ -136,7 +136,7 @@ def _since(one: RankState) -> str:
 
 def _table(balances: Sequence[TableBalance]) -> None:
     if not balances:
-        click.echo("the lake is empty, and so is the spool")
+        tell("the lake is empty, and so is the spool")
         return
     fates = numbers((name.replace("_", " ") for name in _FATES), 14)
     rows = [

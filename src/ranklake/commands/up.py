@@ -11,6 +11,7 @@ from ranklake.flows.serving.environment import adopt, check_host, database_url, 
 from ranklake.flows.serving.home import Home
 from ranklake.flows.settings import flow_settings
 from ranklake.terminal import say_nothing
+from ranklake.views.tell import tell
 
 _PORT = 4200
 
@@ -64,7 +65,7 @@ def _say(line: str) -> None:
     Ctrl-C reaches both ends of a pipe, and whoever reads may be gone first.
     """
     try:
-        click.echo(line)
+        tell(line)
     except BrokenPipeError:
         say_nothing()
     except OSError:

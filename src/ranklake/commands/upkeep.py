@@ -83,4 +83,4 @@ def _tell(done: Upkept, over: Purged, expired: list[str], would: str) -> None:
         line = f"{found.files:,} files, {found.size_bytes:,} bytes scrubbed: {len(found.damaged):,} damaged{told}"
         lines.insert(0, (True, line))
     said = [line for found, line in lines if found]
-    click.echo("\n".join(said or ["nothing to do"]))
+    tell(*said or ["nothing to do"])

@@ -70,7 +70,7 @@ def verify_artifact(  # noqa: PLR0913 - its options
         try:
             note(lake, verdicts, by or _user())
         except (RanklakeError, DeltaError, OSError) as error:  # they stand: whoever asks may read the lake alone
-            click.echo(f"ranklake: the audit trail has no row of it: {type(error).__name__}: {error}", err=True)
+            tell(f"ranklake: the audit trail has no row of it: {type(error).__name__}: {error}", err=True)
 
     if artifact is None:
         rows = longest_unverified(lake, run)

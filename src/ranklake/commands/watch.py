@@ -43,7 +43,7 @@ def watch(config: Config, run: str, local_dir: str | None, interval_s: float, *,
         try:
             for facts in _looks(watched, 0.0 if once else interval_s):
                 if as_json:
-                    click.echo(json_text(facts))
+                    tell(json_text(facts))
                 elif once or screen.is_terminal:
                     screen.show(live_lines(facts, screen.width))
                 else:
@@ -52,7 +52,7 @@ def watch(config: Config, run: str, local_dir: str | None, interval_s: float, *,
         except KeyboardInterrupt:  # the usual way to stop looking
             return
     if not once and not as_json:
-        click.echo(f"the run is over; once it is in the lake, 'ranklake show {watched.run}' tells of it", err=True)
+        tell(f"the run is over; once it is in the lake, 'ranklake show {watched.run}' tells of it", err=True)
 
 
 def _looks(watched: Watched, every_s: float) -> Iterator[LiveRun]:

@@ -14,6 +14,7 @@ from ranklake.lake.diagnosis.timeline import write_timeline
 from ranklake.lake.diagnosis.what_if import what_if as analyse
 from ranklake.views.json_output import show_json
 from ranklake.views.slowdowns import show_slowdowns
+from ranklake.views.tell import tell
 from ranklake.views.words import counted
 
 
@@ -44,4 +45,4 @@ def what_if(context: Context, run: str, attempt: int | None, timeline: Path | No
         show_slowdowns(found)
     if timeline is not None:
         count = write_timeline(analysis, timeline)
-        click.echo(f"{counted(count, 'event')} written to {timeline}; open it at https://ui.perfetto.dev", err=True)
+        tell(f"{counted(count, 'event')} written to {timeline}; open it at https://ui.perfetto.dev", err=True)

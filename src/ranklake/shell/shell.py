@@ -105,7 +105,7 @@ class Shell:
         if self.pages and (len(lines) >= size.lines or max(map(len, lines)) > size.columns):
             self._page(text)
         else:
-            click.echo(text)
+            click.echo(text)  # noqa: TID251 - a document, as it is
 
     def _ask(self, statement: str) -> None:
         began = time.perf_counter()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # the doctor tells, too, where no pipeline is installed
 def tell(*lines: object, err: bool = False) -> None:
     """Print each as one line, whatever it holds: names of folders and runs are somebody else's, and forge none."""
     for line in lines:
-        click.echo(printable(str(line)), err=err)
+        click.echo(printable(str(line)), err=err)  # noqa: TID251 - printable already
 
 
 def tell_damaged(found: "Iterable[Damage]") -> None:

@@ -8,7 +8,7 @@ from ranklake.lake.overview.catalog import CatalogState
 from ranklake.lake.runs.asking import Answered, Row
 from ranklake.views.html.figures import Column, FactTable, Figure, sourced, time_text
 from ranklake.views.html.lineage_drawing import BOX_HEIGHT, BOX_WIDTH, drawing
-from ranklake.views.html.shell import Entry, Page, digest_of
+from ranklake.views.html.shell import Entry, Page, digest_of, table_file
 from ranklake.views.html.site import Section
 from ranklake.views.words import counted, size_text
 from ranklake.views.words import time_text as length_text
@@ -79,7 +79,7 @@ _FLOWS: Final = (
 
 def href(table: str) -> str:
     """Return the page of a table, from the site's root."""
-    return f"{SECTION}/table-{table}.html"
+    return f"{SECTION}/{table_file(table)}"
 
 
 def section(found: CatalogState) -> Section:

@@ -26,7 +26,7 @@ from ranklake.views.html import quality_incidents
 from ranklake.views.html.charts import Chart, heat_map, stacked_by_date
 from ranklake.views.html.figures import Column, FactTable, Figure, Source, versions_text
 from ranklake.views.html.quality_trend import objectives_table, trend_charts
-from ranklake.views.html.shell import Entry, Page
+from ranklake.views.html.shell import Entry, Page, table_file
 from ranklake.views.html.site import Section
 from ranklake.views.html.sparkline import Sparkline, sparkline
 from ranklake.views.words import counted
@@ -259,7 +259,7 @@ def _name(check: CheckState) -> str:
 
 
 def _href(table: str) -> str:
-    return f"{SECTION}/table-{table}.html"
+    return f"{SECTION}/{table_file(table)}"
 
 
 def _anchor(check: CheckState) -> str:

@@ -10,7 +10,7 @@ from ranklake.lake.runs.report import RunsState
 from ranklake.views.html.figures import Column, FactTable, Figure, sourced, time_text
 from ranklake.views.html.run_page import LOW_MFU, page_facts
 from ranklake.views.html.run_tables import STATES
-from ranklake.views.html.shell import Entry, Page
+from ranklake.views.html.shell import Entry, Page, file_stem
 from ranklake.views.html.site import Section
 from ranklake.views.words import counted, number_text, percent_text
 from ranklake.views.words import time_text as length_text
@@ -65,8 +65,7 @@ def section(found: RunsState) -> Section:
 
 def href(run: str) -> str:
     """Return the path of a run's page: its name where a file may have it, with a digest so that no two are one."""
-    safe = "".join(one if one.isascii() and (one.isalnum() or one in "-_") else "-" for one in run)[:80]
-    return f"{SECTION}/run-{safe}-{hashlib.sha256(run.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}.html"
+    return f"{SECTION}/run-{file_stem(run)}.html"
 
 
 def _headline(totals: Row) -> str:

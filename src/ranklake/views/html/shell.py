@@ -13,13 +13,14 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ranklake.printable import printable
+from ranklake.printable import printable_lines
 from ranklake.views.html.figures import number, time_text
 from ranklake.views.html.library import library_name
 from ranklake.views.json_output import finite
 
 FOLDER: Final = "assets"
 _PACKAGE: Final = "ranklake.views.html"
+_TABLE: Final = re.compile("[a-z][a-z0-9_]{0,79}")
 
 
 def digest_of(facts: object) -> str:
@@ -64,6 +65,17 @@ class Page:
     def root(self) -> str:
         """The way from the page to the site's root: relative, for a disk has no other."""
         return "../" * self.path.count("/")
+
+
+def file_stem(name: str) -> str:
+    """Return a name as part of a file's name: its letters, digits, ``-`` and ``_``, and a digest of all of it."""
+    safe = "".join(one if one.isascii() and (one.isalnum() or one in "-_") else "-" for one in name)[:80]
+    return f"{safe}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+
+
+def table_file(table: str) -> str:
+    """Return the file of a table's page. Names of tables come from rows, which need not be those of a contract."""
+    return f"table-{table if _TABLE.fullmatch(table) else file_stem(table)}.html"
 
 
 @cache
@@ -120,8 +132,8 @@ def _environment() -> Environment:
 
 
 def _shown(value: object) -> object:
-    """Return a text without characters that turn the direction of writing or cannot be seen."""
-    return printable(value) if type(value) is str and not value.isascii() else value
+    """Return a text without characters that turn the direction of writing or cannot be seen; its lines stay."""
+    return printable_lines(value) if type(value) is str and not value.isprintable() else value
 
 
 def _files(folder: Traversable) -> list[Traversable]:
