@@ -13,7 +13,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)
 .DEFAULT_GOAL := help
 .PHONY: help demo native published lint types format deployments catalog snapshots package clean
 .PHONY: test test-slow test-up test-postgres test-moto test-s3 test-stores test-frameworks test-frameworks-light test-pages
-.PHONY: chaos chaos-s3 chaos-up crash faults fuzz crash-capture crash-migrate crash-retention
+.PHONY: fortnight chaos chaos-s3 chaos-up crash faults fuzz crash-capture crash-migrate crash-retention
 .PHONY: bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-quality bench-check bench-migrate bench-retention bench-audit bench-report bench-pages bench-share bench-workers bench-straggler bench-everyday bench-watch
 
 help: ## list the targets
@@ -157,6 +157,9 @@ chaos-s3: .venv/.test .stores/.ceph ## the same on a real Ceph radosgw that flap
 # FAULTS='--seed N --case K' runs one case again, and those of its lake before it.
 faults: .venv/.test ## operations of the disk that fail in every command, poison in the spool (RANKLAKE_FAULTS, default 900)
 	@PYTHONPATH=tests/support $(BIN)/python tests/crash/faults.py $(or $(FAULTS),--faults $${RANKLAKE_FAULTS:-900})
+
+fortnight: .venv/.test ## live through a fortnight of plain use by a moved clock: three nodes, some 20 jobs a day, a round each hour (SEED=2; FORTNIGHT=--short for two days)
+	@place=$$(mktemp -d) && $(BIN)/python tests/fortnight/campaign.py $$place --seed $(or $(SEED),1) $(FORTNIGHT) && rm -r $$place
 
 fuzz: .venv/.test ## hostile names, footers, pages, packs, plans and log entries against every command (RANKLAKE_FUZZ_CASES, default 10000; FUZZ='--seed N --case K' for one)
 	@PYTHONPATH=tests/support $(BIN)/python tests/fuzz/campaign.py $(or $(FUZZ),--cases $${RANKLAKE_FUZZ_CASES:-10000})
