@@ -27,7 +27,7 @@ from ranklake.capture.importers.endings import Ending, tell_ending
 from ranklake.capture.importers.logged_steps import add_steps
 from ranklake.capture.importers.mlperf_intervals import KINDS, Edge, Told, paired
 from ranklake.capture.importers.mlperf_lines import OTHER_UNIT, Broken, Clock, clock_of, pieces
-from ranklake.capture.importers.mlperf_platform import is_cuda, platform_of
+from ranklake.capture.importers.mlperf_platform import is_cuda, is_no_answer, platform_of
 from ranklake.capture.importers.mlperf_steps import Progress, is_number, step_of
 from ranklake.capture.importers.source import SourceError
 
@@ -38,11 +38,12 @@ if TYPE_CHECKING:
 
 _NS_PER_MS: Final = 10**6
 _EDGES: Final = ("_start", "_stop", "_end")
-_WHICH: Final = ("epoch_num", "samples_count", "step_num")
+_WHICH: Final = ("epoch_num", "first_epoch_num", "samples_count", "step_num")
 _FIGURES: Final = frozenset({"eval_accuracy", "train_loss"})
 _NO_SETTINGS: Final = frozenset({"tracked_stats", "cache_clear", "status", "checkpoint", "weights_initialization"})
 _LATE_SETTING: Final = re.compile("opt_.*|submission_.*|(?:train|eval)_samples|seed|.*batch_size|max_sequence_length")
 
+_BEGIN_UNKNOWN: Final = '{"begin":"not told"}'
 _PREAMBLE: Final = re.compile("cache_clear|submission_.*")
 """Keys of what launchers write before the first `init_start`."""
 
@@ -57,6 +58,7 @@ class _Log:
     first_init: int | None = None
     last: int = 0
     inits: int = 0
+    cleared: int = 0
     run_start: int | None = None
     progress: dict[int, Progress] = field(default_factory=lambda: defaultdict(Progress))
     labelled: bool = False
@@ -153,6 +155,7 @@ def _take(log: _Log, recording: "ImportedRun", entry: dict[str, Any], label: int
         rank = log.inits if label is None else rank
         log.inits += 1
         log.first_init = at if log.first_init is None else min(at, log.first_init)
+    log.cleared += key == "cache_clear"
     _edge(log, rank, key, at, _which(metadata))
     status = metadata.get("status")
     is_aborted = key == "run_stop" and status not in {None, "success"}
@@ -231,9 +234,10 @@ def _spans(log: _Log, recording: "ImportedRun") -> None:
 
     leader = min((rank for rank, edges in log.edges.items() if any(edge[3] != "sign" for edge in edges)), default=0)
     begun = log.run_start if log.run_start is not None else log.last
-    first = log.first_init if log.first_init is not None else log.run_start
-    if first is not None:
-        span(0, "init", "phase", Told(first, max(first, begun), log.run_start is not None))
+    if log.first_init is not None:
+        span(0, "init", "phase", Told(log.first_init, max(log.first_init, begun), log.run_start is not None))
+    elif log.run_start is not None:
+        span(0, "init", "phase", Told(begun, begun, whole=False), _BEGIN_UNKNOWN)
     for teller in sorted(log.edges):
         rank = 0 if teller == leader else teller
         intervals = paired(log.edges[teller], log.last)
@@ -243,30 +247,39 @@ def _spans(log: _Log, recording: "ImportedRun") -> None:
         for one in intervals.train():
             span(rank, *KINDS["block"], one)
         for begin, end in intervals.untold:
-            span(rank, "evaluation", "phase", Told(begin, end, whole=False), '{"begin":"not told"}')
+            span(rank, "evaluation", "phase", Told(begin, end, whole=False), _BEGIN_UNKNOWN)
+
+
+def _nodes(log: _Log) -> int | None:
+    platform = platform_of(str(log.config.get("submission_platform") or ""))
+    return _count(log.system.get("number_of_nodes")) or platform[0]
 
 
 def _world(log: _Log) -> int | None:
-    nodes, each = (_count(log.system.get(name)) for name in ("number_of_nodes", "accelerators_per_node"))
-    return nodes * each if nodes and each else log.inits if log.inits > 1 else None
+    """Return the number of ranks: each wrote its `init_start`, unless there are as many of them as nodes."""
+    nodes, each = _nodes(log), _count(log.system.get("accelerators_per_node"))
+    if nodes and each:
+        return nodes * each
+    is_of_nodes = log.inits in {nodes, log.cleared} or (nodes and log.inits % nodes)
+    return None if log.inits < 2 or is_of_nodes else log.inits  # noqa: PLR2004 - several
 
 
 def _facts(log: _Log, recording: "ImportedRun") -> None:
     """Fill in the row of ``runs``; what the log does not say stays NULL."""
-    ranks, platform = _world(log), platform_of(str(log.config.get("submission_platform") or ""))
-    nodes = _count(log.system.get("number_of_nodes")) or platform[0]
+    ranks, nodes = _world(log), _nodes(log)
     recording.world_size = ranks or 1
     labels = {key: str(value) for key, value in log.config.items() if key.startswith("submission_")}
     if not log.labelled and log.inits > 1:
         labels["ranks"] = "numbered in the order of their init_start lines: the log does not name them"
     config = {key: value for key, value in log.config.items() if not key.startswith("submission_")}
     seed = log.config.get("seed")
-    system = {name: str(value) for name, value in log.system.items() if value}
+    system = {name: str(value) for name, value in log.system.items() if value and not is_no_answer(str(value))}
+    device = system.get("accelerator_model_name") or platform_of(str(log.config.get("submission_platform") or ""))[1]
     recording.facts = {
         "job": str(log.config.get("submission_benchmark") or log.benchmark or recording.run),
         "world_size": ranks, "node_count": nodes, "device_count": ranks,
-        "cluster": system.get("system_name"), "device_name": system.get("accelerator_model_name") or platform[1],
-        "device_type": "cuda" if is_cuda(system.get("accelerator_model_name") or platform[1] or "") else None,
+        "cluster": system.get("system_name"), "device_name": device,
+        "device_type": "cuda" if is_cuda(device or "") else None,
         "framework": system.get("framework"), "os_description": system.get("operating_system"),
         "cpu_model": system.get("host_processor_model_name"),
         "seed": seed if isinstance(seed, int) and abs(seed) < 1 << 63 else None,

@@ -1,7 +1,7 @@
 """Intervals of an MLPerf log: matches starts and ends, handles unmatched ones, and finds what is training.
 
 init_start (first) to run_start          init
-block_start to block_stop, or epochs     train, outside of evaluations
+block_start to block_stop, and epochs    train, outside of evaluations; of epochs, those that have no part in a block
 eval_start to eval_stop                  evaluation; also where the next epoch, or evaluation, begins meanwhile
 eval_stop, eval_accuracy alone           an evaluation of which nobody knows when it began
 """
@@ -9,7 +9,7 @@ eval_stop, eval_accuracy alone           an evaluation of which nobody knows whe
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Final
 
 Interval = tuple[int, int]
@@ -45,32 +45,38 @@ class Intervals:
     untold: list[Interval] = field(default_factory=list)
 
     def train(self) -> list[Told]:
-        """Return where it trained: blocks, else epochs, outside of evaluations."""
+        """Return where it trained: blocks, and epochs outside of blocks, where no evaluation was.
+
+        Epochs that all begin after the last evaluation were told when all was over, and do not say when they were.
+        """
         evals = sorted([(one.begin, one.end) for one in self.found.get("eval", [])] + self.untold)
+        blocks, epochs = _united(self.found.get("block", [])), _united(self.found.get("epoch", []))
+        if evals and epochs and epochs[0].begin >= evals[-1][1]:
+            epochs = []
+        apart = [one for one in epochs if not any(one.begin < of.end and one.end > of.begin for of in blocks)]
         spans = []
-        for one in self.found.get("block" if "block" in self.found else "epoch", []):
+        for one in sorted(blocks + apart, key=lambda one: one.begin):
             for begin, end in outside((one.begin, one.end), evals):
                 spans.append(Told(begin, end, one.whole or end < one.end))
         return spans
 
 
 def paired(edges: Iterable[Edge], last: int) -> Intervals:
-    """Match begins and ends by time; evaluations that overlap, by the epoch, samples or step that they name.
+    """Match begins and ends by time; those of a kind that overlap, by the epoch, samples or step that they name.
 
     What has no end goes to the next begin of its kind; an evaluation whose end is not told before the next one begins,
     to the next begin of training; all to the run's end; else to the log's last line. A block without a begin began
-    where the run did, or where the last block or evaluation ended. An evaluation without a begin began nobody knows
-    when, but not before the last step or block ended.
+    where the run did, or where the last block ended. An evaluation without a begin began nobody knows when, but not
+    before the last step or block ended.
     """
     ordered = sorted(edges)
     matching = _Matching(
         [at for at, _, what, edge, _ in ordered if (what, edge) == ("eval", "start")],
         [at for at, _, what, edge, _ in ordered if (what, edge) == ("eval", "stop")],
     )
-    overlapping, places = _overlapping([edge for edge in ordered if edge[2] == "eval" and edge[4]])
-    for at, place, what, edge, _ in ordered:
-        if place in places:
-            continue
+    overlapping = {what: _overlapping([edge for edge in ordered if edge[2] == what and edge[4]]) for what in KINDS}
+    places = {place for _, taken in overlapping.values() for place in taken}
+    for at, _, what, edge, _ in _ends_first([edge for edge in ordered if edge[1] not in places]):
         if edge == "sign":
             matching.sign(what, at)
         elif edge == "stop":
@@ -78,13 +84,31 @@ def paired(edges: Iterable[Edge], last: int) -> Intervals:
         else:
             matching.start(what, at)
     matching.close_all(last)
-    if overlapping:
-        matching.of.found.setdefault("eval", []).extend(overlapping)
+    for what, (intervals, _) in overlapping.items():
+        if intervals:
+            matching.of.found.setdefault(what, []).extend(intervals)
     return matching.of
 
 
+def _ends_first(ordered: list[Edge]) -> list[Edge]:
+    """Return edges in the order of time; at one time, what is under way ends before the next begins, the run last."""
+    found: list[Edge] = []
+    opened: set[str] = set()
+    for _, group in groupby(ordered, key=lambda edge: edge[0]):
+        together = list(group)
+        ended = opened & {edge[2] for edge in together if edge[3] == "stop"}
+        together.sort(key=lambda edge: (edge[2:4] == ("run", "stop"), edge[3] == "start" and edge[2] in ended))
+        for _, _, what, edge, _ in together:
+            if edge == "start":
+                opened.add(what)
+            elif edge == "stop":
+                opened.discard(what)
+        found += together
+    return found
+
+
 def _overlapping(edges: list[Edge]) -> tuple[list[Told], set[int]]:
-    """Return evaluations that begin before another one has ended, and the places of their edges."""
+    """Return intervals of a kind that begin before another one has ended, and the places of their edges."""
     begun: dict[str, Edge] = {}
     found: list[tuple[Edge, Edge]] = []
     for edge in edges:
@@ -95,9 +119,21 @@ def _overlapping(edges: list[Edge]) -> tuple[list[Told], set[int]]:
     found.sort()
     if not found:
         return [], set()
-    is_next = [later[0][0] < earlier[1][0] for earlier, later in pairwise(found)]
+    is_next = [later[0][:2] < earlier[1][:2] for earlier, later in pairwise(found)]
     kept = [pair for pair, *near in zip(found, [False, *is_next], [*is_next, False], strict=True) if any(near)]
     return [Told(start[0], stop[0]) for start, stop in kept], {edge[1] for pair in kept for edge in pair}
+
+
+def _united(intervals: list[Told]) -> list[Told]:
+    """Return intervals in their order, those that overlap as one."""
+    found: list[Told] = []
+    for one in sorted(intervals, key=lambda one: (one.begin, one.end)):
+        if found and one.begin < found[-1].end:
+            longer = max(found[-1], one, key=lambda of: (of.end, of.whole))
+            found[-1] = Told(found[-1].begin, longer.end, longer.whole)
+        else:
+            found.append(one)
+    return found
 
 
 @dataclass
@@ -111,7 +147,7 @@ class _Matching:
     opened
         When what is under way began.
     free
-        When the run, the last block or the last evaluation ended or began: where a block may have begun.
+        When the run began, or the last block ended: where a block may have begun.
     busy
         When the last step, or block, ended: where an evaluation may have begun.
     """
@@ -144,7 +180,7 @@ class _Matching:
         if what == "block" and self.free is not None:
             self.opened.setdefault("block", self.free)
         self.close(what, at, whole=True)
-        if what in {"block", "eval"}:
+        if what == "block":
             self.free = at
         if what in {"block", "epoch"}:
             self.busy = at

@@ -29,14 +29,16 @@ saved AS (
     SELECT
         spans.run, spans.attempt,
         count(*) FILTER (WHERE spans.kind = 'checkpoint') AS checkpoints,
-        -- evaluations of which only the end is known
-        count(*) FILTER (WHERE spans.kind = 'phase') AS untold_evaluations
+        -- evaluations, and a start, of which only the end is known
+        count(*) FILTER (WHERE name = 'evaluation' AND spans.attributes LIKE '%"begin":"not told"%')
+            AS untold_evaluations,
+        count(*) FILTER (WHERE name = 'init' AND coalesce(spans.attributes, '') NOT LIKE '%"begin":"not told"%') AS inits
     FROM spans
     INNER JOIN affected_runs ON affected_runs.run = spans.run
     WHERE spans.rank = 0
       AND (
           spans.kind = 'checkpoint'
-          OR (spans.kind = 'phase' AND spans.name = 'evaluation' AND spans.attributes LIKE '%"begin":"not told"%')
+          OR (spans.kind = 'phase' AND spans.step IS NULL AND spans.name IN ('evaluation', 'init'))
       )
     GROUP BY spans.run, spans.attempt
 ),
@@ -75,35 +77,45 @@ brought AS (
     SELECT DISTINCT runs.run, runs.attempt
     FROM runs
     INNER JOIN affected_runs ON affected_runs.run = runs.run
+    LEFT ANTI JOIN (SELECT run, attempt FROM told WHERE started_ranks > 0) AS started
+        ON started.run = runs.run AND started.attempt = runs.attempt
     WHERE runs.labels LIKE '%"imported":%' AND runs.labels LIKE '%"source_sha256":%'
+),
+known AS (
+    SELECT
+        summed.* EXCLUDE (init_ns, productive_ns, steps, steps_lost),
+        -- a log without lines of steps does not say that there were none
+        CASE WHEN summed.steps > 0 OR brought.run IS NULL THEN summed.steps END AS steps,
+        CASE WHEN summed.steps > 0 OR brought.run IS NULL THEN summed.steps_lost END AS steps_lost,
+        CASE WHEN NOT is_untimed THEN productive_ns END AS productive_ns,
+        CASE WHEN init_ns > 0 OR saved.inits > 0 OR brought.run IS NULL THEN init_ns END AS init_ns,
+        brought.run IS NOT NULL AS is_imported, saved.untold_evaluations, saved.checkpoints AS saved_checkpoints
+    FROM summed
+    LEFT JOIN brought ON brought.run = summed.run AND brought.attempt = summed.attempt
+    LEFT JOIN saved ON saved.run = summed.run AND saved.attempt = summed.attempt
 )
 SELECT
-    summed.run, summed.attempt, affected_runs.date, summed.ts, summed.end_ts,
-    -- a log without lines of steps does not say that there were none
-    CASE WHEN summed.steps > 0 OR brought.run IS NULL OR told.started_ranks > 0 THEN summed.steps END AS steps,
-    CASE WHEN summed.steps > 0 OR brought.run IS NULL OR told.started_ranks > 0 THEN summed.steps_lost END AS steps_lost,
-    summed.wall_ns, summed.init_ns, summed.productive_ns, summed.checkpoint_ns,
-    CASE WHEN coalesce(saved.untold_evaluations, 0) = 0 THEN summed.evaluation_ns END AS evaluation_ns,
-    summed.restart_ns,
-    summed.lost_work_ns, summed.stall_ns, summed.unattributed_ns,
-    CASE WHEN NOT is_untimed THEN CAST(summed.productive_ns AS DOUBLE) / nullif(summed.wall_ns, 0) END AS goodput_ratio,
+    known.run, known.attempt, affected_runs.date, known.ts, known.end_ts, known.steps, known.steps_lost,
+    known.wall_ns, known.init_ns, known.productive_ns, known.checkpoint_ns,
+    CASE WHEN coalesce(known.untold_evaluations, 0) = 0 THEN known.evaluation_ns END AS evaluation_ns,
+    known.restart_ns,
+    known.lost_work_ns, known.stall_ns, known.unattributed_ns,
+    CAST(known.productive_ns AS DOUBLE) / nullif(known.wall_ns, 0) AS goodput_ratio,
     CASE
         WHEN told.failures > 0 THEN 'failed'
         WHEN told.preempted_ranks > 0 AND told.preempted_ranks >= told.started_ranks THEN 'preempted'
         WHEN told.ends > 0 AND told.preempted_ranks = 0 THEN 'finished'
-        WHEN told.abandoned > 0 OR summed.attempt < max(summed.attempt) OVER (PARTITION BY summed.run) THEN 'abandoned'
+        WHEN told.abandoned > 0 OR known.attempt < max(known.attempt) OVER (PARTITION BY known.run) THEN 'abandoned'
         WHEN told.preempted_ranks > 0 THEN 'preempted'
-        WHEN brought.run IS NOT NULL AND coalesce(told.started_ranks, 0) = 0 THEN 'imported'
+        WHEN is_imported THEN 'imported'
         ELSE 'running'
     END AS status,
-    summed.downtime_ns,
+    known.downtime_ns,
     greatest(
-        coalesce(told.checkpoints, 0), coalesce(saved.checkpoints, 0), coalesce(stepped.checkpoints, 0)
+        coalesce(told.checkpoints, 0), coalesce(saved_checkpoints, 0), coalesce(stepped.checkpoints, 0)
     ) AS checkpoints,
-    summed.tokens, summed.tokens_lost, summed.device_count
-FROM summed
-INNER JOIN affected_runs ON affected_runs.run = summed.run
-LEFT JOIN told ON told.run = summed.run AND told.attempt = summed.attempt
-LEFT JOIN brought ON brought.run = summed.run AND brought.attempt = summed.attempt
-LEFT JOIN saved ON saved.run = summed.run AND saved.attempt = summed.attempt
-LEFT JOIN stepped ON stepped.run = summed.run AND stepped.attempt = summed.attempt
+    known.tokens, known.tokens_lost, known.device_count
+FROM known
+INNER JOIN affected_runs ON affected_runs.run = known.run
+LEFT JOIN told ON told.run = known.run AND told.attempt = known.attempt
+LEFT JOIN stepped ON stepped.run = known.run AND stepped.attempt = known.attempt

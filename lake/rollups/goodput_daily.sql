@@ -20,7 +20,8 @@
 --          steps are productive only where the run tells no spans ``train``. Evaluations of which only the end is known, and
 --          steps under way when a log ended that tells one line for several, are spans of kind phase, too, and
 --             12 unattributed               however long they are. So is all that follows the first step of an attempt of
---                                           which no step was timed, as where metrics were logged by step alone: untimed
+--                                           which no step was timed, as where metrics were logged by step alone: untimed.
+--                                           So is all of an imported attempt that tells neither steps nor spans ``train``
 --          An imported profiler trace (event ``profiler_trace``) shows a part of a run: it begins and ends with its events, and
 --          what its steps do not cover is unattributed, not a start.
 --          Then the pieces are cut at midnight (UTC) and where epochs begin. A step counts where it began. Whole days in
@@ -88,26 +89,41 @@ WITH stepped AS (
 introduced AS (
     SELECT
         runs.run, runs.attempt, CAST(runs.ts AS BIGINT) * 1000 AS at_ns,
-        coalesce(labels LIKE '%"imported":"table"%', FALSE) AS is_of_table
+        coalesce(labels LIKE '%"imported":"table"%', FALSE) AS is_of_table,
+        coalesce(labels LIKE '%"imported":%', FALSE) AS is_imported
     FROM runs
     INNER JOIN affected_runs ON affected_runs.run = runs.run
 ),
-seen AS (
+active AS (
     SELECT run, attempt, first_ns AS begin_ns, last_ns AS end_ns, CAST(NULL AS BIGINT) AS closed_ns FROM stepped
     UNION ALL
     SELECT run, attempt, begin_ns, end_ns, CASE WHEN event = 'run_end' THEN end_ns END FROM happened
     UNION ALL
     SELECT run, attempt, begin_ns, end_ns, NULL FROM paused
     UNION ALL
-    SELECT run, attempt, at_ns AS begin_ns, at_ns AS end_ns, NULL FROM introduced WHERE NOT is_of_table
+    SELECT run, attempt, at_ns AS begin_ns, at_ns AS end_ns, NULL FROM introduced WHERE NOT is_imported
 ),
 signs AS (
-    SELECT * FROM seen
+    SELECT * FROM active
     UNION ALL
-    -- a table may be dated to any time: where nothing else is known of an attempt, that is all there is
+    -- a table may be dated to any time
     SELECT introduced.run, introduced.attempt, at_ns AS begin_ns, at_ns AS end_ns, CAST(NULL AS BIGINT)
     FROM introduced
-    LEFT ANTI JOIN seen ON seen.run = introduced.run AND seen.attempt = introduced.attempt
+    LEFT SEMI JOIN active ON active.run = introduced.run AND active.attempt = introduced.attempt
+    WHERE is_imported AND NOT is_of_table
+    UNION ALL
+    -- what lies between files does not tell how long an attempt was
+    SELECT introduced.run, introduced.attempt, min(at_ns) AS begin_ns, min(at_ns) AS end_ns, CAST(NULL AS BIGINT)
+    FROM introduced
+    LEFT ANTI JOIN active ON active.run = introduced.run AND active.attempt = introduced.attempt
+    GROUP BY introduced.run, introduced.attempt
+),
+imported AS (
+    SELECT DISTINCT introduced.run, introduced.attempt
+    FROM introduced
+    LEFT ANTI JOIN (SELECT run, attempt FROM happened WHERE event = 'rank_start') AS started
+        ON started.run = introduced.run AND started.attempt = introduced.attempt
+    WHERE is_imported
 ),
 inits AS (
     SELECT run, attempt, min(begin_ns) AS begin_ns, max(end_ns) AS end_ns
@@ -149,7 +165,7 @@ SELECT
     inits.begin_ns AS init_begin_ns,
     inits.run IS NOT NULL AND trained.run IS NOT NULL AS is_told,
     traced.run IS NOT NULL AS is_traced,
-    stepped.steps > 0 AND stepped.typical_ns IS NULL AND trained.run IS NULL AS is_untimed,
+    trained.run IS NULL AND stepped.typical_ns IS NULL AND coalesce(stepped.steps > 0, imported.run IS NOT NULL) AS is_untimed,
     -- the step that the attempts after this one went back to
     min(stepped.first_step) OVER (
         PARTITION BY bounded.run ORDER BY bounded.attempt ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
@@ -159,6 +175,7 @@ LEFT JOIN stepped ON stepped.run = bounded.run AND stepped.attempt = bounded.att
 LEFT JOIN inits ON inits.run = bounded.run AND inits.attempt = bounded.attempt
 LEFT JOIN traced ON traced.run = bounded.run AND traced.attempt = bounded.attempt
 LEFT JOIN trained ON trained.run = bounded.run AND trained.attempt = bounded.attempt
+LEFT JOIN imported ON imported.run = bounded.run AND imported.attempt = bounded.attempt
 WINDOW following AS (PARTITION BY bounded.run ORDER BY bounded.attempt);
 
 -- into marked: what each step is
@@ -233,9 +250,11 @@ WITH intervals AS (
     INNER JOIN attempts ON attempts.run = paused.run AND attempts.attempt = paused.attempt
     UNION ALL
     -- without any step all of the attempt was a start
-    SELECT run, attempt, 9, begin_ns, coalesce(init_end_ns, first_ns, end_ns) FROM attempts WHERE NOT is_traced
+    SELECT run, attempt, 9, begin_ns, coalesce(init_end_ns, first_ns, CASE WHEN NOT is_untimed THEN end_ns END)
+    FROM attempts
+    WHERE NOT is_traced
     UNION ALL
-    SELECT run, attempt, 12, first_ns, end_ns FROM attempts WHERE is_untimed
+    SELECT run, attempt, 12, coalesce(first_ns, begin_ns), end_ns FROM attempts WHERE is_untimed
     UNION ALL
     SELECT run, attempt, 11, begin_ns, end_ns FROM attempts
 ),

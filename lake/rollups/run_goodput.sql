@@ -35,8 +35,8 @@ summed AS (
         exact_sum(tokens) AS tokens,
         exact_sum(tokens_lost) AS tokens_lost,
         sum(wall_ns) AS wall_ns,
-        sum(init_ns) AS init_ns,
-        sum(productive_ns) AS productive_ns,
+        CASE WHEN count(init_ns) = count(*) THEN sum(init_ns) END AS init_ns,
+        CASE WHEN count(productive_ns) = count(*) THEN sum(productive_ns) END AS productive_ns,
         sum(checkpoint_ns) AS checkpoint_ns,
         CASE WHEN count(evaluation_ns) = count(*) THEN sum(evaluation_ns) END AS evaluation_ns,
         sum(restart_ns) AS restart_ns,
@@ -47,8 +47,7 @@ summed AS (
         sum(checkpoints) AS checkpoints,
         CASE WHEN count(device_count) = count(*) THEN
             sum(CAST(wall_ns - downtime_ns AS DECIMAL(20, 0)) * CAST(device_count AS DECIMAL(10, 0)))
-        END AS device_ns,
-        count(*) FILTER (WHERE wall_ns > 0 AND goodput_ratio IS NULL) > 0 AS is_untimed
+        END AS device_ns
     FROM goodput
     INNER JOIN affected_runs ON affected_runs.run = goodput.run
     GROUP BY goodput.run
@@ -56,12 +55,12 @@ summed AS (
 known AS (
     SELECT
         summed.*,
-        wall_ns - init_ns - restart_ns - lost_work_ns AS effective_ns,
+        wall_ns - coalesce(init_ns, 0) - restart_ns - lost_work_ns AS effective_ns,
         CASE
             WHEN queued.submitted_ts IS NOT NULL
             THEN greatest((CAST(summed.ts AS BIGINT) - CAST(queued.submitted_ts AS BIGINT)) * 1000, 0)
         END AS queue_ns,
-        CASE WHEN status = 'finished' THEN wall_ns - init_ns END AS time_to_train_ns
+        CASE WHEN status = 'finished' THEN wall_ns - coalesce(init_ns, 0) END AS time_to_train_ns
     FROM summed
     LEFT JOIN queued ON queued.run = summed.run
 )
@@ -70,10 +69,11 @@ SELECT
     steps, steps_lost, tokens, tokens_lost,
     wall_ns, init_ns, productive_ns, checkpoint_ns, evaluation_ns, restart_ns, lost_work_ns, stall_ns, unattributed_ns,
     downtime_ns,
-    CASE WHEN NOT is_untimed THEN CAST(productive_ns AS DOUBLE) / nullif(wall_ns, 0) END AS goodput_ratio,
+    CAST(productive_ns AS DOUBLE) / nullif(wall_ns, 0) AS goodput_ratio,
     queue_ns, effective_ns,
     wall_ns + coalesce(queue_ns, 0) AS available_ns,
-    CASE WHEN NOT is_untimed THEN CAST(effective_ns AS DOUBLE) / nullif(wall_ns + coalesce(queue_ns, 0), 0) END AS ettr_ratio,
+    CASE WHEN productive_ns IS NOT NULL THEN CAST(effective_ns AS DOUBLE) / nullif(wall_ns + coalesce(queue_ns, 0), 0) END
+        AS ettr_ratio,
     wall_ns - downtime_ns AS under_way_ns,
     CAST(wall_ns - downtime_ns AS DOUBLE) / nullif(failures, 0) / 1e9 AS mttf_s,
     CAST(device_ns AS DOUBLE) / 1e9 AS device_s,
@@ -85,6 +85,14 @@ SELECT
     time_to_train_ns,
     nullif(concat('{', concat_ws(
         ',',
+        CASE
+            WHEN productive_ns IS NULL AND steps IS NOT NULL
+            THEN '"goodput_ratio":"no step of an attempt was timed: metrics were logged by step alone"'
+            WHEN productive_ns IS NULL
+            THEN '"goodput_ratio":"the files that it was imported from do not say when it trained"'
+            WHEN wall_ns = 0 THEN '"goodput_ratio":"nothing tells how long it was"'
+        END,
+        CASE WHEN init_ns IS NULL THEN '"init_ns":"the files that it was imported from do not say when it began"' END,
         CASE WHEN queue_ns IS NULL THEN '"queue_ns":"no submission time is recorded; available_ns has none"' END,
         CASE WHEN failures = 0 THEN '"mttf_s":"no attempt failed"' END,
         CASE
@@ -97,7 +105,6 @@ SELECT
             WHEN evaluation_ns IS NULL
             THEN '"evaluation_ns":"ends of evaluations are recorded, not their begins; unattributed_ns has their time"'
         END,
-        CASE WHEN is_untimed THEN '"goodput_ratio":"no step of an attempt was timed: metrics were logged by step alone"' END,
         CASE WHEN time_to_train_ns IS NULL THEN concat('"time_to_train_ns":"the run is ', status, '"') END
     ), '}'), '{}') AS unavailable
 FROM known

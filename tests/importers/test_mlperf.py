@@ -73,6 +73,24 @@ ODD = {
     # an evaluation goes on while the next epoch trains
     "0 init_start|1 run_start|1 epoch_start|4 epoch_stop|4 eval_start|5 epoch_start|6 eval_stop|9 epoch_stop|"
     "9 run_stop": [9, 1, 6, 2, 0],
+    # epochs begin before the evaluation of the last one is over
+    "0 init_start|1 run_start|1 epoch_start 1|4 eval_start 1|5 epoch_start 2|6 eval_stop 1|6 epoch_stop 1|"
+    "8 eval_start 2|8 epoch_start 3|9 eval_stop 2|9 epoch_stop 2|11 run_stop": [11, 1, 7, 3, 0],
+    # blocks begin before the last one ends, as printed
+    "0 init_start|1 run_start|1 block_start 1|3 block_start 4|3 block_stop 1|5 block_start 7|5 block_stop 4|"
+    "8 block_stop 7|8 run_stop": [8, 1, 7, 0, 0],
+    # the same without names
+    "0 init_start|1 run_start|1 block_start|3 block_start|3 block_stop|5 block_start|5 block_stop|"
+    "7 block_stop|9 run_stop": [9, 1, 6, 0, 2],
+    # a block begins once, and ends whenever an evaluation did
+    "0 init_start|1 run_start|2 block_start 0|4 eval_start|5 eval_stop|5 block_stop 7|9 eval_start|10 eval_stop|"
+    "10 run_stop|10 block_stop 9": [10, 1, 6, 2, 1],
+    # one block, and epochs which go on behind it
+    "0 init_start|1 run_start|1 block_start|1 epoch_start 1|3 epoch_stop 1|3 eval_start|4 eval_stop|4 block_stop|"
+    "4 epoch_start 2|7 epoch_stop 2|7 eval_start|8 eval_stop|9 run_stop": [9, 1, 5, 2, 1],
+    # epochs that were told when all was over
+    "0 init_start|1 run_start|60 eval_start|65 eval_stop|160 eval_start|165 eval_stop|165 epoch_start 1|"
+    "165 epoch_start 2|165 epoch_stop 1|165 epoch_stop 2|166 run_stop": [166, 1, None, 10, 155],
     # nobody knows when these evaluations began
     "0 init_start|1 run_start|1 block_start|4 block_stop|5 eval_stop|5 block_start|8 block_stop|9 run_stop":
         [9, 1, 6, None, 2],
@@ -80,10 +98,14 @@ ODD = {
 }  # fmt: skip
 
 
+_NAMES = {"block": ["first_epoch_num"], "epoch": ["epoch_num"], "eval_": ["epoch_num"]}
+
+
 def printed(one):
     label, found, entries = one.rpartition(": ")
-    pairs = [entry.split() for entry in entries.split(" + ")]
-    return (f"\x1b[1m{label}:\x1b[0m " if found else "") + "".join(line(key, int(at) * 1_000) for at, key in pairs)
+    edges = [entry.split() for entry in entries.split(" + ")]
+    told = (line(key, int(at) * 1_000, **dict.fromkeys(_NAMES[key[:5]], *of) if of else {}) for at, key, *of in edges)
+    return (f"\x1b[1m{label}:\x1b[0m " if found else "") + "".join(told)
 
 
 def test_begins_and_ends_are_matched(lake, spool, tmp_path):
@@ -194,12 +216,12 @@ def test_how_a_run_ended(lake, spool, tmp_path):
     ("name", "said"),
     [
         ("64xNVIDIA DGX H100", (64, "DGX H100")),
-        ("128xNVIDIA GB200", (128, "GB200")),
-        ("1xMI300X", (1, "MI300X")),
+        ("128xNVIDIA GB200", (None, "GB200")),
+        ("1xMI300X", (None, "MI300X")),
         ("2xXE9680Lx8B200-SXM-180GB", (2, "B200 SXM")),
         ("1xXE7745x4H200-NVL-141GB", (1, "H200 NVL")),
         ("GX2560M7_H100_SXM_80GBx4", (None, "H100 SXM")),
-        ("16xNVIDIA L40S", (16, "L40S")),
+        ("8xA100_80GB-baseline", (None, None)),
         ("H100", (None, None)),
         ("1xG593-SD1", (1, None)),
         ("8xSUBMISSION_PLATFORM_PLACEHOLDER", (8, None)),
@@ -209,6 +231,24 @@ def test_how_a_run_ended(lake, spool, tmp_path):
 def test_platforms(name, said):
     """A platform's name tells nodes and device where it does; an H100 of no form is not said to be one of two."""
     assert platform_of(name) == said
+
+
+@pytest.mark.parametrize(
+    ("inits", "nodes", "model", "said"),
+    [
+        (2, "2xNVIDIA DGX A100", "No devices were found", (None, 2, "DGX A100")),
+        (16, "2xNVIDIA DGX A100", "N/A", (16, 2, "DGX A100")),
+        (3, "2xNVIDIA DGX A100", "NVIDIA A100", (None, 2, "NVIDIA A100")),
+        (2, "Phantom", "", (None, None, None)),
+    ],
+)
+def test_how_many_devices(lake, spool, tmp_path, inits, nodes, model, said):
+    """One `init_start` a node does not tell the devices, nor is an error message the name of one."""
+    lines = [line("cache_clear", 0, value=True)] * 2 + [line("init_start", 1)] * inits
+    lines += [line("submission_platform", 2, nodes), f':::SYSJSON {{"accelerator_model_name": "{model}"}}']
+    (tmp_path / "log").write_text("\n".join([*lines, line("run_start", 9), line("run_stop", 10)]))
+    imported(lake, spool, "mlperf", tmp_path / "log", run="r")
+    assert tuple(ask(lake, "SELECT device_count, node_count, device_name FROM runs")[0].values()) == said
 
 
 def test_several_runs_in_a_log(lake, spool, tmp_path):
@@ -318,6 +358,10 @@ def test_lines_of_version_05(lake, spool, tmp_path):
     assert spans["run"] == 13_625 * 10**6
     assert spans["evaluation"] == 2 * 10**9
     assert ask(lake, "SELECT job FROM runs") == [{"job": "ncf"}]
+    run_rollups(lake, ["run_goodput"])
+    (told,) = ask(lake, "SELECT init_ns, time_to_train_ns / 1e6 t, unavailable FROM run_goodput")
+    assert (told["init_ns"], told["t"]) == (None, 13_625)
+    assert "do not say when it began" in json.loads(told["unavailable"])["init_ns"]
     with pytest.raises(SourceError, match="it looks like mlperf"):
         import_files("sacct", [str(tmp_path / "ncf.log")], str(spool))
 
@@ -335,7 +379,7 @@ def test_times_in_seconds(lake, spool, tmp_path):
         for one in timed
         for at in [json.loads(one.partition(" ")[2])["time_ms"]]
     ]
-    tail = [fact("submission_benchmark", "rough", time_ms=0), fact("submission_platform", "2xH100-SXM", time_ms=0)]
+    tail = [fact("submission_benchmark", "rough", time_ms=0), fact("submission_platform", "2xDGX H100", time_ms=0)]
     (tmp_path / "log").write_text("\n".join([*head, *seconds, *tail]))
     done = imported(lake, spool, "mlperf", tmp_path / "log", run="r")
     assert (done.rows["events"], done.refused) == (13, {})

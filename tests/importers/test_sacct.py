@@ -112,3 +112,18 @@ def test_a_job_without_gpus_in_its_tres_has_none(lake, spool, tmp_path):
     assert told == {"1": 2, "2": 0, "3": None, "4": None}
     sums = "SELECT sum(gpu_delivered_s) / 3600 h FROM cluster_hourly WHERE scope = 'cluster' AND cluster = 'a'"
     assert ask(lake, sums) == [{"h": 144}]
+
+
+def test_accounting_is_no_training(lake, spool, tmp_path):
+    """How long a run trained nobody knows of files of jobs in one run; nor how long it was."""
+    for number, hour in enumerate(("08", "12")):
+        row = f"{number}|2026-03-01T{hour}:00:00|2026-03-01T{hour}:00:00|2026-03-01T{hour}:30:00|COMPLETED"
+        (tmp_path / f"jobs{number}.txt").write_text(f"JobID|Submit|Start|End|State\n{row}\n")
+    imported(lake, spool, "sacct", tmp_path / "jobs*.txt", run="accounting")
+    run_rollups(lake, ["run_summary"])
+    (told,) = ask(lake, "SELECT wall_ns, productive_ns, init_ns, goodput_ratio, unavailable FROM run_goodput")
+    assert list(told.values())[:4] == [0, None, None, None]
+    assert "do not say when it trained" in told["unavailable"]
+    assert ask(lake, "SELECT productive_ns p, goodput_ratio g, status FROM run_summary") == [
+        {"p": None, "g": None, "status": "imported"}
+    ]
