@@ -106,7 +106,7 @@ def holding(column: pa.Array, sought: "Needles") -> pa.Array:
         for one in sought.texts:
             matched = pc.match_substring(column, one, ignore_case=True)
             found = pc.or_(found, pc.fill_null(matched, fill_value=False))
-        if sought.edges and pc.any(found).as_py():
+        if pc.any(found).as_py():  # Arrow folds letter by letter, and knows no words
             told = zip(found.to_pylist(), column.to_pylist(), strict=True)
             found = pa.array([hit and sought.count(text.encode()) > 0 for hit, text in told], pa.bool_())
     rest = pc.if_else(found, None, column.cast(pa.large_binary())).to_pylist()

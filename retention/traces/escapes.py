@@ -41,10 +41,13 @@ def wanted(letters: Collection[int]) -> Wanted:
     return table
 
 
-def resolved(lower: bytes, digits: Wanted, reach: int) -> Iterator[bytes]:
-    """Yield what bytes in lower case, near escapes of sought letters, stand for; `reach` bytes before and behind."""
+def resolved(lower: bytes, digits: Wanted, reach: int, *, beyond_ascii: bool = False) -> Iterator[bytes]:
+    r"""Yield what bytes in lower case, near escapes of sought letters, stand for; `reach` bytes before and behind.
+
+    Where letters beyond ASCII are sought, every ``\u`` of JSON may begin one.
+    """
     begin = end = 0
-    for place in _places(lower, digits):
+    for place in _places(lower, digits, beyond_ascii=beyond_ascii):
         if place - reach > end:
             if end:
                 yield _meaning(lower[begin:end])
@@ -61,14 +64,15 @@ def unbroken(raw: bytes) -> bytes:
     return raw.translate(None, b"\r\n\t \\")
 
 
-def _places(lower: bytes, digits: Wanted) -> list[int]:
+def _places(lower: bytes, digits: Wanted, *, beyond_ascii: bool) -> list[int]:
     """Return where two digits of an escape may stand, or a character reference may begin, in order."""
     codes = np.frombuffer(lower, np.uint8)
     pairs = (codes[1:-1].astype(np.uint16) << 8) | codes[2:]
     found = np.flatnonzero(digits[pairs] & _BEFORE_DIGITS[codes[:-2]]).tolist()
     escapes = [at for at in found if codes[at] != ord("0") or lower[at - 2 : at] == b"u0"]
     references = np.flatnonzero((codes[:-1] == ord("&")) & (codes[1:] == ord("#"))).tolist()
-    return sorted({*escapes, *references})
+    units = (codes[:-1] == ord("\\")) & (codes[1:] == ord("u")) if beyond_ascii else ()
+    return sorted({*escapes, *references, *np.flatnonzero(units).tolist()})
 
 
 def _meaning(lower: bytes) -> bytes:

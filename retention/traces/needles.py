@@ -13,6 +13,7 @@ from urllib.parse import quote, quote_plus
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.subjects.keys import SEALED
+from ranklake.retention.traces.alike import alike, cases, fold
 from ranklake.retention.traces.escapes import Wanted, resolved, unbroken, wanted
 from ranklake.retention.traces.short import NO_SHORT, Short
 from ranklake.retention.traces.words import LEAST, WORDS, edged, in_text
@@ -20,12 +21,14 @@ from ranklake.retention.traces.words import LEAST, WORDS, edged, in_text
 SHORTEST: Final = 4
 """Characters of a value; a shorter one would be found everywhere."""
 _MASK: Final = "<value>"
-_CODINGS: Final = ("utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be", "latin-1")
+_CODINGS: Final = ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be", "latin-1")
 _BREAKS: Final = 64
 """Bytes of line breaks and indentation within base64 that is still found where a file is read in pieces."""
 _PER_LETTER: Final = 8
 """Bytes of an escape of a letter at most, such as ``\\\\u0040``; longer ones are found within a piece alone."""
 _CODED: Final = ("utf-8", "utf-16-le")
+_MOST_PER_LETTER: Final = 3
+"""By how much bytes of a value are more, at most, than those of the value folded: decomposed, or in capitals."""
 _SEALED_MARK: Final = b"s-"
 _SEALED_BYTES: Final = 2**16
 """Of a sealed text that is still found where a file is read in pieces."""
@@ -43,8 +46,9 @@ class Needles:
     ----------
     texts
         Spellings in text: letters of either case are the same.
-    folded, exact
-        Spellings as bytes: in lower case, and those of base64, which tells cases apart.
+    folded, coded, exact
+        Spellings as bytes: in UTF-8 as `fold` gives them, in other codings and hex in lower case, and those of base64,
+        which tells cases apart.
     plain
         Those of `folded` that escapes stand for.
     text
@@ -60,6 +64,7 @@ class Needles:
 
     texts: tuple[str, ...]
     folded: tuple[bytes, ...]
+    coded: tuple[bytes, ...]
     exact: tuple[bytes, ...]
     plain: tuple[bytes, ...]
     text: re.Pattern[str]
@@ -70,13 +75,17 @@ class Needles:
     @cached_property
     def longest(self) -> int:
         """Bytes that a spelling takes at most, escapes and lines that break it among them."""
-        plain, coded = max(map(len, self.plain), default=0), max(map(len, self.folded + self.exact), default=0)
+        plain = _MOST_PER_LETTER * max(map(len, self.plain), default=0)
+        coded = max((_MOST_PER_LETTER * len(one) for one in self.folded), default=0)
+        coded = max(coded, max(map(len, self.coded + self.exact), default=0))
         sealed = 0 if self.opened is None else _SEALED_BYTES
         return max(_PER_LETTER * plain, coded + _BREAKS, self.short.longest, sealed)
 
     @cached_property
     def _digits(self) -> Wanted:
-        return wanted({letter for one in self.plain for letter in one})
+        letters = {letter for one in self.plain for letter in alike(one.decode())}
+        codes = {number for letter in letters for number in (*letter.encode(), ord(letter) & 255)}
+        return wanted(codes)
 
     def count(self, raw: bytes) -> int:
         """Return how often bytes hold a value; where one spelling holds another, the most frequent counts.
@@ -94,9 +103,12 @@ class Needles:
     def _spelt_in(self, raw: bytes) -> int:
         if not self.folded:
             return 0
-        lower, whole = raw.lower(), unbroken(raw)
-        told = [self._times(lower, one) for one in self.folded] + [whole.count(one) for one in self.exact]
-        near = resolved(lower, self._digits, self.longest)
+        lower, folded, whole = raw.lower(), fold(raw), unbroken(raw)
+        told = [self._times(folded, one) for one in self.folded] + [self._times(lower, one) for one in self.coded]
+        told += [whole.count(one) for one in self.exact]
+        near = map(
+            fold, resolved(lower, self._digits, self.longest, beyond_ascii=not all(map(bytes.isascii, self.plain)))
+        )
         return max(*told, sum(max(self._times(some, one) for one in self.plain) for some in near))
 
     def _times(self, lower: bytes, one: bytes) -> int:
@@ -111,7 +123,9 @@ class Needles:
         """Return a name that can be shown: values in it are left out, in one pass over it, wherever they stand."""
         spelt = [f"(?i:{re.escape(one)})" for one in sorted(self.texts, key=len, reverse=True)]
         coded = [re.escape(one.decode()) for one in sorted(self.exact, key=len, reverse=True)]
-        return re.sub("|".join((*spelt, *coded)), _MASK, name) if spelt else name
+        shown = re.sub("|".join((*spelt, *coded)), _MASK, name) if spelt else name
+        rest = shown.replace(_MASK, "\0")  # which may hold a value itself
+        return _MASK if self._spelt_in(rest.encode(errors="replace")) else shown
 
 
 def needles(values: Iterable[str], within: str = "", columns: Iterable[str] = ()) -> Needles:
@@ -148,20 +162,22 @@ def needles(values: Iterable[str], within: str = "", columns: Iterable[str] = ()
     given = [value for value in given if len(value) >= least]
     forms = [normalize(form, value) for value in given for form in ("NFC", "NFD")]
     spelt = dict.fromkeys(one for value in forms for one in _spelt(value))
-    cases = [spelling for one in spelt for spelling in (one, one.lower(), one.upper())]
-    # bytes know the case of ASCII's letters alone
-    folded: dict[bytes, str] = {}
-    for one in cases:
+    folded = dict.fromkeys(fold(one.encode()) for one in spelt)
+    coded: dict[bytes, str] = {}
+    for spelling in dict.fromkeys(one for value in spelt for one in cases(value)):
         for coding in _CODINGS:
-            folded |= {raw.lower(): coding for raw in _coded(one, coding) if raw.lower() not in folded}
-    hexed = dict.fromkeys(raw.hex().encode() for one in forms for coding in _CODED for raw in _coded(one, coding))
-    coded = dict.fromkeys(one for value in forms for coding in _CODED for one in _base64(value.encode(coding)))
+            coded |= {raw.lower(): coding for raw in _coded(spelling, coding) if raw.lower() not in coded}
+    coded = {raw: coding for raw, coding in coded.items() if raw not in folded}
+    cased = dict.fromkeys(one for value in forms for one in cases(value))
+    hexed = dict.fromkeys(raw.hex().encode() for one in cased for coding in _CODED for raw in _coded(one, coding))
+    based = dict.fromkeys(one for value in cased for coding in _CODED for one in _base64(value.encode(coding)))
     texts = dict.fromkeys(one.lower() for one in spelt)
-    plain = dict.fromkeys(one.encode().lower() for value in forms for one in (value, value.lower(), value.upper()))
-    exact = tuple(one for one in coded if not within or len(one) >= LEAST)
-    edges = {one: edged(one, coding, within) for one, coding in folded.items()} if within else {}
+    plain = dict.fromkeys(fold(value.encode()) for value in given)
+    exact = tuple(one for one in based if not within or len(one) >= LEAST)
+    codings = coded | dict.fromkeys(folded, "utf-8")
+    edges = {one: edged(one, coding, within) for one, coding in codings.items()} if within else {}
     pattern = in_text(tuple(texts), exact, within)
-    return Needles(tuple(texts), (*folded, *hexed), exact, tuple(plain), pattern, edges, short=short)
+    return Needles(tuple(texts), tuple(folded), (*coded, *hexed), exact, tuple(plain), pattern, edges, short=short)
 
 
 def _coded(text: str, coding: str) -> Iterator[bytes]:

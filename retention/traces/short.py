@@ -16,6 +16,9 @@ import pyarrow.compute as pc
 
 from ranklake.lake.subjects.whose import folded
 
+_ESCAPE: Final = re.compile(r"\\+u([0-9a-fA-F]{4})")
+_DEEPEST: Final = 4
+"""Backslashes more, before each letter that is escaped, where JSON is in JSON in JSON."""
 _ROOM: Final = 64
 """Bytes of quotes, escapes and blanks between a key and its value in JSON."""
 
@@ -60,20 +63,29 @@ class Short:
     @cached_property
     def _in_json(self) -> re.Pattern[str]:
         """A key and its value, how often ever the quotes are escaped."""
-        keys, values = ("|".join(map(re.escape, sorted(some))) for some in (self.columns, self.spelt))
-        return re.compile(rf'(\\*"(?:{keys})\\*"\s*:\s*\\*"\s*)(?:{values})(\s*\\*")', re.IGNORECASE)
+        keys = "|".join(map(re.escape, sorted(self.columns)))
+        return re.compile(rf'(\\*"(?:{keys})\\*"\s*:\s*\\*"\s*)([^"]{{1,{self._longest}}}?)(\s*\\*")', re.IGNORECASE)
 
     @cached_property
-    def _in_bytes(self) -> re.Pattern[bytes]:
-        return re.compile(self._in_json.pattern.encode(), re.IGNORECASE)
+    def _longest(self) -> int:
+        return max((len(one) for one in self.spelt), default=0) + _DEEPEST * max(map(len, self.values), default=0)
+
+    def _is_value(self, found: re.Match[str]) -> bool:
+        return folded(_ESCAPE.sub(lambda one: chr(int(one[1], 16)), found[2])) in self.values
 
     def count(self, raw: bytes) -> int:
         """Return how often bytes, as JSON, hold one."""
-        return len(self._in_bytes.findall(raw)) if self.columns else 0
+        if not self.columns:
+            return 0
+        return sum(map(self._is_value, self._in_json.finditer(raw.decode("utf-8", "replace"))))
 
     def replaced(self, text: str, by: str) -> str:
         """Return JSON with something in the place of each."""
-        return self._in_json.sub(lambda found: f"{found[1]}{by}{found[2]}", text) if self.columns else text
+
+        def other(found: re.Match[str]) -> str:
+            return f"{found[1]}{by}{found[3]}" if self._is_value(found) else found[0]
+
+        return self._in_json.sub(other, text) if self.columns else text
 
 
 NO_SHORT: Final = Short()

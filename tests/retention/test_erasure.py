@@ -15,6 +15,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime
 from io import StringIO
 from pathlib import Path
+from unicodedata import normalize
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -165,6 +166,18 @@ def test_words_that_another_program_left_in_dictionaries_go(site, monkeypatch):
     assert words_of_no_row(site.folder / "lake") == {}
     assert bodies(site) == ["both"] * 4 + ["fine"] * 2
     assert unaccounted(site.lake) == []
+
+
+def test_a_person_is_the_same_in_letters_of_any_case(site):
+    """Planned in small letters, applied in capitals: rows that have the name as people write it go, and no others."""
+    logs(site, "by Zoë Ångström", "by Zoë Ånderson")
+    logs(site, f"by {normalize('NFD', 'ZOË Ångström')}", "bye", incarnation=51)
+    subject, made = agreed(site, ["zoë ångström"])
+    assert sum(item.rows for item in made.of("rows") if item.table == "logs") == 2
+    same = subject_of(site.lake, ["ZOË ÅNGSTRÖM"])
+    assert same.sha256 == subject.sha256
+    assert erase(site, same, made).certificate.is_clean
+    assert bodies(site) == ["by Zoë Ånderson", "bye"]
 
 
 def test_what_a_killed_process_left_in_scratch_goes(site, tmp_path, monkeypatch):

@@ -32,10 +32,12 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.lake_config import LakeConfig
+from ranklake.retention.traces.columns import holding
 from ranklake.retention.traces.contents import look
 from ranklake.retention.traces.found import Hit, Unsearched
 from ranklake.retention.traces.needles import NeedleError, needles
 from ranklake.retention.traces.search import search
+from ranklake.retention.traces.words import WORDS
 
 PERSON = 'Ada "the Countess" Lovelace <ada@example.org>'
 
@@ -235,6 +237,54 @@ def test_a_form_is_found(form):
         told = list(look(io.BytesIO(raw), "x", needles([text]), lambda *_: None))
         assert any(isinstance(one, Hit) for one in told), text
         assert list(look(io.BytesIO(raw), "x", needles([other]), lambda *_: None)) == []
+
+
+SAME = [
+    ("zoë ångström", "Zoë Ångström"),
+    ("ZOË ÅNGSTRÖM", "zoë Ångström"),
+    ("strasse 12", "Straße 12"),
+    ("Łukasz Żółć", "łUKASZ żółĆ"),
+    ("José Núñez", "jOSÉ nÚñEZ"),
+    ("Σίσυφος", "ΣΊΣΥΦΟΣ"),
+    ("Иван Щукин", "иВАН щУКИН"),
+    ("kelvin kay", "\u212aelvin \u212aay"),
+    ("ada lovelace", "aDa LOVElace"),
+]
+WRITTEN = {
+    "text": str.encode,
+    "json": lambda text: json.dumps(text).encode(),
+    "json in json": lambda text: json.dumps({"body": json.dumps({"by": text})}).encode(),
+    "html": lambda text: text.encode("ascii", "xmlcharrefreplace"),
+    "url": lambda text: quote(text).encode(),
+}
+
+
+@pytest.mark.parametrize(("value", "stored"), [*SAME, *((stored, value) for value, stored in SAME)])
+def test_case_and_form_of_letters_make_no_other_value(value, stored):
+    """A search, and an erasure, know a value by Unicode's case folding and whether composed or not, in all writing."""
+    for within in ("", WORDS):
+        sought = needles([value], within)
+        for form in ("NFC", "NFD"):
+            text = f"by {normalize(form, stored)}, today"
+            assert [kind for kind, write in WRITTEN.items() if not sought.count(write(text))] == []
+            column = pa.array([text, "by nobody", None])
+            assert holding(column, sought).to_pylist() == [True, False, False]
+            assert sought.masked(text) != text
+        assert not sought.count(f"by {stored[:-1]}".encode())
+
+
+@pytest.mark.parametrize(("value", "stored"), [("zoë", "Zoë"), ("ÅSAÖ", "ÅsaÖ"), ("åsaö", "ÅsaÖ"), ("weiß", "WEISS")])
+def test_short_values_are_known_likewise(value, stored):
+    """As all that a column holds, and in JSON under its name; taken out there."""
+    sought = needles([value], WORDS, ["user"])
+    for form in ("NFC", "NFD"):
+        for ascii_only in (True, False):
+            text = json.dumps({"user": normalize(form, stored), "n": 1}, ensure_ascii=ascii_only)
+            assert sought.count(text.encode()) == 1
+            assert json.loads(sought.replaced(text, "x"))["user"] == "x"
+            inner = json.dumps({"body": text}, ensure_ascii=ascii_only)
+            assert sought.count(inner.encode()) == 1
+    assert sought.count(json.dumps({"user": f"{stored}s"}).encode()) == 0
 
 
 @settings(max_examples=200, deadline=None)
