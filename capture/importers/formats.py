@@ -102,12 +102,12 @@ FORMATS: Final[dict[str, Format]] = {
         refuse_strangers=kineto.refuse_strangers,
     ),
     "megatron": Format(
-        "standard output of Megatron-LM, DeepSpeed and AMD's Primus",
+        "standard output of Megatron-LM, DeepSpeed, GPT-NeoX, NeMo 2 and AMD's Primus",
         "lines such as 'iteration 10/ 500 | … elapsed time per iteration (ms): …|', or 'steps: 10 … iter time (s): …'",
         megatron.read,
         re.compile(
             rb"\biteration\s+\d+/\s*\d+|\belapsed time per iteration|\busing world size:|\biter time \(s\)|"
-            rb"\[Rank \d+\] \(after \d+ iterations\)"
+            rb"\[Rank \d+\] \(after \d+ iterations\)|\btimer\.py:\d+:stop\] |\bGrad overflow on iteration \d"
         ),
         among=True,
     ),

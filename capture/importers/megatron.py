@@ -1,4 +1,4 @@
-"""Standard output of Megatron-LM, DeepSpeed and Primus, interleaved from all ranks.
+"""Standard output of Megatron-LM, DeepSpeed, GPT-NeoX, NeMo and Primus, interleaved from all ranks.
 
 An iteration's line becomes rows of ``steps``, one for each iteration that it stands for, and scalars; ``time (ms)``
 behind it adds phases; memory lines are scalars of the rank that they name. Other ranks' output cuts lines in two: what
@@ -11,6 +11,7 @@ times are reckoned. A log whose iterations go back, or that begins anew behind t
 run.
 """
 
+import math
 import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -53,8 +54,8 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
     log = Log(survey, [recording], survey.base_ns)
     for line in log_lines(source):
         log.stamp = line.time(survey.time_place)
-        pieces = _pieces(line.text)
-        if not any(lines.ITERATION.match(piece) or lines.DEEPSPEED.search(piece) for piece in pieces):
+        pieces = _pieces(lines.as_megatron(line.text))
+        if not any(lines.is_step(piece) for piece in pieces):
             pass_time(log)
         for piece in pieces:
             if lines.ITERATION.match(piece) or lines.PART.search(piece):
@@ -82,7 +83,8 @@ def _pieces(text: str) -> list[str]:
 def _iteration(log: Log, text: str, number: int) -> None:
     own = text[: cut.start()] if (cut := lines.FOREIGN.search(text, 1)) else text  # its own time may come first
     found = lines.ITERATION.match(own)
-    if found and own.rstrip().endswith("|") and own == text and _take(log, found):
+    is_whole = found is not None and own.rstrip().endswith("|") and own == text
+    if found and is_whole and (_take(log, found) or _take_timeless(log, found, number)):
         return
     log.half, log.half_line, log.tries = own, number, 0
     if own != text:
@@ -146,6 +148,20 @@ def _take(log: Log, found: "re.Match[str]") -> bool:
     log.before, log.ending, log.is_begun_anew = step, None, False
     log.interval_ns = round(log.survey.interval * seconds * 1e9)
     _scalars(log.attempts[-1], fields, log.step.end_ns, step)
+    return True
+
+
+def _take_timeless(log: Log, found: "re.Match[str]", number: int) -> bool:
+    """Take the values of an iteration that says itself that it has no time; return False if it does not."""
+    if not lines.has_elapsed(found["rest"]):
+        return False
+    fields, step, recording = lines.fields_of(found["rest"]), int(found["step"]), log.attempts[-1]
+    for name, target in _STEP.items():
+        if name in fields:
+            value = fields.pop(name)
+            recording.scalar(f"train/{target}", value, log.now_ns, step=step, kind="gauge")
+    _scalars(recording, fields, log.now_ns, step)
+    recording.refuse("steps", "an iteration whose time the log does not tell", found[0], number)
     return True
 
 
@@ -217,7 +233,9 @@ def _other(log: Log, text: str) -> None:
     elif validation := lines.VALIDATION.search(text):
         _scalars(recording, lines.fields_of(validation[2]), log.now_ns, int(validation[1]))
     elif deepspeed := lines.DEEPSPEED.search(text):
-        _deepspeed(log, deepspeed)
+        _deepspeed(log, int(deepspeed[1]), float(deepspeed[3]), {"loss": float(deepspeed[2])}, deepspeed[4], text)
+    elif stop := lines.TIMER_STOP.search(text):
+        _timer_stop(log, stop, text)
     else:
         _said(log, recording, text)
     if flops := lines.FLOPS.search(text):
@@ -235,19 +253,51 @@ def _said(log: Log, recording: "ImportedRun", text: str) -> None:
         log.resumed = int(loaded[1])
     elif of := lines.RANK_OF.search(text):
         log.sizes.setdefault("world_size", int(of[2]))
+    if about := lines.ENGINE_STEP.search(text):
+        log.engine_step, log.engine_columns = int(about[1]), {"lr": float(about[3])}
+        if int(about[2]) > log.skipped:
+            _scalars(
+                recording, {"number of skipped iterations": float(about[2]) - log.skipped}, log.now_ns, int(about[1])
+            )
+        log.skipped = int(about[2])
+    elif (overflow := lines.OVERFLOW.search(text)) and (overflow[1] is None or int(overflow[1]) != log.overflow):
+        step = int(overflow[1]) if overflow[1] else None
+        log.overflow = log.overflow if step is None else step
+        recording.row("events", log.now_ns, event="grad_overflow", severity="warning", step=step)
     if argument := lines.ARGUMENT.match(text):
         log.config.setdefault(argument[1], argument[2].strip())
-    del recording
 
 
-def _deepspeed(log: Log, found: "re.Match[str]") -> None:
+def _timer_stop(log: Log, found: "re.Match[str]", text: str) -> None:
+    """Take a step as the timer of DeepSpeed's engine tells it: at a rate, or else as long as since the one before."""
+    step, rate, batch = int(found[1]) if found[1] else log.engine_step, float(found[2] or "nan"), log.survey.batch
+    if step is None or step == log.engines_last:
+        return
+    seconds, since = math.nan, step - log.engines_last
+    if batch is not None and rate > 0:
+        seconds = batch / rate
+    elif log.stamp is not None and log.engines_ns is not None and 0 <= log.engines_last < step:
+        seconds = (log.stamp[0] - log.engines_ns) / since / 1e9
+    log.engines_ns = None if log.stamp is None else log.stamp[0]
+    _deepspeed(log, step, seconds, log.engine_columns, found[2], text, batch)
+
+
+def _deepspeed(
+    log: Log,
+    step: int,
+    seconds: float,
+    columns: dict[str, float],
+    rate: str | None,
+    text: str,
+    batch: int | None = None,
+) -> None:
     """Take a step as DeepSpeed's engine tells it, unless Megatron's line tells it, too, before this one or behind."""
-    step, seconds = int(found[1]), float(found[3])
     if step == log.last[0]:
         return
     _flush(log)
     if not 0 <= seconds < 1 << 30:
-        log.attempts[-1].refuse("steps", "a step without its time", found[0])
+        log.attempts[-1].refuse("steps", "a step without its time", text)
+        log.engines_last = step
         return
     if step <= log.engines_last and log.last[0] < 0:  # where Megatron tells steps, its lines say when they go back
         _next_attempt(log, log.stamp)
@@ -256,9 +306,9 @@ def _deepspeed(log: Log, found: "re.Match[str]") -> None:
     steps = covered(step, log.before, log.survey.engines_interval, log.resumed) if alone else 1
     log.before = step if alone else log.before
     begin, log.is_engines = begin_ns(log, steps * seconds, log.stamp), True
-    log.step = LoggedStep(step, steps, seconds, begin, columns={"loss": float(found[2])})
-    if found[4]:
-        _scalars(log.attempts[-1], {"samples per s": float(found[4])}, log.step.end_ns, step)
+    log.step = LoggedStep(step, steps, seconds, begin, batch * steps if batch else None, columns=dict(columns))
+    if rate:
+        _scalars(log.attempts[-1], {"samples per s": float(rate)}, log.step.end_ns, step)
 
 
 def _memory(log: Log, recording: "ImportedRun", text: str, at_ns: int) -> None:

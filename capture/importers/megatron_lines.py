@@ -1,11 +1,14 @@
-"""Lines of Megatron-LM, DeepSpeed and Primus: parsed one by one, and surveyed for intervals and times.
+"""Lines of Megatron-LM, DeepSpeed, GPT-NeoX, NeMo and Primus: parsed one by one, and surveyed for intervals and times.
 
 Primus is AMD's: its iteration's line is Megatron's with an average behind each value (``1595.5/1630.1`` or
 ``28.2 (29.1)``), behind a prefix with time and rank. Forks add fields; any ``name: number |`` is one.
 """
 
+import math
 import re
+from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from ranklake.capture.importers.log_lines import LogLine, log_lines, own_place
@@ -20,7 +23,7 @@ _AVERAGE: Final = rf"(?:\s*/\s*{_NUMBER}|\s*\(\s*(?:avg\.?:?\s*)?{_NUMBER}\s*\))
 _AT: Final = r"(?:\[(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]*)\]\s+)?"
 BEGIN: Final = re.compile(rf"{_AT}\s?iteration\s+\d+/\s*\d+\s*\|")
 ITERATION: Final = re.compile(rf"{_AT}\s?iteration\s+(?P<step>\d{{1,15}})/\s*(?P<last>\d{{1,15}})\s*\|(?P<rest>.*)")
-PART: Final = re.compile(r"(?:^|(?<!\bat)(?<!\bfrom)\s)iteration\s+\d*(?:/\s*\d*)?\s*$")
+PART: Final = re.compile(r"(?:^|(?<!\bat)(?<!\bfrom)(?<!\bon)\s)iteration\s+\d*(?:/\s*\d*)?\s*$")
 _FIELD: Final = re.compile(
     rf"\s*(?P<name>[A-Za-z][^|:\[]*?(?:\([^)|]*\))?)\s*:\s*(?P<value>{_NUMBER}){_AVERAGE}\s*\|", re.IGNORECASE
 )
@@ -36,6 +39,18 @@ VALIDATION: Final = re.compile(r"validation loss at iteration (\d{1,15})(?: on v
 DEEPSPEED: Final = re.compile(
     rf"steps: (\d{{1,15}}) loss: ({_NUMBER}) iter time \(s\): ({_NUMBER})(?: samples/sec: ({_NUMBER}))?", re.IGNORECASE
 )
+TIMER_STOP: Final = re.compile(
+    rf"\btimer\.py:\d+:stop\] (?:epoch=\d+/micro_step=\d+/global_step=(\d{{1,15}})|\d+/\d+), "
+    rf"(?:.*?CurrSamplesPerSec=({_NUMBER}))?"
+)
+"""What DeepSpeed's engine prints every so many steps; before 2023 without the step, which the line before tells."""
+ENGINE_STEP: Final = re.compile(rf"\[Rank \d+\] step=(\d{{1,15}}), skipped=(\d{{1,15}}), lr=\[({_NUMBER})")
+OVERFLOW: Final = re.compile(r"Grad overflow on iteration (\d{1,15})\s*$|\bOVERFLOW! Rank 0 Skipping step")
+NEMO: Final = re.compile(
+    r"^.{0,200}?\bTraining epoch \d+, iteration (?P<at>\d{1,15})/(?P<last>\d{1,15}) \|"
+    r"(?P<rest>.*?\bglobal_step: (?P<step>\d{1,15}) .*)$"
+)
+"""An iteration as NeMo 2 prints it: counted in its epoch, and over all in a field."""
 FLOPS: Final = re.compile(
     rf"Effective Tera Flops per GPU:\s*({_NUMBER})(?:\s+and total parameters\s+({_NUMBER})\s*B)?", re.IGNORECASE
 )
@@ -61,12 +76,14 @@ _SIZES: Final = {
     "context": "cp_size",
     "expert": "ep_size",
 }
+_NAMES: Final = {"lr": "learning rate", "reduced train loss": "lm loss"}
+_ELAPSED_OF_NEMO: Final = "train_step_timing in s:"
 _NS: Final = 10**9
 
 
 def is_step(text: str) -> bool:
     """Whether a line tells an iteration or a step."""
-    return BEGIN.search(text) is not None or DEEPSPEED.search(text) is not None
+    return any(pattern.search(text) for pattern in (BEGIN, DEEPSPEED, TIMER_STOP))
 
 
 def own_ns(found: "re.Match[str]") -> tuple[int, bool] | None:
@@ -76,7 +93,19 @@ def own_ns(found: "re.Match[str]") -> tuple[int, bool] | None:
 
 def fields_of(text: str) -> dict[str, float]:
     """Return the numbers of a line by their names, in lower case; an average behind a number is left out."""
-    return {" ".join(item["name"].lower().split()): float(item["value"]) for item in _FIELD.finditer(text)}
+    found = {" ".join(re.split(r"[\s_]+", item["name"].lower())): item["value"] for item in _FIELD.finditer(text)}
+    return {_NAMES.get(name, name): float(value) for name, value in found.items()}
+
+
+def as_megatron(text: str) -> str:
+    """Return NeMo's line of an iteration as Megatron-LM would print it; others as they are."""
+    found = NEMO.match(text)
+    if found is None:
+        return text
+    last = found["last"] if found["at"] == found["step"] else 0  # of several epochs nothing says the last step
+    timed = "" if _ELAPSED_OF_NEMO in found["rest"] else " elapsed time per iteration (s): not told |"
+    rest = found["rest"].replace(_ELAPSED_OF_NEMO, "elapsed time per iteration (s):").rstrip()
+    return f" iteration {found['step']}/ {last} |{rest} |{timed}"
 
 
 def take_seconds(fields: dict[str, float]) -> float | None:
@@ -114,6 +143,8 @@ class Survey:
         Steps that a line of Megatron's, and of DeepSpeed's engine, stands for.
     base_ns
         Where its steps begin; `YEAR_2000_NS` if it tells no time.
+    batch
+        Samples of a step of DeepSpeed's engine, where rates and times of most lines agree on it.
     time_place
         Which of the times in front of a line is the trainer's (`own_place`).
     """
@@ -122,12 +153,15 @@ class Survey:
     engines_interval: int = 1
     base_ns: int = YEAR_2000_NS
     time_place: int = 0
+    batch: int | None = None
 
 
 @dataclass
 class _Look:
     steps: list[int] = field(default_factory=list)
     engines: list[int] = field(default_factory=list)
+    rates: list[tuple[int, int, float]] = field(default_factory=list)
+    engine_step: int | None = None
     timeless: list[tuple[int, float]] = field(default_factory=list)
     stated: set[int] = field(default_factory=set)
     first_ns: int | None = None
@@ -142,19 +176,30 @@ def survey(source: "Source") -> Survey:
             _glance(look, line, place)
     interval = usual_interval([look.steps], look.stated.pop() if len(look.stated) == 1 else None)
     engines = usual_interval([look.engines], None)
+    batch = _batch_of(look.rates)
     if look.first_ns is None:
-        return Survey(interval, engines, time_place=place)
+        return Survey(interval, engines, time_place=place, batch=batch)
     of = interval if look.steps else engines
     before: int | None = None
     elapsed = 0
     for step, seconds in look.timeless:
         elapsed += round(covered(step, before, of, look.resumed) * seconds * _NS)
         before = step
-    return Survey(interval, engines, look.first_ns - elapsed, place)
+    return Survey(interval, engines, look.first_ns - elapsed, place, batch)
+
+
+def _batch_of(rates: list[tuple[int, int, float]]) -> int | None:
+    """Return how many samples a step has, from steps, times (ns) and samples per second at them."""
+    sizes: Counter[int] = Counter()
+    for (step, at_ns, _), (next_step, next_ns, rate) in pairwise(rates):
+        if next_step > step and next_ns > at_ns:
+            sizes[round(rate * (next_ns - at_ns) / _NS / (next_step - step))] += 1
+    size, count = sizes.most_common(1)[0] if sizes else (0, 0)
+    return size if size > 0 and count > 1 and 2 * count > len(rates) - 1 else None
 
 
 def _glance(look: _Look, line: LogLine, place: int) -> None:
-    text = line.text
+    text = as_megatron(line.text)
     steps: list[tuple[int, float | None]] = []
     for found in BEGIN.finditer(text):
         whole = ITERATION.match(text[found.start() :])
@@ -164,6 +209,13 @@ def _glance(look: _Look, line: LogLine, place: int) -> None:
     if (engine := DEEPSPEED.search(text)) and not look.steps:
         look.engines.append(int(engine[1]))
         steps.append((int(engine[1]), float(engine[3])))
+    if about := ENGINE_STEP.search(text):
+        look.engine_step = int(about[1])
+    if (stop := TIMER_STOP.search(text)) and (stop[1] or look.engine_step is not None):
+        step, at = int(stop[1] or look.engine_step or 0), line.time(place)
+        look.engines.append(step)
+        if stop[2] and at is not None and math.isfinite(float(stop[2])):
+            look.rates.append((step, at[0], float(stop[2])))
     if (argument := ARGUMENT.match(text)) and argument[1] == "log_interval" and argument[2].strip().isdecimal():
         look.stated.add(int(argument[2]))
     if look.first_ns is not None:

@@ -42,6 +42,9 @@ class Log:
         Samples and tokens that the attempt had consumed at its last line.
     interval_ns
         How long the last line's steps took, or would have taken were they all of an interval's.
+    engines_ns, engine_step, engine_columns, skipped, overflow
+        Of DeepSpeed's engine: when it told its last step; what it told ahead of the next one; how many steps it has
+        skipped, and the last one that it told of.
     begun_ns
         The first time that the attempt's lines tell.
     lost
@@ -71,6 +74,11 @@ class Log:
     is_begun_anew: bool = False
     is_engines: bool = False
     engines_last: int = -1
+    engines_ns: int | None = None
+    engine_step: int | None = None
+    engine_columns: dict[str, float] = field(default_factory=dict)
+    skipped: int = 0
+    overflow: int = -1
     reckoned: bool = False
     told: bool = False
     ending: Ending | None = None
@@ -170,8 +178,11 @@ def tell_facts(log: Log, recording: "ImportedRun") -> None:
         labels = {"times": "reckoned from the steps' lengths; zone not stated, taken as UTC"}
     if log.survey.base_ns == YEAR_2000_NS:
         labels = {"times": "of an unknown start, taken as 2000-01-01"}
-    if log.survey.interval > 1:
-        labels["steps"] = f"a line stands for {log.survey.interval}: their times are means"
+    interval = log.survey.interval if log.last[0] >= 0 else log.survey.engines_interval
+    if interval > 1:
+        labels["steps"] = f"a line stands for {interval}: their times are means"
+    if log.survey.batch:
+        labels["samples"] = f"{log.survey.batch} a step, reckoned from rates and times"
     if log.lost:
         labels["lost_steps"] = f"{log.lost} between the log's lines"
     config = json.dumps(redact_names(log.config), sort_keys=True)

@@ -202,3 +202,57 @@ def test_a_log_of_another_trainer_is_not_taken_for_a_page(spool, tmp_path):
     (tmp_path / "page").write_text('# TYPE up gauge\nup{job="a b"} 1\nload 1.5e3 1700000000000\n')
     with pytest.raises(SourceError, match="it looks like prometheus"):
         import_files("megatron", [str(tmp_path / "page")], str(spool))
+
+
+ENGINE = (
+    "[2026-01-01 10:00:{at:02d},000] [INFO] [x] [Rank 0] step={n}, skipped={skip}, lr=[2e-05], mom=[]\n"
+    "[2026-01-01 10:00:{at:02d},010] [INFO] [timer.py:199:stop] {place}, MemAllocated=3.96GB\n"
+)
+
+
+def test_the_engine_before_it_told_steps(lake, spool, tmp_path):
+    """DeepSpeed before 2023 tells the step in the line before: steps take the time between lines."""
+    told = [ENGINE.format(at=2 * n, n=n, skip=n // 15, place=f"0/{n}, SamplesPerSec=83.7") for n in (5, 10, 15)]
+    done = run(lake, spool, tmp_path / "log", "".join(told))
+    assert done.refused == {"a step without its time": 1}
+    steps = ask(lake, "SELECT step, step_time_s AS s, samples, lr FROM steps ORDER BY step")
+    assert [(row["step"], row["s"], row["samples"]) for row in steps] == [(step, 2.0, None) for step in range(6, 16)]
+    assert ask(lake, "SELECT step, value FROM scalars") == [{"step": 15, "value": 1.0}]
+
+
+def test_rates_that_agree_on_no_batch(lake, spool, tmp_path):
+    """Where pauses hide how many samples a step has, nobody guesses it."""
+    place = "epoch=0/micro_step={n}/global_step={n}, RunningAvgSamplesPerSec=9.0, CurrSamplesPerSec=8.0"
+    told = [ENGINE.format(at=at, n=n, skip=0, place=place.format(n=n)) for n, at in ((1, 1), (2, 2), (3, 5), (4, 25))]
+    run(lake, spool, tmp_path / "log", "".join(told))
+    steps = ask(lake, "SELECT step, step_time_s AS s, samples FROM steps ORDER BY step")
+    assert [tuple(row.values()) for row in steps] == [(2, 1.0, None), (3, 3.0, None), (4, 20.0, None)]
+
+
+def test_gpt_neox(lake, spool, tmp_path):
+    """Its names have underscores, and DeepSpeed's engine tells the same steps."""
+    neox = (
+        " samples/sec: 7.799 | iteration {n:8d}/   10000 | elapsed time per iteration (ms): 2000.0 | "
+        "learning rate: 2.111E-06 | approx flops per GPU: 112.9TFLOPS | lm_loss: 1.125000E+01 | loss scale: 8.0 |\n"
+    )
+    place = "epoch=0/micro_step={n}/global_step={n}, RunningAvgSamplesPerSec=8.0, CurrSamplesPerSec=8.0"
+    told = [ENGINE.format(at=2 * n, n=n, skip=0, place=place.format(n=n)) + neox.format(n=n) for n in (1, 2, 3)]
+    done = run(lake, spool, tmp_path / "log", "".join(told))
+    assert done.refused == {}
+    steps = ask(lake, "SELECT step, step_time_s AS s, loss FROM steps ORDER BY step")
+    assert [tuple(row.values()) for row in steps] == [(step, 2.0, 11.25) for step in (1, 2, 3)]
+
+
+def test_nemo_over_epochs(lake, spool, tmp_path):
+    """An iteration begins anew in each epoch of NeMo; the step goes on, and its total is not the run's last step."""
+    nemo = (
+        "[NeMo I] Training epoch {e}, iteration {i}/1 | lr: 3e-05 | consumed_samples: {n} | global_batch_size: 4 | "
+        "global_step: {s} | reduced_train_loss: {loss} | grad_norm: 2.5 | train_step_timing in s: 0.5\n"
+    )
+    told = [nemo.format(e=s // 2, i=s % 2, s=s, n=4 * s + 4, loss="nan" if s == 3 else 1.5) for s in range(4)]
+    done = run(lake, spool, tmp_path / "log", "".join(told))
+    assert (done.refused, done.rows.get("events")) == ({}, None)
+    steps = ask(lake, "SELECT step, loss, non_finite AS odd, grad_norm AS g, samples FROM steps ORDER BY step")
+    assert [tuple(row.values()) for row in steps] == [
+        (0, 1.5, None, 2.5, 4), (1, 1.5, None, 2.5, 4), (2, 1.5, None, 2.5, 4), (3, None, "loss:nan", 2.5, 4),
+    ]  # fmt: skip

@@ -115,3 +115,43 @@ def test_what_is_refused(tmp_path, wild, kind, name, what):
     """The refusal says what the file is."""
     with pytest.raises(SourceError, match=what):
         import_files(kind, [str(wild(name))], str(tmp_path / "spool"))
+
+
+def test_the_engine_of_deepspeed(lake, spool, wild):
+    """A line for ten steps: their samples follow from rates and times, their time from samples and rate."""
+    done = imported(lake, spool, "megatron", wild("01-deepspeed-chat/sft.log"), run="ds")
+    assert (done.rows["steps"], done.refused) == (710, {})
+    wanted = "max(interval_end_step) AS last, count(DISTINCT interval_end_step) AS n, min(samples), max(samples)"
+    assert [tuple(row.values()) for row in ask(lake, f"SELECT {wanted} FROM steps")] == [(710, 71, 128, 128)]
+    rate = ask(lake, "SELECT avg(samples / step_time_s) AS rate FROM steps")[0]["rate"]
+    assert rate == pytest.approx(171.7946, abs=1e-4)
+    assert ask(lake, "SELECT sum(value) AS n FROM scalars WHERE metric = 'train/skipped_steps'") == [{"n": 10.0}]
+
+
+def test_overflows_of_deepspeed(lake, spool, wild):
+    """18 lines of six ranks tell of three skipped steps; nothing is cut off."""
+    done = imported(lake, spool, "megatron", wild("01-deepspeed-chat/dpo.log"), run="ds")
+    assert done.refused == {}
+    assert ask(lake, "SELECT event, step FROM events ORDER BY step") == [
+        {"event": "grad_overflow", "step": step} for step in (0, 1, 2)
+    ]
+
+
+def test_nemo_with_times(lake, spool, wild):
+    """Iterations 120 to 125, as NeMo 2 prints them."""
+    done = imported(lake, spool, "megatron", wild("16-nemo2/bionemo.log"), run="n")
+    assert done.refused == {}
+    steps = ask(lake, "SELECT step, loss, samples, step_time_s AS s FROM steps ORDER BY step")
+    assert [row["step"] for row in steps] == [*range(120, 126)]
+    assert [row["s"] for row in steps] == pytest.approx([0.03146, 0.03163, 0.03215, 0.03157, 0.0317, 0.03147])
+    assert (steps[0]["loss"], steps[0]["samples"]) == (pytest.approx(1.233), 1)
+
+
+def test_nemo_without_times(lake, spool, wild):
+    """A line without its time is no step; what it says else is kept."""
+    done = imported(lake, spool, "megatron", wild("16-nemo2/nemo2.log"), run="n")
+    assert done.refused == {"an iteration whose time the log does not tell": 9}
+    losses = ask(lake, "SELECT step, value FROM scalars WHERE metric = 'train/loss' ORDER BY step")
+    assert [tuple(row.values()) for row in losses] == list(
+        enumerate([11.02, 9.761, 9.21, 8.595, 8.675, 7.918, 7.319, 7.889, 7.113])
+    )
