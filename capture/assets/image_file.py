@@ -26,6 +26,8 @@ _JPEG_END: Final = b"\xff\xd9"
 _IHDR: Final = struct.Struct(">II")
 _SIZES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers of a JPEG that are followed by its size."""
+_SEGMENTS: Final = frozenset({0xC4, 0xCC, 0xDB, 0xDD, *range(0xE0, 0xF0), 0xFE})
+"""Markers of a JPEG that may stand before its size, each with a length: tables, application data, comments."""
 _COMPRESSED: Final = (b"zTXt", b"iTXt", b"iCCP")
 _COLOURS: Final = {1: 0, 3: 2, 4: 6}
 """PNG's number for grey, RGB and RGBA, by channels."""
@@ -89,13 +91,22 @@ def _refuse_size(width: int, height: int, what: str) -> None:
 
 
 def _jpeg_size(raw: bytes) -> tuple[int, int] | None:
-    """Return height and width, found by going from one marker to the next."""
+    """Height and width of the first frame, found by going from one marker to the next, as decoders do.
+
+    None where decoders might go another way, as at markers without a length: a file could show us a small frame, and
+    them a huge one.
+    """
     at = 2
     while at + 9 <= len(raw) and raw[at] == 0xFF:  # noqa: PLR2004
+        if raw[at + 1] == 0xFF:  # noqa: PLR2004 - a fill byte
+            at += 1
+            continue
         marker, length = raw[at + 1], int.from_bytes(raw[at + 2 : at + 4])
         if marker in _SIZES:
             return int.from_bytes(raw[at + 5 : at + 7]), int.from_bytes(raw[at + 7 : at + 9])
-        at += 2 + max(2, length)
+        if marker not in _SEGMENTS or length < 2:  # noqa: PLR2004
+            return None
+        at += 2 + length
     return None
 
 

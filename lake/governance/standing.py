@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
+from unicodedata import normalize
 
 from ranklake.lake.governance.proposals import AnyKind, Proposal
 from ranklake.lake.governance.statements import DIGEST, Statement, lake_identity, moment
@@ -133,5 +134,6 @@ def is_one_of(name: str, others: Iterable[str | None]) -> bool:
 
 
 def plain(name: str) -> str:
-    """Return a name as names are compared: however it is spelt."""
-    return "".join(name.split()).casefold()
+    """Return a name as names are compared: whatever its case, spaces, marks that nobody sees and form of Unicode."""
+    folded = normalize("NFKC", normalize("NFKD", name).casefold())
+    return "".join(one for one in folded if one.isprintable() and not one.isspace())

@@ -9,6 +9,7 @@ namespaces are passed over, so one file may serve Git, too.
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -87,7 +88,7 @@ def load_signers(file: str) -> Signers:
     text, where = read_reference(f"file:{file}", "allowed-signers file")
     keys = []
     names: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # OpenSSH knows no other ends of lines
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         one = _signer(line.strip(), f"{where}:{number}")
@@ -115,8 +116,7 @@ def _signer(line: str, where: str) -> Signer | None:
     if "cert-authority" in options:
         what = "an authority would let whoever it certifies approve"
         raise SignersError(what, where=where, mend="write each person's own key")
-    spaces = options.get("namespaces", NAMESPACE).split(",")
-    if not any(fnmatchcase(NAMESPACE, space) for space in spaces):
+    if not _is_ours(options.get("namespaces", NAMESPACE).split(",")):
         return None
     said = [word.removeprefix("roles=") for word in words[at + 2 :] if word.startswith("roles=")]
     roles = frozenset(role for one in said for role in one.split(",") if role)
@@ -128,11 +128,17 @@ def _signer(line: str, where: str) -> Signer | None:
 _BOUNDS: Final = ("valid-after", "valid-before")
 
 
+def _is_ours(spaces: Sequence[str]) -> bool:
+    """Whether patterns match our namespace, as OpenSSH's do: `*` and `?`; one after a `!` excludes what it matches."""
+    matching = [space for space in spaces if fnmatchcase(NAMESPACE, space.removeprefix("!").replace("[", "[[]"))]
+    return bool(matching) and not any(space.startswith("!") for space in matching)
+
+
 def _options(text: str, where: str) -> dict[str, str]:
     found: dict[str, str] = {}
     end = 0
     for one in _OPTION.finditer(text):
-        if one.start() == end:
+        if one.start() == end and one[1].lower() not in found:
             found[one[1].lower()] = one[2] or ""
             end = one.end()
     known = {*_BOUNDS, "namespaces", "cert-authority"}

@@ -24,6 +24,15 @@ from ranklake.capture.common.values import BadValueError
 from tests.support.recorded import check_books, rows
 
 JPEG = b"\xff\xd8\xff\xe0\x00\x04ab\xff\xc0\x00\x0b\x08" + struct.pack(">HH", 3, 5) + b"\x01\x01\x11\x00" + b"\xff\xd9"
+
+
+def shown_small(prefix):
+    """Return a JPEG whose frame is huge for decoders, and small for who takes a length from what is none."""
+    huge = b"\xff\xd8" + prefix + JPEG[8:12] + b"\x08" + struct.pack(">HH", 60_000, 60_000) + b"\x01\x01\x11\x00"
+    after = 4 + int.from_bytes(huge[4:6])
+    return huge + bytes(max(0, after - len(huge))) + JPEG[8:]
+
+
 MARKUP = "<script>alert(1)</script>\u202e"
 
 
@@ -131,6 +140,12 @@ def test_what_may_be_about_persons_has_columns_of_their_class(place):
     }  # fmt: skip
 
 
+def test_fill_bytes_stand_before_a_marker():
+    """As the standard of JPEG has it, any number of them."""
+    filled = JPEG[:8] + b"\xff\xff" + JPEG[8:]
+    assert (image_file(filled).width, image_file(filled).height) == (5, 3)
+
+
 def test_what_a_png_holds_compressed_is_not_kept(place):
     """A text in it would be found by no search for a person; the pixels stay as they are."""
     raw = png(np.eye(3)).raw
@@ -153,6 +168,9 @@ REFUSED = {
     "bytes of something": (b"GIF89a", {}, "bad value"),
     "cut short": (png(np.eye(3)).raw[:-4], {}, "bad value"),
     "a jpeg cut short": (JPEG[:-3], {}, "bad value"),
+    "a jpeg that hides its size behind a restart": (shown_small(b"\xff\xd0"), {}, "bad value"),
+    "a jpeg that hides its size behind a fill byte": (shown_small(b"\xff"), {}, "bad value"),
+    "a jpeg that hides its size behind a stuffed byte": (shown_small(b"\xff\x00"), {}, "bad value"),
     "a bomb": (png(np.eye(3)).raw[:16] + struct.pack(">II", 60_000, 60_000) + png(np.eye(3)).raw[24:], {}, "bad value"),
     "nan": (np.full((3, 3), np.nan), {}, "bad value"),
     "floats of bytes": (np.full((3, 3), 200.0), {}, "bad value"),

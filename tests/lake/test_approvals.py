@@ -167,6 +167,16 @@ def test_who_approved_may_not_apply(desk, keys):
     assert last_finished(desk.site.lake) == 0
 
 
+def test_a_name_in_other_letters_is_the_same_person(desk, keys):
+    """Nor does a second key under the name in another form of Unicode, or with marks that nobody sees."""
+    for other in ("zoe\u0308", "ZO\xcb", "zo\xeb\u200b"):
+        keys.allow("ada", "zo\xeb", other)
+        name = desk.propose(other)
+        desk.sign_as_author(name, **keys.by("zo\xeb"))
+        with pytest.raises(SameOperatorError, match="whoever proposed this plan may not approve it"):
+            desk.approve(name, **keys.by(other))
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [
@@ -506,6 +516,11 @@ def test_a_key_of_the_agent_signs(desk, keys, tmp_path, monkeypatch):
         ("ada forever ssh-ed25519 AAAA", "1: the options forever are not understood"),
         ("ada ssh-ed25519 AAAA\neve ssh-ed25519 AAAA", "2: the key of ada stands there under another name: eve"),
         ('ada namespaces="git" ssh-ed25519 AAAA', "names nobody who may approve"),
+        ('ada namespaces="!approval@ranklake,*" ssh-ed25519 AAAA', "names nobody who may approve"),
+        ('ada namespaces="*,!approval@*" ssh-ed25519 AAAA', "names nobody who may approve"),
+        ('ada namespaces="[a]pproval@ranklake" ssh-ed25519 AAAA', "names nobody who may approve"),
+        ('ada valid-before="20200101Z",valid-before="20990101Z" ssh-ed25519 AAAA', "are not understood"),
+        ("# an aside\u2028ada ssh-ed25519 AAAA", "names nobody who may approve"),
     ],
 )
 def test_a_file_that_would_let_one_be_two_is_refused(desk, keys, text, why):
