@@ -428,7 +428,8 @@ def main():
     options.add_argument("--seed", type=int, default=1)
     given = options.parse_args()
     if "FAKETIME" not in os.environ:
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | FAKED)
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("RANKLAKE_")}
+        os.execve(sys.executable, [sys.executable, *sys.argv], plain | FAKED)
     site = Site(given.folder.resolve(), random.Random(given.seed), SHORT if given.short else FORTNIGHT)
     site.clock.set(0, 0)
     try:
