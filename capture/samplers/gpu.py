@@ -46,6 +46,7 @@ class GpuSampler:
         self._watch: XidWatch | None = None
         self._told, self._xids_told = Told.of("nvml"), Told.of("xid")
         self._lost: set[str] = set()
+        self._absent: dict[int, str] = {}
         self._held: dict[str, dict[str, Any]] = {}
         self._xids: dict[str, int] = {}
         self._last_ns: dict[str, int] = {}
@@ -53,7 +54,7 @@ class GpuSampler:
 
     def sample(self, now_ns: int) -> Iterator[Row]:
         """Yield a row for each device that answers, and events for what happened."""
-        if (self._devices is None or self._lost) and now_ns >= self._again_ns:
+        if (self._devices is None or self._lost or self._absent) and now_ns >= self._again_ns:
             self._again_ns = now_ns + RARE_NS
             yield from self._open(now_ns)
         often = RARE if now_ns >= self._rare_ns else SLOW if now_ns >= self._slow_ns else EACH
@@ -88,11 +89,12 @@ class GpuSampler:
         try:
             if self._devices is None:
                 nvml.nvmlInit()
-            found = devices(nvml)
+            found, absent = devices(nvml)
         except nvml.NVMLError as error:
             yield from self._told.trouble(why(nvml, error.value), now_ns)
             return
         yield from self._told.mended(now_ns)
+        yield from self._absences(absent, now_ns)
         back = self._lost & {device.uuid for device in found}
         for uuid in sorted(back):
             yield event("gpu_found", now_ns, "info", f"{uuid} answers again", {"device_uuid": uuid})
@@ -103,6 +105,16 @@ class GpuSampler:
         self._rare_ns = now_ns
         if self._watch is None or back:
             yield from self._watch_for_xids(now_ns)
+
+    def _absences(self, absent: dict[int, str], now_ns: int) -> Iterator[Row]:
+        """Yield an event for each device that did not answer from the start, and one when it does."""
+        before, known = self._absent, {device.index for device in self._devices or []}
+        self._absent = absent = {index: said for index, said in absent.items() if index in before or index not in known}
+        for index in sorted(absent.keys() - before.keys()):
+            message = f"GPU {index} of this host is lost since before the start: {absent[index]}"
+            yield event("gpu_lost", now_ns, "error", message, {"device_index": index, "reason": absent[index]})
+        for index in sorted(before.keys() - absent.keys()):
+            yield event("gpu_found", now_ns, "info", f"GPU {index} of this host answers now", {"device_index": index})
 
     def _watch_for_xids(self, now_ns: int) -> Iterator[Row]:
         if self._watch is not None:

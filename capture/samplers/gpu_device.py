@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from ranklake.capture.samplers.gpm import GpuPerformance
 from ranklake.capture.samplers.gpu_parts import FIELDS, GPM, PARTS, PCIE_RATES, Part, read_fields
-from ranklake.capture.samplers.nvml import LASTING, LOST, Nvml, asked, text
-from ranklake.capture.samplers.reading import Reading
+from ranklake.capture.samplers.nvml import LASTING, LOST, Nvml, asked, text, why
+from ranklake.capture.samplers.reading import Reading, UnavailableError
 
 _IDENTITY: Final = {
     "device_uuid": "nvmlDeviceGetUUID",
@@ -97,9 +97,9 @@ class Device:
         """Add GPM's figures; say whether they are to be had, if at the next tick only."""
         if not self._gpm.refused:
             reading.take(GPM, lambda: self._added(lambda _, __, reading: self._gpm.read(reading), reading))
-            why = reading.unavailable.get("sm_active_ratio", "")
-            self._gpm.refused = why if why in LASTING else ""
-            if not why:
+            refusal = reading.unavailable.get("sm_active_ratio", "")
+            self._gpm.refused = refusal if refusal in LASTING else ""
+            if not refusal:
                 return True
         else:
             reading.unavailable.update(dict.fromkeys(GPM, self._gpm.refused))
@@ -113,18 +113,22 @@ class Device:
         return {}
 
     def _remember(self, column: str, reading: Reading) -> None:
-        why = reading.unavailable.get(column)
-        if why in LASTING:
-            self._refused[column] = why
+        refusal = reading.unavailable.get(column)
+        if refusal in LASTING:
+            self._refused[column] = refusal
 
     def _has_gone(self, reading: Reading) -> bool:
         self._lost = LOST in reading.unavailable.values()
         return self._lost
 
 
-def devices(nvml: Nvml) -> list[Device]:
-    """Return all devices, and the MIG instances of those that are partitioned. Raises NVML's errors."""
+def devices(nvml: Nvml) -> tuple[list[Device], dict[int, str]]:
+    """Return all devices, with the MIG instances of those that are partitioned, and why others do not answer, by index.
+
+    Raises NVML's errors.
+    """
     found: list[Device] = []
+    absent: dict[int, str] = {}
     system = Reading()
     system.take(["driver_version"], lambda: {"driver_version": text(asked(nvml, nvml.nvmlSystemGetDriverVersion))})
     system.take(["nvml_version"], lambda: {"nvml_version": text(asked(nvml, nvml.nvmlSystemGetNVMLVersion))})
@@ -132,11 +136,12 @@ def devices(nvml: Nvml) -> list[Device]:
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        except nvml.NVMLError:  # lost: the others are sampled, and this one is looked for again
+        except nvml.NVMLError as error:  # lost: the others are sampled, and this one is looked for again
+            absent[index] = why(nvml, error.value)
             continue
         found.append(_device(nvml, handle, index, system))
         found += _instances(nvml, found[-1], system)
-    return found
+    return found, absent
 
 
 def _device(nvml: Nvml, handle: Any, index: int, system: Reading, whole: Any = None) -> Device:  # noqa: ANN401
@@ -158,10 +163,10 @@ def _identified(nvml: Nvml, column: str, call: str, handle: Any) -> dict[str, st
 def _instances(nvml: Nvml, whole: Device, system: Reading) -> Iterator[Device]:
     """Yield the MIG instances of a device; none where it is not partitioned, or does not tell."""
     try:
-        if nvml.nvmlDeviceGetMigMode(whole.handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+        if asked(nvml, lambda: nvml.nvmlDeviceGetMigMode(whole.handle))[0] != nvml.NVML_DEVICE_MIG_ENABLE:
             return
-        count = nvml.nvmlDeviceGetMaxMigDeviceCount(whole.handle)
-    except nvml.NVMLError:
+        count = asked(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(whole.handle))
+    except UnavailableError:
         return
     for number in range(count):
         try:

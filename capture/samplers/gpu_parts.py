@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ranklake.capture.samplers.nvml import Nvml, clock_reasons, why
-from ranklake.capture.samplers.reading import Reading
+from ranklake.capture.samplers.reading import Reading, UnavailableError
 
 Columns = dict[str, Any]
 Handle = Any
@@ -16,6 +16,8 @@ Handle = Any
 EACH, SLOW, RARE = 0, 1, 2
 """How often: at each tick, each 10 s, each 60 s."""
 _ALL_LINKS: Final = 0xFFFFFFFF
+_FIRST_OF_SIGN: Final = 1 << 31
+"""From here on an answer of 32 bits is an error of the driver's, such as -1 read as 4,294,967,295 mW."""
 _MILLI, _MEGA, _KILO, _KIBI, _MEBI, _PERCENT = 1e-3, 1e6, 1e3, 1 << 10, 1 << 20, 1e-2
 
 
@@ -41,7 +43,10 @@ class Part:
 def _memory(nvml: Nvml, device: Handle) -> Columns:
     try:
         found = nvml.nvmlDeviceGetMemoryInfo(device, version=nvml.nvmlMemory_v2)
-    except nvml.NVMLError_FunctionNotFound:  # a driver before 510, to which what it keeps counts as used
+    except (
+        nvml.NVMLError_FunctionNotFound,
+        nvml.NVMLLibraryMismatchError,
+    ):  # a driver before 510, to which what it keeps counts as used
         found = nvml.nvmlDeviceGetMemoryInfo(device)
     columns = {f"memory_{what}_bytes": int(getattr(found, what)) for what in ("used", "free", "total")}
     if hasattr(found, "reserved"):
@@ -82,6 +87,8 @@ def _one(column: str, call: str, *arguments: str, factor: float = 1, often: int 
     def read(nvml: Nvml, device: Handle) -> Columns:
         found = getattr(nvml, call)(device, *(getattr(nvml, name) for name in arguments))
         found = found[0] if isinstance(found, list | tuple) else found
+        if found >= _FIRST_OF_SIGN:
+            raise UnavailableError(f"the driver answers {found}")
         return {column: found * factor if factor != 1 else found}
 
     return Part((column,), read, often)
@@ -151,7 +158,10 @@ PCIE_RATES: Final = (
 def _event_reasons(nvml: Nvml, device: Handle) -> int:
     try:
         return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(device))
-    except nvml.NVMLError_FunctionNotFound:  # a driver before 535 has the old name alone
+    except (
+        nvml.NVMLError_FunctionNotFound,
+        nvml.NVMLLibraryMismatchError,
+    ):  # a driver before 535 has the old name alone
         return int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(device))
 
 
@@ -197,6 +207,7 @@ FIELDS: Final = (
     Field("retired_pages_single_bit_count", "RETIRED_SBE", often=SLOW),
     Field("retired_pages_double_bit_count", "RETIRED_DBE", often=SLOW),
 )
+_ALL_BITS: Final = ((1 << 32) - 1, (1 << 64) - 1)
 _INTEGERS: Final = ("_count", "_ns", "_bytes")
 
 
@@ -207,7 +218,11 @@ def read_fields(nvml: Nvml, device: Handle, fields: Sequence[Field], reading: Re
         if found.nvmlReturn != nvml.NVML_SUCCESS:
             reading.unavailable[field.column] = why(nvml, found.nvmlReturn)
             continue
-        value = _value(nvml, found) * field.factor
+        told = _value(nvml, found)
+        if told in _ALL_BITS:
+            reading.unavailable[field.column] = f"the driver answers {told}"
+            continue
+        value = told * field.factor
         reading.columns[field.column] = int(value) if field.column.endswith(_INTEGERS) else value
 
 

@@ -31,7 +31,9 @@ _REASONS: Final = {
     "NVML_ERROR_NO_DATA": "no data yet",
     "NVML_ERROR_UNKNOWN": "unknown error",
 }
-LASTING: Final = frozenset({NOT_SUPPORTED, _REASONS["NVML_ERROR_FUNCTION_NOT_FOUND"]})
+UNKNOWN_TO_DRIVER: Final = _REASONS["NVML_ERROR_FUNCTION_NOT_FOUND"]
+UNKNOWN_TO_MODULE: Final = "not known to nvidia-ml-py"
+LASTING: Final = frozenset({NOT_SUPPORTED, UNKNOWN_TO_DRIVER, UNKNOWN_TO_MODULE})
 """What fails so on a device does so for good; it is not asked for again."""
 
 _CLOCK_REASONS: Final = (
@@ -64,11 +66,15 @@ def why(nvml: Nvml, code: int) -> str:
 
 
 def asked(nvml: Nvml, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the call returns
-    """Return what a call answers. Raises `UnavailableError` in place of NVML's own errors."""
+    """Return what a call answers. Raises `UnavailableError` in place of NVML's own errors, and of the module's."""
     try:
         return call()
     except nvml.NVMLError as error:
         raise UnavailableError(why(nvml, error.value)) from error
+    except nvml.NVMLLibraryMismatchError as error:  # which is no NVMLError
+        raise UnavailableError(UNKNOWN_TO_DRIVER) from error
+    except AttributeError as error:
+        raise UnavailableError(UNKNOWN_TO_MODULE) from error
 
 
 def text(raw: object) -> str:

@@ -67,4 +67,7 @@ class SampleWriter:
         if name not in self._failed:
             self._failed.add(name)
             LOGGER.warning("ranklake: %s failed: %s: %s", name, type(error).__name__, error)
-            self._events.add("sampler_failed", severity="error", sampler=name, error=type(error).__name__)
+            message = f"{name} failed: {type(error).__name__}: {error}"
+            self._events.add(
+                "sampler_failed", message=message, severity="error", sampler=name, error=type(error).__name__
+            )

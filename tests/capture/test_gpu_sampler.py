@@ -231,6 +231,41 @@ def test_a_device_that_is_lost_is_told_and_the_others_go_on(player, sampler):
     assert rows[FIRST]["power_watts"] > 0
 
 
+def test_a_device_that_was_lost_before_the_start_is_told(player, sampler):
+    """It has no row; an event says so once, and another when it answers."""
+    player.failing["nvmlDeviceGetHandleByIndex", 1] = pynvml.NVML_ERROR_GPU_IS_LOST
+    rows, events = sampled(sampler, 1)
+    assert FIRST in rows
+    assert SECOND_GPU not in rows
+    assert events["gpu_lost"]["message"] == "GPU 1 of this host is lost since before the start: GPU is lost"
+    assert json.loads(events["gpu_lost"]["attributes"]) == {"device_index": 1, "reason": "GPU is lost"}
+    assert "gpu_lost" not in sampled(sampler, 1 + RARE_NS // SECOND)[1]
+    player.failing.clear()
+    rows, events = sampled(sampler, 1 + 2 * RARE_NS // SECOND)
+    assert SECOND_GPU in rows
+    assert "gpu_found" in events
+
+
+def test_a_call_that_the_driver_is_too_old_for_costs_its_columns(player, sampler):
+    """The module raises what is no error of NVML's there, and AttributeError for what it is too old for itself."""
+    player.failing["nvmlDeviceGetComputeRunningProcesses"] = pynvml.NVMLLibraryMismatchError("use _v2")
+    player.failing["nvmlDeviceGetRemappedRows"] = AttributeError("nvmlDeviceGetRemappedRows")
+    rows, events = sampled(sampler, 1)
+    assert "sampler_failed" not in events
+    assert rows[FIRST]["power_watts"] > 0
+    assert why(rows[FIRST])["memory_own_bytes"] == "not known to the driver"
+    assert why(rows[FIRST])["row_remap_pending"] == "not known to nvidia-ml-py"
+
+
+def test_minus_one_is_no_power(player, sampler):
+    """A driver answers 4,294,967,295 mW where it means -1."""
+    player.answer("nvmlDeviceGetPowerUsage", [{"handle": "h0"}], (1 << 32) - 1)
+    rows, _ = sampled(sampler, 1)
+    assert rows[FIRST].get("power_watts") is None
+    assert why(rows[FIRST])["power_watts"] == "the driver answers 4294967295"
+    assert rows[SECOND_GPU]["power_watts"] > 0
+
+
 def test_a_call_that_begins_to_fail_costs_its_column(player, sampler):
     """Half-way, for a while: NULL with its reason, never the last value; then it is there again."""
     assert sampled(sampler, 1)[0][FIRST]["temperature_celsius"] == 54

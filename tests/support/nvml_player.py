@@ -32,8 +32,8 @@ class Player:
     tick
         Where the tape is: a call is answered as it was at this tick, else as it was last before.
     failing
-        Calls by name, or by (name, handle), and the errors that they raise; ``"*"`` stands for all calls, and
-        ``("*", handle)`` for all calls about a device.
+        Calls by name, by (name, handle) or (name, index), and the errors, or codes of NVML's, that they raise; ``"*"``
+        stands for all calls, and ``("*", handle)`` for all calls about a device.
     asked
         Names of the calls so far, with their handles.
     """
@@ -85,10 +85,12 @@ class Player:
 
     def _called(self, name, args):
         handle = next((str(arg) for arg in args if isinstance(arg, Handle)), "")
+        index = next((arg for arg in args if isinstance(arg, int)), "")
         self.asked.append((name, handle))
-        for key in (name, (name, handle), "*", ("*", handle)):
+        for key in (name, (name, handle or index), "*", ("*", handle)):
             if key in self.failing and (key != ("*", "") or handle):
-                raise pynvml.NVMLError(self.failing[key])
+                error = self.failing[key]
+                raise error if isinstance(error, Exception) else pynvml.NVMLError(error)
         if name in _OWN:
             return _OWN[name](self, *args)
         plain = [_plain(arg) for arg in args]
