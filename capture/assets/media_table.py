@@ -6,11 +6,11 @@ Taking rows is what training waits for, and is bounded; what is in their cells i
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice, repeat
+from itertools import islice
 from typing import Any, Final
 
 from ranklake.capture.common.gaps import TOO_LARGE, RefusedError
-from ranklake.capture.common.values import BadValueError, DeviceValueError, number, plain, redacted_name, text
+from ranklake.capture.common.values import BadValueError, DeviceValueError, Room, number, plain, redacted_name, text
 from ranklake.redaction.redact import redact
 from ranklake.redaction.secret_names import tells
 
@@ -119,9 +119,7 @@ def table_json(names: Sequence[Any], rows: Iterable[Sequence[Any]], most_bytes: 
     called = [text(name, 256) for name in names]
     told, size = [], 0
     for row in rows:
-        told.append(
-            list(map(_cell, _redacted_row(called, [plain(cell, room=repeat(None, _MOST_ITEMS)) for cell in row])))
-        )
+        told.append(list(map(_cell, _redacted_row(called, [plain(cell, room=Room(_MOST_ITEMS)) for cell in row]))))
         size += sum(len(cell) if isinstance(cell, str) else 1 for cell in told[-1])
         refuse_above(size, most_bytes, "characters of cells or more")
     return _json({"columns": [redacted_name(name, _LONGEST_LABEL) for name in names], "rows": told})

@@ -4,10 +4,10 @@ import dataclasses
 import json
 import math
 import numbers
-from collections.abc import Callable, Iterator, Mapping
-from itertools import repeat
+from collections.abc import Callable, Mapping
+from itertools import islice
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from ranklake.redaction.redact import redact, redact_names
 
@@ -16,7 +16,12 @@ PLAIN: Final = frozenset({float, int, bool})
 
 ABSURDLY_LONG: Final = 1 << 16
 _CUT: Final = " […]"
-_ENDLESS: Final = repeat(None)
+_LEFT_OUT: Final = "more than is kept"
+_LEAST: Final = 16
+_ITEM_CHARACTERS: Final = 8
+MOST_ITEMS: Final = 2048
+MOST_CHARACTERS: Final = 1 << 17
+"""Of one value; so much takes 20 ms to convert, redact and write."""
 
 
 class BadValueError(Exception):
@@ -120,34 +125,71 @@ def json_text(value: object) -> str | None:
     return json.dumps(plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
+class Room:
+    """How many items and characters of a value are kept: what a user nests has no end, and training waits for it.
+
+    Attributes
+    ----------
+    is_short
+        Whether something was left out for lack of room.
+    """
+
+    __slots__ = ("characters", "is_short", "items")
+
+    def __init__(self, items: int = MOST_ITEMS, characters: int = MOST_CHARACTERS) -> None:
+        self.items, self.characters, self.is_short = items, characters, False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> None:
+        if self.items <= 0 or self.characters <= 0:
+            self.is_short = True
+            raise StopIteration
+        self.items -= 1
+        self.characters -= _ITEM_CHARACTERS
+
+    def fit(self, value: object, longest: int) -> str:
+        """Return a value's text, cut at `longest` characters and at what there is room for."""
+        most = max(_LEAST, min(longest, self.characters))
+        shown = text(value, most)
+        self.is_short |= shown.endswith(_CUT)
+        self.characters -= len(shown)
+        return shown
+
+
 def plain(  # noqa: PLR0911 - a line for each kind of value
-    value: object, depth: int = 8, room: Iterator[None] = _ENDLESS
+    value: object, depth: int = 8, room: Room | None = None
 ) -> Any:  # noqa: ANN401 - JSON
     """Return something as what JSON has: keys are texts, NaN and infinities are texts, the unknown is its text.
 
-    Mappings of any kind, dataclasses and namespaces, which hold hyperparameters, are what they hold, by name. Items
-    for which `room`, which gives something for each, has nothing left are left out.
+    Mappings of any kind, dataclasses and namespaces, which hold hyperparameters, are what they hold, by name. Where
+    `room` ends, items are left out, and a last one ``[…]`` says so.
     """
+    room = Room() if room is None else room
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return text(value)
+        return room.fit(value, ABSURDLY_LONG)
     if depth == 0:
-        return text(value, 80)
+        return room.fit(value, 80)
     named = _named(value)
     if named is not None:
-        some = zip(named.items(), room, strict=False)
-        return {text(key, 256): plain(item, depth - 1, room) for (key, item), _ in some}
-    if isinstance(value, list | tuple):
-        return [plain(item, depth - 1, room) for item, _ in zip(value, room, strict=False)]
-    if isinstance(value, set | frozenset):
-        return [plain(item, depth - 1, room) for item, _ in zip(sorted(value, key=text), room, strict=False)]
+        held = {
+            room.fit(key, 256): plain(item, depth - 1, room)
+            for (key, item), _ in zip(named.items(), room, strict=False)
+        }
+        return held | {_CUT.strip(): _LEFT_OUT} if len(held) < len(named) and room.is_short else held
+    if isinstance(value, list | tuple | set | frozenset):
+        listed = sorted(islice(value, room.items + 1), key=text) if isinstance(value, set | frozenset) else value
+        items = [plain(item, depth - 1, room) for item, _ in zip(listed, room, strict=False)]
+        return [*items, _CUT.strip()] if len(items) < len(value) else items
     if isinstance(value, int) and not isinstance(value, bool):
-        return int(value) if abs(value) < 1 << 63 else text(value)
+        return int(value) if abs(value) < 1 << 63 else room.fit(value, ABSURDLY_LONG)
     try:
         found = number(value)
     except Exception:  # noqa: BLE001 - a foreign object; its text must do
-        return text(value, 1024)
+        return room.fit(value, 1024)
     if not math.isfinite(found):
         return "nan" if math.isnan(found) else "+inf" if found > 0 else "-inf"
     return int(found) if found.is_integer() and not isinstance(value, float) and abs(found) < 1 << 53 else found

@@ -33,6 +33,8 @@ class Lifecycle:
         Called by the sealer's thread.
     on_reassigned
         Called when this process turns out to be another rank, or of another run.
+    on_failure
+        Called with an exception, and the name of the thread that it ended, when its event was recorded.
     hurry
         Has everything sealed and sent without waiting for it; None where nobody does that.
     """
@@ -45,6 +47,7 @@ class Lifecycle:
         self.closers: list[Callable[[], object]] = []
         self.each_second: list[Callable[[], object]] = []
         self.on_reassigned: list[Callable[[Launch], object]] = []
+        self.on_failure: list[Callable[[BaseException, str | None], object]] = []
         self.hurry: Callable[[], object] | None = None
 
     @property
@@ -53,7 +56,10 @@ class Lifecycle:
         return self._sink.enabled
 
     def fail(self, error: BaseException, *, exit_code: int | None = None, thread: str | None = None) -> None:
-        """Record that an exception ended the run, or one of its threads.
+        """Record that an exception ended the run, or one of its threads; of Ctrl-C, that it was interrupted.
+
+        A `SystemExit` that was raised while another exception was handled, as torch.multiprocessing does, is told as
+        that one.
 
         Parameters
         ----------
@@ -67,6 +73,8 @@ class Lifecycle:
         code = _asked_for(error, exit_code)
         if code == 0:
             return
+        if isinstance(error, SystemExit) and isinstance(error.__context__, Exception):
+            error = error.__context__
         name = type(error).__name__
         said = "" if isinstance(error, SystemExit) and isinstance(error.code, int) else text(error, 4096)
         facts = {"exit_code": code, "thread": thread}
@@ -76,7 +84,10 @@ class Lifecycle:
         if not is_news(error, self):
             return
         message = f"{name}: {said}" if said else name
-        self._events.add("failure", message=message, severity="error", step=noted_step(error), exception=name, **facts)
+        event, severity = ("interruption", "warning") if isinstance(error, KeyboardInterrupt) else ("failure", "error")
+        self._events.add(event, message=message, severity=severity, step=noted_step(error), exception=name, **facts)
+        for call in () if isinstance(error, KeyboardInterrupt | SystemExit) else self.on_failure:
+            call(error, thread)
 
     def drain(self, timeout_s: float) -> None:
         """Have written what sources hold in memory."""

@@ -41,8 +41,10 @@ _LONGEST_FIELDS: Final = 65_536
 _OWED_AFTER_NS: Final = 10_000_000_000
 _MARK: Final = object()
 _VARIES: Final = re.compile(
-    r"""\S*@\S*|'[^'\n]*'|"[^"\n]*"|[^\s=:,;(\[{]*[/\\][^\s,;)\]}]*|[^\s=:,;(\[{]*\d[^\s=:,;)\]}]*"""
+    r"""'[^'\n]*'|"[^"\n]*"|(?P<word>[^\s=:,;(\[{'"/\\\d]++(?![/\\\d]))"""
+    r"""|[^\s=:,;(\[{'"/\\\d]*+(?:[/\\][^\s,;)\]}]*+|\d[^\s=:,;)\]}]*+)"""
 )
+_UNBROKEN: Final = re.compile(r"\S++")
 
 
 class LogLines:
@@ -198,9 +200,11 @@ def shape_of(line: str) -> str:
     """Return a line without what differs from one of its kind to the next: numbers, quoted texts, paths, addresses.
 
     Stands for the template of a line that was formatted before it was logged. Such a template is kept where personal
-    data may not be.
+    data may not be. Takes time in proportion to the line.
     """
-    return _VARIES.sub("<…>", line)
+    if "@" in line:
+        line = _UNBROKEN.sub(lambda match: "<…>" if "@" in match[0] else match[0], line)
+    return _VARIES.sub(lambda match: match["word"] or "<…>", line)
 
 
 def _last(whole: str, longest: int) -> str:

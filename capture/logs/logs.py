@@ -10,6 +10,7 @@ own logger, say) is left out in that thread, so nothing loops.
 import logging
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
@@ -39,6 +40,7 @@ _NAMES: Final = {
     "fatal": logging.CRITICAL,
 }
 _LONGEST_TRACE: Final = 1 << 17
+_UNHANDLED: Final = "excepthook"
 
 Levels = Mapping[str, int]
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
@@ -167,6 +169,20 @@ class Logs:
     def __init__(self, lifecycle: Lifecycle, sink: Sink, progress: Progress) -> None:
         self._lifecycle, self._sink, self._progress = lifecycle, sink, progress
         self._lines: LogLines | None = None
+        lifecycle.on_failure.append(self.add_failure)
+
+    def add_failure(self, error: BaseException, thread: str | None) -> None:
+        """Record an exception that nobody handled, with its traceback, as a line of severity FATAL."""
+        columns = exception_columns((type(error), error, error.__traceback__))
+        self.lines().put({
+            "severity_text": "FATAL",
+            "severity_number": 21,
+            "stream": _UNHANDLED,
+            "logger": _UNHANDLED,
+            "message": f"{columns['exception_type']}: {columns['exception_message']}",
+            "thread_name": threading.main_thread().name if thread is None else thread,
+            **columns,
+        })  # fmt: skip
 
     def handler(self, level: int | str, levels: Mapping[str, int | str] | None) -> LogHandler:
         """Return a handler of `logging`; see `ranklake.capture.Run.log_handler`."""

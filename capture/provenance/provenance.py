@@ -5,6 +5,7 @@ Cheap to find out, and nothing that starts a device; `run_record` finds out the 
 
 import getpass
 import hashlib
+import json
 import os
 import platform
 import shlex
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 import ranklake
 from ranklake.capture.common.settings import CaptureSettings
-from ranklake.capture.common.values import json_text, plain, redacted_name, text
+from ranklake.capture.common.values import MOST_CHARACTERS, Room, json_text, plain, redacted_name, text
 from ranklake.capture.provenance.determinism import SIZES
 from ranklake.capture.provenance.environment import allowed_variables, container, os_description, place_facts
 from ranklake.capture.provenance.launcher import Launch
@@ -24,7 +25,7 @@ from ranklake.redaction.known_secrets import learn_arguments, learn_settings, le
 from ranklake.redaction.redact import redact_arguments, redact_names
 
 _FRAMEWORKS: Final = ("torch", "jax", "tensorflow", "mlx")
-_LONGEST_CONFIG: Final = 1 << 17
+_LONGEST_CONFIG: Final = 1 << 18
 _LONGEST_COMMAND: Final = 1 << 14
 Facts = dict[str, Any]
 
@@ -99,14 +100,17 @@ def run_row(launch: Launch, job: str, told: Facts, settings: CaptureSettings) ->
 
 
 def config_columns(config: object) -> tuple[Facts, dict[str, str]]:
-    """Return the columns of hyperparameters, redacted, and why one is missing if they are too long to be kept."""
-    told = None if config is None else json_text(redact_names(_as_object(config)))
-    if not told:
+    """Return the columns of hyperparameters, redacted, and why one lacks some if they are more than is kept."""
+    told, room = "", Room()
+    while config is not None and (not told or len(told) > _LONGEST_CONFIG):
+        room = Room(characters=MOST_CHARACTERS if not told else len(told) // 8)
+        told = json.dumps(
+            redact_names(_as_object(config, room)), sort_keys=True, separators=(",", ":"), ensure_ascii=False
+        )
+    if told in {"", "{}"}:
         return {}, {}
-    digest = {"config_sha256": hashlib.sha256(told.encode()).hexdigest()}
-    if len(told) > _LONGEST_CONFIG:
-        return digest, {"config": f"it has {len(told)} characters"}
-    return {"config": told, **digest}, {}
+    why = {"config": "some of it is left out: it is more than is kept"} if room.is_short else {}
+    return {"config": told, "config_sha256": hashlib.sha256(told.encode()).hexdigest()}, why
 
 
 def launch_columns(launch: Launch) -> Facts:
@@ -132,8 +136,8 @@ def _command_line() -> str | None:
     return text(shlex.join(redact_arguments(sys.orig_argv)), _LONGEST_COMMAND) or None
 
 
-def _as_object(given: object) -> Facts:
-    found = plain(given)
+def _as_object(given: object, room: Room | None = None) -> Facts:
+    found = plain(given, room=room)
     return found if isinstance(found, dict) else {"value": found}
 
 

@@ -34,6 +34,8 @@ GIT_LIMIT_S: Final = 120.0
 NO_TIME: Final = "the run was sealed or ended before it was found out"
 NO_FRAMEWORK: Final = "torch was not imported"
 _FRAMEWORK: Final = ("seed", "deterministic", "cuda_version", "cudnn_version", "nccl_version")
+_CUT: Final = "config"
+"""May be there in part."""
 _SLOW: Final = (*GIT_COLUMNS, "packages", "lockfile_sha256")
 
 
@@ -181,7 +183,7 @@ class RunRecord:
 
     def _shown(self) -> Facts:
         row = {column: value for column, value in self._row.items() if value is not None}
-        missing = {column: why for column, why in self._unavailable.items() if column not in row}
+        missing = {column: why for column, why in self._unavailable.items() if column not in row or column == _CUT}
         return row | {"unavailable": json_text(missing)}
 
     def _write(self) -> None:

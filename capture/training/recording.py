@@ -1,6 +1,7 @@
 """Recording: everything that records a run, from start to end: its recorder, its threads and its identity."""
 
 import contextlib
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +122,13 @@ class Recording:
             recorder.note(ENDED)
 
     def at_exit(self) -> None:
-        """Close at interpreter exit; write down, in a stream of its own, what was refused after an earlier close."""
+        """Close at interpreter exit; write down, in a stream of its own, what was refused after an earlier close.
+
+        In a child of ``multiprocessing`` an exception may bring the exit; no other hook tells of it.
+        """
+        error = sys.exception()
+        if error is not None and not self._sink.is_closed:
+            self._lifecycle.fail(error, exit_code=1)
         self._run.close()
         if self.threads is not None:
             try:

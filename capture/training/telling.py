@@ -3,7 +3,7 @@
 import contextlib
 import sys
 
-from ranklake.capture.common.gaps import DELIBERATE, Gaps
+from ranklake.capture.common.gaps import AFTER_CLOSE, DELIBERATE, Gaps
 from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.spool.stream import Stream
 from ranklake.redaction.redact import redact_uri
@@ -17,7 +17,7 @@ def tell_start(recorder: Recorder) -> None:
 
 
 def tell_end(recorder: Recorder, stream: Stream | None, gaps: Gaps, media: int = 0) -> None:
-    """Say how much rank 0 recorded, what waits to be sent, what was lost, and what to do next.
+    """Say how much rank 0 recorded, what waits to be sent, what was lost or came too late, and what to do next.
 
     Parameters
     ----------
@@ -30,13 +30,16 @@ def tell_end(recorder: Recorder, stream: Stream | None, gaps: Gaps, media: int =
     rows = stream.sealed_rows if stream is not None else 0
     waiting = sum(count for _, count in stream.waiting.values()) if stream is not None else 0
     totals = gaps.totals().items()
-    lost = sum(count for (_, reason), count in totals if reason not in DELIBERATE)
-    refused = sum(count for (table, _), count in totals if table == "media")
+    late = sum(count for (_, reason), count in totals if reason == AFTER_CLOSE)
+    refused = sum(count for (table, reason), count in totals if table == "media" and reason != AFTER_CLOSE)
+    lost = sum(count for (_, reason), count in totals if reason not in DELIBERATE) - late - refused
     told = (
         f"run {run} ended: rank {recorder.launch.rank} recorded {rows:,} rows, {waiting:,} not sent yet, {lost:,} lost"
     )
     if media or refused:
         told += f", {media:,} media kept" + (f" and {refused:,} refused" if refused else "")
+    if late:
+        told += f", {late:,} refused after its end"
     _say(recorder, f"{told}; next: ranklake pipeline, then ranklake show {run}")
 
 

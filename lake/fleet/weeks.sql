@@ -34,7 +34,8 @@ WITH spine AS (
   SELECT (CAST(DATE '{through}' AS INT) - CAST(date AS INT)) / 7 AS week,
     count(*) AS runs,
     CAST(count(*) FILTER (WHERE status = 'finished') AS DOUBLE)
-      / nullif(count(*) FILTER (WHERE status IN ('finished', 'failed', 'abandoned', 'preempted')), 0) AS success_ratio,
+      / nullif(count(*) FILTER (WHERE status IN ('finished', 'failed', 'abandoned', 'preempted', 'interrupted')), 0)
+      AS success_ratio,
     sum(failures) AS failures, sum(preemptions) AS preemptions, sum(restarts) AS restarts,
     median(CAST(time_to_train_ns AS DOUBLE)) / 3.6e12 AS time_to_train_median_h,
     percentile_cont(0.9) WITHIN GROUP (ORDER BY CAST(time_to_train_ns AS DOUBLE)) / 3.6e12 AS time_to_train_p90_h

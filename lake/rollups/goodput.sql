@@ -4,7 +4,7 @@
 -- formula  sums over goodput_daily; no goodput where no step was timed. Checkpoints saved: what rank 0 tells of them as events, as spans, or as time in steps,
 --          whichever is most.
 -- status   failed: a failure event of a main thread, or a run_end that is an error; else preempted: every rank was told to
---          end; else finished: a run_end; else abandoned: an abandoned event, a rank that ended of a signal, or a later
+--          end; else interrupted: somebody pressed Ctrl-C; else finished: a run_end; else abandoned: an abandoned event, a rank that ended of a signal, or a later
 --          attempt; else imported: no rank of it ever ran beside capture, and the files that it came from say nothing of
 --          its end; else running, as far as known
 WITH told AS (
@@ -14,6 +14,7 @@ WITH told AS (
             WHERE (event = 'failure' AND coalesce(attributes, '') NOT LIKE '%"thread":%')
                OR (event = 'run_end' AND severity = 'error')
         ) AS failures,
+        count(*) FILTER (WHERE event = 'interruption') AS interruptions,
         count(*) FILTER (WHERE event = 'run_end') AS ends,
         count(*) FILTER (
             WHERE event = 'abandoned' OR (event = 'rank_end' AND attributes LIKE '%"signal":%')
@@ -104,6 +105,7 @@ SELECT
     CASE
         WHEN told.failures > 0 THEN 'failed'
         WHEN told.preempted_ranks > 0 AND told.preempted_ranks >= told.started_ranks THEN 'preempted'
+        WHEN told.interruptions > 0 THEN 'interrupted'
         WHEN told.ends > 0 AND told.preempted_ranks = 0 THEN 'finished'
         WHEN told.abandoned > 0 OR known.attempt < max(known.attempt) OVER (PARTITION BY known.run) THEN 'abandoned'
         WHEN told.preempted_ranks > 0 THEN 'preempted'

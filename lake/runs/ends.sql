@@ -17,7 +17,7 @@ FROM (
     FROM (
       SELECT attempt, rank, event, min(ts) AS ts, min(step) AS step, first_value(attributes ORDER BY ts) AS attributes
       FROM events
-      WHERE run = $run AND (event IN ('abandoned', 'preemption')
+      WHERE run = $run AND (event IN ('abandoned', 'interruption', 'preemption')
         OR event = 'failure' AND coalesce(attributes, '') NOT LIKE '%"thread":%')
       GROUP BY attempt, rank, event
     ) AS endings

@@ -19,7 +19,7 @@ SORTS: Final[Mapping[str, str]] = MappingProxyType(
         "newest": "ts DESC",
         "oldest": "ts ASC",
         "status": "CASE status WHEN 'failed' THEN 0 WHEN 'abandoned' THEN 1 WHEN 'preempted' THEN 2 "
-        "WHEN 'running' THEN 3 WHEN 'imported' THEN 4 ELSE 5 END ASC",
+        "WHEN 'interrupted' THEN 3 WHEN 'running' THEN 4 WHEN 'imported' THEN 5 ELSE 6 END ASC",
         "loss": "last_loss_flag IS NOT NULL ASC, last_loss ASC",
         "tokens-per-s": "tokens_per_s DESC",
         "step-time": "mean_step_time_s DESC",
@@ -31,7 +31,7 @@ SORTS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Orders by name: of time the newest first, of loss and pace the best, of ratios, step time and failures the worst."""
 
-STATUSES: Final = ("failed", "abandoned", "preempted", "running", "imported", "finished")
+STATUSES: Final = ("failed", "abandoned", "preempted", "interrupted", "running", "imported", "finished")
 _MOST_NAMES: Final = 5
 _MOST_KNOWN: Final = 10_000
 

@@ -110,7 +110,49 @@ def test_an_exception_that_nobody_handles_is_a_failure(child):
     assert told["message"] == "ValueError: no such token: [redacted]"
     assert attributes(told) == {"exception": "ValueError", "exit_code": 1}
     assert attributes(one.events("rank_end")[0]) == {"exit_code": 1, "reason": "ValueError"}
+    (line,) = rows(one.spool, "logs")
+    assert (line["severity_text"], line["stream"], line["exception_type"]) == ("FATAL", "excepthook", "ValueError")
+    assert line["message"] == "ValueError: no such token: [redacted]"
+    assert line["exception_stacktrace"].startswith("Traceback (most recent call last)")
+    assert 'lifecycle_child.py", line' in line["exception_stacktrace"]
     assert not any(SECRET.encode() in path.read_bytes() for path in one.spool.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("how", ["raises", "exits"])
+def test_a_process_of_multiprocessing_tells_of_its_exception(tmp_path, how):
+    """It is the cause, with its traceback, and comes before the SIGTERM that its parent sends the other rank."""
+    spool = tmp_path / "spool"
+    command = [sys.executable, str(CHILD.with_name("spawn_child.py")), how, str(spool), str(tmp_path / "local")]
+    subprocess.run(command, capture_output=True, timeout=120, check=True)
+    events = sorted(rows(spool, "events"), key=lambda row: row["ts"])
+    told = [(row["rank"], row["event"]) for row in events if row["event"] in {"failure", "preemption"}]
+    assert told == [(1, "failure"), (0, "preemption")]
+    (failure,) = [row for row in events if row["event"] == "failure"]
+    assert attributes(failure) == {"exception": "ValueError", "exit_code": 1}
+    (line,) = rows(spool, "logs")
+    assert line["rank"] == 1
+    assert line["exception_stacktrace"].endswith("ValueError: a bad batch\n")
+
+
+def test_ctrl_c_is_an_interruption(child):
+    """No failure, and no traceback of somebody's wish."""
+    one = child("hangs")
+    assert one.line() == "ready"
+    assert one.end(signal.SIGINT) == -signal.SIGINT
+    (told,) = one.events("interruption")
+    assert (told["severity"], attributes(told)["exception"]) == ("warning", "KeyboardInterrupt")
+    assert one.events("failure") == []
+    assert rows(one.spool, "logs") == []
+
+
+def test_what_comes_after_a_sigterm_is_not_lost(child, monkeypatch):
+    """A loop goes on while its run is closed: the closing line tells what was refused then apart from what is lost."""
+    monkeypatch.setenv("RANKLAKE_CAPTURE_ANNOUNCE", "on")
+    one = child("trains")
+    assert one.line() == "ready"
+    assert one.end(signal.SIGTERM) == -signal.SIGTERM
+    (line,) = [line for line in one.err.splitlines() if " ended: " in line]
+    assert ", 0 lost" in line
 
 
 def test_an_exit_code_is_recorded(child):

@@ -296,6 +296,18 @@ def test_a_line_that_was_formatted_before(place, logger):
     assert shape_of("step=12 loss=0.5 (rank3)") == "step=<…> loss=<…> (<…>)"
 
 
+@pytest.mark.parametrize("unit", ["a", "a'", '"', "=a", "a1"])
+def test_the_shape_of_a_long_line_takes_time_in_proportion(unit):
+    """A word of 16,384 letters held the interpreter's lock for 2.7 s."""
+
+    def spent_s(length):
+        began = time.process_time()
+        shape_of(unit * (length // len(unit)))
+        return time.process_time() - began
+
+    assert any(spent_s(16_000) < 24 * spent_s(2_000) + 0.01 for _ in range(4))
+
+
 def test_what_a_logging_call_costs(place, logger):
     """Of the calling thread at most five times what logging itself takes to write the line to memory; best of 5."""
     run = place.start(log_burst=1_000_000)

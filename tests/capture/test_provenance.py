@@ -386,6 +386,31 @@ def test_a_configuration_that_raises_costs_the_configuration_alone(place):
     assert len(rows(place.spool, "steps")) == 1
 
 
+class Counted(list):
+    """Counts how many of its items are looked at."""
+
+    looked_at = 0
+
+    def __iter__(self):
+        for item in super().__iter__():
+            self.looked_at += 1
+            yield item
+
+
+def test_of_a_huge_configuration_so_much_is_kept_as_takes_no_time(place):
+    """The rest is not looked at; the row says in both places that there is more."""
+    ids, names = Counted(range(1_000_000)), Counted({"name": "x" * 50, "lr": 0.1} for _ in range(20_000))
+    place.start(config={"lr": 0.1, "names": names, "ids": ids, "vocabulary": "ab c" * 1_000_000}).close()
+    (row,) = rows(place.spool, "runs")
+    config = json.loads(row["config"])
+    assert config["lr"] == 0.1
+    assert config["names"][0] == {"name": "x" * 50, "lr": 0.1}
+    assert (config["names"][-1], config["[…]"]) == ("[…]", "more than is kept")
+    assert len(row["config"]) < 1 << 18
+    assert "more than is kept" in json.loads(row["unavailable"])["config"]
+    assert ids.looked_at + names.looked_at < 10_000
+
+
 RESOURCE = "k8s.cluster.name=otel, deployment.environment=staging,cloud.region=eu%2Dwest%2D1,half,=x"
 
 

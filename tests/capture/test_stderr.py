@@ -155,7 +155,7 @@ def test_nothing_is_touched_by_default(tmp_path):
     """Without being asked for, standard error is the descriptor that it was, and no process reads it."""
     status, out = rank(tmp_path, "says", "faults")
     assert status == 1
-    assert rows(tmp_path / "spool", "logs") == []
+    assert [row["stream"] for row in rows(tmp_path / "spool", "logs")] == ["excepthook"]
     assert out.endswith(b"ValueError: the end\n")
 
 

@@ -14,15 +14,17 @@ from ranklake.views.words import time_text as length_text
 DID: Final[Mapping[str, str]] = {
     "abandoned": "died without a word",
     "failure": "failed",
+    "interruption": "was interrupted",
     "preemption": "was asked to end",
 }
 _NEXT: Final[Mapping[str, str]] = {
     "abandoned": "Its process was killed, ran out of memory, or lost its node: look at that node's log of then.",
     "failure": "Its traceback is in its log lines.",
+    "interruption": "Somebody pressed Ctrl-C, or sent SIGINT.",
     "preemption": "Somebody, or the scheduler, sent the signal: look at the scheduler's record of the job.",
 }
 NOTHING_SAVED: Final = "no checkpoint recorded, so none of its work is known to be kept"
-_BAD: Final = frozenset({"failed", "abandoned", "preempted"})
+_BAD: Final = frozenset({"failed", "abandoned", "preempted", "interrupted"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from ranklake.views.words import time_text as length_text
 
 STATES: Final[Mapping[str, str]] = {
     "finished": "passed", "failed": "failing", "abandoned": "errored", "preempted": "warning", "running": "unchecked",
-    "imported": "skipped",
+    "imported": "skipped", "interrupted": "warning",
 }  # fmt: skip
 """States of the report by the status of a run."""
 HEALTH_TITLE: Final = "Ranks, slowest first"
