@@ -33,6 +33,8 @@ class Due:
         Given rows of one of the files, returns as many with values masked; None where rows go.
     aggregates
         Given the number of the plan that takes the rows, returns what they become; None where they become nothing.
+    rows_left
+        Rows of the partition that are due as well, and wait for the next plan.
     """
 
     item: "Item"
@@ -41,6 +43,7 @@ class Due:
     goes: Callable[[pa.Table], pa.Array] | None = None
     masked: Callable[[pa.Table], pa.Table] | None = None
     aggregates: Callable[[int], pa.Table] | None = None
+    rows_left: int = 0
 
 
 def ages(live: pa.Table) -> dict[date, date]:

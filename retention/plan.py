@@ -5,7 +5,7 @@ A partition of which all rows have the same rules, or are due by any of them, is
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,7 @@ from ranklake.retention.due import Due, ages, by_day
 from ranklake.retention.hold import Hold
 from ranklake.retention.holds import holds_of
 from ranklake.retention.masks import MASKING, Masks
-from ranklake.retention.parts import Group, Parts, Values, part_digest, run_facts
+from ranklake.retention.parts import Group, Parts, RunFacts, Values, part_digest, run_facts
 from ranklake.retention.raw import OF_NOBODY, raw_bytes
 from ranklake.retention.rules.model import table_facts
 from ranklake.retention.rules.order import Decision, cutoff, decide
@@ -87,29 +87,72 @@ def due_but_for(
     lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date, holds: Sequence[Hold]
 ) -> Iterator[Due]:
     """Yield what is due but for some legal holds; see `due`."""
-    runs = run_facts(lake, [*policies.rules, *(one.rule for one in holds)])
-    masking = any(MASKING in rule.waiting for rule in policies.rules)
-    applied = [one for one in register(lake).values() if one.holds] if masking else []
+    runs, applied = run_facts(lake, [*policies.rules, *(one.rule for one in holds)]), _masked_before(lake, policies)
     for contract in contracts.values():
-        unheld = Parts(lake, contract, policies.rules, (), runs)
         going: set[date] = set()
-        if unheld.columns or unheld.of_table().period_days is not None:
-            for one in _due_in(lake, contract, as_of, by_day(unheld, holds)):
+        for stage in _stages(lake, contract, policies, as_of, holds, runs, applied):
+            for one in stage(going):
                 going.add(one.item.partition_date)
                 yield one
-        for one in downsampled(lake, contract, policies.rules, holds, as_of, going):
-            going.add(one.item.partition_date)
-            yield one
-        masks = Masks(lake, contract, policies.rules, applied)
-        if masks.columns:
-            for one in masks.due(as_of, by_day(Parts(lake, contract, masks.rules, (), runs), holds), going):
-                going.add(one.item.partition_date)
-                yield one
-        archiving = Archiving(lake, contract, policies.rules)
-        if archiving.rules:
-            yield from archiving.due(as_of, by_day(Parts(lake, contract, archiving.rules, (), runs), holds), going)
     yield from ended_archives(lake, contracts, policies, as_of, holds, runs)
     yield from _due_raw(lake, contracts, policies, as_of, holds)
+
+
+Stage = Callable[[Collection[date]], Iterator[Due]]
+"""Given dates to pass over, yields what is due of a table in one way."""
+
+
+def _stages(
+    lake: "Lake",
+    contract: "Contract",
+    policies: "Policies",
+    as_of: date,
+    holds: Sequence[Hold],
+    runs: RunFacts,
+    applied: Sequence[RetentionPlan],
+) -> Iterator[Stage]:
+    """Yield what deletes rows of a table, downsamples, masks and archives them, in the order of what comes first."""
+    unheld = Parts(lake, contract, policies.rules, (), runs)
+    if unheld.columns or unheld.of_table().period_days is not None:
+        yield lambda skip: (
+            one for one in _due_in(lake, contract, as_of, by_day(unheld, holds)) if one.item.partition_date not in skip
+        )
+    yield lambda skip: downsampled(lake, contract, policies.rules, holds, as_of, skip)
+    masks = Masks(lake, contract, policies.rules, applied)
+    if masks.columns:
+        of_masks = Parts(lake, contract, masks.rules, (), runs)
+        yield lambda skip: masks.due(as_of, by_day(of_masks, holds), skip)
+    archiving = Archiving(lake, contract, policies.rules)
+    if archiving.rules:
+        of_archives = Parts(lake, contract, archiving.rules, (), runs)
+        yield lambda skip: archiving.due(as_of, by_day(of_archives, holds), skip)
+
+
+def _masked_before(lake: "Lake", policies: "Policies") -> list[RetentionPlan]:
+    """Return the applied plans where policies mask: what one masked is not due again."""
+    masking = any(MASKING in rule.waiting for rule in policies.rules)
+    return [one for one in register(lake).values() if one.holds] if masking else []
+
+
+def left_for_next(
+    lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date
+) -> dict[str, list[date]]:
+    """Return by table the dates of which more is due than one plan takes: it does one thing to a date."""
+    holds = holds_of(lake, as_of)
+    runs, applied = run_facts(lake, [*policies.rules, *(one.rule for one in holds)]), _masked_before(lake, policies)
+    left: dict[str, set[date]] = {}
+    for contract in contracts.values():
+        going: set[date] = set()
+        gone: set[date] = set()
+        for stage in _stages(lake, contract, policies, as_of, holds, runs, applied):
+            for one in stage(gone):
+                day, item = one.item.partition_date, one.item
+                if day in going or one.rows_left:
+                    left.setdefault(contract.table, set()).add(day)
+                going.add(day)
+                if item.part_sha256 is None:  # all rows go
+                    gone.add(day)
+    return {table: sorted(days) for table, days in left.items()}
 
 
 def held_rows(lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date) -> dict[str, int]:

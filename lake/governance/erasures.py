@@ -4,6 +4,7 @@ An erasure's name is a digest of its items, and is reckoned again when it is rea
 says nothing of the person but a slow digest, so who has the values can tell whether it is about them.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import date
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 TABLE: Final = "erasures"
 CERTIFIED: Final = "erasure.certified"
 """Action of a row of the audit trail: everything was searched anew, and a certificate says what was found."""
+_COLUMNS: Final = re.compile(r"as all that a column ([\w, ]+) holds")
+"""In what an erasure says of short values (`ranklake.retention.erasure.subject.Subject.rule`)."""
 SUBJECT, ROWS, NAMES, RAW, SEGMENT, FILES, STAYS = "subject", "rows", "names", "raw", "segment", "files", "stays"
 
 
@@ -73,6 +76,16 @@ class Erasure(Proposal):
     def subject_sha256(self) -> str:
         """Digest of whose data it is about."""
         return next((item.content_sha256 or "" for item in self.of(SUBJECT)), "")
+
+    @property
+    def to_apply(self) -> str:
+        """The command that applies it, with a word in capitals where its values go."""
+        about = next((item.about or "" for item in self.of(SUBJECT)), "")
+        if about.startswith("run"):
+            return f"ranklake erase apply {self.name} --run RUN"
+        columns = _COLUMNS.search(about)
+        options = "".join(f" --column {name}" for name in (columns[1].split(", ") if columns else ()))
+        return f"ranklake erase apply {self.name} -{options}"
 
     @property
     def rows(self) -> int:

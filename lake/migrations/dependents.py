@@ -24,6 +24,10 @@ LATELY: Final = timedelta(days=90)
 """How far back consumers are looked for."""
 
 _WORD: Final = re.compile(r"[a-z_][a-z0-9_]*")
+_TOKEN: Final = re.compile(r"""--[^\n]*|/\*|'(?:[^']|'')*'|"(?:[^"]|"")*\"""")
+"""Of SQL: comments, texts, and names in quotes."""
+_EDGE: Final = re.compile(r"/\*|\*/")
+"""Where a comment begins or ends within one."""
 _ROLLUPS: Final = Path(__file__).parent.parent / "rollups"
 
 
@@ -129,8 +133,22 @@ def _packaged(lake: "Lake") -> Iterator[tuple[str, str, str]]:
 
 def _named(text: str, table: str, columns: Collection[str]) -> list[str]:
     """Return the columns of a table whose names are in a query."""
-    words = set(_WORD.findall(text.lower()))
+    words = set(_WORD.findall(_code(text).lower()))
     return sorted(words.intersection(columns)) if table in words else []
+
+
+def _code(sql: str) -> str:
+    """Return a query without its comments, nested ones among them, and without texts: neither names a column."""
+    parts, at, depth = [], 0, 0
+    while token := (_EDGE if depth else _TOKEN).search(sql, at):
+        if not depth:
+            parts.append(sql[at : token.start()])
+        if token[0] in {"/*", "*/"}:
+            depth += 1 if token[0] == "/*" else -1
+        elif token[0].startswith('"'):
+            parts.append(token[0])
+        at = token.end()
+    return " ".join([*parts, "" if depth else sql[at:]])
 
 
 def _answered(

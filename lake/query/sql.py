@@ -164,7 +164,7 @@ def answer(  # noqa: PLR0913 - what may be said of a query
     ranklake.lake.delta.integrity.DamagedFileError
         One is not what was written.
     """
-    _refuse_of(role, as_of)
+    _refuse_of(role, as_of, rehydrated=rehydrated)
     every = lake.contracts() if opened is None else opened.contracts
     contracts = every if role is None else {name: one for name, one in every.items() if role.sees(name)}
     names_of = TableNames.of(every.values())
@@ -254,14 +254,20 @@ def query(
     return answer(lake, text, params, limit, as_of=as_of, role=role, verify=verify, views=views).rows
 
 
-def _refuse_of(role: Role | None, as_of: Moment) -> None:
-    """Raise `RoleError` where a role ended; `QueryError` where two versions would tell who came between them."""
+def _refuse_of(role: Role | None, as_of: Moment, *, rehydrated: bool) -> None:
+    """Raise `RoleError` where a role ended; `QueryError` where it sees groups, and other rows than those of now.
+
+    The difference would tell of single people.
+    """
     if role is None:
         return
     role.refuse_ended(datetime.now(UTC).date())
     if role.groups and as_of:
         what = f"role {role.name} sees groups, and two versions of a table tell who came between them"
         raise QueryError(what, where="--as-of", mend="ask of now")
+    if role.groups and rehydrated:
+        what = f"role {role.name} sees groups, and a table with and without what came back tells who is among that"
+        raise QueryError(what, where="--rehydrated", mend="leave it out")
     moment = AsOf.parse(as_of)
     if role.teams and (moment.version is not None or moment.versions):
         what = f"role {role.name} sees rows of its teams, and whose a run was is told of a time, not of one table"

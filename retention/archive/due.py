@@ -78,6 +78,7 @@ class Archiving:
             rule = goes_by(values)
             return rule is not None and rule.name in rules
 
+        every = sum(one.rows for some in groups.values() for one in some if goes_by(one.values) is not None)
         going = {path: found for path, some in groups.items() if (found := [one for one in some if goes(one.values)])}
         rows = sum(one.rows for some in going.values() for one in some)
         whole = rows == pc.sum(partition["num_records"]).as_py()
@@ -88,7 +89,8 @@ class Archiving:
         )
         part = None if whole else part_digest(going)
         item = self._item(day, touched, list(rules.values()), as_of, rows=rows, size_bytes=share, part=part)
-        return Due(item, touched, partition, None if whole else lambda some: parts.mask(some, goes))
+        mask = None if whole else lambda some: parts.mask(some, goes)
+        return Due(item, touched, partition, mask, rows_left=every - rows)
 
     def _item(
         self,

@@ -4,6 +4,7 @@ import random
 from collections import defaultdict
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from inspect import signature
 from itertools import combinations
 
 import pytest
@@ -11,12 +12,13 @@ import yaml
 from deltalake import DeltaTable
 from rollup_inputs import NOON, append
 
+from ranklake.lake.ask.ask import ask
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.groups import Groups
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
-from ranklake.lake.query.sql import QueryError, query
+from ranklake.lake.query.sql import QueryError, answer, query
 from ranklake.lake.roles.explain import view
 from ranklake.lake.shares.definition import definition
 from ranklake.lake.shares.register import shares
@@ -148,6 +150,23 @@ def test_two_versions_do_not_tell_who_came(tmp_path):
         query(lake, "SELECT * FROM runs", as_of=["runs=1"], role=role())
 
 
+def test_what_came_back_does_not_tell_who_is_in_it(tmp_path):
+    """A role that sees groups asks of the tables alone, whichever of them has rows back, by command as well."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    append(lake, "runs", [{"ts": NOON, "run": "r"}])
+    for text in ("SELECT * FROM runs", "SELECT 1"):
+        with pytest.raises(QueryError, match=r"--rehydrated: .* tells who is among that; leave it out"):
+            ask(lake, text, role=role(), rehydrated=True)
+    assert ask(lake, "SELECT * FROM runs", rehydrated=True).rows.num_rows == 1
+
+
+def test_no_other_option_changes_which_rows_a_role_sees():
+    """Whoever adds an option to queries looks at groups: with it and without must not tell of single people."""
+    options = {name for name, one in signature(answer).parameters.items() if one.kind is one.KEYWORD_ONLY}
+    alike = {"role", "verify", "views", "former", "former_tables", "opened"}
+    assert options - alike == {"as_of", "rehydrated"}
+
+
 def test_other_groups_make_copies_anew():
     """A share is made anew where its least size changes; who explains a role is told of it."""
     runs = contract("runs")
@@ -207,12 +226,12 @@ def test_a_role_ends_with_its_day(tmp_path):
     assert query(lake, "SELECT run FROM runs", role=good).num_rows == 1
     share(lake, good, str(tmp_path / "out"), "ada", InProcess())
     over = replace(good, until=date(2026, 1, 31))
-    for ask in (
+    for step in (
         lambda: query(lake, "SELECT run FROM runs", role=over),
         lambda: share(lake, over, str(tmp_path / "out"), "ada", InProcess()),
     ):
         with pytest.raises(RoleError, match="role r ended with 2026-01-31"):
-            ask()
+            step()
     done = keep(lake, {"r": over}, "ada", InProcess(), [("r", str(tmp_path / "out"))])
     assert [one.why for one in done.dropped] == ["role r ended with 2026-01-31"]
     assert not shares(lake)

@@ -16,7 +16,7 @@ from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.migrations import applying, registry
-from ranklake.lake.migrations.dependents import dependents
+from ranklake.lake.migrations.dependents import _named, dependents
 from ranklake.lake.migrations.due import due
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.workers import InProcess
@@ -170,3 +170,20 @@ def test_names_that_two_tables_would_have_are_refused(changed):
     )
     with pytest.raises(MigrationError):
         list(registry.chain("steps", 1, 9))
+
+
+@pytest.mark.parametrize(
+    ("sql", "names"),
+    [
+        ("SELECT s.loss FROM steps s -- not grad_norm\nWHERE 1", ["loss"]),
+        ("SELECT 1 /* don't /* nest */ grad_norm */ FROM steps WHERE loss > 0", ["loss"]),
+        ("SELECT 'the grad_norm' FROM steps", []),
+        ("SELECT 'it''s --' , grad_norm FROM steps", ["grad_norm"]),
+        ('SELECT "grad_norm", "a--b" FROM steps', ["grad_norm"]),
+        ("SELECT 1 /* of steps */", []),
+        ("SELECT grad_norm FROM steps /* loss", ["grad_norm"]),
+    ],
+)
+def test_words_in_comments_name_no_column(sql, names):
+    """What a migration touches is looked for in SQL itself, not in comments and texts."""
+    assert _named(sql, "steps", ["grad_norm", "loss"]) == names

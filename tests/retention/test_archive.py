@@ -1,11 +1,14 @@
 """Rows that rules archive: copied, read again, taken out of the lake by an approved plan, found again."""
 
+import json
+
 import pytest
 from archiving import STEPS, archived, data_files
 from governed import die_before
 from retaining import TODAY, agree, bring_days, carry_out, days_ago, plan
 from segments import step_rows
 
+from ranklake.cli import run
 from ranklake.lake.archives.register import archives
 from ranklake.lake.archives.soundness import examine
 from ranklake.lake.governance.proposals import VoidProposalError
@@ -105,6 +108,27 @@ def test_nothing_leaves_the_lake_whose_archive_does_not_verify(site, archiving, 
     carry_out(site, made.name, TODAY, found)
     assert [looked.faults for looked in examine(site.lake, archives(site.lake))] == [()]
     assert not [row for row in site.rows("steps") if row["date"] == days_ago(40).date()]
+
+
+def test_a_plan_says_what_it_leaves_for_the_next(site, archiving, tmp_path, monkeypatch, capsys):
+    """Rows of a date that go to another place wait, and the command names the date."""
+    found = archiving(
+        "one: {where: {table: steps, run: r1}, archive: {after_days: 30, to: TO}, reason: old}",
+        "two: {where: {table: steps, run: r2}, archive: {after_days: 30, to: TO-2}, reason: old}",
+    )
+    site.bring(step_rows(6, run="r1", start=days_ago(40)))
+    site.bring(step_rows(4, run="r2", incarnation=8, start=days_ago(40)), run="r2", incarnation=8)
+    monkeypatch.chdir(site.folder)
+    (site.folder / "ranklake.toml").write_text(
+        f'[lake]\nuri = "{site.lake.uri}"\n[retention]\npolicies = "{tmp_path}/policies"\n'
+    )
+    assert run(["retain", "plan"]) == 0
+    assert f"steps {days_ago(40).date()}: more is due there than one plan takes" in capsys.readouterr().err
+    (item,) = archived(site, found)
+    assert item.rows == 6
+    assert run(["retain", "plan", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["left_for_next"], said["plan"]["rows"]) == ({}, 4)
 
 
 def test_what_a_hold_is_about_is_not_archived(site, archiving):

@@ -168,6 +168,46 @@ def test_many_heads_apart(tmp_path):
     ]  # fmt: skip
 
 
+def test_an_export_is_verified_by_itself(tmp_path, capfd, monkeypatch):
+    """Without a lake: an altered, repeated or missing row shows; what a filter left out is told."""
+    monkeypatch.chdir(tmp_path)
+    rows = linked(
+        {
+            "ts": START,
+            "date": START.date(),
+            "actor": "zoë",
+            "action": f"a.{place % 2}",
+            "subject": "x\n",
+            "reason": None,
+        }
+        | {"details": details}
+        for place, details in enumerate((None, '{"n": 1.5, "s": "\\u00e9"}', "{odd", '{"b":1}', "[]", "{}"))
+    )
+    lines = [as_json(row) for row in rows]
+
+    def verify(*some):
+        (tmp_path / "trail.jsonl").write_text("\n".join([*some, ""]))
+        code = run(["audit", "verify-export", "trail.jsonl"])
+        return code, "".join(capfd.readouterr())
+
+    assert verify(*lines) == (
+        0, f"rows 0 to 5 are as they were written: 6 rows\ndigest of the last: {rows[-1]['sha256']}\n",
+    )  # fmt: skip
+    assert verify(*reversed(lines))[0] == 0
+    assert "row 2 of the export is altered" in verify(*lines[:2], lines[2].replace("odd", "0dd"), *lines[3:])[1]
+    for column in ("actor", "action", "subject", "details", "prev_sha256", "sha256", "ts", "seq"):
+        altered = json.loads(lines[3]) | {column: {"seq": 9, "ts": "2026-03-02T00:00:00+00:00"}.get(column, "other")}
+        assert verify(*lines[:3], json.dumps(altered), *lines[4:])[0] == 1
+    assert verify(*lines, lines[2])[0] == 1
+    assert "2 rows before or between them are not in the export" in verify(lines[0], lines[2], *lines[4:])[1]
+    again = linked({name: row[name] for name in row if "sha" not in name and name != "seq"} for row in rows[1:])
+    assert verify(lines[0], *(as_json(row) for row in again[1:]))[0] == 1
+    for odd in ("{}", "x", "[" * 9999, '{"seq": 1}', lines[0].replace("zoë", "z").replace('"seq": 0', '"seq": null')):
+        assert verify(odd) == (2, verify(odd)[1])
+        assert "line 1 is no row of an audit trail" in verify(odd)[1]
+    assert verify() == (0, "the export has no rows\n")
+
+
 def test_rows_are_exported(tmp_path, capfd):
     """As JSON lines and CEF, from a row or a date on, of some actions; what is no date is told."""
     site = Site(tmp_path)
@@ -194,7 +234,8 @@ def test_rows_are_exported(tmp_path, capfd):
         {"rows": 1, "first": 0, "last": 0, "format": "cef", "role": None},
     ]
     assert json.loads(as_json(row))["sha256"] == row["sha256"]
-    assert json.loads(as_json(row | {"details": "{forged"}))["details"] == "{forged"
+    for forged in ("{forged", '{"b":1, "a":2}', '"x"', "[1]"):
+        assert json.loads(as_json(row | {"details": forged}))["details"] == forged
     assert as_cef(row | {"action": "a|b"}).split("|")[4] == "a\\"
 
 

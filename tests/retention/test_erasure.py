@@ -444,6 +444,26 @@ def test_the_commands_refuse_in_a_line(site, tmp_path, capsys):
     assert EMAIL not in said.out + said.err
 
 
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [(VALUES, "\n".join(VALUES)), (["--run", "shared"], ""), (["al", "--column", "user"], "al")],
+)
+def test_what_an_approval_prints_is_what_applies_it(site, words, given, monkeypatch, capsys):
+    """The next command, as it stands there but for names: of a person, a run, and a short account."""
+    site.bring(any_rows("runs", 1, run="r9", incarnation=5, user=["al"]), "runs")
+    logs(site, f"hello {EMAIL}", f"{ADA} was here")
+    monkeypatch.setenv("RANKLAKE_LAKE", site.lake.uri)
+    monkeypatch.setenv("RANKLAKE_SPOOL", str(site.spool))
+    assert run(["erase", "plan", *words, "--by", "Petra"]) == 0
+    (name,) = register(site.lake)
+    capsys.readouterr()
+    assert run(["erase", "approve", name, "--by", "Anna"]) == 0
+    (command,) = re.findall(r"'ranklake (erase apply [^']*)'", capsys.readouterr().out)
+    monkeypatch.setattr("sys.stdin", StringIO(given))
+    assert run(shlex.split(command.replace("NAME", "Otto").replace("RUN", "shared"))) == 0
+    assert "nothing is left" in capsys.readouterr().out
+
+
 CHILD = """
 import sys
 from ranklake.lake.spool.spool import Spool

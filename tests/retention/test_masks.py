@@ -27,6 +27,7 @@ from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.retention.cases import run_cases
 from ranklake.retention.explain import Asked, explain
 from ranklake.retention.holds import holds_of, rules_on, set_hold
+from ranklake.retention.plan import left_for_next
 from ranklake.retention.policy import PolicyError, lint_policies
 from ranklake.retention.removals import unaccounted
 
@@ -227,8 +228,10 @@ def test_rows_that_are_deleted_are_not_masked_first(keyed, policies):
     found = policies(PEOPLE, "short: {where: {table: runs, run: r1}, delete_after_days: 20, reason: asked}")
     bring_runs(site, 3, age=40)
     bring_runs(site, 3, age=40, run="r2", incarnation=8)
+    assert left_for_next(site.lake, CONTRACTS, found, TODAY) == {"runs": [days_ago(40).date()]}
     (first,) = masked(site, found)
     assert (first.rows, first.is_mask) == (3, False)
+    assert left_for_next(site.lake, CONTRACTS, found, TODAY) == {}
     (second,) = masked(site, found)
     assert (second.rows, second.is_mask) == (0, True)
     assert unaccounted(site.lake) == []

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import date
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import click
 
@@ -12,6 +12,7 @@ from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import Command, json_option, lake_option, role_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
+from ranklake.lake.audit.export import verify_lines
 from ranklake.lake.audit.proof import Proof, first_row_of, prove
 from ranklake.lake.audit.trail import TABLE, record, trail_table
 from ranklake.lake.audit.trail import resume as go_on
@@ -28,6 +29,7 @@ from ranklake.lake.trust.approvals import SIGNED, UNSIGNED
 from ranklake.views.audit_lines import FORMS, iso
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
+from ranklake.views.words import counted
 
 
 def _date_or_row(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
@@ -191,6 +193,29 @@ def export(context: Context, form: str, action: str | None, since: str | None, r
         tell(f"the trail does not say that it was exported: {error}", err=True)
     for row in rows:
         click.echo(FORMS[form](row))  # noqa: TID251 - a document, as it is
+
+
+@audit.command("verify-export")
+@click.argument("source", metavar="FILE", type=click.File(encoding="utf-8", errors="surrogateescape"))
+@json_option
+def verify_export(source: TextIO, *, as_json: bool) -> int:
+    """Prove that no row of an export was altered, by the export alone: FILE, or - for standard input.
+
+    Takes what 'ranklake audit export' printed as JSON. Whether rows are missing at its end no export tells: compare the
+    digest of its last row with a head record or an anchor. Exits 1 and names the first row that does not hold.
+    """
+    found = verify_lines(source)
+    if as_json:
+        show_json(asdict(found))
+    elif found.broken is not None:
+        tell(f"row {found.broken} of the export is altered, repeated, or does not follow the one before", err=True)
+    elif not found.rows:
+        tell("the export has no rows")
+    else:
+        lacks = f"; {counted(found.missing, 'row')} before or between them are not in the export" * bool(found.missing)
+        tell(f"rows {found.first} to {found.last} are as they were written: {counted(found.rows, 'row')}{lacks}")
+        tell(f"digest of the last: {found.head}")
+    return 0 if found.broken is None else 1
 
 
 def _note_export(lake: Lake, rows: list[dict[str, Any]], form: str, role: str | None) -> None:

@@ -29,6 +29,7 @@ from ranklake.views.tell import tell
 from ranklake.views.words import counted
 
 _COLUMNS = (*map(TextColumn, ("what", "table", "partition")), *numbers(("rows", "files")), TextColumn("about"))
+_SAME = "the same values, one a line, or the same run, and the same --also"
 _SAID = {ROWS: "rows", NAMES: "names in rows", RAW: "raw bytes", FILES: "files", STAYS: "stays"}
 
 
@@ -154,7 +155,7 @@ approve = approval_command(
     approve_erasure,
     "Approve an erasure, so that it can be applied. Its author may not.",
     metavar="ERASURE",
-    then=lambda one, named: f"apply it with '{named(f'ranklake erase apply {one.name} -')}' and the same values",
+    then=lambda one, named: f"apply it with '{named(one.to_apply)}', {_SAME}",
     plain=Erasure.plain,
 )
 
@@ -248,7 +249,7 @@ def show(made: Erasure, section: ApprovalsSection) -> None:
     tell(*table_lines(_COLUMNS, lines))
     then = {
         "proposed": f"nobody approved it yet: {section.by_somebody(ERASURES.to_approve(made.name))}",
-        "approved": f"approved: ranklake erase apply {made.name} -",
+        "approved": f"approved: {section.by_somebody(made.to_apply)}, {_SAME}",
         "applied": "applied",
         "altered": "its items were altered",
     }

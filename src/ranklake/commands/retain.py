@@ -31,7 +31,7 @@ from ranklake.retention.apply import apply as apply_plan
 from ranklake.retention.apply import approve as approve_plan
 from ranklake.retention.archive.sweeping import sweep_archives
 from ranklake.retention.holds import holds_of
-from ranklake.retention.plan import held_rows, make_plan
+from ranklake.retention.plan import held_rows, left_for_next, make_plan
 from ranklake.retention.reviews import overdue_line, record_overdue
 from ranklake.retention.simulate import over_budget
 from ranklake.retention.sweep import Swept
@@ -100,9 +100,14 @@ def plan(context: Context, as_of: str | None, by: str | None, *, told: Told, as_
         tell(line, err=True)
     for table, rows in kept.items():
         tell(f"{table}: {counted(rows, 'row')} would be due, and legal holds keep them", err=True)
+    left = left_for_next(lake, contracts, policies, day)
+    for table, days in left.items():
+        more = f" and {len(days) - 1:,} more dates" if len(days) > 1 else ""
+        tell(f"{table} {days[0]}{more}: more is due there than one plan takes; plan again after it", err=True)
     if as_json:
         head = {"as_of": day.isoformat(), "plan": None if made is None else made.plain(), **mode_facts(lake)}
         notes = {"reviews_overdue": overdue, "budgets_passed": passed, "held_rows": kept}
+        notes["left_for_next"] = {table: [one.isoformat() for one in days] for table, days in left.items()}
         show_json({**head, **notes, "holds": [one.plain() for one in held]})
         return
     if made is None:

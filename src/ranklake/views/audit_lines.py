@@ -14,11 +14,14 @@ _USUAL: Final = 5
 
 
 def as_json(row: Mapping[str, Any]) -> str:
-    """Return a row as one line of JSON, its details as values; as text where they are no JSON (forged, or masked)."""
+    """Return a row as one line of JSON, its details as values; as text where they are none as we write them."""
+    details = row["details"]
     try:
-        details = json.loads(row["details"]) if row["details"] else None
+        values = json.loads(details or "null")
+        if isinstance(values, dict) and json.dumps(values, sort_keys=True) == details:  # else its digest would be lost
+            details = values
     except (ValueError, RecursionError):
-        details = row["details"]
+        pass
     return json.dumps({**row, "ts": iso(row["ts"]), "date": iso(row["date"]), "details": details}, sort_keys=True)
 
 
