@@ -67,7 +67,13 @@ def _is_below(uri: str, place: str) -> bool:
 
 
 def _parts(uri: str) -> tuple[str, list[str]] | None:
-    """Return scheme and steps of a place, links resolved where it is local; None where it steps back."""
+    """Return scheme and steps of a place, links resolved where it is local.
+
+    None where clients of stores might read it as another place: they take out single dots and what follows
+    ``?versionId=``.
+    """
+    if "\0" in uri:
+        return None
     scheme, mark, rest = uri.partition("://")
     if not mark:
         scheme, rest = "file", uri
@@ -77,6 +83,7 @@ def _parts(uri: str) -> tuple[str, list[str]] | None:
         return "file", [step for step in steps if step]
     host, _, path = rest.partition("/")
     steps = [step for step in path.split("/") if step]
-    if ".." in steps or "%2e" in path.lower() or "\\" in rest:
+    unsure = ("%2e", "?versionid=", "\\")
+    if {".", ".."} & set(steps) or any(text in rest.lower() for text in unsure):
         return None
     return scheme, [host.lower(), *steps] if host else steps

@@ -455,6 +455,9 @@ def test_the_schedule_goes_on_where_a_bound_stopped_it(place, tmp_path, monkeypa
         ("/srv/models/a.pt", True),
         ("file:///srv/models/a.pt", True),
         ("/srv/models-of-others/a.pt", False),
+        ("/srv/models/a\0.pt", False),
+        ("s3://good/prod/./a", False),
+        ("s3://good/prod/a?versionId=", False),
     ],
 )
 def test_allowed_places(place, may):
@@ -465,6 +468,13 @@ def test_allowed_places(place, may):
     else:
         with pytest.raises(NotAllowedError, match="not allowed to open"):
             allow.check(place)
+
+
+@pytest.mark.parametrize("place", ["s3://good/lake?versionId=1", "s3://good/./lake/tables", "s3://good//lake"])
+def test_closed_places(place):
+    """Nothing in a place of rows may be opened, however a store's client would read its name."""
+    with pytest.raises(NotAllowedError):
+        allowed(["s3://good"], [], ["s3://good/lake"]).check(place)
 
 
 @pytest.mark.usefixtures("allowing")

@@ -4,8 +4,8 @@ Whoever holds a profile sees the share of its role, and of no other: what is not
 files are good for an hour, and for the one file. Nothing is logged of tokens and addresses.
 """
 
+import io
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import partial
@@ -17,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from ranklake.allowed import NotAllowedError
 from ranklake.errors import RanklakeError
@@ -204,11 +205,10 @@ class _Api:
         try:
             facts = opened(self._keys, LINK, request.path_params["token"], clock.now())
             self._held(facts)
-            there = links.file(facts)
+            file = links.file(facts)
             headers = {"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"}
-            if there.is_local:
-                return FileResponse(os.path.realpath(there.root), media_type=_BYTES, headers=headers)
-            file = there.fs.open(there.root, "rb", cache_type="none")
+            if isinstance(file, io.BufferedReader):
+                return _OpenFile(file, media_type=_BYTES, headers=headers)
         except TokenError as error:
             return _fault(401, "UNAUTHENTICATED", error.what)
         except (LinkError, NotAllowedError, FileNotFoundError):
@@ -216,6 +216,18 @@ class _Api:
         except (RanklakeError, OSError):
             return _fault(503, "TEMPORARILY_UNAVAILABLE", "the artifact cannot be read now")
         return StreamingResponse(_pieces(file), media_type=_BYTES, headers=headers)
+
+
+class _OpenFile(FileResponse):
+    """A local file, or a range of it, that is open already: nobody can put another in its place."""
+
+    def __init__(self, file: io.BufferedReader, media_type: str, headers: Mapping[str, str]) -> None:
+        super().__init__(f"/proc/self/fd/{file.fileno()}", media_type=media_type, headers=headers)
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._file:
+            await super().__call__(scope, receive, send)
 
 
 def _pieces(file: IO[bytes]) -> Iterator[bytes]:

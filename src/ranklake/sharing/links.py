@@ -10,10 +10,12 @@ Where the role sees the column ``uri`` as it is, and the store signs addresses, 
 server gives the bytes, and the address holds no word of where they are.
 """
 
+import os
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from ranklake.allowed import Allowed, allowed
 from ranklake.artifacts import verify
@@ -133,8 +135,8 @@ class Links:
                 made.append(Link(file=file, url=f"{endpoint.rstrip('/')}/artifacts/{token}", by="server"))
         return row, made
 
-    def file(self, facts: Mapping[str, Any]) -> Lake:
-        """Return the file that a link's token is of, as a place. Raises `LinkError` where it is not there now."""
+    def file(self, facts: Mapping[str, Any]) -> IO[bytes]:
+        """Open the file that a link's token is of. Raises `LinkError` where it is not there now, `NotAllowedError`."""
         gone = LinkError("the artifact is not there, or not for this role any more")
         key = {name: facts.get(name) for name in _KEY}
         if not all(isinstance(one, int) for one in key.values()):
@@ -149,11 +151,22 @@ class Links:
         if ".." in file.split("/"):
             raise gone
         uri = str(rows[0]["uri"]) + (f"/{file}" if file else "")
-        self._allowed().check(uri)
+        may = self._allowed()
+        may.check(uri)
         there = Lake.place(uri, self._lake.storage)
         if not there.fs.isfile(there.root):
             raise gone
-        return there
+        if not there.is_local:
+            return cast("IO[bytes]", there.fs.open(there.root, "rb", cache_type="none"))
+        held = open(os.open(there.root, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115, PTH123
+        try:  # a link or a pipe may have come in its place since
+            may.check(f"/proc/self/fd/{held.fileno()}")
+            if not stat.S_ISREG(os.fstat(held.fileno()).st_mode):
+                raise gone
+        except RanklakeError:
+            held.close()
+            raise
+        return held
 
     def _role(self, name: str) -> Role:
         known = self._roles()
