@@ -69,7 +69,7 @@ def called(place, monkeypatch, capfd):
         (["status", "--lake", "other"], "not a lake"),
         (["status", "--lake", "nowhere"], "not a lake"),
         (["ingest", "--lake", "other", "--spool", "spool"], "not a lake, and not empty"),
-        (["ingest", "--lake", "/proc/lake", "--spool", "spool"], "cannot be written"),
+        (["ingest", "--new", "--lake", "/proc/lake", "--spool", "spool"], "cannot be written"),
         (["status", "--lake", "weird://bucket/lake"], "cannot be reached"),
         (["ingest", "--lake", "lake", "--spool", "weird://bucket/spool"], "weird://bucket/spool: cannot be reached"),
         (["status"], "no lake configured"),

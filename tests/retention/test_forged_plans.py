@@ -139,7 +139,7 @@ BY_THEMSELVES = {
     "an erasure of no name": body("erasure", add=[REGISTERED], remove={"steps": [gone()]}),
     "an erasure of the books": erased(remove={"audit": [gone()]}),
     "an erasure of segments": erased(remove={"segments": [gone()]}),
-    "an erasure that brings rows": erased(add=[REGISTERED, new(rows=10)], remove={"steps": [gone()]}),
+    "an erasure that brings rows": erased(add=[REGISTERED, new(rows=11)], remove={"steps": [gone()]}),
     "an erasure that says nothing": erased(add=[], remove={"steps": [gone()]}),
     "an erasure of other raw bytes than digests": erased(quarantined={"quarantine/steps": {"2026-03-01": ["../x"]}}),
     "a retention that brings rows": retention(
