@@ -27,7 +27,13 @@ _LONGEST_EVENT: Final = 16 << 20
 _STEP: Final = re.compile(r"ProfilerStep#(\d{1,15})")
 _RANK: Final = re.compile(r"rank[-_.]?(\d{1,8})", re.IGNORECASE)
 _DEVICE: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"})
-_HOST_COLLECTIVE: Final = re.compile(r"nccl:|record_param_comms|c10d::")
+_COLLECTIVES: Final = (
+    re.compile(r".*(?:nccl|rccl)", re.IGNORECASE),
+    re.compile(r"record_param_comms"),
+    re.compile(r"c10d::"),
+    re.compile(r"(?:nccl|gloo|mpi|ucc|xccl):"),
+)
+"""Names of the kernels of collectives, and of what tells the same collectives on the host, from the inside."""
 _SIZES: Final = {"float": 4, "float32": 4, "float16": 2, "half": 2, "bfloat16": 2, "c10::bfloat16": 2, "c10::half": 2,
                  "double": 8, "float64": 8, "long": 8, "int64": 8, "int": 4, "int32": 4, "byte": 1, "char": 1,
                  "bool": 1, "uint8": 1, "int8": 1, "unsigned char": 1, "signed char": 1}  # fmt: skip
@@ -63,6 +69,8 @@ class _Trace:
         When the first event that is a span began, and the last one ended, ns since 1970; None where there is none.
     told
         Steps that are rows already: several threads may mark one.
+    collectives
+        Which of `_COLLECTIVES` count: the first that there are, for annotations and calls tell of the same ones again.
     """
 
     about: dict[str, Any] = field(default_factory=dict)
@@ -73,6 +81,7 @@ class _Trace:
     end_ns: int | None = None
     timeless: bool = False
     told: set[int] = field(default_factory=set)
+    collectives: int = len(_COLLECTIVES)
 
 
 def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") -> None:
@@ -151,6 +160,7 @@ def _first_look(source: "Source") -> _Trace:
         count += not isinstance(event, str)
         if not isinstance(event, dict) or event.get("ph") != "X" or not _is_number(event.get("ts")):
             continue
+        trace.collectives = min(trace.collectives, _collective_of(event))
         begin, length = _ns(event["ts"]), _ns(event["dur"]) if _is_number(event.get("dur")) else 0
         earliest = begin if earliest is None else min(earliest, begin)
         step = _STEP.fullmatch(str(event.get("name")))
@@ -235,7 +245,7 @@ def _span(event: dict[str, Any], trace: _Trace, recording: "ImportedRun", rank: 
     own = _STEP.fullmatch(name) if not on_device and category != "gpu_user_annotation" else None
     step = int(own[1]) if own else _step_at(trace, _ns(ts))
     begin_ns = trace.base_ns + _ns(ts)
-    collective = "nccl" in name.lower() if on_device else bool(_HOST_COLLECTIVE.match(name))
+    collective = _collective_of(event) == trace.collectives < len(_COLLECTIVES)
     where = args.get("stream", event.get("tid"))
     left = {"cat": category} | {key: value for key, value in args.items() if key not in _TAKEN}
     whole = json.dumps(left, separators=(",", ":"), default=float)
@@ -253,6 +263,13 @@ def _span(event: dict[str, Any], trace: _Trace, recording: "ImportedRun", rank: 
         trace.told.add(int(own[1]))
         recording.step(int(own[1]), float(length) / 1e6, begin_ns, rank)
     return 1
+
+
+def _collective_of(event: dict[str, Any]) -> int:
+    """Return which of `_COLLECTIVES` an event is; their number for none."""
+    name, on_device = str(event.get("name")), str(event.get("cat") or "").lower() in _DEVICE
+    names = enumerate(_COLLECTIVES[:1] if on_device else _COLLECTIVES)
+    return next((place for place, found in names if on_device == (place == 0) and found.match(name)), len(_COLLECTIVES))
 
 
 def _collective(args: dict[str, Any]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _NS_PER_MS: Final = 10**6
 _EDGES: Final = ("_start", "_stop", "_end")
 _WHICH: Final = ("epoch_num", "first_epoch_num", "samples_count", "step_num")
-_FIGURES: Final = frozenset({"eval_accuracy", "train_loss"})
+_FIGURES: Final = frozenset({"eval_accuracy", "train_loss", "power_reading"})
 _NO_SETTINGS: Final = frozenset({"tracked_stats", "cache_clear", "status", "checkpoint", "weights_initialization"})
 _LATE_SETTING: Final = re.compile("opt_.*|submission_.*|(?:train|eval)_samples|seed|.*batch_size|max_sequence_length")
 

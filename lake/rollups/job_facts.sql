@@ -8,8 +8,11 @@ WITH bounded AS (
         * EXCLUDE (submit_ts, start_ts, end_ts),
         CASE WHEN abs(CAST(submit_ts AS BIGINT) - CAST(ts AS BIGINT)) <= $max_days * 86400000000 THEN submit_ts END
             AS submit_ts,
-        CASE WHEN abs(CAST(start_ts AS BIGINT) - CAST(ts AS BIGINT)) <= $max_days * 86400000000 THEN start_ts END
-            AS start_ts,
+        CASE
+            -- Slurm says that a job which was cancelled in the queue started as it ended
+            WHEN outcome = 'cancelled' AND start_ts = end_ts AND coalesce(elapsed_s, 0) = 0 THEN NULL
+            WHEN abs(CAST(start_ts AS BIGINT) - CAST(ts AS BIGINT)) <= $max_days * 86400000000 THEN start_ts
+        END AS start_ts,
         CASE WHEN abs(CAST(end_ts AS BIGINT) - CAST(ts AS BIGINT)) <= $max_days * 86400000000 THEN end_ts END AS end_ts
     FROM jobs
     WHERE NOT regexp_like(job_id, '^[0-9]+(_[0-9]+)?([+][0-9]+)?[.](batch|extern|interactive|[0-9]+)([+][0-9]+)?$')

@@ -62,6 +62,18 @@ def test_spans_and_steps(lake, spool, tmp_path):
     assert ask(lake, "SELECT world_size w, device_name d FROM runs") == [{"w": 16, "d": "NVIDIA H100"}]
 
 
+@pytest.mark.parametrize("kept", [4, 3, 2, 1])
+def test_a_collective_is_told_once(lake, spool, tmp_path, kept):
+    """The kernel is the collective, not the calls and annotations around it; these only where there is no kernel."""
+    told = [("nccl:all_reduce", 100, 60, "gpu_user_annotation"), ("c10d::allreduce_", 50, 40, "cpu_op")]
+    told += [("record_param_comms", 60, 20, "cpu_op"), ("ncclDevKernel_AllReduce_Sum_f32", 100, 50, "kernel")]
+    events = [event(*one) for one in told[:kept]] + [event("aten::mm", 10, 5, "cpu_op")]
+    (tmp_path / "a.json").write_text(json.dumps(trace(events, baseTimeNanoseconds=BASE)))
+    imported(lake, spool, "kineto", tmp_path / "a.json", run="r")
+    found = ask(lake, "SELECT name, duration_ns / 1000 us FROM spans WHERE kind = 'collective'")
+    assert found == [{"name": told[kept - 1][0], "us": told[kept - 1][2]}]
+
+
 @pytest.mark.parametrize("steps", [0, 1])
 def test_a_trace_ends_where_it_ends(lake, spool, tmp_path, steps):
     """Wall time goes from the first event to the end of the last; what no step covers is unattributed, and no start."""

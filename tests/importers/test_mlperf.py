@@ -8,6 +8,7 @@ from bringing import bring
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from importing import ask, imported
+from published_lakes import documented
 
 from ranklake.capture.importers.imports import import_files
 from ranklake.capture.importers.mlperf_platform import platform_of
@@ -210,6 +211,22 @@ def test_how_a_run_ended(lake, spool, tmp_path):
     imported(lake, spool, "mlperf", tmp_path / "log*", run="r")
     run_rollups(lake, ["goodput"])
     assert [row["status"] for row in ask(lake, "SELECT status FROM goodput ORDER BY run")] == ["failed", "imported"]
+
+
+def test_the_score_of_a_set_of_runs(lake, spool, tmp_path):
+    """The best and the worst run are left out; one that was aborted is the worst, and with two there is no score."""
+    ends = {"a": [(20, "success"), (30, "success"), (40, "success"), (5, "aborted")]}
+    ends["b"] = [(20, "success"), (30, "success"), (40, "aborted"), (5, "aborted")]
+    for job, runs in ends.items():
+        for number, (minutes, status) in enumerate(runs):
+            lines = [line("init_start", 0), line("submission_benchmark", 1, job), line("run_start", 1_000)]
+            lines.append(line("run_stop", 1_000 + minutes * 60_000, status=status))
+            (tmp_path / f"{job}{number}").write_text("\n".join(lines))
+    imported(lake, spool, "mlperf", tmp_path / "[ab]?", run="r")
+    run_rollups(lake, ["run_goodput"])
+    assert ask(lake, documented("cookbook.md", "What is the MLPerf score of a set of runs?")) == [
+        {"job": "a", "runs": 4, "score_min": 35.0}, {"job": "b", "runs": 4, "score_min": None},
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

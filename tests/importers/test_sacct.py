@@ -104,14 +104,17 @@ def test_a_job_without_gpus_in_its_tres_has_none(lake, spool, tmp_path):
         "3|a|2026-03-02T06:00:00|Unknown|2026-03-03T18:00:00|CANCELLED|1|8||gres/gpu=4\n"
         "4|b|2026-03-02T06:00:00|2026-03-02T06:00:00|2026-03-03T18:00:00|COMPLETED|1|8|cpu=8,node=1|\n"
         "5|a|2026-03-02T06:00:00|2026-03-02T06:00:00|2026-03-03T18:00:00|COMPLETED|1|8|cpu=8,gres/gpu=0.5|\n"
+        "6|a|2026-03-02T06:00:00|2026-03-02T07:00:00|2026-03-02T07:00:00|CANCELLED by 1|1|8|cpu=8,gres/gpu=1|\n"
     )
     done = imported(lake, spool, "sacct", tmp_path / "sacct.txt")
     assert done.refused == {"AllocTRES: gres/gpu is not a whole number": 1}
     run_rollups(lake, ["cluster_hourly"])
     told = {row["job_id"]: row["gpu_count"] for row in ask(lake, "SELECT job_id, gpu_count FROM jobs")}
-    assert told == {"1": 2, "2": 0, "3": None, "4": None}
-    sums = "SELECT sum(gpu_delivered_s) / 3600 h FROM cluster_hourly WHERE scope = 'cluster' AND cluster = 'a'"
-    assert ask(lake, sums) == [{"h": 144}]
+    assert told == {"1": 2, "2": 0, "3": None, "4": None, "6": 1}
+    sums = "sum(gpu_delivered_s) / 3600 h, sum(queue_time_count) n, sum(queue_time_sum_s) s, sum(queue_job_s) q"
+    of = "FROM cluster_hourly WHERE scope = 'cluster' AND cluster = 'a'"
+    # what was cancelled in the queue never started
+    assert ask(lake, f"SELECT {sums} {of}") == [{"h": 144, "n": 2, "s": 0, "q": 37 * 3600}]
 
 
 def test_accounting_is_no_training(lake, spool, tmp_path):

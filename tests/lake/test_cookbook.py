@@ -12,6 +12,11 @@ ANSWERS = {
     "Which node is chronically slow?": [{"host": "node-1", "runs": 2, "days": 1}],
     "Is data loading the bottleneck?": [{"run": "gpt-1", "data_ratio": 0.5}, {"run": "gpt-2", "data_ratio": 0.25}],
     "How much of a step is communication?": [{"collective_ratio": 0.125}] * 3,
+    "What bandwidth do collectives reach?": [
+        {"collective": "all_gather", "ranks": 8, "mean_gb_per_s": 70.0},
+        {"collective": "all_reduce", "ranks": 8, "mean_gb_per_s": 140.0, "best_gb_per_s": 175.0, "collectives": 2},
+        {"collective": "reduce_scatter", "ranks": 8, "mean_gb_per_s": 87.5},
+    ],
     "Did a commit change the pace?": [
         {"git_commit": "a1", "tokens_per_s": 100.0},
         {"git_commit": "b2", "tokens_per_s": 300.0},
@@ -24,6 +29,7 @@ ANSWERS = {
     "Why is MFU unknown?": [{"mfu_reason": "no peak", "attempts": 1}],
     "Where did the wall time of a run go?": [{"wall_h": 10, "productive_h": 7, "restart_h": 1, "lost_work_h": 2}],
     "Which runs lost most to restarts?": [{"run": "gpt-1", "lost_device_h": 24.0}],
+    "What is the MLPerf score of a set of runs?": [{"job": "bert", "runs": 4, "score_min": 5.0}],
     "How much do checkpoints hold up training?": [{"run": "gpt-1", "best_interval_s": 1000.0}],
     "What did last quarter cost, by team?": [
         {"team": "vision", "cost": 40.0, "device_h": 4.0},

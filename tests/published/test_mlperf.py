@@ -2,7 +2,7 @@
 
 import pytest
 from importing import ask
-from published_lakes import CATEGORIES, gpt3, lora
+from published_lakes import CATEGORIES, gpt3, jobs, lora
 
 
 @pytest.mark.slow
@@ -26,3 +26,10 @@ def test_lora(lake, spool, published):
     found = lora(published("mlperf"), lake, spool)
     assert found["runs"] == 10
     assert found["result_min"] == pytest.approx(28.1628, abs=5e-5)
+
+
+def test_accounting(lake, spool, published):
+    """GPU hours by hour are those of the jobs, though nearly all jobs name no GPUs."""
+    found = jobs(published("published2"), lake, spool)
+    assert found["delivered_h"] == pytest.approx(506.9128, abs=5e-5)
+    assert found["wait_h"] == pytest.approx(18_829.9292, abs=5e-5)

@@ -52,6 +52,18 @@ ROWS = {
          "restart_ns": HOUR, "lost_work_ns": 2 * HOUR, "device_s": 36_000.0 * 8, "checkpoints": 5,
          "checkpoint_mean_s": 50.0, "mttf_s": 10_000.0, "checkpoint_interval_s": 600.0, "checkpoint_ratio": 0.0625},
         {"run": "gpt-2", "wall_ns": HOUR, "productive_ns": HOUR},
+        *({"run": f"bert-{n}", "time_to_train_ns": n * HOUR // 30} for n in range(1, 4)),
+        {"run": "bert-4", "time_to_train_ns": None},
+    ],
+    "attempt_facts": [{"run": f"bert-{n}", "job": "bert"} for n in range(1, 5)],
+    "spans": [
+        {"name": name, "kind": kind, "bytes": 10**9, "duration_ns": ns, "group_size": size, "attributes": attributes}
+        for name, kind, ns, size, attributes in (
+            ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "collective", 10**7, 8, None),
+            ("ncclDevKernel_Generic_4", "collective", 15 * 10**6, 8, '{"Collective name":"allreduce"}'),
+            ("reduce_scatter_tensor", "collective", 10**7, 8, None), ("_allgather_base", "collective", 10**8, 8, None),
+            ("all_reduce", "collective", 10**7, 1, None), ("nccl:all_reduce", "other", 10**7, 8, None),
+        )
     ],
     "cost": [
         {"team": team, "run": run, "currency": "EUR", "device_s": Decimal(7200), "cost_total": Decimal(total),

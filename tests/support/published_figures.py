@@ -130,6 +130,60 @@ FIGURES = [
         ("of these in job_2", "twice_in_job_2", 1, 0),
         ("job_2 is ragged", "job_2_ragged", 1, 0),
     ),
+    *_group(
+        "MLPerf, intervals", "published2/mlperf_intervals/*.gz", lakes.mlperf_intervals,
+        ("OC20, NVIDIA: train, s", "oc20_nvidia_0/train", 386.853, 1e-9),
+        ("OC20, NVIDIA: evaluation, s", "oc20_nvidia_0/evaluation", 258.315, 1e-9),
+        ("OC20, NVIDIA: run, s", "oc20_nvidia_0/run", 645.168, 1e-9),
+        ("3D U-Net, Google: train, s", "unet3d_google_0/train", 271.373, 1e-9),
+        ("3D U-Net, Google: evaluation is unknown", "unet3d_google_0/evaluation unknown", 1, 0),
+        ("3D U-Net, Google: run, s", "unet3d_google_0/run", 271.419, 1e-9),
+        ("BERT, MosaicML: train, s", "bert_mosaicml_0/train", 1187.977, 1e-9),
+        ("BERT, MosaicML: evaluation, s", "bert_mosaicml_0/evaluation", 176.040, 1e-9),
+        ("BERT, MosaicML: run, s", "bert_mosaicml_0/run", 1365.795, 1e-9),
+        ("ResNet, Intel: train, s", "resnet_intel_0/train", 5239.244, 1e-9),
+        ("ResNet, Intel: evaluation, s", "resnet_intel_0/evaluation", 49.081, 1e-9),
+        ("ResNet, Intel: run, s", "resnet_intel_0/run", 5292.062, 1e-9),
+        ("ResNet, Intel: stall, s", "resnet_intel_0/stall", 0, 0),
+    ),
+    *_group(
+        "MLPerf scores", "published2/mlperf_scores/*/*", lakes.mlperf_scores,
+        ("Oracle, Llama 2 70B LoRA on 64 H100, min", "oracle8n_lora", 4.75017917, 5e-9),
+        ("Oracle, GPT-3 on 1,536 H100, min", "oracle192n_gpt3", 19.6896167, 5e-8),
+        ("GIGABYTE, BERT, min, scaled", "v30_giga_bert", 5.349, 5e-4),
+        ("NVIDIA, DLRM, min", "v30_nv_dlrm", 4.184, 5e-4),
+        ("NVIDIA, SSD, min", "v30_nv_ssd", 37.009, 5e-4),
+        ("Supermicro, Llama 2 70B LoRA, min, scaled", "smc1_lora", 29.10069, 5e-6),
+    ),
+    *_group(
+        "MLPerf power", "published2/power/*.gz", lakes.power,
+        ("Supermicro, Llama 2 70B LoRA: J of AC a run, mean of seven", "mean_j", 12_127_904, 121_279),
+    ),
+    *_group(
+        "XDMoD", "published2/jobs/xdmod_phillips.txt.gz", lakes.jobs,
+        ("rows", "rows", 4_285, 0),
+        ("jobs that ran", "ran", 4_046, 0),
+        ("wall hours", "wall_h", 438.8203, 5e-5),
+        ("GPU hours", "gpu_h", 506.9128, 5e-5),
+        ("GPU hours by hour", "delivered_h", 506.9128, 5e-5),
+        ("CPU hours", "cpu_h", 11_767.9883, 5e-5),
+        ("hours in the queue", "wait_h", 18_829.9292, 5e-5),
+        ("node hours", "node_h", 1_344.8686, 5e-5),
+    ),
+    *_group(
+        "Goodput, Google's scenarios", "published2/goodput/*.csv", lakes.scenarios,
+        ("S1, %", "S1", 75, 0), ("S3, %", "S3", 1200 / 41, 1e-9), ("S4, %", "S4", 600 / 38, 1e-9),
+    ),
+    Figure(
+        group="Goodput, Google's scenarios", name="S2, %", source="published2/goodput/*.csv", published=60,
+        unknown="all of the first step's excess is start-up there; here what is beyond ten usual steps",
+    ),
+    *_group(
+        "DLLogger", "published2/mfu/dllogger.json", lakes.dllogger,
+        ("mean step, s", "step_s", 25.39738855, 5e-9),
+        ("TFLOP/s a GPU", "tflops", 692.98463, 5e-6),
+        ("MFU, %", "mfu_pct", 70.069225, 5e-7),
+    ),
 ]  # fmt: skip
 
 OF = {
@@ -139,6 +193,12 @@ OF = {
     lakes.GPT3: "c4b9432d468849a88657246676d70c9db1edb936b5b0dc6f0a277f1b3d3128f1",
     f"{lakes.LORA}/result_*.txt.gz": "941623ed803514bd36f9884bc24881e71db38a35258e4e083dbe065a296b170f",
     "worker_steps/job_*_norm.csv": "d93b7a2c8b715308529eeb7a5a9d657c5914f17244b2803a890535122e5f288c",
+    "published2/mlperf_intervals/*.gz": "e7d28f483ce1ecd138d13a2e7d3463d55ec1519d91ea9e63ef58d0f9a5e61b6e",
+    "published2/mlperf_scores/*/*": "0aa275ef0108899c69deecdbccb6443733ece45c7b2cd1952c77e914ff1f66f9",
+    "published2/power/*.gz": "1f31d61428ff2b8676fc46b7ab09de3ae2ecdb53d6cad59b0188522506dfa77b",
+    "published2/jobs/xdmod_phillips.txt.gz": "560d728f09d3771aeabf6a23f7b3b80ca0b4d75a32ba73ef8bf602d2ecbf15ac",
+    "published2/goodput/*.csv": "97145363c167aa1f90588905513d7ea8feffaab4c9545c216a022072a0caa2c2",
+    "published2/mfu/dllogger.json": "a0bce466eae5be18d4a52e46618299ffdc5b8a84de48f2e4bea065d34496add7",
 }
 """SHA-256 of the files' digests, in the order of their names, by the source of the figures that are written out."""
 
@@ -157,7 +217,7 @@ def figures(data: Path) -> Iterator[Figure]:
         ("mfu/bigscience_tr11_176b_steptime_tflops.csv", _mfu_bigscience),
         ("mfu/megatron_bridge_llama_perf.csv", _mfu_bridge), ("mfu/published_mfu_rows.json", _mfu_listed),
         ("kineto/per_step_reference.csv", _kineto), ("stragglers", _stragglers), ("megatron_logs", _megatron),
-        ("mlperf", _mlperf),
+        ("mlperf", _mlperf), ("published2/mfu", _mfu_tpu), ("published2/kineto", _timelines),
     ):  # fmt: skip
         if (data / source).exists():
             yield from part(data)
@@ -242,6 +302,35 @@ def _kineto(data):
                 group="Kineto", name=f"{row['file']}, step {row['step']}: {what}", source=source, tolerance=0.0005,
                 published=float(row[what]), of=lakes.kineto, key=f"{row['file']}/{row['step']}/{what}", unknown=absent,
             )  # fmt: skip
+
+
+def _mfu_tpu(data):
+    for name in ("trillium_full_attention", "gpt", "moe"):
+        source = f"published2/mfu/{name}.csv"
+        for row in table(data / source) if (data / source).exists() else ():
+            yield Figure(
+                group="MFU, tpu-recipes", name=f"{row['id']}: TFLOP/s a chip", source=source, tolerance=2e-4,
+                relative=True, published=float(row["stated_tflops"]), compute=lambda row=row: mfu.tpu_recipe(row),
+            )  # fmt: skip
+    source = "published2/mfu/maxtext_tables.csv"
+    for row in table(data / source) if (data / source).exists() else ():
+        # TFLOP/s are printed whole
+        yield Figure(
+            group="MFU, MaxText", name=f"{row['id']}: MFU, %", source=source, published=float(row["stated"]),
+            tolerance=0.26, compute=lambda row=row: mfu.maxtext_pct(row),
+        )  # fmt: skip
+
+
+def _timelines(data):
+    for file in sorted((data / "published2" / "kineto").glob("*.timeline.csv")):
+        trace = file.name.removesuffix(".timeline.csv")
+        for row in table(file):
+            if row["type"] in {*lakes.DEVICE_PARTS, "total_time"}:
+                yield Figure(
+                    group="Kineto, devices", name=f"{trace}: {row['type']}, ms", tolerance=2e-4,
+                    source=f"published2/kineto/{file.name}", published=float(row["time ms"]),
+                    of=lakes.device_parts, key=f"{trace}/{row['type']}",
+                )  # fmt: skip
 
 
 def _stragglers(data):

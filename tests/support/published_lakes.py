@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from datetime import date
 from itertools import pairwise
+from pathlib import Path
 from statistics import fmean, median
 
 from click.testing import CliRunner
@@ -311,6 +312,141 @@ def mlperf(data, lake, spool):
         found |= {
             f"{of[row['run']]}/{name}": ns / 1e9 for name, ns in parts.items() if ns is not None and row["run"] in of
         }
+    return found
+
+
+def mlperf_intervals(data, lake, spool):
+    """Training, evaluation, run and stall of logs whose intervals overlap, begin once, or end late, in s."""
+    imported(lake, spool, "mlperf", data / "published2" / "mlperf_intervals" / "*.gz", run="log")
+    run_rollups(lake, ["goodput"])
+    found = {}
+    for row in ask(lake, "SELECT * FROM goodput"):
+        parts = {"train": row["productive_ns"], "evaluation": row["evaluation_ns"], "stall": row["stall_ns"],
+                 "run": row["wall_ns"] - row["init_ns"]}  # fmt: skip
+        name = row["run"].removeprefix("log-")
+        found |= {f"{name}/{part}": ns / 1e9 for part, ns in parts.items() if ns is not None}
+        found |= {f"{name}/{part} unknown": 1 for part, ns in parts.items() if ns is None}
+    return found
+
+
+def documented(page, heading):
+    """Return the query that a page of the documentation has under a heading."""
+    text = (Path(__file__).parents[2] / "docs" / page).read_text()
+    return text.partition(f"### {heading}\n")[2].partition("```sql\n")[2].partition("```")[0]
+
+
+def mlperf_scores(data, lake, spool):
+    """Scores of submissions as the cookbook computes them, in minutes, scaled where they are."""
+    folders = sorted(one for one in (data / "published2" / "mlperf_scores").iterdir() if one.is_dir())
+    jobs = {}
+    for folder in folders:
+        done = imported(lake, spool, "mlperf", folder / "result_*.txt.gz", run=folder.name)
+        jobs |= dict.fromkeys(done.runs, folder.name)
+    run_rollups(lake, ["run_goodput"])
+    query = documented("cookbook.md", "What is the MLPerf score of a set of runs?")
+    # a lake of one submission has one job a benchmark; here are several
+    names = " ".join(f"WHEN run LIKE '{folder.name}%' THEN '{folder.name}'" for folder in folders)
+    found = {}
+    for row in ask(lake, query.replace("max(job)", f"CASE {names} END")):
+        scaling = data / "published2" / "mlperf_scores" / row["job"] / "scaling.json"
+        factor = json.loads(scaling.read_text())["scaling_factor"] if scaling.exists() else 1
+        found |= {row["job"]: row["score_min"] * factor, f"{row['job']}/runs": row["runs"]}
+    return found
+
+
+def power(data, lake, spool):
+    """Mean energy of a node from begin to end of its runs, in J, by trapezoids over its readings."""
+    place, energies = data / "published2", []
+    for file in sorted((place / "power").glob("*__node_0.txt.gz")):
+        name = file.name.partition("__")[0]
+        imported(lake, spool, "mlperf", file, run=f"{name}-power")
+        imported(lake, spool, "mlperf", place / "mlperf_scores" / "smc1_lora" / f"{name}.txt.gz", run=name)
+        run = "SELECT CAST(ts AS BIGINT) b, CAST(ts AS BIGINT) + duration_ns / 1000 e FROM spans WHERE name = 'run'"
+        readings = f"""
+            SELECT CAST(ts AS BIGINT) at, value FROM scalars, ({run} AND run = '{name}')
+            WHERE run = '{name}-power' AND metric = 'mlperf/power_reading' AND CAST(ts AS BIGINT) BETWEEN b AND e
+            ORDER BY at"""
+        told = ask(lake, readings)
+        energies.append(sum((a["value"] + b["value"]) / 2 * (b["at"] - a["at"]) / 1e6 for a, b in pairwise(told)))
+    return {"mean_j": fmean(energies), "runs": len(energies)}
+
+
+def jobs(data, lake, spool):
+    """Sum up XDMoD's reference data, in hours: of jobs, and of the cluster's GPUs by hour."""
+    imported(lake, spool, "sacct", data / "published2" / "jobs" / "xdmod_phillips.txt.gz")
+    run_rollups(lake, ["cluster_hourly"])
+    sums = """
+        SELECT count(*) rows, sum(elapsed_s) wall, sum(elapsed_s * gpu_count) gpu, sum(elapsed_s * cpu_count) cpu,
+            sum(elapsed_s * node_count) node FROM jobs"""
+    (told,) = ask(lake, sums)
+    hourly = """
+        SELECT sum(gpu_delivered_s) / 3600 delivered_h, sum(queue_time_sum_s) / 3600 wait_h, sum(queue_time_count) ran
+        FROM cluster_hourly WHERE scope = 'cluster'"""
+    hours = {f"{name}_h": told[name] / 3600 for name in ("wall", "gpu", "cpu", "node")}
+    return {**hours, "rows": told["rows"], **ask(lake, hourly)[0]}
+
+
+def scenarios(data, lake, spool):
+    """Goodput of Google's scenarios, in %."""
+    for name in ("events", "steps"):
+        place = data / "published2" / "goodput"
+        imported(lake, spool, "table", place / f"{name}.csv", mapping=str(place / f"{name}.yaml"))
+    run_rollups(lake, ["run_goodput"])
+    return {row["run"]: 100 * row["goodput_ratio"] for row in ask(lake, "SELECT run, goodput_ratio FROM run_goodput")}
+
+
+DLLOGGER = """\
+table: steps
+run: dllogger
+time: {column: at, format: epoch_s}
+columns: {step: step, step_time_s: {column: took, unit: s}}
+"""
+
+
+def dllogger(data, lake, spool):
+    """Mean of steps 10 to 30 of a log of NVIDIA's DLLogger, and the utilization by the FLOPs of a sample."""
+    entries = [
+        json.loads(line.removeprefix("DLLL "))
+        for line in (data / "published2" / "mfu" / "dllogger.json").read_text().splitlines()
+        if line.startswith("DLLL ")
+    ]
+    steps = [
+        {"at": float(one["timestamp"]), "step": one["step"], "took": one["data"]["train_step_timing in s"]}
+        for one in entries
+        if "train_step_timing in s" in one["data"]
+    ]
+    (spool.parent / "steps.jsonl").write_text("".join(json.dumps(one) + "\n" for one in steps))
+    (spool.parent / "steps.yaml").write_text(DLLOGGER)
+    imported(lake, spool, "table", spool.parent / "steps.jsonl", mapping=str(spool.parent / "steps.yaml"))
+    (step,) = ask(lake, "SELECT avg(step_time_s) s FROM steps WHERE step BETWEEN 10 AND 30")
+    options = {"flops_per_token": 2.2e15, "tokens_per_s": 2_048 / step["s"], "gpus": 256, "peak_flops": 989e12}
+    found = utilization_of("counted", {}, **options)
+    return {
+        "step_s": step["s"],
+        "tflops": found["model_flops_per_s_per_device"] / 1e12,
+        "mfu_pct": found["mfu_pct"],
+    }
+
+
+DEVICE_PARTS = {
+    "computation_time": ("kernel", "gpu_memset"), "total_comm_time": ("collective",),
+    "total_memcpy_time": ("gpu_memcpy",), "busy_time": ("kernel", "gpu_memset", "collective", "gpu_memcpy"),
+}  # fmt: skip
+
+
+def device_parts(data, lake, spool):
+    """Return what devices did in each trace, in ms: computation, communication, copies, all, from first to last."""
+    found = {}
+    for number, file in enumerate(sorted((data / "published2" / "kineto").glob("*.json.gz"))):
+        imported(lake, spool, "kineto", file, run=f"trace-{number}")
+        spans = [
+            (row["b"], row["b"] + row["d"], row["kind"] if row["kind"] == "collective" else json.loads(row["a"])["cat"])
+            for row in ask(lake, "SELECT start_ns b, duration_ns d, kind, attributes a FROM spans "
+                                 f"WHERE device_time AND run = 'trace-{number}'")
+        ]  # fmt: skip
+        told = {part: union([(b, e) for b, e, kind in spans if kind in kinds]) for part, kinds in DEVICE_PARTS.items()}
+        told["total_time"] = max(e for _, e, _ in spans) - min(b for b, *_ in spans)
+        found |= {f"{file.name}/{part}": ns / 1e6 for part, ns in told.items()}
     return found
 
 

@@ -54,6 +54,28 @@ def bridge_tflops(row):
     return flops.model * float(row["tokens_per_s_per_gpu"]) / 1e12
 
 
+def tpu_recipe(row):
+    """Return TFLOP/s of a chip, without the input embedding: of attention in full, of all or of active parameters."""
+    shape = {name: row[name] for name in ("n_layers", "d_model", "vocab", "seq_len")}
+    shape["layers"] = shape.pop("n_layers")
+    options = {"tokens_per_s": float(row["tokens_per_s_per_gpu"]) * int(row["gpus"]), "gpus": row["gpus"]}
+    options["peak_flops"] = float(row["peak_flops_per_gpu"])
+    if "n_params" in row:
+        shape |= {"params": row["n_params"], "n_convention": "without-input-embedding"}
+        shape |= {"active_params": row["active_params"]} if "active_params" in row else {}
+        found = utilization_of("6N+12LHS", shape, **options)
+    else:
+        found = utilization_of("narayanan", shape, **options, recompute="none")
+    return found["model_flops_per_s_per_device"] / 1e12
+
+
+def maxtext_pct(row):
+    """Return the utilization of a chip in %, of the FLOP/s that a row states."""
+    speed = {name.replace("n_gpus", "gpus"): row[name] for name in ("tokens_per_s", "n_gpus")}
+    options = {"flops_per_token": float(row["flops_per_token"]), "device": row["gpu"], "dtype": row["precision"]}
+    return utilization_of("counted", {}, **speed, **options)["mfu_pct"]
+
+
 def _nanogpt(given):
     shape = {"layers": 12, "d_model": 768, "seq_len": 1024, "vocab": 50_257}
     speed = {"tokens_per_s": given.get("seqs_per_iter", 1) * 1024 / given.get("iter_s", 1)}

@@ -78,7 +78,7 @@ def line(figure: Figure, found: float | Exception | None, said: str, why: str) -
     ours = number(found) if isinstance(found, (int, float)) else "-"
     name = f"{figure.group} | {figure.name}"
     told = f"{said}: {why}" if why else said
-    return f"{name} | {number(figure.published)} | {ours} | {tolerance} | {told}"
+    return f"{name} | {number(figure.published)} | {ours} | {tolerance} | {told} | {figure.source}"
 
 
 def summary(counted: dict[str, Counter]) -> list[str]:
@@ -107,7 +107,7 @@ def main(only: str) -> None:
 def report(listed, only="") -> bool:
     """Print the table of figures; return whether all are as they must be."""
     counted: dict[str, Counter] = {}
-    print("group | figure | published | computed | tolerance | verdict")
+    print("group | figure | published | computed | tolerance | verdict | source")
     with tempfile.TemporaryDirectory() as place:
         numbers = Numbers(DATA, place)
         for figure in listed:
