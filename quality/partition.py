@@ -37,6 +37,8 @@ class Tally:
         The verdict, where the counts alone do not give it.
     seconds
         Time that the scan of the partition took.
+    runs
+        Runs of rows that failed, where a failure alarms.
     """
 
     checked: int = 0
@@ -51,6 +53,7 @@ class Tally:
     again: bool = False
     passed: bool | None = None
     seconds: float | None = None
+    runs: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,8 @@ class CheckResult:
         Version of the contract that it was checked against; None for results of before.
     on_fail
         What a failure leads to; None for results of before.
+    runs
+        Runs of the rows that failed, as JSON; None where none did, or it is not known.
     """
 
     check_run: str
@@ -81,6 +83,7 @@ class CheckResult:
     duration_s: float | None = None
     contract_version: int | None = None
     on_fail: str | None = None
+    runs: str | None = None
 
     @property
     def unsound(self) -> bool:

@@ -13,12 +13,13 @@ import pyarrow.compute as pc
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.checks.masks import checked, failures
 from ranklake.lake.contracts.checks.registry import kind_of
+from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.delta.integrity import DamagedFileError
 from ranklake.lake.delta.read import read_batches
 from ranklake.quality.condition import narrowed
 from ranklake.quality.forms import clear
 from ranklake.quality.frame import frame
-from ranklake.quality.keys import Hashes, repeated
+from ranklake.quality.keys import Hashes, repeated, repeated_keys
 from ranklake.quality.partition import Tally
 from ranklake.quality.screen import Screen
 from ranklake.quality.watching import watch, watched_columns
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS: Final = 500_000  # of 40 columns these take about 400 MB on their way through pandas
 _SHOWN: Final = 3
+_RUN: Final = "run"
 _KEYED: Final = ("unique", "duplicates")
 
 
@@ -73,7 +75,7 @@ def scan(
     unread = [pair for pair in there if pair[0].per_row or pair[0].watch is not None]
     watched = [(one, tally, watched_columns(contract, one)) for one, tally in there if one.watch is not None]
     read = {name for one, _ in there for name in one.columns}.union(*(names for _, _, names in watched))
-    columns = [name for name in contract.names if name in read]
+    columns = [name for name in contract.names if name in read or (name == _RUN and read)]
     with ExitStack() as held:
         keys = {
             one.check.id: held.enter_context(Hashes(_key(contract, one.check), part.rows))
@@ -147,9 +149,13 @@ def _add(
     expectations = [one for one, _ in some]
     named = {name for one in expectations for name in one.check.columns}
     stored = arrow_schema(contract)
+    runs = rows[_RUN] if _RUN in rows.column_names else None
     rows = pa.table({name: rows[name].cast(stored.field(name).type) for name in rows.column_names if name in named})
     verdicts = judge(contract, frame(rows, expectations, suite.ranges), expectations, classified=classified)
     for (one, tally), verdict in zip(some, verdicts, strict=True):
+        if verdict.success is False and runs is not None and one.check.severity in ALARMS:
+            failed = runs.filter(failures(one.check, rows, suite.ranges)).unique()
+            tally.runs.update(name for name in failed.to_pylist() if name is not None)
         if verdict.success is None:
             tally.error = tally.error or verdict.error
         elif verdict.checked is None or verdict.failed is None:  # told yes or no only: Arrow counts
@@ -196,6 +202,8 @@ def _whole(
     except Exception as error:  # noqa: BLE001 - the query engine has no error class of its own; no text: it may quote a key
         tally.error = f"could not be computed ({type(error).__name__})"
         return
+    if tally.failed and check.kind == "unique" and _RUN in check.columns and check.severity in ALARMS:
+        tally.runs.update(repeated_keys(lake, contract, part.files, _key(contract, check))[_RUN].to_pylist())
     if check.kind == "duplicates" and tally.checked:
         tally.seen = [f"{tally.failed:,} of {tally.checked:,} rows"]
         if tally.failed <= float(check.max or 0) * tally.checked:

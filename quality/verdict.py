@@ -1,13 +1,17 @@
 """What the tally of an expectation says of a partition: its status, and the row of ``quality_results``."""
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.quality.results import AGAIN, CheckResult
 
 if TYPE_CHECKING:
     from ranklake.quality.partition import Tally
     from ranklake.quality.suite import Expectation
+
+
+MOST_RUNS: Final = 1_000
+"""Runs that a result names."""
 
 
 def result_of(one: "Expectation", tally: "Tally", moved: int, facts: dict[str, Any]) -> CheckResult:
@@ -31,6 +35,7 @@ def result_of(one: "Expectation", tally: "Tally", moved: int, facts: dict[str, A
         measured=None if tally.measured is None else json.dumps(tally.measured),
         duration_s=tally.seconds,
         on_fail=one.on_fail,
+        runs=json.dumps(sorted(tally.runs)[:MOST_RUNS]) if known and tally.failed and tally.runs else None,
     )
 
 

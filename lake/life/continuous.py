@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 
 _TABLE: Final = "scalars"
 _VALUES: Final = ("value", "agg_mean", "agg_min", "agg_max")
-_COLUMNS: Final = (*KEY, "ts", "metric", *_VALUES)
+_FLAGS: Final = ("value_flag", "agg_non_finite_count")
+_COLUMNS: Final = (*KEY, "ts", "metric", *_VALUES, *_FLAGS)
 
 
 def continuous(lake: "Lake", asked: Collection[str] = ()) -> str:
     """Return what a query reads in the place of ``scalars``: that table where no metric took another's place.
 
-    Else a SELECT with the columns run, attempt, rank, step, ts, metric, value, agg_mean, agg_min and agg_max. Names
+    Else a SELECT with the columns run, attempt, rank, step, ts, metric, value, agg_mean, agg_min, agg_max and the flags
+    of what was not finite. Names
     that took one another's place are one metric, under the newest name and in its unit; of what two have of a step the
     newer counts. A metric that was split goes on as the sum of its parts, which stand there, too. Names that are asked
     for stay names, each with all the values in its unit.
@@ -45,6 +47,7 @@ def _one(lake: "Lake", every: Mapping[str, Life], name: str, some: list[Member])
     """Return the SELECT of one metric."""
     if any(len(one.life.links) > 1 for one in some):
         values = ["value", *(f"CAST(NULL AS DOUBLE) AS {column}" for column in _VALUES[1:])]
+        values += ["CAST(NULL AS VARCHAR) AS value_flag", "CAST(NULL AS BIGINT) AS agg_non_finite_count"]
         return selected([*KEY, "ts", f"{literal(name)} AS metric", *values], select(lake, every, name))
     parts = []
     for one in some:
@@ -54,7 +57,7 @@ def _one(lake: "Lake", every: Mapping[str, Life], name: str, some: list[Member])
             f"{scaled(source, one.factor, one.offset)} AS {column}"
             for source, column in zip(sources, _VALUES, strict=True)
         ]
-        told = [f"{literal(name)} AS metric", *values, f"{one.age} AS prio"]
+        told = [f"{literal(name)} AS metric", *values, *_FLAGS, f"{one.age} AS prio"]
         at = "CASE WHEN step IS NULL THEN ts END AS at"
         parts.append(selected([*KEY, "ts", at, *told], _TABLE, f"WHERE metric = {literal(one.life.metric)}"))
     best = f"min(prio) OVER (PARTITION BY {', '.join(KEY)}, at) AS best"

@@ -62,7 +62,7 @@ def series(
 
     Raises `MetricLifeError`, and what `ranklake.lake.query.sql.query` does.
     """
-    every = lives(lake)
+    every = lives_with(lake, metric, role=role, of_distributions=of_distributions)
     told = {name: value for name, value in (("begin", begin), ("end", end), ("run", run)) if value is not None}
     where = " AND ".join(_CONDITIONS[name] for name in told)
     rest = f"{f'WHERE {where} ' if where else ''}ORDER BY run, attempt, rank, ts, step"
@@ -72,6 +72,18 @@ def series(
     )
     rows = query(lake, selected(["*"], text, rest), params, role=role)
     return Series(every[metric], rows)
+
+
+def lives_with(
+    lake: "Lake", metric: str, *, role: "Role | None" = None, of_distributions: bool = False
+) -> dict[str, Life]:
+    """Return where metrics stand; one that was recorded and that nobody registered among them, if it is asked for."""
+    every = lives(lake)
+    if metric in every:
+        return every
+    table = "distributions" if of_distributions else "scalars"
+    found = query(lake, f"SELECT metric FROM {table} WHERE metric = {literal(metric)} LIMIT 1", role=role)  # noqa: S608 - quoted
+    return {**every, metric: Life(metric, "not registered", "")} if found.num_rows else every
 
 
 def views(lake: "Lake", asked: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ from typing import Final
 
 from ranklake.lake.runs import statements
 from ranklake.lake.runs.asking import Answered, Ask
+from ranklake.lake.runs.caveats import Caveats, caveats
 from ranklake.lake.runs.differences import Difference, differences, settings, surroundings
 
 MEASURES: Final = ("last_loss", "mean_step_time_s", "tokens_per_s", "mfu_ratio", "goodput_ratio")
@@ -32,6 +33,8 @@ class Comparison:
         What the differences were read from.
     variance
         Mean and deviation of `MEASURES` over the runs; no rows and a reason for fewer than three.
+    caveats
+        Checks that rows of them fail.
     """
 
     runs: tuple[str, ...]
@@ -42,6 +45,7 @@ class Comparison:
     alike: int
     code: tuple[Answered, ...]
     variance: Answered
+    caveats: Caveats
 
 
 def compare(ask: Ask, runs: tuple[str, ...]) -> Comparison:
@@ -63,4 +67,5 @@ def compare(ask: Ask, runs: tuple[str, ...]) -> Comparison:
         alike=alike + also_alike,
         code=code,
         variance=Answered(sql, (), "fewer than three runs have no variance to tell") if few else ask(sql),
+        caveats=caveats(ask, runs),
     )

@@ -6,7 +6,7 @@ SELECT {part} AS part,
   min(tokens_seen) AS tokens_seen, min(elapsed_s) AS elapsed_s,
   sum(CAST(mean_loss AS DOUBLE) * loss_ranks) / nullif(sum(loss_ranks) FILTER (WHERE mean_loss IS NOT NULL), 0) AS loss,
   count(loss_flag) AS loss_non_finite_steps, min(step) FILTER (WHERE loss_flag IS NOT NULL) AS non_finite_step,
-  max(lr) AS lr, max(max_grad_norm) AS grad_norm,
+  max(lr) AS lr, max(max_grad_norm) AS grad_norm, sum(tokens) AS tokens, sum(samples) AS samples,
   min(min_step_time_s) AS step_time_min_s,
   CAST(sum(sum_step_time_ns) AS DOUBLE)
     / sum(ranks) FILTER (WHERE mean_step_time_s IS NOT NULL) / 1e9 AS step_time_s,

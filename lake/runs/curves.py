@@ -30,6 +30,8 @@ class Curves:
         How much longer ranks take than usual; at most `HEAT_ROWS` groups of ranks by `HEAT_PARTS`.
     metrics
         What else was recorded by step; at most `MOST_METRICS` metrics.
+    names
+        All metrics that were recorded, with the count of their values.
     """
 
     steps: Answered
@@ -37,6 +39,7 @@ class Curves:
     utilization: Answered
     heat: Answered
     metrics: Answered
+    names: Answered
 
 
 def curves(ask: Ask, run: str, rank_steps: int, scalars: str = "scalars") -> Curves:
@@ -54,4 +57,5 @@ def curves(ask: Ask, run: str, rank_steps: int, scalars: str = "scalars") -> Cur
         utilization=ask(statements.of_run("utilization", run, parts=PARTS)),
         heat=Answered(heat, (), why) if why else ask(heat),
         metrics=ask(statements.of_run("metrics", run, parts=_METRIC_PARTS, most=MOST_METRICS, scalars=scalars)),
+        names=ask(statements.of_run("metric_names", run, scalars=scalars)),
     )

@@ -5,6 +5,7 @@ from typing import Final
 
 from ranklake.lake.runs import statements
 from ranklake.lake.runs.asking import Answered, Ask
+from ranklake.lake.runs.caveats import Caveats, caveats
 from ranklake.lake.runs.nodes import nodes
 
 PHASES: Final = ("data", "forward", "backward", "collective", "optimizer", "checkpoint", "evaluation")
@@ -59,6 +60,8 @@ class RunFacts:
         Counts: events by kind, log lines by level, rows by table that were not recorded or not stored.
     host, gpu, no_gpu
         What was sampled beside it, and which samplers could not.
+    caveats
+        Checks that rows of it fail.
     """
 
     run: str
@@ -84,6 +87,7 @@ class RunFacts:
     host: Answered
     gpu: Answered
     no_gpu: Answered
+    caveats: Caveats
 
 
 def gather(ask: Ask, run: str) -> RunFacts:
@@ -124,6 +128,7 @@ def gather(ask: Ask, run: str) -> RunFacts:
         host=of("host"),
         gpu=of("gpu"),
         no_gpu=of("no_gpu"),
+        caveats=caveats(ask, (run,)),
     )
 
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.rollups.lookups import STEP_METRICS
 from ranklake.lake.runs import statements
 from ranklake.lake.runs.asking import Answered, Ask, Row
 
@@ -19,6 +20,9 @@ AXES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 OF_STEPS: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
     {
         "loss": ("curve", "loss", "1"),
+        "lr": ("curve", "lr", "1"),
+        "tokens": ("curve", "tokens", "{token}"),
+        "samples": ("curve", "samples", "{sample}"),
         "grad_norm": ("curve", "grad_norm", "1"),
         "step_time_s": ("curve", "step_time_s", "s"),
         "tokens_per_s": ("curve", "tokens_per_s", "{token}/s"),
@@ -35,6 +39,28 @@ OF_STEPS: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
     }
 )
 """Metrics that rollups have by step: the file that asks for them, their column in it, their unit."""
+
+_STORED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **{
+            name: column
+            for column in ("loss", "lr", "grad_norm")
+            for name in (f"train/{column}", *STEP_METRICS[column])
+        },
+        **{f"train/{name}": name for name in ("tokens", "samples")},
+        "train/step_time": "step_time_s",
+        "data/wait": "data_time_s",
+        **{
+            f"phase/{name}": f"{name}_time_s"
+            for name in ("forward", "backward", "collective", "optimizer", "checkpoint", "evaluation")
+        },
+        "device/memory_allocated": "memory_bytes",
+    }
+)
+"""Metrics that have columns of ``steps``, by their names in the registry and by those that people give them."""
+
+_FLAGGED: Final = {"loss": "loss_non_finite_steps", "mean": "non_finite"}
+"""Columns that count values that are not finite, by the column of those that are."""
 
 PARTS: Final = 300
 Point = tuple[float, float]
@@ -114,7 +140,8 @@ def shared(ask: Ask, runs: Sequence[str], most: int, scalars: str = "scalars") -
     found: dict[str, list[int]] = {}
     for run in runs:
         for row in ask(statements.of_run("metric_names", run, scalars=scalars)).rows:
-            found.setdefault(str(row["metric"]), []).append(row["n"])
+            if row["n"]:
+                found.setdefault(str(row["metric"]), []).append(row["n"])
     common = [metric for metric, counts in found.items() if len(counts) > 1]
     return sorted(common, key=lambda metric: (-sum(found[metric]), metric))[:most]
 
@@ -123,19 +150,32 @@ def _of_metric(
     ask: Ask, runs: Sequence[str], metric: str, units: Mapping[str, str], axis: str, smooth: int, scalars: str
 ) -> list[Plotted]:
     name, column, unit = OF_STEPS.get(metric, ("metric", "mean", units.get(metric, "")))
+    if name == "metric" and metric in _STORED and not _is_recorded(ask, runs, metric, scalars):
+        name, column, unit = OF_STEPS[_STORED[metric]]
     every = []
     for run in runs:
         found = ask(statements.of_run(name, run, metric, parts=PARTS, scalars=scalars))
-        rows = [row for row in found.rows if row[column] is not None]
+        if name == "metric" and axis == "time" and not found.rows and not found.reason:
+            found = ask(statements.of_run("metric_time", run, metric, parts=PARTS, scalars=scalars))
+        rows = [row for row in found.rows if row[column] is not None or row.get(_FLAGGED.get(column, ""))]
         every.append(Plotted(run, metric, unit, column, found, _points(rows, column, axis, smooth)))
     if not any(one.points for one in every):
         raise _nothing(ask, every, metric, axis, scalars)
     return every
 
 
+def _is_recorded(ask: Ask, runs: Sequence[str], metric: str, scalars: str) -> bool:
+    names = (row for run in runs for row in ask(statements.of_run("metric_names", run, scalars=scalars)).rows)
+    return any(row["metric"] == metric for row in names)
+
+
 def _points(rows: Sequence[Row], column: str, axis: str, smooth: int) -> tuple[Point, ...]:
     over = AXES[axis][0]
-    known = [(float(row[over]), float(row[column])) for row in rows if row.get(over) is not None]
+    known = [
+        (float(row[over]), math.nan if row[column] is None else float(row[column]))
+        for row in rows
+        if row.get(over) is not None
+    ]
     values = [value if math.isfinite(value) else math.nan for _, value in known]
     if smooth:
         values = smoothed(values, smooth)
@@ -159,6 +199,10 @@ def _nothing(ask: Ask, every: Sequence[Plotted], metric: str, axis: str, scalars
         return NothingToPlotError(reason, where=metric, mend="ask whoever keeps the roles for the table")
     if any(one.answered.rows and any(row[one.column] is not None for row in one.answered.rows) for one in every):
         return NothingToPlotError(f"{metric} of {of} has no {axis} to be drawn over", mend="draw it over --x step")
+    for one in every:
+        for row in ask(statements.of_run("metric_names", one.run, scalars=scalars)).rows:
+            if row["metric"] == metric and not row["n"]:
+                return NothingToPlotError(f"{metric} of {of} was recorded without steps", mend="draw it over --x time")
     known = {name for name, (file, column, _) in OF_STEPS.items() if _is_known(ask, every, file, column)}
     for one in every:
         known |= {str(row["metric"]) for row in ask(statements.of_run("metric_names", one.run, scalars=scalars)).rows}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from ranklake.lake.life.continuous import continuous
 from ranklake.lake.runs import statements
 from ranklake.lake.runs.asking import Answered, Ask, asking
+from ranklake.lake.runs.caveats import Caveats, caveats
 from ranklake.lake.runs.changes import Changes, changes
 from ranklake.lake.runs.curves import Curves, curves
 from ranklake.lake.runs.facts import RunFacts, gather
@@ -44,6 +45,8 @@ class RunsState:
         Counts of all runs, in one row.
     listed
         The latest, a row a run; at most `MOST_LISTED`.
+    caveats
+        What is to be known of their numbers.
     marks
         Runs that have a page, with a digest that changes with whatever the page tells.
     units
@@ -59,6 +62,7 @@ class RunsState:
     lake: str
     totals: Answered
     listed: Answered
+    caveats: Caveats
     marks: Mapping[str, str]
     units: Mapping[str, str]
     scalars: str
@@ -108,6 +112,7 @@ def runs_state(lake: "Lake", run: str = "", role: "Role | None" = None) -> RunsS
         lake=lake.uri.rstrip("/").rpartition("/")[2],
         totals=ask(statements.totals()).seen(),
         listed=listed,
+        caveats=caveats(ask, [str(row["run"]) for row in listed.rows]),
         marks=_marks(ask, chosen, scalars) if role is None else {run: _seen_mark(ask, why, run) for run in chosen},
         units={name: metric.unit for name, metric in lake.metrics().items()},
         scalars=scalars,
@@ -147,6 +152,8 @@ def _marks(ask: Ask, runs: tuple[str, ...], scalars: str) -> dict[str, str]:
     ):
         for row in ask(sql).rows:
             told[row["run"]].append(repr(sorted(row.items())))
+    for run, failed in caveats(ask, runs).failed.items():
+        told[run].append(repr(failed))
     before = f"{_asked()} {scalars} {ask(statements.rewrites()).rows!r}"
     return {run: hashlib.sha256("\n".join([before, *parts]).encode()).hexdigest() for run, parts in told.items()}
 

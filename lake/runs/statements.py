@@ -76,6 +76,11 @@ def previous(where: str) -> str:
     return _filled("previous", where=where)
 
 
+def failed_checks() -> str:
+    """Return the SQL of one row per failed check whose rows may be in numbers of runs."""
+    return sql_text(_HERE, "failed_checks")
+
+
 def rewrites() -> str:
     """Return the SQL of one row that changes with rows that were changed."""
     return sql_text(_HERE, "rewrites")

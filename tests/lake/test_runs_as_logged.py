@@ -15,7 +15,10 @@ from ranklake.cli import run as cli
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.lookups import STEP_METRICS
 from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.runs.report import runs_state
 from ranklake.lake.storage.store import Lake
+from ranklake.views.html.run_pages import section
+from ranklake.views.html.shell import render
 
 
 def logged(name, values, *, run="r1", rank=0, begin=0, every_s=1.0):
@@ -182,3 +185,32 @@ def test_a_run_that_is_called_like_an_agent_is_a_run(tmp_path):
     run_rollups(made)
     found = query(made, "SELECT run FROM run_summary ORDER BY run")["run"].to_pylist()
     assert found == ["my-ranklake-agent-1", "ranklake-agents"]
+
+
+def test_every_metric_that_was_recorded_is_plotted_and_printed(lake, capsys):
+    """Under the name that it was recorded by, that of the registry, or its column; NaN is shown where it was."""
+    for name in ("loss", "train/loss", "train_loss", "learning_rate", "lr", "grad_norm", "gradient_norm", "reward"):
+        assert name in ranklake(capsys, lake, "plot", "logged", name).splitlines()[0]
+    for name in ("loss", "train/loss", "lr", "train/lr", "tokens"):
+        assert ranklake(capsys, lake, "plot", "good", name)
+    assert "2 points are not finite, the first at 3" in ranklake(capsys, lake, "plot", "diverged", "loss")
+    out = ranklake(capsys, lake, "series", "train_loss", "--run", "logg")
+    assert "train_loss in an unknown unit, not registered" in out
+    assert out.count("| train_loss |") == 5
+
+
+def test_show_says_where_a_loss_is_not_finite(lake, capsys):
+    """The first step, and what the last was."""
+    assert "not finite first in step 3; the last is NaN" in ranklake(capsys, lake, "show", "diverged")
+    assert "not finite first in step 1, and finite at the end" in ranklake(capsys, lake, "show", "recovered")
+    assert "NaN" in next(line for line in ranklake(capsys, lake, "runs").splitlines() if line.startswith("diverged"))
+
+
+def test_pages_mark_where_a_loss_is_not_finite_and_name_what_they_leave_out(lake):
+    """The list has NaN for a number, the loss's chart a line wherever it was; metrics without a chart are named."""
+    pages = {page.title: render(page).decode() for page in section(runs_state(lake)).pages}
+    assert 'title="not finite first in step 3"' in pages["Runs"]
+    assert "NaN or infinite first in step 3" in pages["diverged"]
+    assert "NaN or infinite first" not in pages["good"]
+    assert "No curves" not in pages["logged"]
+    assert "no step of an attempt was timed" in pages["logged"]

@@ -113,7 +113,7 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "status": {"contracts", "delta", "governance", "ingest", "plans", "query", "spool", "storage", "trust"},
     "catalog": {"contracts", "delta", "migrations", "plans", "storage"},
     "diagnosis": {"query", "storage"},
-    "runs": {"contracts", "diagnosis", "life", "query", "storage"},
+    "runs": {"contracts", "diagnosis", "life", "query", "rollups", "storage"},
     "fleet": {"query", "runs", "storage"},
     "oncall": {"query", "runs", "status", "storage"},
     "overview": {"query", "rollups", "runs", "storage"},

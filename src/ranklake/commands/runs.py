@@ -12,6 +12,7 @@ from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.lake.runs.asking import asking
+from ranklake.lake.runs.caveats import caveats
 from ranklake.lake.runs.find import SORTS, STATUSES, Wanted, find
 from ranklake.lake.runs.said import said_of_each
 from ranklake.terminal import width
@@ -95,11 +96,13 @@ def runs(  # noqa: PLR0913 - one parameter an option
     found = find(ask, wanted, sort, limit + 1)
     rows, more = found.rows[:limit], len(found.rows) > limit
     said, told = said_of_each(ask, [row["run"] for row in rows])
+    doubts = caveats(ask, [row["run"] for row in rows])
     if as_json:
-        every = [{**row, "said": said[row["run"]]} for row in rows]
-        show_json({"runs": every, "more": more, "sql": found.sql, "said_sql": told.sql})
+        every = [{**row, "said": said[row["run"]], "failed_checks": doubts.failed.get(row["run"], ())} for row in rows]
+        sql = {"sql": found.sql, "said_sql": told.sql, "failed_checks_sql": doubts.answered.sql}
+        show_json({"runs": every, "more": more, **sql})
         return
-    tell(*run_table(rows, said, width()))
+    tell(*run_table(rows, said, width(), doubts))
     if more:
         tell(f"the first {limit:,}; --limit shows more", err=True)
     if not rows:

@@ -9,9 +9,11 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import contracts_option, lake_option
 from ranklake.context import Context
 from ranklake.lake.life.distributions import select_distributions
-from ranklake.lake.life.register import lives
 from ranklake.lake.life.select import select
+from ranklake.lake.life.series import lives_with
 from ranklake.lake.life.series import series as series_of
+from ranklake.lake.runs.asking import asking
+from ranklake.lake.runs.find import named
 from ranklake.views.result_set import as_csv, as_json, as_table
 from ranklake.views.tell import tell
 
@@ -49,10 +51,11 @@ def series(
     moments = [None if one is None else one.replace(tzinfo=UTC) for one in (begin, end)]
     lake = context.open_lake()
     if as_sql:
-        every = lives(lake)
+        every = lives_with(lake, metric, of_distributions=distributions)
         tell(select_distributions(every, metric) if distributions else select(lake, every, metric, intervals=True))
         return
-    found = series_of(lake, metric, moments[0], moments[1], run, of_distributions=distributions)
+    chosen_run = None if run is None else named(asking(lake), run)
+    found = series_of(lake, metric, moments[0], moments[1], chosen_run, of_distributions=distributions)
     click.echo(_FORMATS[chosen](found.rows), color=True)  # noqa: TID251 - a document, as it is
-    told = f"{metric} in {found.life.unit}, {found.life.status}"
+    told = f"{metric} in {found.life.unit or 'an unknown unit'}, {found.life.status}"
     tell(told if found.life.since is None else f"{told} since {found.life.since:%Y-%m-%d}")

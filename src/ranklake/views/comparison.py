@@ -9,7 +9,7 @@ from ranklake.lake.runs.differences import Difference
 from ranklake.lake.runs.facts import PHASES
 from ranklake.printable import printable
 from ranklake.views.table import TextColumn, numbers, table_lines
-from ranklake.views.words import counted, moment_text, number_text, percent_text, time_text
+from ranklake.views.words import counted, loss_text, moment_text, number_text, percent_text, time_text
 
 Shown = Callable[[Any], str]
 _MOST: Final = 40
@@ -66,6 +66,8 @@ def comparison_lines(found: Comparison, width: int | None) -> list[str]:
 
 
 def _shown(row: Row, column: str, shown: Shown) -> str:
+    if row and column == "last_loss":
+        return loss_text(row)
     return shown(row[column]) if row else "unknown"
 
 

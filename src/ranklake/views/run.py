@@ -17,7 +17,7 @@ from ranklake.views.endings import NOTHING_SAVED, ended, saved_nothing
 from ranklake.views.runs import MOST_TAGS, tag_text
 from ranklake.views.table import TextColumn, fitting, numbers
 from ranklake.views.text_plot import text_plot
-from ranklake.views.words import counted, moment_text, number_text, percent_text, size_text, time_text
+from ranklake.views.words import counted, loss_text, moment_text, number_text, percent_text, size_text, time_text
 
 _MOST_RANKS: Final = 16
 _MOST_MADE: Final = 8
@@ -55,6 +55,7 @@ def run_lines(
         *_loss(facts, width),
         _mfu(facts),
         *_goodput(facts),
+        *_failed_checks(facts),
         *_stragglers(facts),
         *_where(facts),
         *([path] if path else []),
@@ -142,6 +143,8 @@ def _by_phase(facts: RunFacts) -> str:
     row = facts.phases.one
     if not row.get("steps"):
         return f"steps       none: {facts.ranks.reason or facts.phases.reason or 'the run has no rows in steps'}"
+    if row["step"] is None:
+        return "a step      unknown: no step was timed"
     phases = ", ".join(f"{phase} {time_text(row[phase])}" for phase in PHASES if row[phase] is not None)
     why = f" (by rank: {facts.ranks.reason})" if facts.ranks.reason else ""
     return f"a step      {time_text(row['step'])}, of the slowest rank {time_text(row['slowest'])}; {phases}{why}"
@@ -156,12 +159,16 @@ def _ms(seconds: float | None) -> str:
 
 
 def _loss(facts: RunFacts, width: int | None) -> list[str]:
-    steps = facts.summary.one.get("non_finite_steps") or 0
+    summary = facts.summary.one
+    steps, since = summary.get("non_finite_steps") or 0, summary.get("non_finite_loss_step")
     diverged = (
         [f"loss, or another value, NaN or infinite in {counted(steps, 'step')}: see non_finite of steps"]
         if steps
         else []
     )
+    if since is not None:
+        now = f"; the last is {loss_text(summary)}" if summary["last_loss_flag"] else ", and finite at the end"
+        diverged.insert(0, f"loss        not finite first in step {since:,}{now}")
     if not facts.loss.rows:
         why = "no rank logged a finite one" if steps else "no rank logged one"
         return [f"loss        unknown: {facts.loss.reason or why}", *diverged, ""]
@@ -188,7 +195,8 @@ def _mfu(facts: RunFacts) -> str:
 def _goodput(facts: RunFacts) -> Iterator[str]:
     found = facts.goodput.one
     if found.get("goodput_ratio") is None:
-        yield f"goodput     unknown: {facts.goodput.reason or 'no productive step'}"
+        said = facts_in(found.get("unavailable")).get("goodput_ratio")
+        yield f"goodput     unknown: {facts.goodput.reason or said or 'no productive step'}"
         return
     wall = found["wall_ns"]
     unsaved = f"; {NOTHING_SAVED}" if saved_nothing(facts.summary.one) else ""
@@ -197,6 +205,13 @@ def _goodput(facts: RunFacts) -> Iterator[str]:
     told = [f"{kind.replace('_', ' ')} {percent_text(part / wall)}" for kind, part in parts.items() if part and wall]
     if told:
         yield f"            the rest: {', '.join(told)}"
+
+
+def _failed_checks(facts: RunFacts) -> Iterator[str]:
+    for one in facts.caveats.failed.get(facts.run, ()):
+        doubts = f"; in doubt: {', '.join(name.replace('_', ' ') for name in one.numbers)}" if one.numbers else ""
+        rows = counted(one.rows, "row")
+        yield f"check       {one.severity}: {one.about} failed for {rows}{doubts}; ranklake quality why {one.table}"
 
 
 def _stragglers(facts: RunFacts) -> list[str]:

@@ -54,7 +54,8 @@ def _frame(every: Sequence[Plotted], axis: str, width: int, *, is_log: bool) -> 
     columns = max(width - _LABEL - 3, _LEAST)
     title, size = axis_title(axis, max(x for x, _ in points))
     low, high = min(y for _, y in points), max(y for _, y in points)
-    left, right = min(x for x, _ in points), max(x for x, _ in points)
+    every_x = [x for one in every for x, y in one.points if not is_log or not y <= 0]  # those that are not finite, too
+    left, right = min(every_x), max(every_x)
     drawn = _drawn(pieces, columns, (left, right), _span(low, high, is_log=is_log), is_log=is_log)
     labels = {len(drawn) // 2: low} if low == high else {0: high, len(drawn) - 1: low}
     for place, line in enumerate(drawn):
@@ -112,8 +113,8 @@ def _notes(every: Sequence[Plotted], pieces: Sequence[Sequence[Sequence[Point]]]
             told.append(f"{UNKNOWN}, {one.answered.reason or 'no values'}")
         if is_log and left_out:
             told.append(f"{left_out:,} points are not above zero")
-        if gaps := sum(1 for _, value in one.points if not math.isfinite(value)):
-            told.append(f"{gaps:,} points are not finite")
+        if gaps := [x for x, value in one.points if not math.isfinite(value)]:
+            told.append(f"{len(gaps):,} points are not finite, the first at {number_text(gaps[0])}")
         if len(every) > 1:
             last = f", last {number_text(of_run[-1][-1][1])}" if of_run else ""
             yield "; ".join([f"{letter} {printable(one.run)}{last}", *told])

@@ -5,14 +5,16 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ranklake.lake.runs.asking import Row
+from ranklake.lake.runs.caveats import Caveats, FailedCheck
 from ranklake.lake.runs.said import Said
 from ranklake.printable import printable
 from ranklake.views.table import TextColumn, fitting
-from ranklake.views.words import moment_text, number_text, or_dash, percent_text, time_text
+from ranklake.views.words import loss_text, moment_text, number_text, or_dash, percent_text, time_text
 
 MOST_TAGS: Final = 50
 """Of a run, where they are told together; `--json` has all."""
 _MOST_LETTERS: Final = 200
+_MOST_NAMED: Final = 3
 _COLUMNS = (
     TextColumn("run"),
     TextColumn("status"),
@@ -32,11 +34,32 @@ _COLUMNS = (
 )
 
 
-def run_table(rows: Sequence[Row], said: Mapping[str, Said], width: int | None) -> list[str]:
-    """Return a line a run, worst or newest first as they come; unknown numbers are dashes, ``show`` has the reason."""
+def run_table(
+    rows: Sequence[Row], said: Mapping[str, Said], width: int | None, caveats: Caveats | None = None
+) -> list[str]:
+    """Return a line a run, worst or newest first as they come; unknown numbers are dashes, ``show`` has the reason.
+
+    Numbers that a failed check speaks against end in ``!``, and a line below says which check of which runs.
+    """
     if not rows:
         return ["no runs"]
-    return fitting(_COLUMNS, [_cells(row, said[row["run"]]) for row in rows], width)
+    doubts = caveats or Caveats()
+    lines = fitting(_COLUMNS, [_cells(row, said[row["run"]], doubts) for row in rows], width)
+    for one, runs in _by_check(rows, doubts).items():
+        named = ", ".join(map(printable, runs[:_MOST_NAMED]))
+        more = f" and {len(runs) - _MOST_NAMED:,} more" if len(runs) > _MOST_NAMED else ""
+        lines.append(
+            f"! a check failed ({one.severity}): {one.about}, of {named}{more}; ranklake quality why {one.table}"
+        )
+    return lines
+
+
+def _by_check(rows: Sequence[Row], doubts: Caveats) -> dict[FailedCheck, list[str]]:
+    found: dict[FailedCheck, list[str]] = {}
+    for row in rows:
+        for one in doubts.failed.get(row["run"], ()):
+            found.setdefault(one, []).append(row["run"])
+    return found
 
 
 def tag_words(tags: Mapping[str, str | None], most: int = MOST_TAGS) -> list[str]:
@@ -51,21 +74,24 @@ def tag_text(tags: Mapping[str, str | None]) -> str:
     return printable(", ".join(tag_words(tags)))
 
 
-def _cells(row: Row, said: Said) -> tuple[str, ...]:
+def _cells(row: Row, said: Said, doubts: Caveats) -> tuple[str, ...]:
+    def shown(column: str, text: str) -> str:
+        return f"{text} !" if row[column] is not None and doubts.of(row["run"], column) else text
+
     return (
         printable(row["run"]),
         row["status"],
         printable(said.name),
-        or_dash(row["steps"], number_text(row["steps"])),
+        shown("steps", or_dash(row["steps"], number_text(row["steps"]))),
         moment_text(row["ts"]),
-        time_text(row["wall_ns"] / 1e9),
-        or_dash(row["last_loss"], number_text(row["last_loss"])),
-        or_dash(row["goodput_ratio"], percent_text(row["goodput_ratio"])),
-        or_dash(row["mfu_ratio"], percent_text(row["mfu_ratio"])),
-        or_dash(row["tokens_per_s"], number_text(row["tokens_per_s"])),
-        or_dash(row["world_size"], number_text(row["world_size"])),
-        number_text(row["restarts"] or 0),
-        or_dash(row["straggler_rank"], f"rank {row['straggler_rank']}"),
+        shown("wall_ns", time_text(row["wall_ns"] / 1e9)),
+        shown("last_loss", or_dash(row["last_loss_flag"] or row["last_loss"], loss_text(row))),
+        shown("goodput_ratio", or_dash(row["goodput_ratio"], percent_text(row["goodput_ratio"]))),
+        shown("mfu_ratio", or_dash(row["mfu_ratio"], percent_text(row["mfu_ratio"]))),
+        shown("tokens_per_s", or_dash(row["tokens_per_s"], number_text(row["tokens_per_s"]))),
+        shown("world_size", or_dash(row["world_size"], number_text(row["world_size"]))),
+        shown("restarts", number_text(row["restarts"] or 0)),
+        shown("straggler_rank", or_dash(row["straggler_rank"], f"rank {row['straggler_rank']}")),
         printable(row["job"] or ""),
         tag_text(said.tags),
     )

@@ -1,7 +1,8 @@
 """Counts and sizes in words."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP: Final = 1024
@@ -56,6 +57,14 @@ def moment_text(moment: datetime | None) -> str:
 def or_dash(value: object, text: str) -> str:
     """Return how a value is shown; a dash where it is None, in tables whose cells have no room for a reason."""
     return "-" if value is None else text
+
+
+_FLAGS: Final = {"nan": "NaN", "+inf": "+\u221e", "-inf": "-\u221e"}
+
+
+def loss_text(row: Mapping[str, Any]) -> str:
+    """Return the last loss of a row of a summary: what it was, too, where it was no finite number."""
+    return _FLAGS.get(row.get("last_loss_flag") or "") or number_text(row.get("last_loss"))
 
 
 def number_text(value: float | None) -> str:

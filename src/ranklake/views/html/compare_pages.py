@@ -11,7 +11,7 @@ from ranklake.lake.runs.repeats import LEVEL, Repeats, Verdict
 from ranklake.views.html.charts import Chart
 from ranklake.views.html.figures import FactTable, sourced
 from ranklake.views.html.run_curves import AXES
-from ranklake.views.html.run_pages import COLUMNS
+from ranklake.views.html.run_pages import COLUMNS, marks_of
 from ranklake.views.html.run_tables import STATES
 from ranklake.views.html.shell import Entry, Page, digest_of
 from ranklake.views.html.site import Section
@@ -59,6 +59,7 @@ def _facts(found: Comparison, drawn: Sequence[Sequence[Plotted]], chance: Repeat
     runs = FactTable(
         "Runs", sourced("runs", found.summaries), COLUMNS, ["run"], "runs",
         [row for row in found.summaries.rows if row], {}, STATES, f"Unknown: {found.summaries.reason or 'no summary'}.",
+        marks_of([row for row in found.summaries.rows if row], found.caveats),
     )  # fmt: skip
     return {
         "headline": headline,

@@ -5,6 +5,7 @@ from math import isfinite
 from typing import Final
 
 from ranklake.lake.runs.asking import Answered, Row
+from ranklake.lake.runs.curves import Curves
 from ranklake.lake.runs.facts import PHASES
 from ranklake.lake.runs.report import RunState
 from ranklake.views.html.charts import Chart
@@ -31,7 +32,8 @@ def charts(found: RunState) -> Iterator[Chart]:
     steps, utilization = found.curves.steps, found.curves.utilization
     source = sourced("curve", steps)
     yield from _loss(found)
-    values = values_of(steps.rows, [*AXES, "step_time_s", "step_time_min_s", "step_time_max_s"])
+    timed = [row for row in steps.rows if row["step_time_s"] is not None]
+    values = values_of(timed, [*AXES, "step_time_s", "step_time_min_s", "step_time_max_s"])
     if values:
         words = "Seconds: mean over ranks; the band is from the fastest to the slowest rank."
         spec = curve(values, "step_time_s", "step time (s)", ("step_time_min_s", "step_time_max_s"))
@@ -40,6 +42,11 @@ def charts(found: RunState) -> Iterator[Chart]:
     if values:
         words = "Tokens a second of all ranks, over the steps' own time."
         yield Chart("pace", "Throughput", words, curve(values, "tokens_per_s", "tokens/s", form=",.3~s"), source)
+    for column, title in (("lr", "Learning rate"), ("grad_norm", "Gradient norm")):
+        values = values_of([row for row in steps.rows if row[column] is not None], [*AXES, column])
+        if values and column in values[0]:
+            words = "The greatest of any rank."
+            yield Chart(column.replace("_", "-"), title, words, curve(values, column, title.lower()), source)
     values = values_of(utilization.rows, [*AXES, "mfu_ratio", "hfu_ratio"])
     if values:
         row = found.facts.summary.one
@@ -60,10 +67,16 @@ def _loss(found: RunState) -> Iterator[Chart]:
     band = {row["part"]: row for row in losses.rows}
     none = {"loss_min": None, "loss_max": None}
     rows = [{**none, **row, **band.get(row["part"], none), "step": row["step"]} for row in found.curves.steps.rows]
-    values = values_of([row for row in rows if row["loss"] is not None], [*AXES, "loss", "loss_min", "loss_max"])
-    if values and "loss" in values[0]:
-        spec = curve(values, "loss", "loss", ("loss_min", "loss_max"))
+    first = min((row["non_finite_step"] for row in rows if row["non_finite_step"] is not None), default=None)
+    flagged = "loss_non_finite_steps"
+    kept = [row for row in rows if row["loss"] is not None or row[flagged]]
+    names = [*AXES, "loss", "loss_min", "loss_max", *([flagged] if first is not None else [])]
+    values = values_of(kept, names)
+    if values:
+        spec = curve(values, "loss", "loss", ("loss_min", "loss_max"), flagged=flagged)
         words = "Mean over ranks; the band is from the least to the greatest of any rank."
+        if first is not None:
+            words += f" NaN or infinite first in step {first:,}: an upright line wherever it was."
         note = f"No band: {losses.reason}." if losses.reason else f"The band: {' '.join(losses.sql.split())}"
         yield Chart("loss", "Loss", words, spec, sourced("curve", found.curves.steps, note))
 
@@ -136,12 +149,19 @@ def metrics(found: Answered, units: Mapping[str, str]) -> Iterator[Chart]:
     for row in found.rows:
         by_metric.setdefault(str(row["metric"]), []).append(row)
     for place, (metric, rows) in enumerate(by_metric.items()):
-        values = values_of(rows, [*AXES, "mean", "low", "high"])
+        flagged = ["non_finite"] if any(row["non_finite"] for row in rows) else []
+        values = values_of(rows, [*AXES, "mean", "low", "high", *flagged])
         unit = units.get(metric, "").strip("{}")
         is_plain = unit in {"", "1"}
         words = "A number without a unit." if is_plain else f"Unit: {unit}."
         if "mean" not in values[0]:  # no value is finite
             continue
         form = ",.3~s" if max(abs(value["mean"] or 0) for value in values) >= _MANY else ",.4~g"
-        spec = curve(values, "mean", "value" if is_plain else unit, ("low", "high"), form)
+        spec = curve(values, "mean", "value" if is_plain else unit, ("low", "high"), form, "non_finite")
         yield Chart(f"metric-{place}", metric, words, {**spec, "height": 120}, sourced("metrics", found))
+
+
+def not_drawn(found: Curves) -> list[str]:
+    """Return the metrics of a run that no chart of its page shows."""
+    drawn = {str(row["metric"]) for row in found.metrics.rows if row["mean"] is not None}
+    return [name for row in found.names.rows if (name := str(row["metric"])) not in drawn]

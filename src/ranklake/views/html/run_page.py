@@ -16,14 +16,14 @@ from ranklake.lake.runs.steps_done import steps_done
 from ranklake.views.critical_path import path_words
 from ranklake.views.endings import NOTHING_SAVED, ended, saved_nothing
 from ranklake.views.html.figures import Figure, sourced, time_text
-from ranklake.views.html.run_curves import charts, metrics, rank_heat
+from ranklake.views.html.run_curves import charts, metrics, not_drawn, rank_heat
 from ranklake.views.html.run_ends import ends_table
 from ranklake.views.html.run_media import drawn
 from ranklake.views.html.run_tables import STATES, lines_tables, media_table, tables
 from ranklake.views.html.slowdown_charts import slowdown_charts, slowdown_map, slowdown_tables, verdict
 from ranklake.views.runs import tag_words
 from ranklake.views.slow_rank import why_slow
-from ranklake.views.words import counted, number_text, percent_text
+from ranklake.views.words import counted, loss_text, number_text, percent_text
 from ranklake.views.words import time_text as length_text
 
 LOW_MFU: Final = 0.3
@@ -83,6 +83,8 @@ def page_facts(
         "charts": list(charts(found)),
         "heat": rank_heat(found),
         "metrics": list(metrics(found.curves.metrics, units)),
+        "not_drawn": not_drawn(found.curves),
+        "names_source": sourced("names", found.curves.names),
         "media": list(drawn(found.media)),
         "media_sources": [
             sourced(f"media-bytes-{place}", one) for place, one in enumerate(found.media.sources) if not one.reason
@@ -149,6 +151,8 @@ def _headline(facts: RunFacts) -> str:
         told.append(NOTHING_SAVED)
     elif summary["goodput_ratio"] is not None:
         told.append(f"goodput {percent_text(summary['goodput_ratio'])}")
+    if summary["last_loss_flag"]:
+        told.append(f"loss {loss_text(summary)}")
     if summary["stragglers"]:
         told.append(f"rank {summary['straggler_rank']} holds the others up")
     if summary["restarts"]:
@@ -184,7 +188,9 @@ def _figures(facts: RunFacts) -> Iterator[Figure]:
         beside: str = "",
     ) -> Figure:
         value = row.get(column)
-        said = beside if value is not None else missing if not row else why
+        doubt = facts.caveats.of(facts.run, column)
+        said = f"a check failed: {doubt}" if doubt else beside if value is not None else missing if not row else why
+        state = "failing" if doubt else state
         return Figure(label, value, unit, definition, source, column, state, said, text if value is not None else "")
 
     def value(column: str) -> Any:  # noqa: ANN401 - of any column
@@ -201,9 +207,10 @@ def _figures(facts: RunFacts) -> Iterator[Figure]:
         "last_loss",
         "last loss",
         "1",
-        "Mean loss over ranks of the last step that has one.",
+        "Mean loss over ranks of the last step that logged one.",
         number_text(value("last_loss")),
-        why="no rank logged one",
+        "failing" if value("last_loss_flag") else "",
+        f"it was {loss_text(row)}" if value("last_loss_flag") else "no rank logged one",
     )
     yield figure(
         "mean_step_time_s",
@@ -239,7 +246,7 @@ def _figures(facts: RunFacts) -> Iterator[Figure]:
         "ratio",
         "Time in steps that no later attempt did again, over wall time, restarts included.",
         percent_text(value("goodput_ratio")),
-        why="no productive step",
+        why=str(facts_in(facts.goodput.one.get("unavailable")).get("goodput_ratio") or "no productive step"),
         beside=NOTHING_SAVED if saved_nothing(row) else "",
     )
     yield figure(

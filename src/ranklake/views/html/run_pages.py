@@ -1,18 +1,19 @@
 """The pages of runs: a list of them, and one a run; facts of `ranklake.lake.runs`."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from ranklake.lake.runs.asking import Row
+from ranklake.lake.runs.caveats import Caveats
 from ranklake.lake.runs.report import RunsState
 from ranklake.views.html.figures import Column, FactTable, Figure, sourced, time_text
 from ranklake.views.html.run_page import LOW_MFU, page_facts
 from ranklake.views.html.run_tables import STATES
 from ranklake.views.html.shell import Entry, Page, file_stem
 from ranklake.views.html.site import Section
-from ranklake.views.words import counted, number_text, percent_text
+from ranklake.views.words import counted, loss_text, number_text, percent_text
 from ranklake.views.words import time_text as length_text
 
 SECTION: Final = "runs"
@@ -34,7 +35,7 @@ COLUMNS: Final = (
     Column("took", "Wall time of all attempts.", "wall_ns", "ns", is_number=True,
            text=lambda ns: length_text(ns / 1e9)),
     Column("steps", "Of all attempts.", "steps", "{step}", is_number=True),
-    Column("last loss", "Mean loss over ranks of the last step that has one.", "last_loss", "1", is_number=True,
+    Column("last loss", "Mean loss over ranks of the last step that logged one.", "last_loss", "1", is_number=True,
            text=number_text),
     Column("tokens/s", "Tokens over the time of the steps that counted them.", "tokens_per_s", "{token}/s",
            is_number=True, text=number_text),
@@ -85,7 +86,9 @@ def _state(found: RunsState) -> str:
 
 
 def _index(found: RunsState, headline: str, state: str) -> Page:
-    told = "\n".join([found.lake, headline, repr(found.totals), repr(found.listed), *found.marks])
+    told = "\n".join(
+        [found.lake, headline, *map(repr, (found.totals, found.listed, found.caveats.failed)), *found.marks]
+    )
     digest = hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
     return Page(HOME, "Runs", "runs.html", partial(_index_facts, found, headline, state), digest)
 
@@ -96,12 +99,26 @@ def _index_facts(found: RunsState, headline: str, state: str) -> Mapping[str, An
     table = FactTable(
         f"Runs, newest first{_cut(found)}", sourced("runs", found.listed), COLUMNS, ["run"], "runs",
         found.listed.rows, {run: href(run) for run in found.marks}, STATES, "No runs: run 'ranklake pipeline' first.",
+        marks_of(found.listed.rows, found.caveats),
     )  # fmt: skip
     figures = [
         Figure(label, totals.get(name), unit, definition, source, name, mark if totals.get(name) else "")
         for name, label, unit, mark, definition in _TOTALS
     ]
     return {"lake": found.lake, "headline": headline, "state": state, "figures": figures, "table": table}
+
+
+def marks_of(rows: Sequence[Row], caveats: Caveats) -> dict[tuple[Any, str], tuple[str, str]]:
+    """Return what stands in cells of a table of runs: losses that are no numbers, and which numbers are in doubt."""
+    marks = {}
+    for row in rows:
+        for column in COLUMNS:
+            if row.get(column.name) is not None and (doubt := caveats.of(row["run"], column.name)):
+                marks[row["run"], column.name] = ("check failed", doubt)
+        if row["last_loss_flag"]:
+            first = f"not finite first in step {row['non_finite_loss_step']:,}"
+            marks[row["run"], "last_loss"] = (loss_text(row), first)
+    return marks
 
 
 def _cut(found: RunsState) -> str:

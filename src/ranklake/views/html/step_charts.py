@@ -30,8 +30,18 @@ def values_of(rows: Values, names: Sequence[str]) -> list[dict[str, Any]]:
     return [{name: short(row[name]) for name in known} for row in rows]
 
 
-def curve(values: Values, measure: str, title: str, band: tuple[str, str] | None = None, form: str = ",.4~g") -> Spec:
-    """Return a line of a measure by step, with a band between two others where the values have them."""
+def curve(
+    values: Values,
+    measure: str,
+    title: str,
+    band: tuple[str, str] | None = None,
+    form: str = ",.4~g",
+    flagged: str = "",
+) -> Spec:
+    """Return a line of a measure by step, with a band between two others where the values have them.
+
+    An upright line stands wherever the values have a count in `flagged`: how many of a part are NaN or infinite.
+    """
     axis = {
         "field": measure,
         "type": "quantitative",
@@ -55,6 +65,15 @@ def curve(values: Values, measure: str, title: str, band: tuple[str, str] | None
     layers.append({"mark": mark, "encoding": {"y": axis}})
     hover = {"type": "point", "opacity": 0, "size": 120, "filled": True}
     layers.append({"mark": hover, "encoding": {"y": axis, "tooltip": tooltip}})
+    if any(value.get(flagged) for value in values):
+        layers.append({
+            "transform": [{"filter": f"datum.{flagged} > 0"}],
+            "mark": {"type": "rule", "color": "var(--failing)", "strokeWidth": 2, "opacity": 0.5},
+            "encoding": {"tooltip": [
+                {"field": "step", "type": "quantitative", "title": "from step", "format": ",d"},
+                {"field": flagged, "type": "quantitative", "title": "values that are not finite", "format": ",d"},
+            ]},
+        })  # fmt: skip
     return {**_frame(values), **_over_axes(measure, *(band or ())), "encoding": {"x": _STEP}, "layer": layers}
 
 

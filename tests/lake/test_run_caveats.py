@@ -1,0 +1,100 @@
+"""Numbers that are made of rows that failed a check are marked wherever runs are listed or shown."""
+
+import json
+from datetime import timedelta
+
+import pytest
+from rollup_inputs import NOON, append, bring, run_of
+
+from ranklake.cli import run as cli
+from ranklake.lake.query.sql import query
+from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.runs.asking import asking
+from ranklake.lake.runs.caveats import caveats
+from ranklake.lake.runs.report import runs_state
+from ranklake.lake.storage.store import Lake
+from ranklake.quality.check import run_checks
+from ranklake.views.html.run_pages import section
+from ranklake.views.html.shell import render
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    """Give a checked lake: of one run tokens are negative, of another two rows are the same step; a third is sound."""
+    made = Lake.create(str(tmp_path_factory.mktemp("caveats") / "lake"))
+    runs = {name: run_of(name, seed=seed) for seed, name in enumerate(("sound", "negative", "twice"))}
+    for row in runs["negative"]["steps"]:
+        row["tokens"] = -100
+    again = {**runs["twice"]["steps"][0], "ts": NOON + timedelta(seconds=40), "segment": 1}
+    runs["twice"]["steps"].append(again)
+    bring(made, *runs.values())
+    run_checks(made)
+    run_rollups(made)
+    run_checks(made)
+    return made
+
+
+def ranklake(capsys, lake, *words):
+    """Return what a command prints."""
+    assert cli([*words, "--lake", lake.uri]) == 0
+    return capsys.readouterr().out
+
+
+def test_results_name_the_runs_whose_rows_failed(lake):
+    """Of rows that fail one by one and of keys that repeat; not of checks that passed."""
+    found = query(lake, "SELECT DISTINCT check_id, runs FROM quality_results WHERE \"table\" = 'steps'").to_pylist()
+    named = {row["check_id"]: json.loads(row["runs"]) for row in found if row["runs"]}
+    assert named == {"tokens_not_negative": ["negative"], "steps_unique": ["twice"]}
+
+
+def test_a_failed_check_is_told_once_with_all_numbers_that_it_is_in(lake):
+    """What fails again in tables that are derived from the rows is no other failure."""
+    found = caveats(asking(lake), ("sound", "negative", "twice")).failed
+    assert set(found) == {"negative", "twice"}
+    (check,) = found["negative"]
+    assert (check.table, check.column, check.severity) == ("steps", "tokens", "error")
+    assert {"tokens", "tokens_per_s", "mfu_ratio"} <= set(check.numbers)
+    assert {"steps", "tokens_per_s", "last_loss"} <= set(found["twice"][0].numbers)
+
+
+def test_the_list_of_runs_marks_them(lake, capsys):
+    """The number in doubt, and none of a sound run; the line below names the check and the command."""
+    out = ranklake(capsys, lake, "runs")
+    lines = {line.split()[0]: line for line in out.splitlines()}
+    (row,) = query(lake, "SELECT tokens_per_s FROM run_summary WHERE run = 'negative'").to_pylist()
+    assert f"{row['tokens_per_s']:,.4g} !" in lines["negative"]
+    assert "!" not in lines["sound"]
+    assert "steps.tokens: tokens_not_negative on 2026-03-01, of negative; ranklake quality why steps" in out
+    listed = json.loads(ranklake(capsys, lake, "runs", "--json"))["runs"]
+    assert {one["run"]: [check["check_id"] for check in one["failed_checks"]] for one in listed} == {
+        "sound": [], "negative": ["tokens_not_negative"], "twice": ["steps_unique"],
+    }  # fmt: skip
+
+
+def test_show_says_what_is_in_doubt(lake, capsys):
+    """A line a check, with the numbers."""
+    out = ranklake(capsys, lake, "show", "negative")
+    assert (
+        "check       error: steps.tokens: tokens_not_negative on 2026-03-01 failed for 60 rows; in doubt: tokens" in out
+    )
+    assert "check  " not in ranklake(capsys, lake, "show", "sound")
+
+
+def test_pages_mark_them(lake):
+    """On the list and on the run's own page, with the check; not on those of a sound run."""
+    pages = {page.title: render(page).decode() for page in section(runs_state(lake)).pages}
+    assert 'title="steps.tokens: tokens_not_negative on 2026-03-01"' in pages["Runs"]
+    assert "a check failed: steps.tokens: tokens_not_negative" in pages["negative"]
+    assert "a check failed" not in pages["sound"]
+
+
+def test_what_passes_again_is_no_longer_in_doubt(lake):
+    """The last result of a check counts."""
+    (row,) = query(
+        lake, "SELECT * FROM quality_results WHERE runs = '[\"negative\"]' AND \"table\" = 'steps'"
+    ).to_pylist()
+    later = {**row, "status": "passed", "rows_failed": 0, "runs": None, "ts": row["ts"] + timedelta(minutes=1)}
+    append(lake, "quality_results", [{**later, "check_run": "later"}])
+    assert "negative" not in caveats(asking(lake), ("negative",)).failed or all(
+        check.table != "steps" for check in caveats(asking(lake), ("negative",)).failed["negative"]
+    )
