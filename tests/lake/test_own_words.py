@@ -5,15 +5,23 @@ from datetime import timedelta
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from archiving import archived, policies_in
+from changed_contracts import retype
 from governed import Site, any_rows
 from own_words import words_of_no_row
-from segments import DAY
+from retaining import days_ago
+from rollup_inputs import NOON, append
+from segments import DAY, step_rows
 
 from ranklake.lake.delta.own_words import own_words
 from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.migrations.applying import apply
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.query.roles import Role
 from ranklake.lake.replay.run import replay
+from ranklake.lake.shares.sharing import share
 from ranklake.lake.spool.spool import Spool
+from ranklake.lake.storage.store import Lake
 from ranklake.views.result_set import as_parquet
 
 SECRET = "zoe mailed her resignation"
@@ -41,6 +49,48 @@ def test_rows_of_two_dates_share_no_dictionary(tmp_path):
     assert words_of_no_row(tmp_path) == {}
     assert all(SECRET.encode() not in path.read_bytes() for path in later.rglob("*.parquet"))
     assert len(site.rows("logs")) == 8
+
+
+def test_a_share_has_no_word_of_rows_that_its_role_does_not_see(tmp_path):
+    """Of a file with rows of several runs, a copy has the texts of those that are seen."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    lines = {"open": "fine", "closed": SECRET}
+    append(lake, "logs", [{"ts": NOON, "run": name, "message": line} for name, line in lines.items()] * 20)
+    role = Role("reader", frozenset({"operational", "personal"}), frozenset({"logs"}), runs="run LIKE 'open%'")
+    share(lake, role, str(tmp_path / "out"), "ada", InProcess())
+    copies = list((tmp_path / "out").rglob("date=*/*.parquet"))
+    assert [pq.read_table(path, partitioning=None)["message"].to_pylist() for path in copies] == [["fine"] * 20]
+    assert words_of_no_row(tmp_path) == {}
+
+
+def test_rows_that_went_leave_no_word_behind(tmp_path):
+    """Retention of one run's lines, and an archive of another's: files of what stays have its words alone."""
+    site = Site(tmp_path)
+    rules = (
+        "gone: {where: {table: logs, run: gone}, delete_after_days: 20, reason: asked}",
+        "cold: {where: {table: logs, run: cold}, archive: {after_days: 20, to: TO}, reason: rarely read}",
+    )
+    lines = {"gone": SECRET, "cold": "cold line", "stays": "fine"}
+    rows = [{"ts": days_ago(25), "run": name, "message": line} for name, line in lines.items()]
+    append(site.lake, "logs", rows * 20)  # text that repeats is read with its dictionary
+    policies = policies_in(tmp_path, *rules)
+    archived(site, policies)
+    archived(site, policies)
+    assert [row["message"] for row in site.rows("logs")] == ["fine"] * 20
+    assert words_of_no_row(tmp_path) == {}
+    (copy,) = (tmp_path / "archive").rglob("*.parquet")
+    assert pq.read_table(copy, partitioning=None)["message"].to_pylist() == ["cold line"] * 20
+
+
+def test_a_migration_writes_the_words_of_its_rows(tmp_path, changed):
+    """Files that a migration writes anew have them, too."""
+    site = Site(tmp_path)
+    site.bring(step_rows(5))
+    site.bring(step_rows(5, run="r2", incarnation=8), run="r2", incarnation=8)
+    changed.migrate("steps", retype)
+    (done,) = apply(site.lake, InProcess(), "Ada")
+    assert done.rows == 10
+    assert words_of_no_row(tmp_path) == {}
 
 
 @pytest.mark.parametrize("chunks", [1, 3])

@@ -200,6 +200,9 @@ def test_the_commands_take_uris(place, tmp_path, monkeypatch, capfd):
     assert run(["sql", "SELECT count(*) AS n FROM steps", "--format", "csv", *lake]) == 0
     assert run(["sql", "SELECT ts FROM steps WHERE run = 'nobody' ORDER BY ts", *lake]) == 0
     assert "20" in capfd.readouterr().out
+    assert run(["ingest", "--lake", f"{place.uri}/elsewhere", *spool]) == 2
+    assert "this spool has fed a lake since 20" in capfd.readouterr().err
+    assert run(["ingest", "--new", "--lake", f"{place.uri}/elsewhere", *spool]) == 0
 
 
 @pytest.mark.parametrize("status", [403, 400])
