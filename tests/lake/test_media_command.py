@@ -2,12 +2,15 @@
 
 import base64
 import json
+import os
 
 import pytest
 from rollup_inputs import NOON, append
 from told_runs import PICTURE, SCRIPT, lake_of_runs, media_of
 
 from ranklake.cli import run
+from ranklake.commands.writing import write_whole
+from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.roles import Role
 from ranklake.lake.runs.asking import UnseenError, asking
@@ -67,6 +70,25 @@ def test_a_medium_that_is_not_to_be_had(bare):
         medium(asking(bare, Role("r", OPERATIONAL, frozenset({"runs"}))), "alpha-1", "loss")
 
 
+def test_what_is_no_file_stays_what_it_is(tmp_path):
+    """A pipe, and so a device, takes the bytes; a link stays one; a circle of links is told in one line."""
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_whole(tmp_path / "pipe", b"shown")
+        assert os.read(reader, 9) == b"shown"
+    finally:
+        os.close(reader)
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write_whole(tmp_path / "link", b"written")
+    assert (tmp_path / "file").read_bytes() == b"written"
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    with pytest.raises(RanklakeError, match="circle: cannot be written"):
+        write_whole(tmp_path / "circle", b"")
+    assert (tmp_path / "pipe").is_fifo()
+    assert {path.name for path in tmp_path.iterdir()} == {"pipe", "link", "file", "circle"}
+
+
 @pytest.mark.slow
 def test_at_the_prompt(tmp_path, capsys, monkeypatch):
     """Listed, printed and written; a name in a text forges no line of the terminal."""
@@ -110,3 +132,9 @@ def test_at_the_prompt(tmp_path, capsys, monkeypatch):
     facts = json.loads(capsys.readouterr().out)
     assert {row["name"] for row in facts["media"]["rows"]} >= {"confusion", "loss", SCRIPT}
     assert facts["critical_path"]["reason"] == "no spans of its steps were recorded"
+    drawing = base64.b64encode(b"<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>").decode()
+    forged = {"run": "alpha-1", "ts": NOON, "name": "forged", "kind": "image", "media_type": "image/png"}
+    append(made, "media", [{**forged, "bytes": 58, "content": drawing, "segment": 99}])
+    assert run(["media", "alpha-1", "forged", "-o", str(tmp_path / "forged.png"), *where]) == 2
+    assert "no image to be shown: neither PNG nor JPEG" in capsys.readouterr().err
+    assert not (tmp_path / "forged.png").exists()

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from ranklake.capture.assets.image_file import image_file
+from ranklake.capture.common.values import BadValueError
 from ranklake.commands.completing import complete_runs
 from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import json_option, lake_option, role_option
@@ -58,6 +60,8 @@ def media(
 
 def _write(found: Medium, output: Path | None, *, as_json: bool) -> None:
     if output is not None:
+        if found.kind == "image":
+            _refuse_disguised(found)
         write_whole(output, found.raw)
     elif found.kind == "image" and not as_json:
         mend = f"name a file with -o, ending in .{found.media_type.rpartition('/')[2] or 'png'}"
@@ -74,3 +78,13 @@ def _write(found: Medium, output: Path | None, *, as_json: bool) -> None:
         tell(f"{what}, {size_text(len(found.raw))}: {output}")
     if found.others:
         tell(f"the latest; {counted(found.others, 'other')} of that name: --step and --rank choose", err=True)
+
+
+def _refuse_disguised(found: Medium) -> None:
+    """Raise `RanklakeError` for what says it is an image, and is a page or a drawing that runs scripts, or a bomb."""
+    try:
+        image_file(found.raw)
+    except BadValueError as error:
+        raise RanklakeError(
+            f"what is stored is no image to be shown: {error}", where=f"medium {found.name!r}"
+        ) from None
