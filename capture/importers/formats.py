@@ -75,7 +75,7 @@ FORMATS: Final[dict[str, Format]] = {
         "CSV, JSON lines or Parquet, by a mapping",
         "a header with separators, a JSON object a line, or Parquet",
         table.read,
-        re.compile(rb"PAR1|\s*\{\s*\"[^\n]*\}\s*(?:\n|$)|[^\n,;\t]*[,;\t][^\n]*\n"),
+        re.compile(rb"\APAR1|\A\s*\{\s*\"[^\n]*\}\s*(?:\n|$)|^[^\n,;\t]*[,;\t][^\n]*\n", re.MULTILINE),
         maps=True,
     ),
     "mlperf": Format(

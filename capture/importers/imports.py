@@ -1,6 +1,7 @@
 """Imports: files of a format become segments in a spool, file by file."""
 
 import hashlib
+import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -30,6 +31,10 @@ from ranklake.segments.storage_options import fsspec_options
 _SHOWN_REASONS: Final = 3
 _HIDDEN: Final = REDACTED.strip("[]")
 """What stands in a run's name for a credential."""
+_HOSTILE: Final = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error,
+)  # fmt: skip
+"""What bytes raise that no reader has foreseen."""
 _AMONG_BYTES: Final = 8 << 20
 """How far lines are looked for that stand among others."""
 
@@ -238,7 +243,14 @@ def _asked(
 
 
 def _reading(kind: Format, recording: ImportedRun, columns: ColumnMapping | None) -> Callable[[Source], None]:
-    return lambda source: kind.read(source, recording, columns)
+    def read(source: Source) -> None:
+        try:
+            kind.read(source, recording, columns)
+        except _HOSTILE as error:
+            what = f"damaged, or not of this format ({type(error).__name__})"
+            raise SourceError(what, where=source.name, mend="fetch it again, or have it written again") from error
+
+    return read
 
 
 def _elsewhere(

@@ -11,10 +11,12 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.importers.moments import YEAR_2000_NS
 from ranklake.capture.importers.source import SourceError
+from ranklake.redaction.identities import without_identities
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
@@ -111,7 +113,7 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
             damage = event
             recording.refuse("spans", event, "", rank=rank)
         elif not isinstance(event, dict) or not isinstance(event.get("ph"), str):
-            recording.refuse("spans", "no event of a trace", json.dumps(event, default=float), rank=rank)
+            recording.refuse("spans", "no event of a trace", _shown(event), rank=rank)
         elif event["ph"] == "X" and event.get("cat") != "Trace":
             number += _span(event, trace, recording, rank, number)
     if trace.begin_ns is not None and trace.end_ns is not None:
@@ -236,7 +238,7 @@ def _span(event: dict[str, Any], trace: _Trace, recording: "ImportedRun", rank: 
     """Add an event as a span; return how many were added."""
     ts, length, name = event.get("ts"), event.get("dur", 0), event.get("name")
     if ts is None or not (_is_number(ts) and _is_number(length) and length >= 0 and isinstance(name, str) and name):
-        recording.refuse("spans", "an event without name, time or length", json.dumps(event, default=float), rank=rank)
+        recording.refuse("spans", "an event without name, time or length", _shown(event), rank=rank)
         return 0
     args = event.get("args") if isinstance(event.get("args"), dict) else {}
     assert isinstance(args, dict)
@@ -247,10 +249,11 @@ def _span(event: dict[str, Any], trace: _Trace, recording: "ImportedRun", rank: 
     begin_ns = trace.base_ns + _ns(ts)
     collective = _collective_of(event) == trace.collectives < len(_COLLECTIVES)
     where = args.get("stream", event.get("tid"))
-    left = {"cat": category} | {key: value for key, value in args.items() if key not in _TAKEN}
+    left = {"cat": category} | {key: value for key, value in args.items() if _is_of_work(key, value)}
     whole = json.dumps(left, separators=(",", ":"), default=float)
     recording.row(
-        "spans", begin_ns, rank, name=name[:512], kind="step" if own else "collective" if collective else "other",
+        "spans", begin_ns, rank, name=_without_folders(name)[:512],
+        kind="step" if own else "collective" if collective else "other",
         step=step, duration_ns=_ns(length), start_ns=begin_ns, span_id=number,
         stream=f"{'stream' if on_device else 'thread'} {where}"[:256], device_time=on_device or None,
         attributes=whole if len(whole) <= _ATTRIBUTES else json.dumps({"cat": category}),
@@ -270,6 +273,37 @@ def _collective_of(event: dict[str, Any]) -> int:
     name, on_device = str(event.get("name")), str(event.get("cat") or "").lower() in _DEVICE
     names = enumerate(_COLLECTIVES[:1] if on_device else _COLLECTIVES)
     return next((place for place, found in names if on_device == (place == 0) and found.match(name)), len(_COLLECTIVES))
+
+
+@lru_cache(maxsize=65_536)
+def _without_folders(name: str) -> str:
+    """Return the name of an event without the home folder that its source file lies in."""
+    return without_identities(name) if "/" in name or "\\" in name else name
+
+
+def _is_of_work(key: str, value: Any) -> bool:  # noqa: ANN401 - JSON
+    """Whether an argument tells of an event's work: all numbers, and of texts those that the profiler makes itself.
+
+    Others are the author's own: stacks, files, settings, the environment.
+    """
+    if key in _TAKEN:
+        return False
+    if isinstance(value, list):
+        return all(_is_of_work(key, part) for part in value)
+    return (
+        value is None or isinstance(value, bool | int | float | Decimal) or (key in _TEXTS and isinstance(value, str))
+    )
+
+
+def _shown(event: Any) -> str:  # noqa: ANN401 - JSON
+    """Return what quarantine keeps of an event that is none: nothing of its arguments, nor of other objects."""
+    known = (
+        {key: event[key] for key in ("ph", "cat", "name", "ts", "dur") if key in event}
+        if isinstance(event, dict)
+        else {}
+    )
+    return json.dumps({key: _without_folders(value) if isinstance(value, str) else value for key, value in known.items()
+                       if not isinstance(value, dict | list)}, default=float)  # fmt: skip
 
 
 def _collective(args: dict[str, Any]) -> dict[str, Any]:
@@ -313,4 +347,8 @@ def _is_count(value: Any) -> bool:  # noqa: ANN401 - JSON
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31
 
 
+_TEXTS: Final = frozenset({
+    "kernel", "kernel_name", "kernel_backend", "kind", "dtype", "Input type", "Concrete Inputs", "Collective name",
+    "Process Group Description", "Process Group Ranks", "scope", "src", "dst", "ptr", "bytes",
+})  # fmt: skip
 _TAKEN: Final = frozenset({"stream", "bytes", "Process Group Name", "Group size", "Seq", "seq"})

@@ -7,8 +7,10 @@ keep as tensors. Histograms, images, audio, texts and graphs are none of ours: t
 import json
 import math
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from ranklake.capture.importers.moments import YEAR_2000_NS
 from ranklake.capture.importers.wire import DamagedError, Fields, double, fields, message, records, single, text
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ def _event(raw: bytes, recording: "ImportedRun", number: int) -> int:
             scalar, tag = _scalar(found), text(found, _TAG)
             if scalar is None or not tag:
                 others += 1
-            elif not (math.isfinite(at_s) and 0 < at_s < _LARGEST_S and len(tag) <= _LONGEST):
+            elif not (math.isfinite(at_s) and YEAR_2000_NS / 1e9 <= at_s < _LARGEST_S and len(tag) <= _LONGEST):
                 recording.refuse("scalars", "an event without a time, or with a name that is too long", tag, number)
             else:
                 known: dict[str, Any] = {"step": step} if isinstance(step, int) and step < 1 << 63 else {}
@@ -66,7 +68,7 @@ def _event(raw: bytes, recording: "ImportedRun", number: int) -> int:
 def _scalar(value: Fields) -> float | None:
     """Return a summary value's number: plain, or a tensor of one."""
     if _SIMPLE in value:
-        return single(value[_SIMPLE][-1])
+        return _number_of(single, value[_SIMPLE][-1])
     return _one_of(message(value, _TENSOR)) if _TENSOR in value else None
 
 
@@ -80,9 +82,16 @@ def _one_of(tensor: Fields) -> float | None:
     one = raw[-1] if len(raw) == 1 else b""
     if isinstance(one, bytes):
         return float(struct.unpack(form, one)[0]) if len(one) == struct.calcsize(form) else None
-    return {1: single, 2: double}.get(kind, _signed)(one)
+    return _number_of({1: single, 2: double}.get(kind, _signed), one)
+
+
+def _number_of(read: Callable[[int | bytes], float], field: int | bytes) -> float | None:
+    """Return a field as a number; None where it is of another wire type than its name has."""
+    try:
+        return read(field) if isinstance(field, int) else None
+    except OverflowError:
+        return None
 
 
 def _signed(bits: int | bytes) -> float:
-    assert isinstance(bits, int)
-    return float(bits - (1 << 64) if bits >= 1 << 63 else bits)
+    return float(int(bits) - (1 << 64) if int(bits) >= 1 << 63 else int(bits))

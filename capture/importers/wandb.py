@@ -76,7 +76,7 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
     labels = {"not_imported": f"{run.others} values that are no numbers"} if run.others else {}
     recording.facts = {"job": recording.run, "world_size": None, "labels": json.dumps(labels), **run.facts}
     if run.config:
-        recording.facts["config"] = json.dumps(redact_names(run.config), sort_keys=True)
+        recording.facts["config"] = json.dumps(run.config, sort_keys=True)
 
 
 def _records(file: IO[bytes]) -> Iterator[bytes | str]:
@@ -206,7 +206,14 @@ def _values(of: Fields, number: int) -> Iterator[tuple[str, Any]]:
 
 
 def _config(config: Fields, run: _Run) -> None:
-    run.config |= {name: value for name, value in _values(config, 1) if name and not name.startswith("_wandb")}
+    for name, value in _values(config, 1):
+        if name and not name.startswith("_wandb"):
+            try:
+                redacted = redact_names({name: value})
+                json.dumps(redacted)
+                run.config |= redacted
+            except RecursionError:  # nested too deeply for anybody to have written it
+                run.others += 1
 
 
 def _about(about: Fields, run: _Run) -> None:

@@ -6,7 +6,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from importing import ask, imported
+from importing import ask, imported, rejects
 
 from ranklake.capture.importers.imports import import_files
 from ranklake.capture.importers.source import SourceError
@@ -163,3 +163,27 @@ def test_damage_within(lake, spool, tmp_path):
     done = imported(lake, spool, "kineto", tmp_path / "t.json", run="r")
     assert (done.rows["spans"], done.rows["steps"], done.refused) == (9, 1, {"an event is damaged": 1})
     assert done.cut == {"t.json": "an event is damaged"}
+
+
+def test_nothing_of_the_authors_environment(lake, spool, tmp_path):
+    """Neither metadata nor arguments nor stacks bring tokens and home folders into the spool; work's figures stay."""
+    token, home = "hf_" + "aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3z", "/home/adalovelace/project"
+    own = {"HF_TOKEN": token, "env": {"HF_TOKEN": token}, "cwd": home, "Call stack": f"{home}/train.py(3): main"}
+    events = [
+        event("gemm", 1_000, 5, stream=7, **own, **{"Concrete Inputs": ["", "1"], "grid": [1, 2, 3]}),
+        event(f"{home}/train.py(12): main", 1_001, 5, "python_function", **own),
+        {"ph": "M", "name": "environment", "args": own},
+        {"ph": "X", "name": f"{home}/x.py", "args": own},
+        {"metadata": own},
+        own,
+    ]
+    (tmp_path / "a.json").write_text(json.dumps({"metadata": own, **own, "traceEvents": events, "tail": own}))
+    done = imported(lake, spool, "kineto", tmp_path / "a.json", run="r")
+    assert (done.rows["spans"], sum(done.refused.values())) == (2, 3)
+    rows = [*ask(lake, "SELECT * FROM spans"), *ask(lake, "SELECT * FROM runs"), *rejects(lake)]
+    text = json.dumps(rows, default=str)
+    for word in (token, "adalovelace"):
+        assert word not in text, word
+    attributes = json.loads(next(row["attributes"] for row in rows if row.get("name") == "gemm"))
+    assert attributes == {"cat": "kernel", "Concrete Inputs": ["", "1"], "grid": [1, 2, 3]}
+    assert "/project/train.py(12): main" in text

@@ -3,6 +3,7 @@
 import struct
 
 import pytest
+from foreign_bytes import record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from importing import ask, imported, refused_as_another_run
@@ -12,11 +13,6 @@ from ranklake.capture.importers.source import SourceError
 from ranklake.capture.importers.wire import masked_crc
 
 BEGIN = 1_700_000_000.25
-
-
-def record(raw):
-    head = struct.pack("<Q", len(raw))
-    return head + struct.pack("<I", masked_crc(head)) + raw + struct.pack("<I", masked_crc(raw))
 
 
 def message(number, raw):

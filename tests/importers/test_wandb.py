@@ -1,10 +1,9 @@
 """Offline runs of wandb, written here after the descriptions of their format."""
 
 import json
-import struct
-import zlib
 
 import pytest
+from foreign_bytes import log, sub, varint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from importing import ask, imported, refused_as_another_run
@@ -16,41 +15,12 @@ from ranklake.lake.rollups.runner import run_rollups
 BEGIN = 1_700_000_000
 
 
-def varint(value):
-    out = b""
-    while value > 127:
-        out += bytes([value & 127 | 128])
-        value >>= 7
-    return out + bytes([value])
-
-
-def sub(number, raw):
-    return varint(number << 3 | 2) + varint(len(raw)) + raw
-
-
 def item(key, value):
     return sub(1, key.encode()) + sub(16, json.dumps(value).encode())
 
 
 def stamp(seconds):
     return b"\x08" + varint(seconds)
-
-
-def log(*records):
-    """Return a file of records, as LevelDB's log cuts them into blocks."""
-    out = bytearray(struct.pack("<4sHB", b":W&B", 0xBEE1, 0))
-    for record in records:
-        rest, first = record, True
-        while first or rest:
-            room = 32_768 - len(out) % 32_768
-            if room < 7:
-                out += bytes(room)
-                continue
-            part, rest = rest[: room - 7], rest[room - 7 :]
-            kind = (1 if not rest else 2) if first else (4 if not rest else 3)
-            out += struct.pack("<IHB", zlib.crc32(part, zlib.crc32(bytes([kind]))), len(part), kind) + part
-            first = False
-    return bytes(out)
 
 
 def history(step, at, **values):
