@@ -44,6 +44,7 @@ class RanklakeCallback(pl.Callback):  # type: ignore[misc]  # typed as Any where
         super().__init__()
         self._run, self._settings = run, settings
         self._seen: dict[str, object] = {}
+        self._evaluated: set[str] = set()
         self._loss: Any = None
         self._samples: int | None = 0
         self._leads = False
@@ -65,12 +66,22 @@ class RanklakeCallback(pl.Callback):  # type: ignore[misc]  # typed as Any where
             self._follower.run.collectives(trainer.model)
             _watch_checkpoints(trainer)
 
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Record what the module logged at the end of the epoch before, and of it as a whole."""
+        with self._follower.safely():
+            if self._leads:
+                news = self._news(trainer.logged_metrics)
+                self._follower.metrics({name: value for name, value in news.items() if name not in self._evaluated})
+
+    on_train_end = on_train_epoch_start
+
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Begin a step unless this batch is another part of it."""
         if self._leads:
             with self._follower.safely():
                 if self._follower.step is None:
                     self._loss, self._samples = None, 0
+                    self._news(trainer.logged_metrics)  # what a validation within the epoch left there is no step's
                 self._follower.begin_step(int(trainer.global_step))
 
     def on_train_batch_end(
@@ -98,6 +109,7 @@ class RanklakeCallback(pl.Callback):  # type: ignore[misc]  # typed as Any where
         """Begin phase ``evaluation``."""
         with self._follower.safely():
             if self._leads:
+                self._news(trainer.callback_metrics)  # training's, which are there under other names, too
                 self._follower.enter("evaluation")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
@@ -105,8 +117,9 @@ class RanklakeCallback(pl.Callback):  # type: ignore[misc]  # typed as Any where
         with self._follower.safely():
             if self._leads:
                 self._follower.leave("evaluation")
+                news = self._news(trainer.callback_metrics)
+                self._evaluated |= news.keys()
                 if not trainer.sanity_checking:
-                    news = self._news(trainer.callback_metrics)
                     self._follower.metrics(news)
                     self._follower.run.event("evaluation", step=max(self._follower.latest, 0), metrics=sorted(news))
 

@@ -102,7 +102,10 @@ def test_lightning(tmp_path, options):
     assert [row["step"] for row in steps_of(tmp_path, run="run-fit2")] == [0]
     assert steps_of(tmp_path, run="run-fit2")[0]["loss"] == pytest.approx(sum(second[:2]) / 2, rel=1e-5)
     scalars = rows(tmp_path / "spool", "scalars")
-    assert {row["metric"] for row in scalars if row["run"] == "run"} >= {"mine", "val_loss"}
+    values = sorted((row["metric"], row["step"]) for row in scalars if row["run"] == "run")
+    own = [value for value in values if value[0] in {"mine", "val_loss", "of_epoch"}]
+    assert own == [*(("mine", step) for step in range(4)), ("of_epoch", 1), ("of_epoch", 3),
+                   ("val_loss", 1), ("val_loss", 3)]  # fmt: skip
     assert [row["kind"] for row in rows(tmp_path / "spool", "spans") if row["name"] == "evaluation"]
     (failure,) = (row for row in events(tmp_path, "failure") if row["run"] == "run-fit2")
     assert "a batch is missing" in failure["message"]

@@ -110,6 +110,7 @@ def lightning():
                 raise KeyError("a batch is missing")
             loss = torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
             self.log("mine", 7.0)
+            self.log("of_epoch", loss, on_step=False, on_epoch=True)
             said.append(loss.item())
             return loss
 
