@@ -89,7 +89,9 @@ SECTIONS: Final[Mapping[str, Callable[[Context, Lake, str], Section]]] = Mapping
     {
         "oncall": lambda _, lake, __: oncall_pages.section(on_call(lake)),
         "quality": lambda _, lake, __: quality_pages.section(gather(lake, samples(lake))),
-        "runs": lambda _, lake, run: run_pages.section(runs_state(lake, run)),
+        "runs": lambda context, lake, run: run_pages.section(
+            runs_state(lake, run, has_roles=bool(context.config.sql.roles))
+        ),
         "cluster": lambda _, lake, __: cluster_pages.section(cluster_state(lake)),
         "executive": lambda _, lake, __: executive_pages.section(fleet_state(lake)),
         "pipeline": lambda _, lake, __: pipeline_pages.section(pipeline_state(lake, OVERDUE_S)),

@@ -78,8 +78,9 @@ class Media:
         name
             What it is called, the same at other steps.
         value
-            An image: PNG or JPEG bytes or a path to them, which is read later; an array or tensor of height, width
-            and channels, whole numbers from 0 to 255 or floats from 0 to 1; a PIL image. A table: a data frame, a
+            An image: PNG or JPEG bytes or a path to them, which is read later; an array or tensor of height, width and
+            channels, whole numbers from 0 to 255 or floats from 0 to 1; a PIL image; a figure or axes of matplotlib's.
+            One that is too large is scaled (of bytes and paths, where Pillow is installed). A table: a data frame, a
             mapping of names to columns, or a list of rows. A confusion matrix: as many columns, the predicted classes,
             as rows, the true ones; at most 100. A text.
         kind
@@ -149,6 +150,7 @@ class Media:
         if self._background is None:
             self._background = Background()
             self._lifecycle.drains.append(self._background.drain)
+            self._lifecycle.finishers.append(self._background.drain)
             self._lifecycle.closers.append(self._background.close)
         self._taken += 1
         self._waiting_bytes += taken.size_bytes

@@ -27,6 +27,8 @@ class Lifecycle:
         What ``rank_end`` will say besides: the exit code, where it is known.
     drains
         Called by `flush` and `close` with seconds: each has what is in memory written.
+    finishers
+        Called by `close` with half of the seconds that it may take: each has done what would be lost else.
     closers
         Called by `close` after them, the last first.
     each_second
@@ -44,6 +46,7 @@ class Lifecycle:
         self._sink, self._events, self._progress = sink, events, progress
         self.ending: dict[str, Any] = {}
         self.drains: list[Callable[[float], object]] = []
+        self.finishers: list[Callable[[float], object]] = []
         self.closers: list[Callable[[], object]] = []
         self.each_second: list[Callable[[], object]] = []
         self.on_reassigned: list[Callable[[Launch], object]] = []
@@ -97,7 +100,9 @@ class Lifecycle:
     def wind_up(self, timeout_s: float) -> None:
         """Have written what sources hold in memory, and end their threads."""
         for drain in self.drains:
-            self._safely(partial(drain, timeout_s))
+            self._safely(partial(drain, min(1.0, timeout_s)))
+        for finish in self.finishers:
+            self._safely(partial(finish, timeout_s / 2))
         for close in reversed(self.closers):
             self._safely(close)
 

@@ -82,7 +82,7 @@ class Recording:
         seconds = sink.gaps.lenient("timeout_s", number, timeout_s, 10.0)
         try:
             slots.device.drain(min(1.0, seconds))
-            lifecycle.wind_up(min(1.0, seconds))
+            lifecycle.wind_up(seconds)
             if slots.scalars.sampler is not None:
                 slots.scalars.sampler.close()
             slots.watchers.stop(lifecycle.ending.get("reason"))

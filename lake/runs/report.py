@@ -54,7 +54,7 @@ class RunsState:
     scalars
         What is read in the place of that table: metrics that others took the place of go on there under one name.
     is_for_role
-        Whether it is what a role sees; then pages tell log lines, as the role sees those.
+        Whether it is what a role sees, or there are none; then pages tell log lines, as the role sees those.
     ask, why
         Answer what pages ask when they are written: SQL; and why a run was slower than it had to be.
     """
@@ -94,10 +94,11 @@ class RunState:
     media: Media
 
 
-def runs_state(lake: "Lake", run: str = "", role: "Role | None" = None) -> RunsState:
+def runs_state(lake: "Lake", run: str = "", role: "Role | None" = None, *, has_roles: bool = True) -> RunsState:
     """Return the state of a lake's runs; a run that is named, if only by the beginning of its name, has a page, too.
 
-    To a role metrics stay under the names that its own runs recorded: what took whose place, the whole lake says.
+    Where nobody has made roles (`has_roles`), pages tell what a role that sees everything is told. To a role metrics
+    stay under the names that its own runs recorded: what took whose place, the whole lake says.
 
     Raises `ranklake.lake.runs.find.NoSuchRunError`, `ranklake.lake.runs.asking.UnseenError` for a role that does not
     see summaries of runs, and what queries raise.
@@ -113,10 +114,12 @@ def runs_state(lake: "Lake", run: str = "", role: "Role | None" = None) -> RunsS
         totals=ask(statements.totals()).seen(),
         listed=listed,
         caveats=caveats(ask, [str(row["run"]) for row in listed.rows]),
-        marks=_marks(ask, chosen, scalars) if role is None else {run: _seen_mark(ask, why, run) for run in chosen},
+        marks=_marks(ask, chosen, f"{scalars} {has_roles}")
+        if role is None
+        else {run: _seen_mark(ask, why, run) for run in chosen},
         units={name: metric.unit for name, metric in lake.metrics().items()},
         scalars=scalars,
-        is_for_role=role is not None,
+        is_for_role=role is not None or not has_roles,
         ask=ask,
         why=why,
     )

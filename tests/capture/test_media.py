@@ -181,9 +181,6 @@ REFUSED = {
     "sparse": (torch.eye(3).to_sparse(), {}, "bad value"),
     "not resolved": (torch._neg_view(torch.zeros(3, 3)), {}, "bad value"),
     "a tower": (np.zeros((MOST_SIDE + 1, 1), np.uint8), {}, "bad value"),
-    "eight bits of float": (torch.zeros(1, dtype=torch.float8_e4m3fn).expand(1 << 12, 1 << 12), {}, "too large"),
-    "one gigabyte": (np.broadcast_to(np.uint8(1), (1 << 15, 1 << 15)), {}, "too large"),
-    "noise": (np.random.default_rng(0).integers(0, 256, (900, 900), np.uint8), {}, "too large"),
     "gone": (Path("/nowhere/a.png"), {}, "bad value"),
     "a folder": (Path("/"), {}, "bad value"),
     "a pipe": (Path("FIFO"), {}, "bad value"),
@@ -226,6 +223,70 @@ def test_what_cannot_be_shown_is_counted_with_its_reason(place, tmp_path, warnin
     assert kept(place) == {}
     assert run.gaps() == {"media": {reason: 1}}
     assert f"not recorded in media: {reason}" in warnings_told.text
+
+
+LARGE = {
+    "eight bits of float": torch.zeros(1, dtype=torch.float8_e4m3fn).expand(1 << 12, 1 << 12),
+    "one gigabyte": np.broadcast_to(np.uint8(1), (1 << 15, 1 << 15)),
+    "noise": np.random.default_rng(0).integers(0, 256, (900, 900), np.uint8),
+    "channels first": np.random.default_rng(0).integers(0, 256, (3, 1200, 800), np.uint8),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_image_is_scaled(place, name):
+    """Every k-th pixel of every k-th row is kept, so that it fits; its shape stays what it was."""
+    run = place.start()
+    run.media("large", LARGE[name])
+    run.close(60)
+    (row,) = kept(place).values()
+    shape = [side for side in LARGE[name].shape if side > 4]
+    assert row["bytes"] <= 512 << 10
+    assert row["row_count"] * shape[1] == pytest.approx(row["column_count"] * shape[0], rel=0.01)
+    assert run.gaps() == {}
+
+
+def _until(stopped, seconds):
+    """Take some seconds, unless told to stop."""
+    over = threading.Event()
+    while seconds > 0 and not stopped():
+        over.wait(0.1)
+        seconds -= 0.1
+
+
+def test_a_large_image_keeps_no_other_from_being_kept(place):
+    """At the close there is half of the time that it may take for all that waits, whatever the first of them needs."""
+    run = place.start()
+    run.media("large", LARGE["noise"])
+    run.rows.media._background.submit(lambda stopped: _until(stopped, 1.3))
+    for number in range(5):
+        run.media(f"small{number}", np.zeros((3, 3)))
+    run.close(60)
+    assert len(kept(place)) == 6
+    assert run.gaps() == {}
+
+
+def test_a_figure_is_drawn(place):
+    """It is asked to save itself, at once, as are the figure of axes, and what draws the figure of now."""
+
+    class Figure:
+        dpi = 300
+
+        def get_size_inches(self):
+            return 20, 10
+
+        def savefig(self, buffer, *, format, dpi):  # noqa: A002 - as it is called
+            assert (format, dpi) == ("png", 2048 / 20)
+            buffer.write(png(np.eye(3)).raw)
+
+    class Axes:
+        figure = Figure()
+
+    run = place.start()
+    run.media("figure", Figure())
+    run.media("axes", Axes())
+    run.close(60)
+    assert {name: row["kind"] for name, row in kept(place).items()} == {"figure": "image", "axes": "image"}
 
 
 def test_names_and_texts_keep_markup_as_text_and_lose_credentials(place):

@@ -160,3 +160,13 @@ def test_the_page_shows_them_as_text(tmp_path):
     assert "level-8" in text
     assert "the page is full" in text
     assert "ada@example.org" not in text
+
+
+def test_ones_own_pages_need_no_roles(tmp_path):
+    """Where nobody has made roles, a page shows what may be about persons, too, as every query does."""
+    made = lake_of_runs(tmp_path)
+    append(made, "media", media_of("alpha-1"))
+    state = runs_state(made, has_roles=False)
+    page = next(page for page in section(state).pages if page.path == href("alpha-1"))
+    assert "ada@example.org" in render(page).decode()
+    assert state.marks != runs_state(made).marks
