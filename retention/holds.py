@@ -13,11 +13,15 @@ from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from ranklake.errors import did_you_mean
 from ranklake.lake.audit.trail import record
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.delta.tables import delta_table, latest
 from ranklake.lake.governance.identities import NOT_SIGNING, About, Signing, identify, statement_of
 from ranklake.lake.governance.modes import note_mode, refuse_downgrade
 from ranklake.lake.governance.proposals import digest_of
@@ -29,8 +33,9 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import session
 from ranklake.retention.hold import ACTION, DATE, TRAIL, Hold, HoldError, all_holds, span
 from ranklake.retention.hold_release import HOLD_RELEASES, released
-from ranklake.retention.parts import all_run_facts
+from ranklake.retention.parts import Parts, all_run_facts, run_facts
 from ranklake.retention.rules.model import ALL_KINDS, KEYS, RUN_KEYS, SEVERITIES, Place, Rule
+from ranklake.retention.rules.order import Level
 
 if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
@@ -117,6 +122,27 @@ def _about(
     details = {"where": {key: sorted(texts) for key, texts in sorted(said.items())}, "until": until.isoformat()}
     name = "hold-" + hashlib.sha256(json.dumps([details, reason], sort_keys=True).encode()).hexdigest()[:12]
     return details, About(_KIND, name, digest_of([details]))
+
+
+def rows_held(lake: "Lake", hold: Hold) -> int:
+    """Return how many stored rows a hold is about."""
+    runs = run_facts(lake, [hold.rule])
+    rows = 0
+    for known in lake.contracts().values():
+        handle = latest(lake, known.table) if hold.rule.may_match(known) else None
+        if handle is None:
+            continue
+        live = files(handle)
+        some = live.filter(
+            pa.array([day is not None and hold.covers(day) for day in live["date"].to_pylist()], pa.bool_())
+        )
+        parts = Parts(lake, known, (), (hold.rule,), runs)
+        if not parts.columns:
+            rows += int(pc.sum(some["num_records"]).as_py() or 0)
+            continue
+        for _, groups in parts.groups(some):
+            rows += sum(one.rows for one in groups if parts.of(one.values).level is Level.HOLD)
+    return rows
 
 
 def holds_of(lake: "Lake", day: date) -> list[Hold]:

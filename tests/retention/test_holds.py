@@ -33,7 +33,7 @@ from ranklake.retention.erasure.subject import subject_of
 from ranklake.retention.grace import purge
 from ranklake.retention.hold import ACTION, HoldError, all_holds
 from ranklake.retention.hold_release import HOLD_RELEASES, approve, propose
-from ranklake.retention.holds import holds_of, set_hold
+from ranklake.retention.holds import holds_of, rows_held, set_hold
 from ranklake.retention.removals import unaccounted
 
 LATER = TODAY + timedelta(days=100)
@@ -57,6 +57,17 @@ def test_a_held_run_stays_and_its_neighbours_go(site):
     assert holds_of(site.lake, LATER - timedelta(days=1)) == [found]
     assert holds_of(site.lake, LATER) == []
     assert [item.rows for item in plan(site, LATER).items] == [10]
+
+
+def test_a_hold_says_how_many_rows_it_is_about(site, monkeypatch, capsys):
+    """Of a run, a table, a range of dates; none where a date is mistyped, for instance."""
+    for incarnation, name in ((7, "a"), (8, "b")):
+        site.bring(step_rows(10, run=name, incarnation=incarnation, start=days_ago(100)))
+    about = {"run=a": 10, "table=steps": 20, f"date=..{days_ago(100).date()}": 20, f"date=..{days_ago(101).date()}": 0}
+    assert {one: rows_held(site.lake, hold(site, "table=steps", one)) for one in about} == about
+    monkeypatch.setenv("RANKLAKE_LAKE", site.lake.uri)
+    assert run(["retain", "hold", "--where", "run=b", "--until", LATER.isoformat(), "--reason", "x"]) == 0
+    assert "it is about 10 rows that are stored now" in capsys.readouterr().out
 
 
 def test_a_hold_that_comes_after_the_approval(site):

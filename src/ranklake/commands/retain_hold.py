@@ -15,9 +15,10 @@ from ranklake.quality.evidence import evidence
 from ranklake.retention.begun import begun_before
 from ranklake.retention.hold import Hold, HoldError, all_holds
 from ranklake.retention.hold_release import released
-from ranklake.retention.holds import hold_statement, set_hold
+from ranklake.retention.holds import hold_statement, rows_held, set_hold
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
+from ranklake.views.words import counted
 
 _INCIDENT = "incident="
 
@@ -69,11 +70,14 @@ def hold(
     name = told.who(lake, _command(where, reason, until), by)
     signing = told.signing
     found = set_hold(lake, held, reason, day, name, signing=signing, future_names=future_names)
-    begun = begun_before(lake, found)
+    begun, rows = begun_before(lake, found), rows_held(lake, found)
     if as_json:
-        show_json({**found.plain(), "begun_before": [one.plain() for one in begun], **mode_facts(lake)})
+        show_json(
+            {**found.plain(), "rows_held": rows, "begun_before": [one.plain() for one in begun], **mode_facts(lake)}
+        )
         return
     tell(hold_line(found))
+    tell(f"it is about {counted(rows, 'row')} that are stored now")
     for one in begun:
         row = f"row {one.row} of the audit trail"
         tell(f"{one.proposal} had begun before it ({row}): what that took, or is taking, is not held", err=True)
