@@ -1,7 +1,7 @@
 """SQL from Python: `ranklake.lake.sql`."""
 
-import os
 import warnings
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ranklake.errors import did_you_mean
@@ -33,7 +33,9 @@ def sql(  # noqa: PLR0913 - those of `ask`, and what to give
     Parameters
     ----------
     lake
-        An open lake or its URI; default ``RANKLAKE_LAKE``.
+        An open lake or its URI; by default the configured one: ``RANKLAKE_LAKE``, else ``[lake]`` of ``ranklake.toml``.
+    storage
+        Options of the lake's store; by default ``[storage]`` of ``ranklake.toml``.
     params, limit, as_of, role, verify
         As for `ranklake.lake.query.sql.answer`.
     as_
@@ -44,10 +46,7 @@ def sql(  # noqa: PLR0913 - those of `ask`, and what to give
     if as_ not in {"arrow", "pandas", "polars"}:
         raise QueryError(f"unknown kind of table {as_!r}", mend=did_you_mean(as_, ("arrow", "pandas", "polars")))
     if not isinstance(lake, Lake):
-        uri = lake or os.environ.get("RANKLAKE_LAKE", "")
-        if not uri:
-            raise QueryError("no lake configured", mend="pass lake=URI or set RANKLAKE_LAKE")
-        lake = Lake.open(uri, storage)
+        lake = _configured(lake, storage)
     found = ask(lake, text, params, limit, as_of=as_of, role=role, verify=verify)
     for said in dict.fromkeys(one.said for one in used(found)):
         warnings.warn(said, FutureWarning, stacklevel=2)
@@ -59,3 +58,12 @@ def sql(  # noqa: PLR0913 - those of `ask`, and what to give
 
         return pl.from_arrow(rows)
     return rows
+
+
+def _configured(uri: str | None, storage: dict[str, str] | None) -> Lake:
+    """Open a lake as commands do, by the package's configuration, which stands above this room."""
+    config = import_module("ranklake.config").load_config()
+    place = uri or config.lake.uri
+    if not place:
+        raise QueryError("no lake configured", mend="pass lake=URI, set RANKLAKE_LAKE or write [lake] of ranklake.toml")
+    return Lake.open(place, config.storage if storage is None else storage, config.lake_config)

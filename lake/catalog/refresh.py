@@ -21,6 +21,8 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta.commit import LostRaceError, replace_partitions
 from ranklake.lake.delta.read import read_batches
+from ranklake.lake.life.register import lives
+from ranklake.lake.life.state import Life
 from ranklake.lake.plans.units import Unit, carry_out
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ MOST_ROWS: Final = 2_000_000
 MOST_STRANGERS: Final = 1_000
 """Unregistered metrics that the catalog names."""
 LONG: Final = ("scalars", "distributions")
+_LEFT: Final = frozenset({"deprecated", "retired", "sunset"})
 """Tables whose rows name their metric."""
 
 _BATCH_ROWS: Final = 262_144
@@ -75,7 +78,7 @@ def refresh(lake: "Lake", *, now: datetime | None = None) -> Refreshed:
         some = None if files is None or not files.num_rows else newest(files, MOST_FILES)
         columns += _column_rows(one, sizes[one.table], None if some is None else column_sizes(lake, one, some), moment)
     seen = _seen(lake, contracts, {name: files for name, (_, files) in live.items() if files is not None})
-    metrics = _metric_rows(lake.metrics(), seen, moment)
+    metrics = _metric_rows(lake.metrics(), lives(lake), seen, moment)
     for name, rows in (("catalog_tables", tables), ("catalog_columns", columns), ("catalog_metrics", metrics)):
         unit = Unit("commit", name, (moment.date(),), writes=True)
         carry_out(unit, partial(_replace, lake, name, rows, moment.date()))
@@ -171,8 +174,12 @@ def _filled(one: "Contract", some: pa.Table) -> dict[str, Seen]:
 
 
 def _metric_rows(
-    registry: Mapping[str, "Metric"], seen: Mapping[str, Mapping[str, Seen]], moment: datetime
+    registry: Mapping[str, "Metric"],
+    every: Mapping[str, Life],
+    seen: Mapping[str, Mapping[str, Seen]],
+    moment: datetime,
 ) -> list[Row]:
+    """Return a row a metric, with where it stands by the trail: what `ranklake metric` did since the registry."""
     rows = []
     for one in registry.values():
         table, _, column = one.stored_in.partition(".")
@@ -180,10 +187,14 @@ def _metric_rows(
         found = [seen.get(name, {}).get(what, (0, None)) for name, what in places]
         count = sum(values for values, _ in found)
         last = max((at for _, at in found if at is not None), default=None)
+        life = every[one.name]
+        has_left = life.status in _LEFT and life.since is not None
+        deprecated = one.deprecated or (life.since.date().isoformat() if has_left and life.since else None)
+        replaced_by = one.replaced_by or ",".join(link.name for link in life.links) or None
         rows.append({
-            "metric": one.name, "status": one.status, "unit": one.unit, "kind": one.kind, "owner": one.owner,
+            "metric": one.name, "status": life.status, "unit": one.unit, "kind": one.kind, "owner": one.owner,
             "sampling": one.sampling, "stored_in": one.stored_in, "range_min": one.min, "range_max": one.max,
-            "doc": one.doc, "since": one.since, "deprecated": one.deprecated, "replaced_by": one.replaced_by,
+            "doc": one.doc, "since": one.since, "deprecated": deprecated, "replaced_by": replaced_by,
             "aka": ",".join(one.aka) or None, "seen_values": count, "last_ts": last,
             "freshness_s": _since(last, moment), "ts": moment, "date": moment.date(),
         })  # fmt: skip

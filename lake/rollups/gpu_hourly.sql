@@ -31,8 +31,9 @@ SELECT
     CASE WHEN power_watts BETWEEN 0 AND $max_watts THEN CAST(power_watts * 1e3 + 0.5 AS BIGINT) END AS milliwatts,
     CASE WHEN energy_joules BETWEEN 0 AND 1e12 THEN energy_joules END AS energy,
     CASE
-        WHEN clock_event_reasons LIKE '%power%' OR clock_event_reasons LIKE '%thermal%'
-            OR clock_event_reasons LIKE '%hw_slowdown%' THEN 1
+        -- a healthy card that draws all that it may (sw_power_cap) is not throttled
+        WHEN clock_event_reasons LIKE '%thermal%' OR clock_event_reasons LIKE '%hw_slowdown%'
+            OR clock_event_reasons LIKE '%power_brake%' THEN 1
         WHEN clock_event_reasons IS NOT NULL THEN 0
     END AS throttled,
     power_watts, temperature_celsius, memory_used_bytes,

@@ -23,6 +23,8 @@ from ranklake.lake.catalog.refresh import refresh
 from ranklake.lake.catalog.sizes import column_sizes, live_files, newest, table_size
 from ranklake.lake.contracts import contract, load_contracts, load_metrics
 from ranklake.lake.contracts.odcs import document
+from ranklake.lake.life.register import move
+from ranklake.lake.life.state import Link
 from ranklake.lake.query.sql import query
 from ranklake.lake.storage.store import Lake
 from ranklake.lake.trust.limits import Limits
@@ -84,6 +86,18 @@ def test_metrics_say_whether_anybody_records_them(lake):
     assert (metrics["eval/loss"]["seen_values"], metrics["eval/loss"]["last_ts"]) == (0, None)
     stranger = metrics["layer_00/grad_norm"]
     assert (stranger["status"], stranger["owner"], stranger["stored_in"]) == ("unregistered", None, "scalars.value")
+
+
+def test_the_catalog_says_what_became_of_a_metric(tmp_path):
+    """A metric that was deprecated since the registry, and what took its place; one that nothing writes is planned."""
+    made = Lake.create(str(tmp_path / "lake"))
+    move(made, "train/perplexity", "deprecated", "ada", links=[Link("eval/perplexity")])
+    refresh(made, now=NOON)
+    metrics = {row["metric"]: row for row in query(made, "SELECT * FROM catalog_metrics").to_pylist()}
+    row = metrics["train/perplexity"]
+    assert (row["status"], row["replaced_by"]) == ("deprecated", "eval/perplexity")
+    assert date.fromisoformat(row["deprecated"]) <= datetime.now(UTC).date()
+    assert {metrics[name]["status"] for name in ("ranklake/spool_bytes", "checkpoint/bytes")} == {"planned"}
 
 
 def test_a_day_has_one_refresh_and_other_days_stay(lake):

@@ -59,7 +59,9 @@ def random_columns(rng, holder, regular, columns, energy):
         row["energy_joules"] = energy
     row["power_watts"] = float(np.float32(rng.random() * 400))
     if rng.random() < 0.7:
-        row["clock_event_reasons"] = str(rng.choice(["", "gpu_idle", "gpu_idle,sw_power_cap", "hw_slowdown"]))
+        row["clock_event_reasons"] = str(
+            rng.choice(["", "gpu_idle", "gpu_idle,sw_power_cap", "sw_thermal_slowdown", "hw_power_brake_slowdown"])
+        )
     return row
 
 
@@ -131,7 +133,7 @@ def oracle(facts):
                     one[f"{name}_told"] += 1
             if "clock_event_reasons" in row:
                 one["throttled_told"] += 1
-                one["throttled"] += us * any(word in row["clock_event_reasons"] for word in ("power", "hw_slowdown"))
+                one["throttled"] += us * any(word in row["clock_event_reasons"] for word in ("thermal", "brake"))
             one["energies"] += "energy_joules" in row
             one["power_us"] += us
             one["power"] += int(row["power_watts"] * 1e3 + 0.5) * (us // 1000)

@@ -228,8 +228,8 @@ def test_errors_are_one_line_that_says_what_and_the_mend(lake, text, message):
     assert "\n" not in str(caught.value)
 
 
-def test_the_call_from_python(lake, monkeypatch):
-    """`ranklake.lake.sql` answers as Arrow, pandas or Polars, for an open lake, a URI or RANKLAKE_LAKE."""
+def test_the_call_from_python(lake, monkeypatch, tmp_path):
+    """`ranklake.lake.sql` answers as Arrow, pandas or Polars, for an open lake, a URI or the configured one."""
     assert ranklake.lake.sql(COUNT, lake)["n"].to_pylist() == [200, 200, 200]
     assert ranklake.lake.sql(COUNT, lake.uri, as_="pandas")["tokens"].sum() == 29700
     monkeypatch.setenv("RANKLAKE_LAKE", lake.uri)
@@ -237,6 +237,9 @@ def test_the_call_from_python(lake, monkeypatch):
     monkeypatch.delenv("RANKLAKE_LAKE")
     with pytest.raises(QueryError, match="no lake configured"):
         ranklake.lake.sql(COUNT)
+    (tmp_path / "ranklake.toml").write_text(f'[lake]\nuri = "{lake.uri}"\n')
+    monkeypatch.chdir(tmp_path)
+    assert ranklake.lake.sql(COUNT)["n"].to_pylist() == [200, 200, 200]
     with pytest.raises(QueryError, match="did you mean 'pandas'"):
         ranklake.lake.sql(COUNT, lake, as_="panda")
     with pytest.raises(AttributeError):

@@ -122,6 +122,20 @@ def test_runs_of_a_stage_record_what_they_must(spans, loss, failed):
     assert (young.checked, young.again, bool(young.unknown)) == (0, True, True)
 
 
+def test_agents_owe_no_signals_and_one_rank_none_of_several():
+    """A node's agent has no steps to record; rows of ``ranks`` are of runs with several ranks alone."""
+    facts = {
+        "run": ["ranklake-agent-n1-20260301T120000"],
+        "stage": ["prod"],
+        "attempt": [0],
+        "ts": pa.array([NOON], pa.timestamp("us", "UTC")),
+    }
+    found = judged(SIGNALS, Surroundings(DAY, LATER, recorded=lambda _: frozenset()), pa.table(facts))
+    assert (found.failed, bool(found.unknown)) == (0, True)
+    (check,) = (one for one in contract("runs").checks if one.id == "production_signals")
+    assert "ranks" not in check.values
+
+
 def test_a_run_that_was_too_young_is_judged_by_the_next_check(site, monkeypatch):
     """A production run of some minutes ago is due again though nothing changes, until it is judged; then no more."""
     begin = datetime.now(UTC) - timedelta(minutes=5)

@@ -3,7 +3,8 @@
 The column says a run's stage; `pattern` says which stages are meant (of all runs, if there is none), whatever their
 case. `values` are the signals: a table (``spans``), a column of one that has a value in some row (``steps.loss``), or a
 metric of ``scalars`` by its name (``eval/accuracy``). A run is judged once its newest row is older than `tolerance`
-seconds (3,600): a large job takes a while before its first step. `by`: what a run is, the run's name first.
+seconds (3,600): a large job takes a while before its first step. `by`: what a run is, the run's name first. Runs of
+agents are left out.
 """
 
 import re
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.contracts.checks.kind import CheckKind, Finding, Surroundings, Watch
 from ranklake.lake.contracts.model import Check
+from ranklake.segments.agent_runs import is_agent_run
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.checks.series import Batch
@@ -29,7 +31,9 @@ def _part(check: Check, batch: "Batch") -> dict[tuple[Any, ...], list[int]]:
     newest = np.zeros(len(groups.keys), np.int64)
     np.maximum.at(newest, groups.of, batch.values("ts"))
     return {
-        key[:-1]: [int(count[at]), int(newest[at])] for at, key in enumerate(groups.keys) if _is_meant(check, key[-1])
+        key[:-1]: [int(count[at]), int(newest[at])]
+        for at, key in enumerate(groups.keys)
+        if _is_meant(check, key[-1]) and not is_agent_run(str(key[0]))
     }
 
 
