@@ -80,9 +80,9 @@ FORMATS: Final[dict[str, Format]] = {
     ),
     "mlperf": Format(
         "MLPerf Training logs, :::MLLOG lines",
-        "lines with :::MLLOG and a JSON object, or :::MLPv0.5.0",
+        "lines with :::MLLOG and a JSON object, or :::MLL, or :::MLPv0.5.0",
         mlperf.read,
-        re.compile(rb":::MLLOG|:::SYSJSON|:::MLPv0\."),
+        re.compile(rb":::MLLOG|:::SYSJSON|:::MLPv0\.|:::MLL "),
         among=True,
     ),
     "sacct": Format(

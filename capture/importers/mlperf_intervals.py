@@ -3,7 +3,8 @@
 init_start (first) to run_start          init
 block_start to block_stop, and epochs    train, outside of evaluations; of epochs, those that have no part in a block
 eval_start to eval_stop                  evaluation; also where the next epoch, or evaluation, begins meanwhile
-eval_stop, eval_accuracy alone           an evaluation of which nobody knows when it began
+eval_stop, eval_accuracy alone           an evaluation of which nobody knows when it began; nor of one that is told to
+                                         begin and end with a block: trainers on TPUs queue both at once
 """
 
 from bisect import bisect_left
@@ -43,6 +44,14 @@ class Intervals:
 
     found: dict[str, list[Told]] = field(default_factory=dict)
     untold: list[Interval] = field(default_factory=list)
+
+    def doubt(self) -> None:
+        """Take evaluations that begin and end with a block, or epoch, for those of which only the end is told."""
+        trained = [*self.found.get("block", []), *self.found.get("epoch", [])]
+        for one in self.found.get("eval", []).copy():
+            if any(max(abs(one.begin - of.begin), abs(one.end - of.end)) * 100 < of.end - of.begin for of in trained):
+                self.found["eval"].remove(one)
+                self.untold.append((one.end, one.end))
 
     def train(self) -> list[Told]:
         """Return where it trained: blocks, and epochs outside of blocks, where no evaluation was.
@@ -87,6 +96,7 @@ def paired(edges: Iterable[Edge], last: int) -> Intervals:
     for what, (intervals, _) in overlapping.items():
         if intervals:
             matching.of.found.setdefault(what, []).extend(intervals)
+    matching.of.doubt()
     return matching.of
 
 

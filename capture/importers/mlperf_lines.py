@@ -18,7 +18,7 @@ from ranklake.capture.importers.source import uncoloured
 
 MARKER: Final = ":::MLLOG"
 _SYSTEM: Final = ":::SYSJSON"
-_LABEL: Final = re.compile(r"^\s*\[?(?:rank\s*)?(\d{1,9})\]?\s*:\s*$")
+_LABEL: Final = re.compile(r"(?:^|[|:]\s)\s*(?:\[(?:rank\s*)?(\d{1,9})\]\s*:?|(?:rank\s*)?(\d{1,9})\s*:)\s*$")
 _DECODER: Final = json.JSONDecoder()
 _LARGEST_MS: Final = 1 << 42
 _LEAST_MS: Final = 10**11
@@ -45,11 +45,14 @@ def pieces(line: Line) -> Iterator[Broken | tuple[int | None, dict[str, Any]]]:
     label = -1
     if not marked and (system := _system(before)):
         yield None, system
-    if not marked and mlperf_v05.MARKER in before and line.flaw is None and (old := mlperf_v05.entry(before)):
-        yield -1, old
+    if not marked and line.flaw is None and any(marker in before for marker in mlperf_v05.MARKERS):
+        if old := mlperf_v05.entry(before):
+            yield -1, old
+        elif mlperf_v05.MARKERS[1] in before:
+            yield Broken(NOT_WHOLE, before)
     for text in marked:
-        found = _LABEL.match(before.rpartition("\r")[2])
-        label = int(found[1]) if found else label
+        found = _LABEL.search(before.rpartition("\r")[2])
+        label = int(found[1] or found[2]) if found else label
         entry, before = _entry(text) if line.flaw is None else (line.flaw, "")
         yield Broken(entry, MARKER + text) if isinstance(entry, str) else (label, entry)
 

@@ -1,13 +1,15 @@
-"""MLPerf's lines of v0.5: ``:::MLPv0.5.0 BENCHMARK SECONDS (FILE:LINE) KEY: VALUE``, as entries of later versions.
+"""MLPerf's lines of v0.5 and v0.6, as entries of later versions.
 
-Trainers wrote them to the standard output and to a logger, so many stand twice in a log.
+:::MLPv0.5.0 BENCHMARK SECONDS (FILE:LINE) KEY: VALUE     many stand twice in a log: trainers told a logger, too
+:::MLL SECONDS KEY: {"value": VALUE, "metadata": {...}}   v0.6
 """
 
 import json
 import re
 from typing import Any, Final
 
-MARKER: Final = ":::MLPv0."
+MARKERS: Final = (":::MLPv0.", ":::MLL ")
+_LINE_06: Final = re.compile(r":::MLL (?P<seconds>\d{1,11}(?:\.\d+)?) (?P<key>\w+): (?P<value>\{.*\})")
 _LINE: Final = re.compile(
     r":::MLPv0\.\d+\.\d+ (?P<benchmark>\S+) (?P<seconds>\d{9,11}(?:\.\d+)?) \((?P<place>[^)]*)\) (?P<key>\w+)"
     r"(?:: (?P<value>.*))?"
@@ -17,10 +19,10 @@ _INTERVAL: Final = ("_start", "_stop")
 
 
 def entry(text: str) -> dict[str, Any] | None:
-    """Return what a line says, as ``:::MLLOG`` lines do; None if it is none of v0.5."""
+    """Return what a line says, as ``:::MLLOG`` lines do; None if it is none of v0.5 or v0.6."""
     found = _LINE.search(text)
     if found is None:
-        return None
+        return _entry_06(text)
     try:
         value = json.loads(found["value"]) if found["value"] else None
     except (ValueError, RecursionError):
@@ -38,3 +40,17 @@ def entry(text: str) -> dict[str, Any] | None:
     at = round(float(found["seconds"]) * 1000)
     said = {"key": key, "time_ms": at, "value": value, "event_type": kind, "metadata": metadata, "text": found[0]}
     return said | {"benchmark": found["benchmark"]}
+
+
+def _entry_06(text: str) -> dict[str, Any] | None:
+    found = _LINE_06.search(text)
+    try:
+        told = json.loads(found["value"]) if found else None
+    except (ValueError, RecursionError):
+        told = None
+    if found is None or not isinstance(told, dict):
+        return None
+    kind = "INTERVAL" if found["key"].endswith(_INTERVAL) else "POINT_IN_TIME"
+    metadata = told["metadata"] if isinstance(told.get("metadata"), dict) else {}
+    at = round(float(found["seconds"]) * 1000)
+    return {"key": found["key"], "time_ms": at, "value": told.get("value"), "event_type": kind, "metadata": metadata}

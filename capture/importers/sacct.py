@@ -4,7 +4,8 @@ One row a job, array task, component of a heterogeneous job, or step of one. Whi
 asked sacct; JobID and State must be among them. A row is dated to the job's end, else its start, else its submission.
 
 AllocTRES leaves out what a job has none of. So a job without ``gres/gpu`` there has no GPUs, if any job of its cluster
-in the file has some; else the cluster may not count them, and the number is not known.
+in the file has some; else the cluster may not count them, and the number is not known. Nor is it where the job has a
+share of one (``gres/mps``, ``gres/shard``).
 """
 
 import json
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 _NOTHING: Final = frozenset({"", "Unknown", "None", "N/A", "INVALID", "UNLIMITED", "Partition_Limit", "None assigned"})
 _DURATION: Final = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)[cn]?")
+_COUNT: Final = re.compile(r"(\d+)([KM]?)")
+_GPUS: Final = re.compile(r"\bgres/gpu[:=]")
+_SHARE: Final = re.compile(r"\bgres/(mps|shard)\b")
 _EPOCH: Final = re.compile(r"\d{9,11}")
 _SHORTEST_STATE: Final = 4
 """sacct cuts words to the width of a column."""
@@ -89,11 +93,13 @@ def _rows(source: "Source") -> Iterator[tuple["Line", dict[str, str]]]:
 
 
 def _counts_gpus(row: dict[str, str]) -> bool:
-    return any("gres/gpu" in row.get(name, "") for name in ("AllocTRES", "ReqTRES"))
+    return any(_GPUS.search(row.get(name, "")) for name in ("AllocTRES", "ReqTRES"))
 
 
 def _header(source: "Source", text: str) -> list[str]:
     names = [name.strip().partition("%")[0] for name in text.split("|")]
+    if "JobID" not in names:
+        names = ["JobID" if name == "JobIDRaw" else name for name in names]
     missing = [name for name in ("JobID", "State") if name not in names]
     if not {"End", "Start", "Submit"} & set(names):
         missing += ["Submit", "Start", "End"]  # sacct's own choice of columns has no time
@@ -142,11 +148,12 @@ def _derive(columns: dict[str, Any], row: dict[str, str], *, counts_gpus: bool) 
     """Fill in what follows from other columns: from TRES, from times."""
     allocated, asked = (_tres(row, name) for name in ("AllocTRES", "ReqTRES"))
     columns["gpu_count"] = allocated.get("gres/gpu", _gpus(row.get("AllocGRES", "")))
-    if columns["gpu_count"] is None and allocated and counts_gpus:
+    share = _SHARE.search(row.get("AllocTRES", ""))
+    if columns["gpu_count"] is None and allocated and counts_gpus and not share:
         columns["gpu_count"] = 0
     columns["gpu_requested_count"] = asked.get("gres/gpu", _gpus(row.get("ReqGRES", "")))
     kinds = {name.partition("gres/gpu:")[2] for name in {**asked, **allocated} if name.startswith("gres/gpu:")}
-    columns["gpu_type"] = kinds.pop() if len(kinds) == 1 else None
+    columns["gpu_type"] = kinds.pop() if len(kinds) == 1 else share[1] if share else None
     columns["memory_bytes"] = allocated.get("mem")
     if columns.get("cpu_count") is None:
         columns["cpu_count"] = allocated.get("cpu")
@@ -208,10 +215,12 @@ def _minutes(text: str) -> float:
 
 
 def _whole(text: str) -> int:
-    if not text.isdecimal():
+    """Return a number; sacct writes K and M for multiples of 1,024."""
+    found = _COUNT.fullmatch(text)
+    if not found:
         message = "not a whole number"
         raise ValueError(message)
-    return int(text)
+    return int(found[1]) << 10 * _POWER[found[2]]
 
 
 def _size(text: str) -> int:
@@ -250,7 +259,7 @@ def _tres(row: dict[str, str], column: str) -> dict[str, int]:
 
 
 def _gpus(text: str) -> int | None:
-    counts = [int(match) for match in re.findall(r"gpu(?::[A-Za-z][\w\-]*)?:(\d+)", text)]
+    counts = [int(match) for match in re.findall(r"gpu(?::[^:,()]+)?:(\d+)(?![\w.])", text)]
     return sum(counts) if counts else None
 
 

@@ -146,7 +146,7 @@ SELECT
         WHEN inner_key IS NULL OR "user" IS NULL THEN "user"
         ELSE concat('u-', left(encode(sha256(concat(outer_key, encode(sha256(concat(inner_key, "user")), 'hex'))), 'hex'), 16))
     END AS "user",
-    job_id, begin_ts, outcome, gpu_count, gpu_s, node_count,
+    job_id, begin_ts, outcome, gpu_count, gpu_s, node_count, gpu_type,
     CAST(submit_ts AS BIGINT) - CAST($begin AS BIGINT) AS submit_us,
     CAST(start_ts AS BIGINT) - CAST($begin AS BIGINT) AS start_us,
     CAST(end_ts AS BIGINT) - CAST($begin AS BIGINT) AS end_us,
@@ -189,7 +189,7 @@ pieces AS (
     SELECT
         hour_number, "cluster", pool, team, "user", job_id, is_waiting,
         -- schedulers leave out what a job has none of, but only if they count it at all
-        coalesce(gpu_count, CASE WHEN node_count IS NOT NULL AND counting_day IS NOT NULL THEN 0 END) AS gpu_count,
+        coalesce(gpu_count, CASE WHEN node_count IS NOT NULL AND gpu_type IS NULL AND counting_day IS NOT NULL THEN 0 END) AS gpu_count,
         greatest(from_us, hour_number * 3600000000) AS from_us,
         least(until_us, (hour_number + 1) * 3600000000) AS until_us
     FROM cut

@@ -38,7 +38,8 @@ last_known AS (
         CASE
             WHEN gpu_count >= 0 THEN gpu_count
             -- schedulers leave out what a job has none of, but only if they count it at all
-            WHEN gpu_count IS NULL AND cpu_count IS NOT NULL AND max(gpu_count) OVER (PARTITION BY "cluster") IS NOT NULL THEN 0
+            WHEN gpu_count IS NULL AND gpu_type IS NULL AND cpu_count IS NOT NULL
+                AND max(gpu_count) OVER (PARTITION BY "cluster") IS NOT NULL THEN 0
         END AS gpus
     FROM ranked
     WHERE place = 1

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from importing import ask, imported
 from published_lakes import documented
 
+from ranklake.capture.importers.decoding import Line
 from ranklake.capture.importers.imports import import_files
+from ranklake.capture.importers.mlperf_lines import pieces
 from ranklake.capture.importers.mlperf_platform import platform_of
 from ranklake.capture.importers.source import SourceError
 from ranklake.lake.rollups.runner import run_rollups
@@ -92,6 +94,9 @@ ODD = {
     # epochs that were told when all was over
     "0 init_start|1 run_start|60 eval_start|65 eval_stop|160 eval_start|165 eval_stop|165 epoch_start 1|"
     "165 epoch_start 2|165 epoch_stop 1|165 epoch_stop 2|166 run_stop": [166, 1, None, 10, 155],
+    # a trainer that queues evaluations with their blocks
+    "0 init_start|1 run_start|1 block_start 1|1 eval_start 2|5 block_start 2|5 eval_start 3|6 eval_stop 2|"
+    "6 block_stop 1|9 block_stop 2|9 eval_stop 3|9 run_stop": [9, 1, 8, None, 0],
     # nobody knows when these evaluations began
     "0 init_start|1 run_start|1 block_start|4 block_stop|5 eval_stop|5 block_start|8 block_stop|9 run_stop":
         [9, 1, 6, None, 2],
@@ -381,6 +386,31 @@ def test_lines_of_version_05(lake, spool, tmp_path):
     assert "do not say when it began" in json.loads(told["unavailable"])["init_ns"]
     with pytest.raises(SourceError, match="it looks like mlperf"):
         import_files("sacct", [str(tmp_path / "ncf.log")], str(spool))
+
+
+def test_lines_of_version_06(lake, spool, tmp_path):
+    """`:::MLL` lines are read like later ones; a label in front of any of them says which rank wrote it."""
+    told = [("0.0", "submission_benchmark", "ssd"), ("1560216700.5", "init_start", None)]
+    told += [("1560216789.843", "run_start", None), ("1560216790.0", "block_start", None)]
+    told += [("1560216890.0", "block_stop", None), ("1560216891.0", "run_stop", None)]
+    lines = [f":::MLL {at} {key}: {json.dumps({'value': value, 'metadata': {}})}" for at, key, value in told]
+    (tmp_path / "log").write_text("\n".join([*lines, ":::MLL 1560216892.0 run_final: {"]))
+    done = imported(lake, spool, "mlperf", tmp_path / "log", run="r")
+    assert (done.rows["events"], done.refused) == (5, {"an MLLOG line that is not whole": 1})
+    run_rollups(lake, ["goodput"])
+    (account,) = ask(lake, "SELECT wall_ns, init_ns, productive_ns FROM goodput")
+    assert [ns / 10**6 for ns in account.values()] == [190_500, 89_343, 100_000]
+    assert ask(lake, "SELECT job FROM runs") == [{"job": "ssd"}]
+
+
+@pytest.mark.parametrize(
+    ("label", "rank"),
+    [("0: ", 0), ("[3] ", 3), ("ray-training  | [4] ", 4), ("[rank7]: ", 7), ("node3: 5: ", 5), ("at 12:30:05 ", -1)],
+)
+def test_labels(label, rank):
+    """Launchers and collectors name the rank in one of many ways."""
+    (piece,) = pieces(Line(1, label + line("run_start", 1), None))
+    assert piece[0] == rank
 
 
 def fact(key, value, **time):

@@ -130,3 +130,23 @@ def test_accounting_is_no_training(lake, spool, tmp_path):
     assert ask(lake, "SELECT productive_ns p, goodput_ratio g, status FROM run_summary") == [
         {"p": None, "g": None, "status": "imported"}
     ]
+
+
+def test_resources_of_strange_sites(lake, spool, tmp_path):
+    """A share of a GPU is none of a known number; counts may be in K; a type of GPU may begin with digits."""
+    times = "COMPLETED|2024-05-01T10:00:00|2024-05-01T10:00:00|2024-05-01T11:00:00"
+    rows = [
+        ("1|1|cpu=2,gres/mps=25,node=1|", None, "mps", 1), ("2|1K|gres/gpu:a100=4096|", 4_096, "a100", 1_024),
+        ("3|1|cpu=2,gres/shard=4|", None, "shard", 1), ("4|1||gpu:2080ti:4", 4, None, 1),
+        ("5|1||gpu:tesla_v100:2(S:0-1)", 2, None, 1), ("6|1|cpu=2|", 0, None, 1),
+    ]  # fmt: skip
+    lines = ["JobIDRaw|NNodes|AllocTRES|AllocGRES|State|Submit|Start|End|NCPUS"]
+    (tmp_path / "sacct.txt").write_text("\n".join([*lines, *(f"{row}|{times}|2" for row, *_ in rows)]) + "\n")
+    assert imported(lake, spool, "sacct", tmp_path / "sacct.txt").refused == {}
+    found = ask(lake, "SELECT gpu_count, gpu_type, node_count FROM jobs ORDER BY job_id")
+    assert [tuple(row.values()) for row in found] == [tuple(told) for _, *told in rows]
+    run_rollups(lake, ["cluster_hourly"])
+    held = {row["job_id"]: row["gpu_s"] for row in ask(lake, "SELECT job_id, gpu_s FROM job_facts")}
+    assert (held["1"], held["3"], held["4"], held["6"]) == (None, None, 4 * 3_600, 0)
+    first = "SELECT gpu_delivered_s d FROM cluster_hourly WHERE scope = 'cluster' ORDER BY hour LIMIT 1"
+    assert ask(lake, first) == [{"d": None}]
