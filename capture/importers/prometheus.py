@@ -29,7 +29,7 @@ _OPEN: Final = re.compile(
     rf"([a-zA-Z_:][\w:]*(?:{_LABELS})?[ \t]+\S+)(?:[ \t]+(-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?))?(?:[ \t]+#[ \t]+\{{.*)?"
 )
 """A sample of OpenMetrics: name, labels and value; its time, s; an exemplar, which is left out."""
-_LONGEST_NAME: Final = 512
+_LONGEST_NAME: Final = 4096
 _LARGEST_MS: Final = 1 << 42
 
 

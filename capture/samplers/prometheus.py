@@ -180,9 +180,10 @@ class PrometheusSampler:
 def metric_name(sample: Exposed) -> str:
     """Return the name of a sample's metric in the lake: that of Prometheus with its labels, sorted.
 
-    Of DCGM's labels those that tell who the device is are left out, but for its number and UUID.
+    Of DCGM's labels those that tell who the device is are left out, but for its number and UUID; so are labels without
+    a value, which Prometheus takes for labels that are not there.
     """
-    labels = sample.labels
+    labels = {name: value for name, value in sample.labels.items() if value}
     if "UUID" in labels:
         labels = {name: value for name, value in labels.items() if name in _KEPT_LABELS or name not in LABELS}
     inside = ",".join(f'{name}="{value}"' for name, value in sorted(labels.items()))

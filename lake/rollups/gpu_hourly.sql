@@ -1,5 +1,5 @@
 -- grain    one row per hour (UTC), device (or MIG instance) and holder that samples name; samples without a device's identity are left out
--- inputs   gpu_samples and events (XIDs) of the date; attempt_facts of attempts that began up to it, for the holder's cluster and pool
+-- inputs   gpu_samples of the date, and the last ones before it; events (XIDs) of the date; attempt_facts of attempts that began up to it, for the holder's cluster and pool
 -- formula  A sample speaks for the time since the one before it, at most $max_interval_s: sums of value x time over sums of time.
 --          Energy is the growth of the device's counter between neighbouring samples; where it fell (a driver was loaded
 --          anew), or a gap lies between, nothing is known of it. Without a counter it is power x time. Whole microseconds,
@@ -14,9 +14,10 @@
 --          thirty years) and 10^9 errors; a regular one only grows, and what an irregular one grows by between two samples
 --          is at most $max_interval_s * $max_watts J, or 10^9 errors: billions of samples of an hour would be needed.
 --
--- view read: samples in whole numbers; what cannot be is not known
+-- view read: samples in whole numbers; what cannot be is not known. Hour -1 is the end of the day before: what follows
+-- it within $max_interval_s speaks for the time since
 SELECT
-    (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000 AS hour_number,
+    CASE WHEN ts < $begin THEN -1 ELSE (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000 END AS hour_number,
     device_uuid AS device,
     coalesce(mig_gpu_instance, -1) AS gpu_instance,
     coalesce(mig_compute_instance, -1) AS compute_instance,
@@ -29,6 +30,7 @@ SELECT
     CASE WHEN tensor_active_ratio BETWEEN 0 AND 1 THEN CAST(tensor_active_ratio * 1e6 + 0.5 AS BIGINT) END AS tensor,
     CASE WHEN dram_active_ratio BETWEEN 0 AND 1 THEN CAST(dram_active_ratio * 1e6 + 0.5 AS BIGINT) END AS dram,
     CASE WHEN power_watts BETWEEN 0 AND $max_watts THEN CAST(power_watts * 1e3 + 0.5 AS BIGINT) END AS milliwatts,
+    CASE WHEN power_watts > $max_watts THEN 1 ELSE 0 END AS beyond,
     CASE WHEN energy_joules BETWEEN 0 AND 1e12 THEN energy_joules END AS energy,
     CASE
         -- a healthy card that draws all that it may (sw_power_cap) is not throttled
@@ -39,7 +41,7 @@ SELECT
     power_watts, temperature_celsius, memory_used_bytes,
     CASE WHEN ecc_uncorrected_volatile_count BETWEEN 0 AND 1000000000 THEN ecc_uncorrected_volatile_count END AS ecc
 FROM gpu_samples
-WHERE date = $date;
+WHERE date <= $date AND CAST(ts AS BIGINT) >= CAST($begin AS BIGINT) - $max_interval_s * 1000000;
 
 -- into parts: what each process saw of a device, hour by hour and holder by holder
 SELECT
@@ -69,6 +71,7 @@ SELECT
     sum(milliwatts * (us / 1000)) AS power_microjoules,
     sum(throttled * us) AS throttled_us,
     max(power_watts) AS power_max_watts,
+    sum(beyond) AS beyond,
     max(temperature_celsius) AS temperature_max_celsius,
     max(memory_used_bytes) AS memory_used_max_bytes,
     count(energy) AS energies,
@@ -253,6 +256,7 @@ described AS (
         sum(samples) AS samples,
         min(first_ts) AS first_ts,
         max(power_max_watts) AS power_max_watts,
+        sum(beyond) AS beyond,
         max(temperature_max_celsius) AS temperature_max_celsius,
         max(memory_used_max_bytes) AS memory_used_max_bytes,
         sum(energies) AS energies,
@@ -261,7 +265,7 @@ described AS (
     GROUP BY hour_number, device, gpu_instance, compute_instance, source, holder_run, holder_attempt, holder_rank
 )
 SELECT
-    summed.*, host, device_name, samples, first_ts, power_max_watts, temperature_max_celsius, memory_used_max_bytes, energies,
+    summed.*, host, device_name, samples, first_ts, power_max_watts, temperature_max_celsius, memory_used_max_bytes, energies, beyond,
     coalesce(CASE WHEN energies > 0 THEN energy_us ELSE power_known_us END, 0) AS drawn_us,
     CASE WHEN energies > 0 THEN millijoules ELSE power_microjoules / 1000 END AS drawn_millijoules,
     CASE WHEN eccs > 0 THEN coalesce(errors, 0) END AS ecc_errors
@@ -274,7 +278,8 @@ INNER JOIN described
     AND summed.gpu_instance = described.gpu_instance AND summed.compute_instance = described.compute_instance
     AND summed.source = described.source AND (summed.holder_run IS NOT DISTINCT FROM described.holder_run)
     AND (summed.holder_attempt IS NOT DISTINCT FROM described.holder_attempt)
-    AND (summed.holder_rank IS NOT DISTINCT FROM described.holder_rank);
+    AND (summed.holder_rank IS NOT DISTINCT FROM described.holder_rank)
+WHERE summed.hour_number >= 0;
 
 -- into reported: XIDs, each in the row of who held the device then
 WITH xids AS (
@@ -342,6 +347,8 @@ SELECT
         CASE
             WHEN drawn_us > 0 THEN NULL
             WHEN energies > 0 THEN '"energy_joules": "the counter never grew from one sample to the next"'
+            WHEN beyond > 0
+            THEN concat('"energy_joules": "samples tell more than ', CAST($max_watts AS BIGINT), ' W, the most that a device draws"')
             ELSE '"energy_joules": "no sample tells energy or power"'
         END,
         CASE WHEN throttled_us IS NULL THEN '"throttled_s": "no sample tells it"' END,

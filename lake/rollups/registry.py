@@ -82,7 +82,7 @@ ROLLUPS: Final = (
     Rollup(
         "gpu_hourly",
         "partition",
-        (Input("gpu_samples", "day"), Input("events", "day"), Input("attempt_facts", "until")),
+        (Input("gpu_samples", "eve"), Input("events", "day"), Input("attempt_facts", "until")),
         {"max_interval_s": thresholds.MAX_INTERVAL_S, "max_watts": thresholds.MAX_WATTS},
     ),
     Rollup(

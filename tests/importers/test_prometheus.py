@@ -96,3 +96,12 @@ def test_what_is_alike_is_kept_apart(lake, spool, tmp_path):
     (tmp_path / "r.json").write_text(json.dumps({"data": {"resultType": "matrix", "result": result}}))
     done = imported(lake, spool, "prometheus", tmp_path / "r.json", run="range")
     assert (done.rows["gpu_samples"], done.refused) == (2, {"a native histogram, which is no number": 1})
+
+
+def test_samples_with_long_labels(lake, spool, tmp_path):
+    """A line may be 4 KiB; what is longer is refused. Labels without a value are as if they were not there."""
+    long = "x" * 3_900
+    (tmp_path / "a.prom").write_text(f'a{{b="{long}",c=""}} 1 1700000000000\nb{{c="{long * 2}"}} 2 1700000000000\n')
+    done = imported(lake, spool, "prometheus", tmp_path / "a.prom", run="r")
+    assert done.refused == {"a name that is too long": 1}
+    assert ask(lake, "SELECT metric FROM scalars") == [{"metric": f'prometheus/a{{b="{long}"}}'}]

@@ -155,3 +155,30 @@ def test_nemo_without_times(lake, spool, wild):
     assert [tuple(row.values()) for row in losses] == list(
         enumerate([11.02, 9.761, 9.21, 8.595, 8.675, 7.918, 7.319, 7.889, 7.113])
     )
+
+
+@pytest.mark.parametrize("name", ["r8_midday", "r8_midnight"])
+def test_energy_across_midnight(lake, spool, wild, name):
+    """Two hours at 300 W are 2.16 MJ, whenever they are."""
+    file = wild(f"{name}.csv", "repro")
+    imported(lake, spool, "table", file, mapping=str(file.with_name("r8_power.yaml")), run="p")
+    run_rollups(lake, ["gpu_hourly"])
+    assert ask(lake, "SELECT sum(energy_joules) AS joules FROM gpu_hourly") == [{"joules": 2_160_000.0}]
+
+
+def test_power_of_a_node(lake, spool, wild):
+    """What no device draws is no device's energy, and the reason names the limit."""
+    file = wild("r9_node_power.csv", "repro")
+    imported(lake, spool, "table", file, mapping=str(file.with_name("r8_power.yaml")), run="p")
+    run_rollups(lake, ["gpu_hourly"])
+    rows = ask(lake, "SELECT energy_joules, unavailable FROM gpu_hourly")
+    assert {row["energy_joules"] for row in rows} == {None}
+    assert all("more than 2000 W" in row["unavailable"] for row in rows)
+
+
+def test_labels_of_amds_exporter(lake, spool, wild):
+    """22 labels on a sample: labels without a value are none, and names may be long."""
+    done = imported(lake, spool, "prometheus", wild("26-amd-exporter/amd.prom"), run="a")
+    assert (done.rows["scalars"], done.refused) == (5, {})
+    values = ask(lake, "SELECT value FROM scalars ORDER BY value")
+    assert [row["value"] for row in values] == [0.0, 0.0, 29.0, 132.0, 900.0]

@@ -315,3 +315,31 @@ def test_sums_of_samples_that_lie_stay_within_their_day(liar):
     assert row["observed_s"] <= 3600
     assert row["energy_joules"] is None or 0 <= row["energy_joules"] <= 3600 * 5000
     assert row["ecc_uncorrected_count"] in ({0} if liar == "errors" else {None})
+
+
+@pytest.mark.parametrize("kind", ["power", "counter", "intervals"])
+def test_midnight_costs_no_interval(kind):
+    """Energy and time are the same whether midnight falls between two samples or not; a gap at midnight stays one."""
+    own = {
+        "power": {"power_watts": 300.0, "energy_joules": None, "interval_ns": None},
+        "counter": {"interval_ns": None},
+        "intervals": {},
+    }[kind]
+    sums = []
+    for start in (NOON, MIDNIGHT + timedelta(hours=23, minutes=30)):
+        found = hours(samples(61, start=start, every_s=60.0, watts=300.0, **own))
+        sums.append((sum(row["energy_joules"] for row in found), sum(row["observed_s"] for row in found)))
+        assert sum(row["sample_count"] for row in found) == 61
+    assert sums == [(60 * 60 * 300.0, 3600.0)] * 2
+    late = MIDNIGHT + timedelta(days=1, seconds=200)
+    apart = [*samples(2, start=late - timedelta(seconds=600), **own), *samples(2, start=late, incarnation=8, **own)]
+    assert sum(row["observed_s"] for row in hours(apart)) == 2.0
+
+
+def test_power_beyond_a_device_is_named():
+    """A node's power under a device's name is left out, and the reason says at which limit."""
+    own = {"power_watts": 7160.0, "energy_joules": None}
+    (row,) = hours(samples(60, **own))
+    assert (row["energy_joules"], row["power_max_watts"]) == (None, 7160.0)
+    reason = "samples tell more than 2000 W, the most that a device draws"
+    assert json.loads(row["unavailable"])["energy_joules"] == reason
