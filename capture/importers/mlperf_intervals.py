@@ -1,6 +1,7 @@
 """Intervals of an MLPerf log: matches starts and ends, handles unmatched ones, and finds what is training.
 
 init_start (first) to run_start          init
+staging_start to staging_stop            staging: data is brought to the nodes
 block_start to block_stop, and epochs    train, outside of evaluations; of epochs, those that have no part in a block
 eval_start to eval_stop                  evaluation; also where the next epoch, or evaluation, begins meanwhile
 eval_stop, eval_accuracy alone           an evaluation of which nobody knows when it began; nor of one that is told to
@@ -18,7 +19,7 @@ Edge = tuple[int, int, str, str, str]
 """Time (ms since 1970), place in the log, what, ``start`` or ``stop``, and which; ``sign`` of a step that ended."""
 
 KINDS: Final = {"block": ("train", "phase"), "eval": ("evaluation", "evaluation"), "epoch": ("epoch", "other"),
-                "run": ("run", "other")}  # fmt: skip
+                "run": ("run", "other"), "staging": ("staging", "phase")}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Intervals:
     Attributes
     ----------
     found
-        By what: ``block``, ``epoch``, ``eval``, ``run``.
+        By what, as in `KINDS`.
     untold
         Evaluations that only their end is told of: from the last sign of something else until then.
     """

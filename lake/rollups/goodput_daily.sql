@@ -17,8 +17,9 @@
 --          A run that tells its start by a span ``init`` (kind phase, outside of steps), as imported logs do, begins with
 --          that span and starts as long as it lasts; its spans ``train`` are productive, too. Such a run's own intervals go
 --          before what its steps' lengths let infer: kind 3 is that span, checkpoints and evaluations are kinds 1 and 2, and
---          steps are productive only where the run tells no spans ``train``. Evaluations of which only the end is known, and
---          steps under way when a log ended that tells one line for several, are spans of kind phase, too, and
+--          steps are productive only where the run tells no spans ``train``. Evaluations of which only the end is known,
+--          ``staging`` of data, and steps under way when a log ended that tells one line for several, are spans of kind phase,
+--          too, and
 --             12 unattributed               however long they are. So is all that follows the first step of an attempt of
 --                                           which no step was timed, as where metrics were logged by step alone: untimed.
 --                                           So is all of an imported attempt that tells neither steps nor spans ``train``
@@ -60,7 +61,7 @@ FROM spans
 INNER JOIN affected_runs ON affected_runs.run = spans.run
 WHERE spans.kind = 'phase' AND spans.rank = 0 AND spans.step IS NULL
   AND (
-      spans.name IN ('init', 'train')
+      spans.name IN ('init', 'train', 'staging')
       OR (spans.name = 'evaluation' AND spans.attributes LIKE '%"begin":"not told"%')
       OR (spans.name = 'unlogged' AND spans.attributes LIKE '%"unfinished":true%')
   );

@@ -94,6 +94,9 @@ ODD = {
     # epochs that were told when all was over
     "0 init_start|1 run_start|60 eval_start|65 eval_stop|160 eval_start|165 eval_stop|165 epoch_start 1|"
     "165 epoch_start 2|165 epoch_stop 1|165 epoch_stop 2|166 run_stop": [166, 1, None, 10, 155],
+    # data is brought to the nodes first: no stall
+    "0 init_start|1 run_start|1 staging_start|99 staging_stop|99 epoch_start 1|109 epoch_stop 1|109 run_stop":
+        [109, 1, 10, 0, 98],
     # a trainer that queues evaluations with their blocks
     "0 init_start|1 run_start|1 block_start 1|1 eval_start 2|5 block_start 2|5 eval_start 3|6 eval_stop 2|"
     "6 block_stop 1|9 block_stop 2|9 eval_stop 3|9 run_stop": [9, 1, 8, None, 0],
