@@ -23,7 +23,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import libfaketime
-from ledger import CHECKS, Entry
+from ledger import CHECKS, Entry, rows_go_when_due_unless_held
 
 NODES = ("node1", "node2", "node3")
 LOOK_H, OUTAGE_HOURS = 22, range(12, 15)
@@ -51,7 +51,7 @@ owner: platform
 basis: data minimisation
 review: 2030-01-31
 rules:
-  spans: {{where: {{table: spans}}, delete_after_days: 3, reason: nobody looks at those of last week}}
+  spans: {{where: {{table: spans}}, delete_after_days: {1}, reason: nobody looks at those of last week}}
 """,
 }
 KINDS = {  # how a job ends: its status in the lake, and the exit code of its processes
@@ -72,8 +72,8 @@ class Calendar:
 
     Attributes
     ----------
-    days, every_h, sweep
-        How many there are, the hours between rounds of the pipeline, and the runs of a sweep.
+    days, every_h, sweep, spans_days
+        How many there are, the hours between rounds of the pipeline, the runs of a sweep, and how long spans are kept.
     late, outage, restarts, retention
         Days on which the third node reaches no spool, nobody reaches the store, all restarts, and retention is due.
     idle
@@ -83,6 +83,7 @@ class Calendar:
     days: int
     every_h: int
     sweep: int
+    spans_days: int
     late: range
     outage: int
     restarts: tuple
@@ -90,9 +91,9 @@ class Calendar:
     idle: tuple = ()
 
 
-FORTNIGHT = Calendar(14, 1, 12, late=range(3, 6), outage=6, restarts=(4, 9), retention=(5, 12))
+FORTNIGHT = Calendar(14, 1, 12, 3, late=range(3, 6), outage=6, restarts=(4, 9), retention=(5, 12, 14))
 SHORT = Calendar(
-    2, 12, 3, late=range(1), outage=1, restarts=(1,), retention=(1,), idle=((0, 13), (0, 16), (0, LOOK_H), (1, 23))
+    2, 12, 3, 1, late=range(1), outage=1, restarts=(1,), retention=(1, 2), idle=((0, 13), (0, 16), (0, LOOK_H), (1, 23))
 )
 
 
@@ -135,6 +136,7 @@ class Site:
     imports: list = field(default_factory=list)
     gpu_hours: int = 0
     held: list = field(default_factory=list)
+    kept_from: datetime | None = None
     costs: list = field(default_factory=list)
     complaints: list = field(default_factory=list)
     nodes: dict = field(default_factory=dict)
@@ -179,8 +181,16 @@ class Site:
         self.stop_nodes()
         for name in NODES:
             (self.folder / name).mkdir(exist_ok=True)
-            command = [sys.executable, str(Path(__file__).with_name("node.py")), name, str(self.folder / name)]
-            self.nodes[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            command = [
+                sys.executable,
+                str(Path(__file__).with_name("node.py").resolve()),
+                name,
+                str(self.folder / name),
+            ]
+            plain = {key: value for key, value in os.environ.items() if key != "RANKLAKE_CONFIG"}  # the agent sends
+            self.nodes[name] = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=plain, cwd=self.folder / name
+            )
 
     def stop_nodes(self):
         """End the nodes' processes."""
@@ -297,13 +307,14 @@ def retention(site, day):
     if not site.held:
         hold = ("retain", "hold", "--until", "2099-01-01", "--reason", "a claim", "--where")
         site.run(*hold, "team=vison", code=2)
-        site.run(*hold, f"run=gpt-{day - 1}")
-        site.held.append(f"gpt-{day - 1}")
+        site.held.append(next(iter(site.arrived())))
+        site.run(*hold, f"run={site.held[0]}")
     site.run("retain", "plan", "--by", "Petra")
     for plan in site.facts("retain", "list"):
-        if plan["state"] == "proposed":
-            site.run("retain", "approve", plan["plan"], "--by", "Anna", "--reason", "due")
-            site.run("retain", "apply", plan["plan"], "--by", "Otto")
+        if plan["state"] == "planned":
+            site.run("retain", "approve", plan["retention_plan"], "--by", "Anna", "--reason", "due")
+            site.run("retain", "apply", plan["retention_plan"], "--by", "Otto")
+            site.kept_from = site.clock.day0 + timedelta(days=day - site.calendar.spans_days)
     for words in (("check", "--incidents"), ("check", "--backtest", "7d"), ("retain", "holds"), ("audit", "verify")):
         site.run(*words)
 
@@ -351,12 +362,16 @@ def look(site, day):
     del day
     pipeline(site)
     site.costs.append(pipeline(site))
-    for check in CHECKS:
+    hold_against(site, CHECKS)
+
+
+def hold_against(site, checks):
+    """Note what does not hold of some checks, the first few of each."""
+    for check in checks:
         complaints = list(check(site))
-        for complaint in complaints[:MOST]:
+        more = [f"and {len(complaints) - MOST} more"] if len(complaints) > MOST else []
+        for complaint in complaints[:MOST] + more:
             site.complain(f"{check.__name__}: {complaint}")
-        if len(complaints) > MOST:
-            site.complain(f"{check.__name__}: and {len(complaints) - MOST} more")
 
 
 HOURS = {3: upkeep, 4: retention, 9: morning, 13: noon, 16: afternoon, 20: scheduler, LOOK_H: look, 23: night}
@@ -381,7 +396,12 @@ def one_day(site, day):
 
 
 def finale(site):
-    """Break things: numbers that cannot be, bytes that cannot be read, a lake that is gone. Each is said."""
+    """Remove what is due, then break things: negative numbers, bytes of no table, a lake that is gone. Each is said."""
+    site.clock.set(site.calendar.days, 0, 1200)
+    retention(site, site.calendar.days)
+    if site.kept_from is None:
+        site.complain("nothing was ever due")
+    hold_against(site, [rows_go_when_due_unless_held])
     site.work(site.calendar.days, 0, [site.job("negative", "negative")], second=1800)
     pipeline(site, code=1)
     negative = site.alarms()
@@ -413,7 +433,7 @@ def prepare(site):
     site.run("roles", "new", str(site.folder / "roles.yaml"))
     site.run("retain", "new", str(site.folder / "policies"))
     for name, text in FILES.items():
-        (site.folder / name).write_text(text.format(site.folder))
+        (site.folder / name).write_text(text.format(site.folder, site.calendar.spans_days))
     key = site.folder / "pseudonyms"
     key.write_text(base64.b64encode(site.random.randbytes(32)).decode() + "\n")
     key.chmod(0o600)

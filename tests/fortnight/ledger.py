@@ -109,11 +109,16 @@ def pages_tell_the_same(site):
     yield from (f"{name}: {one['headline']}" for name, one in told.items() if one.get("state") == "failed")
 
 
-def held_rows_stay(site):
+def rows_go_when_due_unless_held(site):
+    spans = {
+        row["run"]: row for row in site.sql("SELECT run, count(*) AS spans, min(date) AS first FROM spans GROUP BY run")
+    }
     for name in site.held:
-        (row,) = site.sql(f"SELECT count(*) AS spans FROM spans WHERE run = '{name}'")
-        if row["spans"] < site.runs[name].steps:
-            yield f"{row['spans']} spans of {name} for {site.runs[name].steps}"
+        if spans.get(name, {"spans": 0})["spans"] < site.runs[name].steps:
+            yield f"{name} is held: {spans.get(name)} for {site.runs[name]}"
+    for name, row in spans.items():
+        if site.kept_from and name not in site.held and row["first"] < f"{site.kept_from:%Y-%m-%d}":
+            yield f"{row['spans']} spans of {name}, which were due, are still there"
 
 
 def roles_see_no_people(site):
@@ -133,5 +138,5 @@ def rounds_do_not_creep(site):
 CHECKS = (
     runs_are_those_that_were_trained, each_step_is_there_once, diverged_runs_sort_last, wall_times_do_not_jump,
     gpu_hours_are_those_of_the_scheduler, training_alone_is_billed, status_adds_up, doctor_is_content,
-    pages_tell_the_same, held_rows_stay, roles_see_no_people, rounds_do_not_creep,
+    pages_tell_the_same, rows_go_when_due_unless_held, roles_see_no_people, rounds_do_not_creep,
 )  # fmt: skip
