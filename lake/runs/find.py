@@ -37,7 +37,15 @@ _MOST_KNOWN: Final = 10_000
 
 
 class NoSuchRunError(RanklakeError):
-    """No run has the name, or several begin with it."""
+    """No run has the name, or several begin with it.
+
+    Attributes
+    ----------
+    is_ambiguous
+        Whether several do.
+    """
+
+    is_ambiguous = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +56,8 @@ class Wanted:
     ----------
     run
         What the name begins with, or the name for people.
-    job, status, team
-        Equal to that of the run's last attempt, or for the team to that of any; empty for all.
+    job, status, team, user
+        Equal to that of the run's last attempt, or for team and user to that of any; empty for all.
     labels, settings
         Labels, and values of the configuration (``optimizer.lr`` for one within another), as text by name.
     tags
@@ -62,6 +70,7 @@ class Wanted:
     job: str = ""
     status: str = ""
     team: str = ""
+    user: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -100,9 +109,11 @@ def named(ask: Ask, text: str) -> str:
             return names[0]
     if names:
         told = ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
-        raise NoSuchRunError(
+        error = NoSuchRunError(
             f"{len(names)} runs begin with {text!r}, or are called so", mend=f"write more of the name: {told}"
         )
+        error.is_ambiguous = True
+        raise error
     known = ask(f"SELECT run, max(ts) AS ts FROM run_summary GROUP BY run ORDER BY ts DESC LIMIT {_MOST_KNOWN}")  # noqa: S608 - likewise
     if not known.rows:
         raise NoSuchRunError(f"no run {text!r}: the lake tells of no run", mend="run 'ranklake pipeline' first")
@@ -120,6 +131,8 @@ def _conditions(wanted: Wanted) -> tuple[list[str], list[str]]:
     where, having = [], []
     if wanted.team:
         where.append(f"run IN (SELECT run FROM attempt_facts WHERE team = {literal(wanted.team)})")  # noqa: S608 - quoted
+    if wanted.user:
+        where.append(f'run IN (SELECT run FROM attempt_facts WHERE "user" = {literal(wanted.user)})')  # noqa: S608 - quoted
     if wanted.since is not None:
         where.append(
             f"date >= DATE '{wanted.since.date()}'"

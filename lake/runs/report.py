@@ -16,6 +16,7 @@ from ranklake.lake.runs.curves import Curves, curves
 from ranklake.lake.runs.facts import RunFacts, gather
 from ranklake.lake.runs.find import Wanted, find, named
 from ranklake.lake.runs.media import Media, media
+from ranklake.lake.runs.said import Said, said_of_each
 from ranklake.lake.runs.slowed import Cause, slowed
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class RunsState:
         The latest, a row a run; at most `MOST_LISTED`.
     caveats
         What is to be known of their numbers.
+    said, teams
+        Names and tags that people gave them; the team that each is charged to.
     marks
         Runs that have a page, with a digest that changes with whatever the page tells.
     units
@@ -63,6 +66,8 @@ class RunsState:
     totals: Answered
     listed: Answered
     caveats: Caveats
+    said: Mapping[str, Said]
+    teams: Mapping[str, str]
     marks: Mapping[str, str]
     units: Mapping[str, str]
     scalars: str
@@ -109,11 +114,14 @@ def runs_state(lake: "Lake", run: str = "", role: "Role | None" = None, *, has_r
     listed = find(ask, Wanted(), "newest", MOST_LISTED)
     latest = [str(row["run"]) for row in listed.rows[:MOST_PAGES]]
     chosen = tuple(dict.fromkeys([*latest, *([named(ask, run)] if run else [])]))
+    every = tuple(dict.fromkeys([*(str(row["run"]) for row in listed.rows), *chosen]))
     return RunsState(
         lake=lake.uri.rstrip("/").rpartition("/")[2],
         totals=ask(statements.totals()).seen(),
         listed=listed,
         caveats=caveats(ask, [str(row["run"]) for row in listed.rows]),
+        said=said_of_each(ask, every)[0],
+        teams={str(row["run"]): str(row["team"]) for row in ask(statements.teams(statements.among(every))).rows},
         marks=_marks(ask, chosen, f"{scalars} {has_roles}")
         if role is None
         else {run: _seen_mark(ask, why, run) for run in chosen},

@@ -1,5 +1,6 @@
 """Said: what people and trainers call runs, and which tags they gave them."""
 
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -66,9 +67,17 @@ def tagged(ask: Ask, tags: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def called_so(ask: Ask, text: str) -> list[str]:
-    """Return the runs whose name for people begins with a text: the given one, else that of their id."""
-    if not text:
+    """Return the runs whose name for people is a text, or else begins with it: the given one, else that of their id."""
+    wanted = _alike(text)
+    if not wanted:
         return []
     every = [str(row["run"]) for row in ask("SELECT DISTINCT run FROM run_summary").rows]
     given = {row["run"]: row["value"] for row in ask(statements.annotations("kind = 'name'")).rows}
-    return sorted(run for run in every if (given.get(run) or readable_name(run)).startswith(text))
+    names = {run: _alike(given.get(run) or readable_name(run)) for run in every}
+    whole = sorted(run for run, name in names.items() if name == wanted)
+    return whole or sorted(run for run, name in names.items() if name.startswith(wanted))
+
+
+def _alike(name: str) -> str:
+    """Return what names have in common that people take for one: letters large or small, composed or not; spaces."""
+    return " ".join(unicodedata.normalize("NFC", name).casefold().split())

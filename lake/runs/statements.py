@@ -76,6 +76,14 @@ def previous(where: str) -> str:
     return _filled("previous", where=where)
 
 
+def teams(where: str) -> str:
+    """Return the SQL of one row per run that is charged to a team, of some runs."""
+    return (
+        "SELECT run, last_value(team ORDER BY attempt) AS team\n"
+        f"FROM attempt_facts\nWHERE team IS NOT NULL AND {where}\nGROUP BY run\n"
+    )
+
+
 def failed_checks() -> str:
     """Return the SQL of one row per failed check whose rows may be in numbers of runs."""
     return sql_text(_HERE, "failed_checks")

@@ -15,6 +15,8 @@ from ranklake.cli import run as cli
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.lookups import STEP_METRICS
 from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.runs.asking import asking
+from ranklake.lake.runs.find import NoSuchRunError, named
 from ranklake.lake.runs.report import runs_state
 from ranklake.lake.storage.store import Lake
 from ranklake.views.html.run_pages import section
@@ -214,3 +216,29 @@ def test_pages_mark_where_a_loss_is_not_finite_and_name_what_they_leave_out(lake
     assert "NaN or infinite first" not in pages["good"]
     assert "No curves" not in pages["logged"]
     assert "no step of an attempt was timed" in pages["logged"]
+
+
+def test_runs_are_found_by_what_people_call_them(lake, tmp_path, capsys):
+    """By the name in whatever spelling, by the beginning of it, by tag and owner: at the prompt and on pages."""
+    made = Lake.create(str(tmp_path / "lake"))
+    whole = run_of("r-1")
+    whole["runs"][0] |= {"team": "vision", "user": "ada"}
+    bring(made, whole, run_of("r-2", seed=1))
+    said = {"ts": NOON, "run": "r-1", "attempt": 0, "rank": 0, "source": "person"}
+    append(made, "annotations", [{**said, "kind": "name", "value": "Zoë's größter Lauf"},
+                                 {**said, "kind": "tag", "key": "baseline"}])  # fmt: skip
+    append(made, "annotations", [{**said, "run": "r-2", "kind": "name", "value": "Zoë's größter Lauf 2"}])
+    run_rollups(made)
+    for name in ("Zoë's größter Lauf", "zoe\u0308's GRÖSSTER lauf", "r-1"):
+        assert named(asking(made), name) == "r-1"
+    assert named(asking(made), "zoë's größter lauf 2") == "r-2"
+    with pytest.raises(NoSuchRunError, match="2 runs begin"):
+        named(asking(made), "Zoë's")
+    for words in (["Zoë's größter Lauf"], ["--tag", "baseline"], ["--team", "vision"], ["--user", "ada"]):
+        assert [row["run"] for row in json.loads(ranklake(capsys, made, "runs", *words, "--json"))["runs"]] == ["r-1"]
+    found = section(runs_state(made))
+    (entry,) = (one.name for one in found.entries if one.name.startswith("r-1"))
+    assert entry == "r-1 · Zoë's größter Lauf · team vision · baseline"
+    assert "Zoë&#39;s größter Lauf · team vision · baseline" in render(found.pages[0]).decode()
+    assert cli(["what-if", "Zoë's größter Lauf", "--lake", made.uri]) == 2
+    assert "run r-1: no spans of any step" in capsys.readouterr().err

@@ -46,6 +46,7 @@ class _Moment(click.ParamType[datetime]):
 @click.option("--job", default="", help="Runs of this job.")
 @click.option("--status", type=click.Choice(STATUSES), help="Runs whose last attempt ended so.")
 @click.option("--team", default="", help="Runs that are charged to this team.")
+@click.option("--user", default="", help="Runs that this account started.")
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Runs with this label; repeatable.")
 @click.option("--config", "settings", multiple=True, metavar="NAME=VALUE",
               help="Runs with this value in their config; outer.inner for one within another; repeatable.")  # fmt: skip
@@ -66,6 +67,7 @@ def runs(  # noqa: PLR0913 - one parameter an option
     job: str,
     status: str | None,
     team: str,
+    user: str,
     labels: tuple[str, ...],
     settings: tuple[str, ...],
     tags: tuple[str, ...],
@@ -86,6 +88,7 @@ def runs(  # noqa: PLR0913 - one parameter an option
         job=job,
         status=status or "",
         team=team,
+        user=user,
         labels=_pairs("--label", labels),
         settings=_pairs("--config", settings),
         tags=dict(item.partition("=")[::2] for item in tags),

@@ -12,6 +12,9 @@ from ranklake.lake.diagnosis.facts import slowdowns
 from ranklake.lake.diagnosis.run_spans import read_spans, trace_of
 from ranklake.lake.diagnosis.timeline import write_timeline
 from ranklake.lake.diagnosis.what_if import what_if as analyse
+from ranklake.lake.runs.asking import asking
+from ranklake.lake.runs.find import NoSuchRunError, named
+from ranklake.lake.storage.store import Lake
 from ranklake.views.json_output import show_json
 from ranklake.views.slowdowns import show_slowdowns
 from ranklake.views.tell import tell
@@ -33,12 +36,16 @@ from ranklake.views.words import counted
 def what_if(context: Context, run: str, attempt: int | None, timeline: Path | None, *, as_json: bool) -> None:
     """Estimate how much faster RUN would have been without stragglers, and which operations and ranks slowed it.
 
+    RUN may be the beginning of a name, or a name for people.
+
     Simulates the run's steps from their spans: as recorded but without launch delays, and with ideal durations for all
     operations but some.
     """
-    chosen, rows, notes = read_spans(context.open_lake(), run, attempt)
+    lake = context.open_lake()
+    whole = _whole_name(lake, run)
+    chosen, rows, notes = read_spans(lake, whole, attempt)
     analysis = analyse(trace_of(rows, notes))
-    found = slowdowns(run, chosen, analysis)
+    found = slowdowns(whole, chosen, analysis)
     if as_json:
         show_json(found)
     else:
@@ -46,3 +53,13 @@ def what_if(context: Context, run: str, attempt: int | None, timeline: Path | No
     if timeline is not None:
         count = write_timeline(analysis, timeline)
         tell(f"{counted(count, 'event')} written to {timeline}; open it at https://ui.perfetto.dev", err=True)
+
+
+def _whole_name(lake: Lake, run: str) -> str:
+    """Return a run's name; as it was given where no summary tells of such a run, since spans need none."""
+    try:
+        return named(asking(lake), run)
+    except NoSuchRunError as error:
+        if error.is_ambiguous:
+            raise
+        return run

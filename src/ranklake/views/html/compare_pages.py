@@ -59,7 +59,7 @@ def _facts(found: Comparison, drawn: Sequence[Sequence[Plotted]], chance: Repeat
     runs = FactTable(
         "Runs", sourced("runs", found.summaries), COLUMNS, ["run"], "runs",
         [row for row in found.summaries.rows if row], {}, STATES, f"Unknown: {found.summaries.reason or 'no summary'}.",
-        marks_of([row for row in found.summaries.rows if row], found.caveats),
+        marks=marks_of([row for row in found.summaries.rows if row], found.caveats),
     )  # fmt: skip
     return {
         "headline": headline,

@@ -101,6 +101,8 @@ class FactTable:
         States by the value of the second column, which is then shown as one.
     empty
         What to say where there are no rows.
+    notes
+        What stands below the value of the first column, by that.
     marks
         By the value of the first column and the name of another: what stands in a cell beside its value, or in its
         place where that is unknown; and why.
@@ -115,6 +117,7 @@ class FactTable:
     links: Mapping[str, str] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)
     empty: str = ""
+    notes: Mapping[Any, str] = field(default_factory=dict)
     marks: Mapping[tuple[Any, str], tuple[str, str]] = field(default_factory=dict)
 
 

@@ -13,6 +13,7 @@ from ranklake.views.html.run_page import LOW_MFU, page_facts
 from ranklake.views.html.run_tables import STATES
 from ranklake.views.html.shell import Entry, Page, file_stem
 from ranklake.views.html.site import Section
+from ranklake.views.runs import tag_words
 from ranklake.views.words import counted, loss_text, number_text, percent_text
 from ranklake.views.words import time_text as length_text
 
@@ -58,7 +59,8 @@ def section(found: RunsState) -> Section:
     state = _state(found)
     by_name = {str(row["run"]): row for row in found.listed.rows}
     entries = [
-        Entry(run, "run", str(by_name[run]["status"]) if run in by_name else "run", href(run)) for run in found.marks
+        Entry(_called(found, run), "run", str(by_name[run]["status"]) if run in by_name else "run", href(run))
+        for run in found.marks
     ]
     pages = [_index(found, headline, state), *(_page(found, run, mark) for run, mark in found.marks.items())]
     return Section(SECTION, "Runs", state, headline, HOME, tuple(pages), tuple(entries))
@@ -87,7 +89,12 @@ def _state(found: RunsState) -> str:
 
 def _index(found: RunsState, headline: str, state: str) -> Page:
     told = "\n".join(
-        [found.lake, headline, *map(repr, (found.totals, found.listed, found.caveats.failed)), *found.marks]
+        [
+            found.lake,
+            headline,
+            *map(repr, (found.totals, found.listed, found.caveats.failed, found.said, found.teams)),
+            *found.marks,
+        ]
     )
     digest = hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
     return Page(HOME, "Runs", "runs.html", partial(_index_facts, found, headline, state), digest)
@@ -99,13 +106,25 @@ def _index_facts(found: RunsState, headline: str, state: str) -> Mapping[str, An
     table = FactTable(
         f"Runs, newest first{_cut(found)}", sourced("runs", found.listed), COLUMNS, ["run"], "runs",
         found.listed.rows, {run: href(run) for run in found.marks}, STATES, "No runs: run 'ranklake pipeline' first.",
-        marks_of(found.listed.rows, found.caveats),
+        {run: _note(found, run) for run in found.said}, marks_of(found.listed.rows, found.caveats),
     )  # fmt: skip
     figures = [
         Figure(label, totals.get(name), unit, definition, source, name, mark if totals.get(name) else "")
         for name, label, unit, mark, definition in _TOTALS
     ]
     return {"lake": found.lake, "headline": headline, "state": state, "figures": figures, "table": table}
+
+
+def _note(found: RunsState, run: str) -> str:
+    """Return what people call a run, its team and its tags."""
+    said, team = found.said[run], found.teams.get(run)
+    return " · ".join([said.name, *([f"team {team}"] if team else []), *tag_words(said.tags)])
+
+
+def _called(found: RunsState, run: str) -> str:
+    """Return what a search finds a run by: its id, what people call it, its team, its tags, its job."""
+    row = next((row for row in found.listed.rows if row["run"] == run), {})
+    return " · ".join([run, _note(found, run), *([f"job {row['job']}"] if row.get("job") else [])])
 
 
 def marks_of(rows: Sequence[Row], caveats: Caveats) -> dict[tuple[Any, str], tuple[str, str]]:
