@@ -161,8 +161,9 @@ faults: .venv/.test ## operations of the disk that fail in every command, poison
 fortnight: .venv/.test ## live through a fortnight of plain use by a moved clock: three nodes, some 20 jobs a day, a round each hour (SEED=2; FORTNIGHT=--short for two days)
 	@place=$$(mktemp -d) && $(BIN)/python tests/fortnight/campaign.py $$place --seed $(or $(SEED),1) $(FORTNIGHT) && rm -r $$place
 
-fuzz: .venv/.test ## hostile names, footers, pages, packs, plans and log entries against every command (RANKLAKE_FUZZ_CASES, default 10000; FUZZ='--seed N --case K' for one)
+fuzz: .venv/.test ## hostile names, footers, pages, packs, plans and log entries, and rows of any values that contracts allow, against every command (RANKLAKE_FUZZ_CASES, default 10000; FUZZ='--seed N --case K' for one)
 	@PYTHONPATH=tests/support $(BIN)/python tests/fuzz/campaign.py $(or $(FUZZ),--cases $${RANKLAKE_FUZZ_CASES:-10000})
+	@$(if $(FUZZ),,PYTHONPATH=tests/support $(BIN)/python tests/support/any_values.py $$(seq 1 $${RANKLAKE_FUZZ_SEEDS:-20}))
 
 bitflips: .venv/.test ## turn bits of data files (RANKLAKE_FLIPS, default 1000): what rewrites or rolls up finds each, scrub finds all, replay brings back each row
 	@RANKLAKE_FLIPS=$${RANKLAKE_FLIPS:-1000} $(BIN)/python -m pytest -q -m "slow or not slow" tests/lake/test_damage.py --timeout 3600

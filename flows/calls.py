@@ -3,12 +3,10 @@
 The command ``ranklake pipeline`` calls these without Prefect, so that a scheduled run and a run by hand are the same.
 """
 
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from ranklake.allowed import allowed
@@ -38,15 +36,13 @@ from ranklake.lake.storage.store import Lake, LakeUnreachableError
 from ranklake.printable import printable
 from ranklake.quality.check import run_checks
 from ranklake.quality.tables import KINDS
-from ranklake.redaction.redact import redact
 from ranklake.rehash import rehash
 from ranklake.retention.apply import apply
 from ranklake.retention.grace.purge import expired_names, purge_due
 from ranklake.retention.plan import make_plan
 from ranklake.retention.reviews import record_overdue
 from ranklake.retention.sweep import sweep
-from ranklake.views.html.site import Section, publish
-from ranklake.views.html.unusable import broken
+from ranklake.views.html.site import Section, broken, fault_text, publish
 
 Progress = Callable[[int, int], None]
 
@@ -182,7 +178,7 @@ def report_of(context: Context, names: Sequence[str], run: str = "") -> dict[str
     """
     lake, faults = context.open_lake(), dict[str, str]()
     made = [_section(lake, name, partial(SECTIONS[name], context, lake, run), faults) for name in names]
-    return {**_published(context, made), "broken": faults}
+    return _published(context, made, faults)
 
 
 def _section(lake: Lake, name: str, make: Callable[[], Section], faults: dict[str, str]) -> Section:
@@ -195,10 +191,7 @@ def _section(lake: Lake, name: str, make: Callable[[], Section], faults: dict[st
     except (NoSuchRunError, UnseenError, LakeUnreachableError, ModuleNotFoundError):
         raise
     except Exception as error:  # noqa: BLE001 - a bug in one section is no reason to lose the others
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        bug = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
-        why = error.what if isinstance(error, RanklakeError) else bug
-        faults[name] = " ".join(str(redact(why)).split())
+        faults[name] = fault_text(error)
         return broken(name, lake.uri.rstrip("/").rpartition("/")[2], f"This section cannot be made: {faults[name]}")
 
 
@@ -237,13 +230,13 @@ def report_as(context: Context, lake: Lake, names: Sequence[str], run: str, role
     if not made:
         told = "; ".join(f"{name}: {why}" for name, why in left_out.items())
         raise RoleError(f"nothing to show to role {role.name}: {told}", where="--role", mend="ask for its tables")
-    return {**_published(context, made, role.name), "left_out": left_out, "broken": faults}
+    return {**_published(context, made, faults, role.name), "left_out": left_out}
 
 
-def _published(context: Context, made: Sequence[Section], role: str = "") -> dict[str, Any]:
+def _published(context: Context, made: Sequence[Section], faults: dict[str, str], role: str = "") -> dict[str, Any]:
     done = publish(context.place(context.config.report_out()), *made, role=role)
     told = {one.name: {"title": one.title, "state": one.state, "headline": one.headline} for one in made}
-    return {**told, "published": asdict(done)}
+    return {**told, "published": asdict(done), "broken": faults | done.broken}
 
 
 def share_once(context: Context, progress: Progress | None = None) -> dict[str, Any]:

@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from ranklake.quality.partition import Tally
     from ranklake.quality.suite import Expectation
 
+_MOST_ROWS: Final = 2**63 - 1
+"""What a column of counts holds; a step of that number, say, implies as many rows in each series that has it."""
+
 
 MOST_RUNS: Final = 1_000
 """Runs that a result names."""
@@ -25,8 +28,8 @@ def result_of(one: "Expectation", tally: "Tally", moved: int, facts: dict[str, A
         check_id=one.check.id,
         severity=one.check.severity,
         status=status,
-        rows_checked=tally.checked if known else None,
-        rows_failed=tally.failed if known else None,
+        rows_checked=min(tally.checked, _MOST_ROWS) if known else None,
+        rows_failed=min(tally.failed, _MOST_ROWS) if known else None,
         failed_ratio=tally.failed / tally.checked if known and tally.checked else None,
         observed=", ".join(tally.seen) or None,
         message=f"{message or 'what is young was not judged'}{AGAIN}" if tally.again else message,

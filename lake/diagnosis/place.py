@@ -1,11 +1,15 @@
 """The coordinates of a run's ranks: one rank for each data-parallel rank and stage."""
 
+from typing import Final
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.diagnosis.graph import WhatIfError
 from ranklake.lake.diagnosis.spans import Ints, counted, integers
+
+_MOST_RANKS: Final = 1_000_000
 
 
 def place(rows: pa.Table) -> tuple[pa.Table, tuple[str, ...]]:
@@ -52,9 +56,10 @@ def place(rows: pa.Table) -> tuple[pa.Table, tuple[str, ...]]:
 
 def _first_ranks(cell: Ints, rank: Ints) -> Ints:
     """Return for each row the lowest rank of its cell."""
-    lowest = np.full(int(cell.max(initial=0)) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(lowest, cell, rank)
-    found: Ints = lowest[cell]
+    cells, place_of = np.unique(cell, return_inverse=True)
+    lowest = np.full(len(cells), np.iinfo(np.int64).max)
+    np.minimum.at(lowest, place_of, rank)
+    found: Ints = lowest[place_of]
     return found
 
 
@@ -64,8 +69,11 @@ def rank_grid(dp_rank: Ints, stage: Ints, rank: Ints) -> Ints:
     Raises
     ------
     WhatIfError
-        No spans of some of them, though there are spans of later ones.
+        No spans of some of them, though there are spans of later ones; or coordinates that no job has.
     """
+    if (int(dp_rank.max()) + 1) * (int(stage.max()) + 1) > _MOST_RANKS:
+        what = f"coordinates up to dp_rank {dp_rank.max():,} and pp_rank {stage.max():,} are more ranks than a job has"
+        raise WhatIfError(what, where="spans", mend="give every rank its coordinates, run.coordinates(dp=…, pp=…)")
     ranks = np.full((int(dp_rank.max()) + 1, int(stage.max()) + 1), -1, np.int64)
     ranks[dp_rank, stage] = rank
     absent = np.argwhere(ranks < 0)

@@ -133,7 +133,7 @@ def _stale(copy: "Lake", rollups: "Sequence[Rollup]") -> set[str]:
                 for partition, keys in lineage.recorded(one, output).items()
             }
             if one.scope == "partition":
-                is_due = bool(due_days(one, inputs, output, state, tables.retired))
+                is_due = bool(due_days(copy, one, inputs, output, state, tables.retired))
             else:
                 is_due = changed_inputs(one, inputs, output, state, tables.retired) is not None
             if is_due or found & set(one.tables):

@@ -125,7 +125,7 @@ class _Asked:
         """Return dates of a partition rollup with their inputs, without those that have none, or have lost some."""
         gone = self.tables.retired
         barred = gone | self.tables.kept_back
-        every = due_days(self.rollup, self.inputs, self.output, {}, gone)
+        every = due_days(self.lake, self.rollup, self.inputs, self.output, {}, gone)
         return {
             day: inputs
             for day, inputs in every.items()

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ranklake.lake.storage.store import Lake
 
 _DAY = timedelta(days=1)
+_WIDE = timedelta(days=31)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Due:
 
 
 def due_days(
-    rollup: "Rollup", inputs: Mapping[str, Snapshot], output: Snapshot, state: State, gone: set[Key]
+    lake: "Lake", rollup: "Rollup", inputs: Mapping[str, Snapshot], output: Snapshot, state: State, gone: set[Key]
 ) -> dict[date, dict[Key, str]]:
     """Return the dates of a partition rollup that are due, each with the digests of its inputs.
 
@@ -78,7 +79,8 @@ def due_days(
     }
     days = {*output.digests, *(day_of(name) for name in state)}
     for item in rollup.inputs[: rollup.leads]:
-        days.update(inputs[item.table].digests if item.reach != "over" else _days_of(extents[item]))
+        one = inputs[item.table]
+        days.update(one.digests if item.reach != "over" else _days_of(lake, item, one, extents[item]))
     due = {}
     for day in days:
         was = _still_read(state.get(partition(day), {}), inputs)
@@ -92,8 +94,16 @@ def due_days(
     return due
 
 
-def _days_of(extents: Mapping[date, tuple[date, date]]) -> set[date]:
-    return {first + timedelta(days) for first, last in set(extents.values()) for days in range((last - first).days + 1)}
+def _days_of(lake: "Lake", item: "Input", table: Snapshot, extents: Mapping[date, tuple[date, date]]) -> set[date]:
+    """Return the output dates that rows of an input reach.
+
+    Where rows of a date begin far apart, as a job of last year and one of today do, the rows themselves tell when: most
+    of the dates between have none, and each costs a query.
+    """
+    wide = {day for day, (first, last) in extents.items() if item.begin and last - first > _WIDE}
+    spans = {span for day, span in extents.items() if day not in wide}
+    days = {first + timedelta(number) for first, last in spans for number in range((last - first).days + 1)}
+    return days | (table.begin_days(lake, item.begin, wide, timedelta(MAX_DAYS)) if wide else set())
 
 
 def _is_frozen(rollup: "Rollup", day: date, was: Collection[Key], gone: Collection[Key]) -> bool:

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import conform
 from ranklake.lake.rollups.pieces import WHOLE_RANGE, Range
 from ranklake.lake.rollups.session import AFFECTED, replace_table
@@ -14,6 +15,12 @@ from ranklake.lake.rollups.session import AFFECTED, replace_table
 if TYPE_CHECKING:
     from ranklake.lake.query.engine import SessionContext
     from ranklake.lake.rollups.declaration import Rollup
+
+_LONGEST: Final = 300
+
+
+class RollupError(RanklakeError):
+    """A rollup cannot be computed of what is there."""
 
 
 def evaluate_day(
@@ -59,5 +66,12 @@ def _evaluate(ctx: "SessionContext", rollup: "Rollup", values: dict[str, Any]) -
     for name, make in rollup.lookups.items():
         if not ctx.table_exist(name):
             replace_table(ctx, name, make())
-    found = rollup.transform.rows(ctx, rollup.inputs, {**rollup.parameters, **values})
+    try:
+        found = rollup.transform.rows(ctx, rollup.inputs, {**rollup.parameters, **values})
+    except RanklakeError:
+        raise
+    except Exception as error:  # DataFusion raises plain Exception, such as for a number that fits no type
+        what = f"cannot be computed: {' '.join(str(error).split())[:_LONGEST]}"
+        mend = "an input has a value that no job records: find it, and have a check of its contract take it out"
+        raise RollupError(what, where=f"rollup {rollup.name} of {values.get('date', 'runs')}", mend=mend) from error
     return conform(found, rollup.contract)

@@ -138,6 +138,16 @@ class Snapshot:
             found[row["date"]] = (min(low, first), max(high, last))
         return found
 
+    def begin_days(self, lake: "Lake", begin: Sequence[str], days: Collection[date], most: timedelta) -> set[date]:
+        """Return the dates on which rows of some dates begin, by the rows; else as `extents` has it."""
+        rows = self.rows(lake, ["ts", *begin], days)
+        first = rows["ts"]
+        for name in reversed(begin):
+            apart_us = pc.abs_checked(pc.subtract(rows[name].cast(pa.int64()), rows["ts"].cast(pa.int64())))
+            is_near = pc.less_equal(apart_us, most // timedelta(microseconds=1))
+            first = pc.if_else(pc.fill_null(is_near, fill_value=False), rows[name], first)
+        return set(pc.unique(first.cast(pa.date32())).to_pylist())
+
 
 def _as_live(new: Sequence[DataFile]) -> pa.Table:
     """Return files that are in no log yet as `slim` would with the bounds of runs, once they are."""

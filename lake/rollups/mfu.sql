@@ -15,14 +15,14 @@ WITH worked AS (
         run, attempt, rank,
         (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000 AS hour_number,
         count(*) AS steps,
-        sum(coalesce(ranks, 1)) AS rank_steps,
-        max(coalesce(ranks, 1)) AS ranks,
+        sum(CASE WHEN ranks BETWEEN 1 AND 10000000 THEN ranks ELSE 1 END) AS rank_steps,
+        max(CASE WHEN ranks BETWEEN 1 AND 10000000 THEN ranks ELSE 1 END) AS ranks,
         exact_sum(tokens) AS tokens,
         count(tokens) AS steps_with_tokens,
         CASE WHEN sum(least(step_time_s, 1e6) * 1e9) < 9.2e18
              THEN sum(CAST(round(least(step_time_s, 1e6) * 1e9) AS BIGINT)) END AS step_time_ns,
-        CASE WHEN sum(least(step_time_s, 1e6) * 1e9 * coalesce(ranks, 1)) < 9.2e18
-             THEN sum(CAST(round(least(step_time_s, 1e6) * 1e9) AS BIGINT) * coalesce(ranks, 1)) END AS all_step_time_ns
+        CASE WHEN sum(least(step_time_s, 1e6) * 1e9 * CASE WHEN ranks BETWEEN 1 AND 10000000 THEN ranks ELSE 1 END) < 9.2e18
+             THEN sum(CAST(round(least(step_time_s, 1e6) * 1e9) AS BIGINT) * CASE WHEN ranks BETWEEN 1 AND 10000000 THEN ranks ELSE 1 END) END AS all_step_time_ns
     FROM steps
     WHERE date = $date
     GROUP BY run, attempt, rank, (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000
@@ -68,7 +68,7 @@ run_said AS (
     FROM rank_said
     GROUP BY run, attempt
 ),
-joined AS (
+told AS (
     SELECT
         worked.run, worked.attempt, worked.rank, worked.hour_number,
         worked.rank_steps, worked.ranks, worked.tokens, worked.step_time_ns, worked.all_step_time_ns,
@@ -98,10 +98,20 @@ joined AS (
         ON peaks.name_key = lower(trim(regexp_replace(started.device_name, '[-_ ]+', ' ', 'g')))
         AND peaks.dtype = started.dtype
 ),
+joined AS (
+    -- no device does so much: what is beyond is some slip, and not known
+    SELECT
+        * EXCLUDE (model_flops, hardware_flops, table_peak, measured_peak),
+        CASE WHEN abs(model_flops) < 1e30 THEN model_flops END AS model_flops,
+        CASE WHEN abs(hardware_flops) < 1e30 THEN hardware_flops END AS hardware_flops,
+        CASE WHEN abs(table_peak) < 1e18 THEN table_peak END AS table_peak,
+        CASE WHEN abs(measured_peak) < 1e18 THEN measured_peak END AS measured_peak
+    FROM told
+),
 summed AS (
     SELECT
         run, attempt, hour_number,
-        sum(ranks) AS ranks,
+        least(sum(ranks), 2147483647) AS ranks,
         sum(rank_steps) AS rank_steps,
         exact_sum(tokens) AS tokens,
         exact_sum(step_time_ns) AS step_time_ns,

@@ -54,7 +54,7 @@ def _recompute(
     if rollup.scope == "partition":
         barred = gone | tables.kept_back
         frozen = {day for day in days if (name, partition(day)) in gone or reaches(rollup, day, barred)}
-        due = due_days(rollup, inputs, output, {}, gone)
+        due = due_days(lake, rollup, inputs, output, {}, gone)
         due = {day: found for day, found in due.items() if day in days and day not in frozen}
         if not dry_run:
             work = Work(lake, rollup, inputs, output, lineage, InProcess(), since_plan=tables.since_plan, anyway=True)

@@ -238,7 +238,7 @@ class _Round:
         work, state = self._looked_at(rollup, urgency, beside)
         tables, output = self._tables, self._tables.output(rollup.name)
         if rollup.scope == "partition":
-            work.begin_days(due_days(rollup, work.inputs, output, state, tables.retired), tables.kept_back)
+            work.begin_days(due_days(tables.lake, rollup, work.inputs, output, state, tables.retired), tables.kept_back)
         elif changed_inputs(rollup, work.inputs, output, state, tables.retired) is not None:
             work.begin_runs(state, tables.retired, kept_back=tables.kept_back)
         return self._to_be_made(work)

@@ -34,12 +34,13 @@ def said_of(run: str, rows: Iterable[Row]) -> Said:
     for row in rows:
         if row["run"] != run:
             continue
+        key = row["key"] or ""
         if row["kind"] == "name":
             names["given"] = row["value"]
         elif row["kind"] == "tag":
-            tags[row["key"]] = row["value"]
+            tags[key] = row["value"]
         else:
-            summary[row["key"]] = row["value"] if row["number"] is None else row["number"]
+            summary[key] = row["value"] if row["number"] is None else row["number"]
     return Said(names.get("given") or readable_name(run), tags, summary)
 
 
@@ -58,7 +59,7 @@ def tagged(ask: Ask, tags: Mapping[str, str]) -> tuple[str, ...]:
     found = ask(statements.annotations("kind = 'tag'"))
     of: dict[str, dict[str, str | None]] = {}
     for row in found.rows:
-        of.setdefault(row["run"], {})[row["key"]] = row["value"]
+        of.setdefault(row["run"], {})[row["key"] or ""] = row["value"]
     return tuple(
         sorted(
             run for run, has in of.items() if all(tag in has and value in {"", has[tag]} for tag, value in tags.items())

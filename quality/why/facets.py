@@ -161,8 +161,8 @@ def _value(values: "Mapping[Process, Any]", process: Process) -> Any:  # noqa: A
     return values.get(process, values.get((run, attempt, None)))
 
 
-def _process(identity: Sequence[str], key: tuple[Any, ...]) -> Process:
-    told = dict(zip(identity, key, strict=True))
+def _process(identity: Sequence[str], key: Any) -> Process:  # noqa: ANN401 - a value, or those of several columns
+    told = dict(zip(identity, key if len(identity) > 1 else (key,), strict=True))
     return told.get("run"), told.get("attempt"), told.get("rank")
 
 

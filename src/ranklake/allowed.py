@@ -58,7 +58,7 @@ def allowed(places: Iterable[str], named: Iterable[str], closed: Iterable[str] =
 
 
 def _is_below(uri: str, place: str) -> bool:
-    if "::" in uri:  # fsspec would take it apart, and open what stands behind
+    if "::" in uri or "\0" in uri:  # fsspec would take it apart, and open what stands behind; no path has a NUL
         return False
     one, other = _parts(uri), _parts(place)
     if one is None or other is None or one[0] != other[0]:

@@ -73,7 +73,9 @@ def verify(
     Raises `ranklake.allowed.NotAllowedError` where that place may not be opened, and what its store raises, but for its
     absence, which is a verdict.
     """
-    place = at or row["uri"]
+    place = at or row["uri"] or ""
+    if not place:
+        return Verdict(row, "", "nobody says where it is", None)
     if not row["sha256"]:
         return Verdict(row, redact_uri(place), "the recorder took no digest of it", None)
     allow.check(place)

@@ -123,7 +123,7 @@ def test_a_section_that_cannot_be_made_costs_itself_alone(lake, tmp_path, monkey
     out = tmp_path / "site"
     assert command(["report", "--lake", lake.uri, "--out", str(out)]) == 1
     printed = capfd.readouterr().err.splitlines()
-    assert [line.split(" cannot")[0] for line in printed] == [f"report: the section {one}" for one in LOST]
+    assert [line.split(" cannot")[0] for line in printed] == [f"report: {one}" for one in LOST]
     assert all("a data file is missing" in line for line in printed)
     for section in SECTIONS:
         page = (out / section / "index.html").read_text()

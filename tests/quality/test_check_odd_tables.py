@@ -4,8 +4,9 @@ from datetime import UTC, date, datetime
 
 import pyarrow as pa
 import pytest
+from segments import step_rows
 
-from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.delta.commit import replace_partitions
 from ranklake.lake.delta.read import read
@@ -52,6 +53,20 @@ def test_nothing_is_errored(told, table):
     assert told[table]
     assert [(one.check_id, one.message) for one in told[table] if one.status == "errored"] == []
     assert all(one.rows_failed <= one.rows_checked for one in told[table] if one.rows_checked is not None)
+
+
+def test_a_step_beyond_all_counts_ends_no_check(tmp_path):
+    """Two ranks of a last step of 2^63 - 1 imply more rows than 64 bits count: told, not raised, again and again."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    parts = [step_rows(20, rank=rank, incarnation=7 + rank) for rank in range(2)]
+    for rank, part in enumerate(parts):
+        steps = pa.array([*part["step"].to_pylist()[:-1], 2**63 - 1], pa.int64())
+        parts[rank] = part.set_column(part.schema.get_field_index("step"), part.schema.field("step"), steps)
+    rows = conform(pa.concat_tables(parts).append_column("date", pa.array([DAY] * 40, pa.date32())), contract("steps"))
+    replace_partitions(lake, contract("steps"), rows, [DAY])
+    results = [one for _ in range(2) for one in run_checks(lake, ["steps"], again=True).results]
+    assert not [one for one in results if one.status == "errored"]
+    assert any(one.rows_checked == 2**63 - 1 for one in results)
 
 
 def test_a_date_without_rows_is_no_partition(tmp_path):

@@ -86,6 +86,26 @@ def test_a_driver_is_to_blame(site):
     assert found.samples[0] == {"run": RUN, "attempt": 0, "rank": 1, "step": 10}
 
 
+def test_a_table_that_names_only_the_run_is_explained(site, capsys):
+    """Such as the goodput of runs, which has no attempts and ranks."""
+    named = contract("run_goodput")
+    sound_values = {
+        "string": "x",
+        "int32": 1,
+        "int64": 1,
+        "timestamp": sound("runs", DAY)["ts"][0].as_py(),
+        "date": DAY,
+    }
+    required = {column.name: sound_values.get(column.type) for column in named.columns if column.required}
+    rows = [{**required, "run": name, "status": "unheard of"} for name in ("long", "longer")]
+    schema = arrow_schema(named)
+    rows = [{name: row.get(name) for name in schema.names} for row in rows]
+    store(site.lake, "run_goodput", pa.Table.from_pylist(rows, schema=schema))
+    run_checks(site.lake, ["run_goodput"])
+    assert run(["quality", "why", "run_goodput", "--lake", site.lake.uri]) == 0
+    assert "status_known" in capsys.readouterr().out
+
+
 def test_a_classified_value_is_shown_nowhere(site, capsys):
     """A host that is to blame is told as classified, in the command, too."""
     store(site.lake, "ranks", ranks(host=["ada-laptop", "n2", "n2", "n2"], driver_version=["1", "1", "1", "1"]))

@@ -25,5 +25,5 @@ def tell_damaged(found: "Iterable[Damage]") -> None:
 
 
 def tell_broken(done: "Mapping[str, Any]") -> None:
-    """Name sections of the report that could not be made on stderr, a line each."""
-    tell(*(f"report: the section {name} cannot be made: {why}" for name, why in done["broken"].items()), err=True)
+    """Name sections and pages of the report that could not be made on stderr, a line each."""
+    tell(*(f"report: {name} cannot be made: {why}" for name, why in done["broken"].items()), err=True)

@@ -8,15 +8,18 @@ the next one finishes it.
 import hashlib
 import json
 import os
+import traceback
 import uuid
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.storage.store import Lake, cannot_write
+from ranklake.redaction.redact import redact
 from ranklake.views.html.library import library, library_name
-from ranklake.views.html.shell import FOLDER, Entry, Page, assets, data_block, render, shell_digest
+from ranklake.views.html.shell import FOLDER, Entry, Page, assets, data_block, digest_of, render, shell_digest
 
 MANIFEST: Final = "ranklake-site.json"
 DATA: Final = f"{FOLDER}/site.js"
@@ -54,7 +57,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a call did: where its first section begins, its pages with the home page, and how many were written anew."""
+    """What a call did: where its first section begins, its pages with the home page, and how many were written anew.
+
+    `broken` says of pages that could not be made why; they say so, too.
+    """
 
     out: str
     first: str
@@ -62,6 +68,7 @@ class Published:
     written: int
     removed: int
     largest_bytes: int
+    broken: dict[str, str] = field(default_factory=dict)
 
 
 def publish(place: Lake, *made: Section, role: str = "") -> Published:
@@ -105,10 +112,17 @@ def publish(place: Lake, *made: Section, role: str = "") -> Published:
     if role and due:  # what a killed call leaves is known by no mark, so the next one, maybe of less, writes it anew
         before = {**before, "pages": {path: known[path] for path in known.keys() - {one.path for one in due}}}
         _put(place, MANIFEST, json.dumps(before).encode())
+    faults: dict[str, str] = {}
     for page in due:
-        data = render(page)
+        section = mine.get(page.path, "")
+        try:
+            data = render(page)
+        except Exception as error:  # noqa: BLE001 - a bug in one page is no reason to lose the others
+            faults[page.path] = fault_text(error)
+            data = render(broken(section, "", f"This page cannot be made: {faults[page.path]}").pages[0])
+            marks[page.path] = ""
         _put(place, page.path, data)
-        pages[page.path] = {"mark": marks[page.path], "section": mine.get(page.path, ""), "bytes": len(data)}
+        pages[page.path] = {"mark": marks[page.path], "section": section, "bytes": len(data)}
     stale = _stale(known, mine, {one.name for one in made}, there if role else set())
     for path in stale:
         with suppress(FileNotFoundError):
@@ -116,7 +130,24 @@ def publish(place: Lake, *made: Section, role: str = "") -> Published:
         pages.pop(path, None)
     _finish(place, before, {"format": _FORMAT, "role": role, "pages": pages, "sections": sections}, there)
     largest = max((pages[path]["bytes"] for path in mine), default=0)
-    return Published(place.uri, made[0].href, len(mine) + 1, len(due), len(stale), largest)
+    return Published(place.uri, made[0].href, len(mine) + 1, len(due), len(stale), largest, faults)
+
+
+def broken(section: str, lake: str, headline: str) -> Section:
+    """Return a section of one page that has nothing but a headline."""
+    title, home = section.capitalize(), f"{section}/index.html"
+    told = {"lake": lake, "headline": headline, "state": "failing", "hint": "", "needs": [], "more": 0,
+            "figures": [], "charts": [], "tables": []}  # fmt: skip
+    digest = digest_of(told)
+    page = Page(home, title, "overview.html", lambda: told, digest)
+    return Section(section, title, "failing", headline, home, (page,), (Entry(title, "page", "failing", home),))
+
+
+def fault_text(error: Exception) -> str:
+    """Text of what keeps a page from being made: of one that nobody foresaw, with the place in the code."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    bug = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
+    return " ".join(str(redact(error.what if isinstance(error, RanklakeError) else bug)).split())
 
 
 def _stale(known: dict[str, dict[str, Any]], mine: dict[str, str], sections: set[str], there: set[str]) -> list[str]:
