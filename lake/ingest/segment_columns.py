@@ -13,6 +13,7 @@ from ranklake.lake.contracts.model import Contract
 from ranklake.lake.ingest.footers import read_footer
 from ranklake.lake.ingest.newer import refuse_newer
 from ranklake.lake.migrations.upgrading import upgraded
+from ranklake.lake.spool.gate import MISNAMED
 from ranklake.lake.trust.limits import DAY_US
 from ranklake.segments.segment import (
     METADATA_KEY,
@@ -48,9 +49,9 @@ def named_footer(metadata: pq.FileMetaData, name: SegmentName, table: str) -> Se
     said = (footer.table, footer.run, footer.attempt, footer.rank, footer.incarnation, footer.segment, footer.rows)
     meant = (table, name.run, name.attempt, name.rank, name.incarnation, name.segment, metadata.num_rows)
     if said != meant or name.rows != footer.rows or name.key_id != footer.key_id:
-        raise NotASegmentError("name, footer and contents disagree")
+        raise NotASegmentError(MISNAMED)
     if footer.ranks and name.rank:
-        raise NotASegmentError("rows of several ranks under the name of one")
+        raise NotASegmentError(f"{MISNAMED}: rows of several ranks under the name of one")
     return footer
 
 
@@ -97,7 +98,7 @@ def checked(stored: pa.Table, name: SegmentName, footer: SegmentFooter, target: 
         same &= _is_number(rows[column_name], getattr(name, column_name))
     same &= _is_within(rows["rank"], *footer.ranks) if footer.ranks else _is_number(rows["rank"], name.rank)
     if not same:
-        raise NotASegmentError("name, footer and contents disagree")
+        raise NotASegmentError(MISNAMED)
     return rows
 
 

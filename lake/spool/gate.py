@@ -20,6 +20,8 @@ UNSTEADY: Final = "cannot be read twice alike"
 UNREAD: Final = frozenset({GONE, DENIED, IRREGULAR, TOO_LARGE, UNSTEADY})
 """Reasons of the table ``segments`` that say nothing of bytes: nobody read them, and they may be read yet."""
 
+MISNAMED: Final = "name, footer and contents disagree"
+"""Begins what is said of a segment under a name that is not its own: its bytes may come under their own."""
 NEWER: Final = "newer than what is known here: "
 """How reasons begin of segments that a newer writer made; what is known follows. They wait in the spool, unread."""
 

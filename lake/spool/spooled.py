@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.spool.gate import DENIED, IRREGULAR, MEMBER_LIKE, NEWER, UNPRINTABLE, UNREAD
+from ranklake.lake.spool.gate import DENIED, IRREGULAR, MEMBER_LIKE, MISNAMED, NEWER, UNPRINTABLE, UNREAD
 from ranklake.lake.spool.packs import pack_of
 from ranklake.lake.trust.writers import REFUSED
 from ranklake.printable import printable_name
@@ -84,11 +84,12 @@ def identities(ingested: pa.Table) -> tuple[set[tuple[str, str]], set[tuple[str,
     """Return (table, digest) and (path, bytes) of all that was read, of rows of the table ``segments``.
 
     A file whose bytes did not have the digest in its name stands there under the digest they had, so it is known by its
-    place and size; so is one that was refused where it lay, of which a copy may lie where it belongs. One that nobody
-    could read is not known: it may be read yet.
+    place and size; so is one that was refused where it lay or as it was named, of which a copy may lie where it
+    belongs. One that nobody could read is not known: it may be read yet.
     """
     read = _read(ingested)
-    vouched = read.filter(pc.invert(pc.fill_null(pc.starts_with(read["unreadable"], REFUSED), fill_value=False)))
+    astray = pc.or_(*(pc.starts_with(read["unreadable"], why) for why in (REFUSED, MISNAMED)))
+    vouched = read.filter(pc.invert(pc.fill_null(astray, fill_value=False)))
     digests = set(zip(vouched["table"].to_pylist(), vouched["sha256"].to_pylist(), strict=True))
     places = set(zip(read["uri_name"].to_pylist(), read["bytes"].to_pylist(), strict=True))
     return digests, places

@@ -233,7 +233,11 @@ def of_ranks(ranks):
         ([5, 0, 9], {"rank": 0, "ranks": [0, 8]}, "name, footer and contents disagree"),
         ([5, 2, 9], {"rank": 0, "ranks": [3, 9]}, "name, footer and contents disagree"),
         ([5, 0, 9], {"rank": 0}, "name, footer and contents disagree"),
-        ([5, 0, 9], {"rank": 5, "ranks": [0, 9]}, "rows of several ranks under the name of one"),
+        (
+            [5, 0, 9],
+            {"rank": 5, "ranks": [0, 9]},
+            "name, footer and contents disagree: rows of several ranks under the name of one",
+        ),
         ([5, 0, 9], {"rank": 0, "ranks": [0]}, "the footer.ranks has not 2 members"),
         ([5, 0, 9], {"rank": 0, "ranks": [-1, 9]}, "the footer.ranks[0] is not within 0 to 2147483647"),
     ],

@@ -162,17 +162,24 @@ def test_a_forgery_is_refused_and_told(lake, spool, writers, how):
     adds_up(lake, spool, writers)
 
 
-def test_a_copy_in_the_wrong_place_does_not_hide_the_genuine_one(lake, spool, writers):
-    """The very bytes of a segment, put where they may not be, are refused there and come in where they belong."""
+@pytest.mark.parametrize(
+    ("ours", "astray"),
+    [("team-a", "team-b"), ("/a-1~", "/a-9~"), ("~a0~", "~a1~"), ("~r00000~", "~r00001~"), ("~000000~", "~000003~")],
+    ids=["prefix", "run", "attempt", "rank", "segment"],
+)
+def test_a_copy_in_the_wrong_place_does_not_hide_the_genuine_one(lake, spool, writers, ours, astray):
+    """The very bytes of a segment, where or as they may not be, are refused so and come in where they belong."""
     path = genuine(spool, 0)
-    copy = Path(str(path).replace("team-a", "team-b"))
-    copy.parent.mkdir(parents=True)
+    copy = Path(str(path).replace(ours, astray))
+    assert copy != path
+    copy.parent.mkdir(parents=True, exist_ok=True)
     copy.write_bytes(path.read_bytes())
     aside = path.rename(path.with_suffix(".tmp"))
-    assert bring(lake, spool, writers).refused == {WRONG_RUN.removeprefix("refused: "): 1}
+    assert bring(lake, spool, writers).unreadable == 1
     aside.rename(path)
     assert bring(lake, spool, writers).rows_stored == 10
     assert bring(lake, spool, writers).plans == []
+    adds_up(lake, spool, writers)
     adds_up(lake, spool, writers)
 
 
