@@ -107,7 +107,8 @@ FORMATS: Final[dict[str, Format]] = {
         megatron.read,
         re.compile(
             rb"\biteration\s+\d+/\s*\d+|\belapsed time per iteration|\busing world size:|\biter time \(s\)|"
-            rb"\[Rank \d+\] \(after \d+ iterations\)|\btimer\.py:\d+:stop\] |\bGrad overflow on iteration \d"
+            rb"\[Rank \d+\] \(after \d+ iterations\)|\btimer\.py:\d+:stop\] |\bGrad overflow on iteration|"
+            rb"\biteration=\s*\d+/"
         ),
         among=True,
     ),

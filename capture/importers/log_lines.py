@@ -32,7 +32,7 @@ _OF_MPI: Final = re.compile(r"(?P<at>[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d
 _LABELS: Final = tuple(
     re.compile(pattern)
     for pattern in (
-        r" {0,8}(\d{1,6}):(?: |(?=[\[A-Za-z(]))",  # srun --label
+        r"(\d{1,6}):(?: |(?=[\[A-Za-z(]))",  # srun --label
         r"(?:rank|default)(\d{1,6}): ?|\[[A-Za-z_]{0,30}(\d{1,6})\]:(?: (?=\S))?|\[(\d{1,6})\] ",  # torchrun, mpiexec
         r"\[(?:[\w.@-]+@)?\d+,(?:mpirank:)?(\d{1,6})(?:,[^\]\s]{0,80})?\]<std(?:out|err|diag)>:(?: (?=\S))?",  # mpirun
         r"(\([^()]{0,120}\bpid=\d+[^()]{0,120}\)) ?",  # Ray
@@ -92,15 +92,16 @@ def log_line(text: str, number: int = 0) -> LogLine:
         text = _of_docker(text, times)
     at = 0
     while True:
-        if stamp := _stamp_at(text, at):
+        begin = at or len(text) - len(text.lstrip(" "))  # logs are quoted with an indent
+        if stamp := _stamp_at(text, begin):
             times.append(_time(stamp["at"]))
-        elif stamp := next((found for of in _LABELS if (found := of.match(text, at))), None):
+        elif stamp := next((found for of in _LABELS if (found := of.match(text, begin))), None):
             labels += [group for group in stamp.groups() if group]
         else:
             break
         at = stamp.end()
     text = text[at:]
-    own = told_ns(text)
+    own = told_ns(text.lstrip(" "))
     return LogLine(number, tuple(labels), tuple(filter(None, (*times, own))), text)
 
 

@@ -279,7 +279,8 @@ def _timer_stop(log: Log, found: "re.Match[str]", text: str) -> None:
     elif log.stamp is not None and log.engines_ns is not None and 0 <= log.engines_last < step:
         seconds = (log.stamp[0] - log.engines_ns) / since / 1e9
     log.engines_ns = None if log.stamp is None else log.stamp[0]
-    _deepspeed(log, step, seconds, log.engine_columns, found[2], text, batch)
+    if not (math.isnan(seconds) and log.survey.has_iterations):
+        _deepspeed(log, step, seconds, log.engine_columns, found[2], text, batch)
 
 
 def _deepspeed(

@@ -45,12 +45,14 @@ TIMER_STOP: Final = re.compile(
 )
 """What DeepSpeed's engine prints every so many steps; before 2023 without the step, which the line before tells."""
 ENGINE_STEP: Final = re.compile(rf"\[Rank \d+\] step=(\d{{1,15}}), skipped=(\d{{1,15}}), lr=\[({_NUMBER})")
-OVERFLOW: Final = re.compile(r"Grad overflow on iteration (\d{1,15})\s*$|\bOVERFLOW! Rank 0 Skipping step")
+OVERFLOW: Final = re.compile(r"Grad overflow on iteration:? (\d{1,15})\s*$|\bOVERFLOW! Rank 0 Skipping step")
 NEMO: Final = re.compile(
     r"^.{0,200}?\bTraining epoch \d+, iteration (?P<at>\d{1,15})/(?P<last>\d{1,15}) \|"
     r"(?P<rest>.*?\bglobal_step: (?P<step>\d{1,15}) .*)$"
 )
 """An iteration as NeMo 2 prints it: counted in its epoch, and over all in a field."""
+EQUALS: Final = re.compile(r"\biteration=\s*(?P<step>\d{1,15})/\s*(?P<last>\d{1,15})\s*\|(?P<rest>.*)")
+"""An iteration of ezpz's fork of Megatron-DeepSpeed: ``iteration=  3/  9 | consumed_samples=  768 | …``."""
 FLOPS: Final = re.compile(
     rf"Effective Tera Flops per GPU:\s*({_NUMBER})(?:\s+and total parameters\s+({_NUMBER})\s*B)?", re.IGNORECASE
 )
@@ -76,7 +78,10 @@ _SIZES: Final = {
     "context": "cp_size",
     "expert": "ep_size",
 }
-_NAMES: Final = {"lr": "learning rate", "reduced train loss": "lm loss"}
+_NAMES: Final = {
+    "lr": "learning rate", "reduced train loss": "lm loss",
+    "tokens per gpu per second tgs": "tokens per gpu per second (tgs)",
+}  # fmt: skip
 _ELAPSED_OF_NEMO: Final = "train_step_timing in s:"
 _NS: Final = 10**9
 
@@ -98,7 +103,10 @@ def fields_of(text: str) -> dict[str, float]:
 
 
 def as_megatron(text: str) -> str:
-    """Return NeMo's line of an iteration as Megatron-LM would print it; others as they are."""
+    """Return a line of an iteration of NeMo, or of ezpz's fork, as Megatron-LM would print it; others as they are."""
+    if found := EQUALS.search(text):
+        rest = re.sub(r"(\w)=\s*", r"\1: ", found["rest"]).replace("iteration_ms:", "iteration (ms):")
+        return f"{text[: found.start()]} iteration {found['step']}/ {found['last']} |{rest}"
     found = NEMO.match(text)
     if found is None:
         return text
@@ -143,6 +151,8 @@ class Survey:
         Steps that a line of Megatron's, and of DeepSpeed's engine, stands for.
     base_ns
         Where its steps begin; `YEAR_2000_NS` if it tells no time.
+    has_iterations
+        Whether there are lines of iterations: then those of DeepSpeed's engine need no time.
     batch
         Samples of a step of DeepSpeed's engine, where rates and times of most lines agree on it.
     time_place
@@ -154,6 +164,7 @@ class Survey:
     base_ns: int = YEAR_2000_NS
     time_place: int = 0
     batch: int | None = None
+    has_iterations: bool = False
 
 
 @dataclass
@@ -170,7 +181,7 @@ class _Look:
 
 def survey(source: "Source") -> Survey:
     """Go through a log once, for how many steps its lines stand and for the first time that it tells."""
-    look, place = _Look(), own_place(source, is_step)
+    look, place = _Look(), own_place(source, lambda text: is_step(as_megatron(text)))
     with source.first_look():
         for line in log_lines(source):
             _glance(look, line, place)
@@ -178,14 +189,14 @@ def survey(source: "Source") -> Survey:
     engines = usual_interval([look.engines], None)
     batch = _batch_of(look.rates)
     if look.first_ns is None:
-        return Survey(interval, engines, time_place=place, batch=batch)
+        return Survey(interval, engines, time_place=place, batch=batch, has_iterations=bool(look.steps))
     of = interval if look.steps else engines
     before: int | None = None
     elapsed = 0
     for step, seconds in look.timeless:
         elapsed += round(covered(step, before, of, look.resumed) * seconds * _NS)
         before = step
-    return Survey(interval, engines, look.first_ns - elapsed, place, batch)
+    return Survey(interval, engines, look.first_ns - elapsed, place, batch, bool(look.steps))
 
 
 def _batch_of(rates: list[tuple[int, int, float]]) -> int | None:

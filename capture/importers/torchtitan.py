@@ -31,10 +31,15 @@ _BATCH: Final = re.compile(r"\bglobal batch size:?\s*(\d{1,9})")
 _LENGTH: Final = re.compile(r"\bsequence length:?\s*(\d{1,9})")
 _TOTAL: Final = re.compile(r"\btotal steps:?\s*(\d{1,15})")
 _MESH: Final = re.compile(r"\bBuilding \d+-D device mesh with (\[[^\]]*\]),? \[([\d, ]+)\]")
+_PARALLELISM: Final = re.compile(r"\bdevice mesh with parallelism: ((?:\w+=\d+(?:, )?)+)")
+_NO_LOSS: Final = -1.0
+"""What ranks print that have none, since another stage of the pipeline computes it."""
 _WORLD: Final = re.compile(r"\bworld[_ ]size[=: ]+(\d{1,8})")
 _DEVICE: Final = re.compile(r"\b(?:CUDA|GPU|XPU|HIP) capacity: (.+?) with [\d.]+\s*GiB")
 _PARAMS: Final = re.compile(r"\bsize: ([\d,]+) (?:total )?parameters")
 _SIZES: Final = {"tp": "tp_size", "pp": "pp_size", "cp": "cp_size", "ep": "ep_size"}
+_FOLDED: Final = frozenset({"ep", "etp"})
+"""Dimensions of a mesh that lie within others."""
 _BYTES: Final = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _COLUMNS: Final = {"loss": "loss", "grad_norm": "grad_norm", "lr": "lr"}
 
@@ -157,6 +162,8 @@ def _step(log: _Log, one: _Rank, rank: int, found: "re.Match[str]", at_ns: int |
     if "memory" in fields:
         size, unit = fields.pop("memory")
         line.columns["memory_reserved_bytes"] = round(size * _BYTES[unit[0].upper()]) if unit else None
+    if line.columns.get("loss") == _NO_LOSS:
+        del line.columns["loss"]
     add_steps(recording, line, rank, world if log.is_alone else None)
     for name, (value, _) in fields.items():
         metric = f"torchtitan/{name}"[:512]
@@ -194,12 +201,9 @@ def _said(log: _Log, one: _Rank, text: str, at_ns: int | None) -> None:
         if found := pattern.search(text):
             log.config.setdefault(name, int(found[1]))
     if mesh := _MESH.search(text):
-        names = re.findall(r"\w+", mesh[1])
-        sizes = [int(size) for size in re.findall(r"\d+", mesh[2])]
-        log.facts.setdefault("world_size", math.prod(sizes))
-        by_name = dict(zip(names, sizes, strict=False))
-        log.facts |= {column: by_name[name] for name, column in _SIZES.items() if name in by_name}
-        log.facts["dp_size"] = math.prod(size for name, size in by_name.items() if name.startswith("dp"))
+        _take_mesh(log, dict(zip(re.findall(r"\w+", mesh[1]), map(int, re.findall(r"\d+", mesh[2])), strict=False)))
+    elif mesh := _PARALLELISM.search(text):
+        _take_mesh(log, {name: int(size) for name, size in re.findall(r"(\w+)=(\d+)", mesh[1]) if name not in _FOLDED})
     elif world := _WORLD.search(text) or _PRIMUS.search(text):
         log.facts.setdefault("world_size", int(world[world.lastindex or 1]))
     if device := _DEVICE.search(text):
@@ -207,6 +211,13 @@ def _said(log: _Log, one: _Rank, text: str, at_ns: int | None) -> None:
         log.facts.setdefault("device_type", "cuda")
     if params := _PARAMS.search(text):
         log.facts.setdefault("param_count", int(params[1].replace(",", "")))
+
+
+def _take_mesh(log: _Log, sizes: dict[str, int]) -> None:
+    """Take the sizes of a device mesh by the names of its dimensions."""
+    log.facts.setdefault("world_size", math.prod(sizes.values()))
+    log.facts |= {column: sizes[name] for name, column in _SIZES.items() if name in sizes}
+    log.facts["dp_size"] = math.prod(size for name, size in sizes.items() if name.startswith("dp"))
 
 
 def _tokens(log: _Log) -> int | None:

@@ -13,7 +13,8 @@ TITAN = "[titan] {at:%Y-%m-%d %H:%M:%S},{ms:03d} - root - INFO - step: {step}  l
 MEGATRON = " [{at:%Y-%m-%d %H:%M:%S}.{ms:03d}000] iteration {step:8d}/    9 | elapsed time per iteration (ms): 1120.0 |"
 UNDATED = " iteration {step:8d}/    9 | elapsed time per iteration (ms): 1120.0 | lm loss: 2.5E+00 |"
 PREFIXES = [
-    "", "0: [rank3]:", "[rank3]:", "[default3]:", "rank3: ", "3: ", "    3: ", "0003: ", "[3] ", "[3]:",
+    "", "       ", "    [rank3]:", "0: [rank3]:", "[rank3]:", "[default3]:", "rank3: ", "3: ", "    3: ", "0003: ",
+    "[3] ", "[3]:",
     "(RayTrainWorker pid=4121, ip=10.0.0.4) ", "\x1b[36m(pid=4121)\x1b[0m ", "worker-1  | ", "trainer_1    | ",
     "[pod/trainer-worker-0/pytorch] ", "[1,3]<stdout>:", "[1,mpirank:3,algo-1]<stderr>:", "10.0.0.4: ",
     "node-3: [rank3]:", "Nov 28 12:00:00 node01 python[123]: ", "trainer/0 [3]:", "{stamp} ", "{stamp} stdout F ",

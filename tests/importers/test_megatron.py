@@ -256,3 +256,32 @@ def test_nemo_over_epochs(lake, spool, tmp_path):
     assert [tuple(row.values()) for row in steps] == [
         (0, 1.5, None, 2.5, 4), (1, 1.5, None, 2.5, 4), (2, 1.5, None, 2.5, 4), (3, None, "loss:nan", 2.5, 4),
     ]  # fmt: skip
+
+
+def test_nemo_behind_a_time_and_a_role(lake, spool, tmp_path):
+    """A launcher's time in brackets, with a zone, is the step's end where NeMo tells none; fields come in any order."""
+    nemo = (
+        "[2026-01-01T18:00:{at:02d}+08:00] training/0 Training epoch 0, iteration {n}/9 | lr: 1e-05 | "
+        "global_batch_size: 8 | "
+        "global_step: {n} | reduced_train_loss: 6.5 | train_step_timing in s: 2.5 | consumed_samples: {samples}\n"
+    )
+    told = [nemo.format(at=10 + 3 * n, n=n, samples=8 * n + 8) for n in (3, 4)]
+    run(lake, spool, tmp_path / "log", "".join(told))
+    steps = ask(lake, "SELECT step, ts, samples FROM steps ORDER BY step")
+    assert [(row["step"], str(row["ts"])[11:21], row["samples"]) for row in steps] == [
+        (3, "10:00:16.5", 8), (4, "10:00:19.5", 8),
+    ]  # fmt: skip
+
+
+def test_lines_with_equals_signs(lake, spool, tmp_path):
+    """A fork of Megatron-DeepSpeed writes names and values so; DeepSpeed's engine tells the same step, timeless."""
+    place = "epoch=0/micro_step=3/global_step=3, RunningAvgSamplesPerSec=74.6, CurrSamplesPerSec=74.6"
+    told = ENGINE.format(at=2, n=3, skip=0, place=place) + (
+        "[2026-01-01 10:00:40][INFO][training:1251] -  iteration=       3/  900 | consumed_samples=         768 | "
+        "elapsed_time_per_iteration_ms=16000.0 | global_batch_size=  256 | lm loss=11.25 | actual_seqlen= 4096 |\n"
+    )
+    done = run(lake, spool, tmp_path / "log", told)
+    assert done.refused == {}
+    assert [tuple(row.values()) for row in ask(lake, "SELECT step, step_time_s, loss, samples, tokens FROM steps")] == [
+        (3, 16.0, 11.25, 256, 256 * 4096)
+    ]

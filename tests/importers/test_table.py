@@ -451,3 +451,23 @@ def test_padded_names(lake, spool, tmp_path):
         ("2000-01-01 00:00:00", "a b", 1.5, 0), ("2000-01-01 00:00:01", "c", 2.5, 1),
     ]  # fmt: skip
     assert '"times":"of an unknown start, taken as 2000-01-01"' in ask(lake, "SELECT labels FROM runs")[0]["labels"]
+
+
+def test_devices_of_nvidia_smi(lake, spool, tmp_path):
+    """Its CSV becomes samples of devices: watts, ratios, hertz and bytes, from values with units."""
+    mapping = (
+        "table: gpu_samples\ntime: {column: timestamp, format: '%Y/%m/%d %H:%M:%S.%f'}\ncolumns: {host: {value: n0},"
+        " source: {value: nvml}, device_index: index, device_name: name, power_watts: 'power.draw [W]',"
+        " sm_clock_hz: 'clocks.current.sm [MHz]', gpu_utilization_ratio: 'utilization.gpu [%]',"
+        " memory_used_bytes: 'memory.used [MiB]'}\n"
+    )
+    text = (
+        "timestamp, index, power.draw [W], clocks.current.sm [MHz], utilization.gpu [%], memory.used [MiB], name\n"
+        "2026/07/23 12:00:09.000, 0, 490.50 W, 990 MHz, 50 %, 4096 MiB, NVIDIA H100\n"
+        "2026/07/23 12:00:11.000, 1, [N/A], [N/A], 0 %, 1 MiB, NVIDIA H100\n"
+    )
+    columns = "device_name, power_watts, sm_clock_hz, gpu_utilization_ratio, memory_used_bytes"
+    wanted = f"SELECT {columns} FROM gpu_samples ORDER BY device_index"
+    done, rows = rows_of(lake, spool, tmp_path, mapping, text, wanted)
+    assert done.refused == {}
+    assert rows == [("NVIDIA H100", 490.5, 990e6, 0.5, 2**32), ("NVIDIA H100", None, None, 0.0, 2**20)]

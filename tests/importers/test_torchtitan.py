@@ -97,3 +97,15 @@ def test_lines_among_others(spool, tmp_path):
     """A log whose first lines come late is read, whatever its beginning looks like."""
     (tmp_path / "log").write_text(NOISE + HEAD.format(total=9, start=10, step=1) + line(1, 14_000))
     assert import_files("torchtitan", [str(tmp_path / "log")], str(spool)).rows["steps"] == 1
+
+
+def test_a_stage_without_a_loss(lake, spool, tmp_path):
+    """Ranks of a pipeline's other stages print -1 for a loss that they do not have. A mesh may be told by names."""
+    mesh = "[rank0]:[titan] 2025-06-16 22:00:00,500 - x - INFO - Building device mesh with parallelism: "
+    mesh += "pp=2, dp_replicate=1, dp_shard=4, cp=1, tp=2, ep=4\n"
+    lines = [line(step, 10_000 + 1_000 * step).replace(f"{10 / step:7.4f}", "-1.0000") for step in (1, 2)]
+    (tmp_path / "log").write_text(mesh + HEAD.format(total=9, start=10, step=1) + "\n".join(lines))
+    imported(lake, spool, "torchtitan", tmp_path / "log", run="r")
+    assert ask(lake, "SELECT DISTINCT loss, ranks FROM steps") == [{"loss": None, "ranks": 16}]
+    facts = "world_size w, dp_size d, tp_size t, pp_size p, ep_size e"
+    assert list(ask(lake, f"SELECT {facts} FROM runs")[0].values()) == [16, 4, 2, 2, None]
