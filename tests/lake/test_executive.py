@@ -8,9 +8,10 @@ from datetime import timedelta
 import altair as alt
 import pytest
 from page_read import Read, compared
-from rollup_inputs import DAY, NOON, told
+from rollup_inputs import DAY, NOON, bring, run_of, told
 
 from ranklake.lake.fleet.facts import WEEKS, fleet_state
+from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.storage.store import Lake
 from ranklake.views.html.executive_pages import section
 from ranklake.views.html.shell import render
@@ -264,3 +265,17 @@ def test_the_same_tables_give_the_same_page(lake, tmp_path):
     assert (found.state, found.headline) == ("unchecked", "Nothing to tell yet")
     assert "unknown: no run and no scheduler told of anything yet" in render(found.pages[0]).decode()
     shutil.rmtree(tmp_path / "lake")
+
+
+def test_what_is_unknown_comes_last_and_labels_of_axes_differ(tmp_path):
+    """Without a scheduler, samples and prices the page begins with what is known; labels have the digits they need."""
+    made = Lake.create(str(tmp_path / "lake"))
+    bring(made, run_of("a"))
+    run_rollups(made)
+    page = Read(render(section(fleet_state(made)).pages[0]).decode())
+    values = [value for _, _, value in page.figures]
+    known = [value for value in values if value]
+    assert values == known + [""] * (len(values) - len(known))
+    assert 0 < len(known) < len(values)
+    (spec,) = (spec for spec in page.specs if spec["encoding"]["y"]["title"] == "ratio")
+    assert spec["encoding"]["y"]["axis"]["format"] == ".3~%"

@@ -12,6 +12,8 @@ from ranklake.views.html.figures import Source
 
 Spec = dict[str, Any]
 _ROW_PX: Final = 16
+PERCENT: Final = ".3~%"
+"""Format of an axis of ratios: as many digits as neighbouring labels need to differ, and no more."""
 SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"
 """Names the language; nobody fetches it."""
 DATES: Final[Spec] = {"tickCount": {"expr": "max(2, floor(width / 90))"}, "labelOverlap": True, "format": "%d %b %y"}

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ranklake.lake.fleet.cluster import HOURS, ClusterState
 from ranklake.lake.runs.asking import Answered, Row
-from ranklake.views.html.charts import Chart
+from ranklake.views.html.charts import PERCENT, Chart
 from ranklake.views.html.cluster_charts import bins, lines_by_hour
 from ranklake.views.html.figures import Column, FactTable, Figure, sourced
 from ranklake.views.html.heat_map import HeatMap
@@ -119,7 +119,7 @@ def _charts(found: ClusterState) -> Iterator[Chart]:
     source = sourced("hours", found.hours)
     for name, title, words, parts, unit, form in (
         ("ratios", "Utilization and allocation by hour", "Ratios of sums over all clusters.",
-         {"utilization_ratio": "utilization", "allocation_ratio": "allocated"}, "ratio", ".0%"),
+         {"utilization_ratio": "utilization", "allocation_ratio": "allocated"}, "ratio", PERCENT),
         ("queue", "Jobs waiting by hour", "Waiting jobs times time over the hour, and the most at once.",
          {"queue_depth": "on average", "queue_depth_max": "most at once"}, "jobs", ",.3~s"),
     ):  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ranklake.lake.fleet.facts import FleetState
 from ranklake.lake.runs.asking import Answered, Row
-from ranklake.views.html.charts import Chart
+from ranklake.views.html.charts import PERCENT, Chart
 from ranklake.views.html.date_charts import lines_by_date
 from ranklake.views.html.figures import Column, FactTable, Figure, sourced, time_text
 from ranklake.views.html.run_page import LOW_MFU
@@ -31,6 +31,10 @@ def _marked(ratio: float) -> str:
 
 def _points(change: float) -> str:
     return f"{100 * change:+.1f}\u00a0pp"
+
+
+def _energy(kwh: float) -> str:
+    return f"{number_text(kwh)}\u00a0kWh"
 
 
 def _change(change: float) -> str:
@@ -64,7 +68,7 @@ _FIGURES: Final = (
     ("time_to_train_median_h", "time to train p50", "h", hours_text, _NOT_FINISHED,
      "Wall time from the end of the first start to the end, of these runs that finished."),
     ("time_to_train_p90_h", "time to train p90", "h", hours_text, _NOT_FINISHED, "Its 90th percentile."),
-    ("energy_kwh", "energy", "kW.h", number_text, _NO_SAMPLES, "Energy that the devices drew while it was measured."),
+    ("energy_kwh", "energy", "kW.h", _energy, _NO_SAMPLES, "Energy that the devices drew while it was measured."),
 )  # fmt: skip
 _WEEKS: Final = (
     Column("seven days to", "Last of the UTC dates.", "last_day", text=time_text),
@@ -186,7 +190,7 @@ def _facts(found: FleetState, headline: str, state: str) -> Mapping[str, Any]:
         "headline": headline,
         "state": state,
         "nothing": found.week.reason,
-        "figures": list(_figures(found)) if found.week.rows else [],
+        "figures": sorted(_figures(found), key=lambda one: one.value is None) if found.week.rows else [],
         "charts": list(_charts(found.days)),
         "tables": [*changes, forecast, weeks, *groups] if found.week.rows else [],
     }
@@ -224,7 +228,7 @@ def _charts(days: Answered) -> Iterator[Chart]:
     ratios = {"utilization_ratio": "utilization", "goodput_ratio": "goodput"}
     for name, title, words, parts, unit, form in (
         ("hours", "Device time by date", "Hours of devices a day, by what is known of them.", hours, "h", ",.3~r"),
-        ("ratios", "Utilization and goodput by date", "Ratios of sums over the day.", ratios, "ratio", ".0%"),
+        ("ratios", "Utilization and goodput by date", "Ratios of sums over the day.", ratios, "ratio", PERCENT),
     ):
         known = {one: said for one, said in parts.items() if any(row[one] is not None for row in days.rows)}
         if known:

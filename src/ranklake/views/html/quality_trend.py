@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ranklake.quality.report.state import FAILING, PASSED, UNCHECKED, WARNING, Standing
-from ranklake.views.html.charts import Chart
+from ranklake.views.html.charts import PERCENT, Chart
 from ranklake.views.html.date_charts import lines_by_date
 from ranklake.views.html.figures import Column, FactTable, sourced, time_text
 
@@ -37,7 +37,7 @@ _COLUMNS: Final = (
 def trend_charts(found: Standing) -> Iterator[Chart]:
     """Yield how the share of checks that pass went, by partition date."""
     values = [{name: row[name] for name in ("date", "passed_ratio")} for row in reversed(found.trend.rows)]
-    spec = lines_by_date(values, {"passed_ratio": "checks that pass"}, "share of checks", ".1%")
+    spec = lines_by_date(values, {"passed_ratio": "checks that pass"}, "share of checks", PERCENT)
     spec["encoding"]["y"]["scale"] = {"zero": False}
     if len(values) > 1:
         yield Chart(

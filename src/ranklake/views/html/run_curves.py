@@ -8,7 +8,7 @@ from ranklake.lake.runs.asking import Answered, Row
 from ranklake.lake.runs.curves import Curves
 from ranklake.lake.runs.facts import PHASES
 from ranklake.lake.runs.report import RunState
-from ranklake.views.html.charts import Chart
+from ranklake.views.html.charts import PERCENT, Chart
 from ranklake.views.html.figures import sourced
 from ranklake.views.html.heat_map import HeatMap
 from ranklake.views.html.run_tables import HEALTH_TITLE
@@ -52,7 +52,7 @@ def charts(found: RunState) -> Iterator[Chart]:
         row = found.facts.summary.one
         peak = f"{row.get('peak_dtype')} peak: {row.get('peak_source')}"
         words = f"Model FLOPs ({row.get('flops_convention')}) over a {peak}."
-        spec = curve(values, "mfu_ratio", "MFU", form=".1%")
+        spec = curve(values, "mfu_ratio", "MFU", form=PERCENT)
         yield Chart("mfu", "MFU", words, spec, sourced("utilization", utilization))
     phases = [phase for phase in PHASES if any(row[phase] is not None for row in steps.rows)]
     if phases:

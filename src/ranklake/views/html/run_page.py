@@ -191,7 +191,8 @@ def _figures(facts: RunFacts) -> Iterator[Figure]:
         doubt = facts.caveats.of(facts.run, column)
         said = f"a check failed: {doubt}" if doubt else beside if value is not None else missing if not row else why
         state = "failing" if doubt else state
-        return Figure(label, value, unit, definition, source, column, state, said, text if value is not None else "")
+        is_told = value is not None or (column == "last_loss" and row.get("last_loss_flag"))
+        return Figure(label, value, unit, definition, source, column, state, said, text if is_told else "")
 
     def value(column: str) -> Any:  # noqa: ANN401 - of any column
         return row.get(column)
@@ -208,9 +209,9 @@ def _figures(facts: RunFacts) -> Iterator[Figure]:
         "last loss",
         "1",
         "Mean loss over ranks of the last step that logged one.",
-        number_text(value("last_loss")),
+        loss_text(row),
         "failing" if value("last_loss_flag") else "",
-        f"it was {loss_text(row)}" if value("last_loss_flag") else "no rank logged one",
+        "" if value("last_loss_flag") else "no rank logged one",
     )
     yield figure(
         "mean_step_time_s",

@@ -42,6 +42,21 @@ class NotASiteError(RanklakeError):
     """The place to write to holds something else, or the site of another role."""
 
 
+_ABOUT: Final = {
+    "oncall": "What needs a look now, worst first: ranks, runs, devices, checks.",
+    "quality": "Which checks fail on which dates, since when, and what their rows have in common.",
+    "runs": "Every run: how it ended, loss, pace, MFU, goodput; a page each with curves, ranks and settings.",
+    "compare": "Some runs side by side: curves, settings, and whether differences are more than chance.",
+    "cluster": "Nodes and devices by hour: utilization, who holds them, what waits in queues.",
+    "executive": "Device time, goodput, outcomes and cost by week, team, pool and device.",
+    "pipeline": "Rounds of ingest, checks and rollups: what came in, what is overdue, how long it took.",
+    "catalog": "Tables, columns and metrics: what each means, its size, and when it was last recorded.",
+    "governance": "What is due to be removed, what is held, approved and was done.",
+    "compliance": "Who may see what, and which personal data lies where.",
+}
+"""What is on the pages of each section, for the home page."""
+
+
 @dataclass(frozen=True, slots=True)
 class Section:
     """A part of the site that one command makes: its pages, and what the navigation and the search know of it."""
@@ -166,7 +181,10 @@ def _told(section: Section) -> dict[str, Any]:
 
 
 def _home(sections: dict[str, Any]) -> Page:
-    told = [{name: value for name, value in one.items() if name != "entries"} for one in sections.values()]
+    told = [
+        {**{name: value for name, value in one.items() if name != "entries"}, "about": _ABOUT.get(key, "")}
+        for key, one in sections.items()
+    ]
     digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()
     return Page(_HOME, "Report", "home.html", lambda: {"sections": told}, digest)
 

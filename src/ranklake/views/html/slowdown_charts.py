@@ -6,7 +6,7 @@ from typing import Any, Final
 from ranklake.lake.diagnosis.critical_path import Pace
 from ranklake.lake.diagnosis.facts import Slowdowns
 from ranklake.lake.runs.slowed import MANY, Cause
-from ranklake.views.html.charts import SCHEMA, Chart, Spec
+from ranklake.views.html.charts import PERCENT, SCHEMA, Chart, Spec
 from ranklake.views.html.figures import Column, FactTable, Source
 from ranklake.views.html.heat_map import HeatMap
 from ranklake.views.html.step_charts import short
@@ -180,7 +180,7 @@ def _bars(parts: list[tuple[str, float]], *, stands_out: bool) -> Spec:
             "y": {"field": "part", "type": "nominal", "sort": [name for name, _ in parts], "title": None,
                   "axis": {"labelLimit": 220}},
             "x": {"field": "excess", "type": "quantitative", "title": "slower than ideal",
-                  "axis": {"format": ".0%", "tickCount": {"expr": "max(2, floor(width / 90))"}}},
+                  "axis": {"format": PERCENT, "tickCount": {"expr": "max(2, floor(width / 90))"}}},
             "color": {"condition": {"test": "datum.hot", "value": "var(--hot)"},
                       "value": "var(--part-2)"},
             "tooltip": [
