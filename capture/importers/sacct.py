@@ -3,9 +3,9 @@
 One row a job, array task, component of a heterogeneous job, or step of one. Which columns there are is up to whoever
 asked sacct; JobID and State must be among them. A row is dated to the job's end, else its start, else its submission.
 
-AllocTRES leaves out what a job has none of. So a job without ``gres/gpu`` there has no GPUs, if any job of its cluster
-in the file has some; else the cluster may not count them, and the number is not known. Nor is it where the job has a
-share of one (``gres/mps``, ``gres/shard``).
+AllocTRES and AllocGRES leave out what a job has none of. So a job without GPUs there has none, if any job of its
+cluster in the file has some; else the cluster may not count them, and the number is not known. Nor is it where the job
+has a share of one (``gres/mps``, ``gres/shard``).
 """
 
 import json
@@ -93,7 +93,8 @@ def _rows(source: "Source") -> Iterator[tuple["Line", dict[str, str]]]:
 
 
 def _counts_gpus(row: dict[str, str]) -> bool:
-    return any(_GPUS.search(row.get(name, "")) for name in ("AllocTRES", "ReqTRES"))
+    named = any(_GPUS.search(row.get(name, "")) for name in ("AllocTRES", "ReqTRES"))
+    return named or _gpus(row.get("AllocGRES", "")) is not None
 
 
 def _header(source: "Source", text: str) -> list[str]:
@@ -149,7 +150,8 @@ def _derive(columns: dict[str, Any], row: dict[str, str], *, counts_gpus: bool) 
     allocated, asked = (_tres(row, name) for name in ("AllocTRES", "ReqTRES"))
     columns["gpu_count"] = allocated.get("gres/gpu", _gpus(row.get("AllocGRES", "")))
     share = _SHARE.search(row.get("AllocTRES", ""))
-    if columns["gpu_count"] is None and allocated and counts_gpus and not share:
+    is_told = allocated or ("AllocGRES" in row and columns.get("start_ts") is not None)
+    if columns["gpu_count"] is None and is_told and counts_gpus and not share:
         columns["gpu_count"] = 0
     columns["gpu_requested_count"] = asked.get("gres/gpu", _gpus(row.get("ReqGRES", "")))
     kinds = {name.partition("gres/gpu:")[2] for name in {**asked, **allocated} if name.startswith("gres/gpu:")}

@@ -138,7 +138,7 @@ def test_resources_of_strange_sites(lake, spool, tmp_path):
     rows = [
         ("1|1|cpu=2,gres/mps=25,node=1|", None, "mps", 1), ("2|1K|gres/gpu:a100=4096|", 4_096, "a100", 1_024),
         ("3|1|cpu=2,gres/shard=4|", None, "shard", 1), ("4|1||gpu:2080ti:4", 4, None, 1),
-        ("5|1||gpu:tesla_v100:2(S:0-1)", 2, None, 1), ("6|1|cpu=2|", 0, None, 1),
+        ("5|1||gpu:tesla_v100:2(S:0-1)", 2, None, 1), ("6|1|cpu=2|", 0, None, 1), ("7|1||", 0, None, 1),
     ]  # fmt: skip
     lines = ["JobIDRaw|NNodes|AllocTRES|AllocGRES|State|Submit|Start|End|NCPUS"]
     (tmp_path / "sacct.txt").write_text("\n".join([*lines, *(f"{row}|{times}|2" for row, *_ in rows)]) + "\n")
