@@ -18,6 +18,7 @@ ABSURDLY_LONG: Final = 1 << 16
 _CUT: Final = " […]"
 _LEFT_OUT: Final = "more than is kept"
 _LEAST: Final = 16
+_LOOKED_AT: Final = 4096
 _ITEM_CHARACTERS: Final = 8
 MOST_ITEMS: Final = 2048
 MOST_CHARACTERS: Final = 1 << 17
@@ -109,13 +110,16 @@ def text(value: object, longest: int = ABSURDLY_LONG) -> str:
 
 
 def redacted(value: object, longest: int) -> str:
-    """Return something as `text` does, without what looks like a credential: it goes first, so that none is cut."""
-    return text(redact(text(value)), longest)
+    """Return something as `text` does, without what looks like a credential: it goes first, so that none is cut.
+
+    Of what is longer, twice as much as is kept is looked at.
+    """
+    return text(redact(text(value, 2 * longest + _LOOKED_AT)), longest)
 
 
 def redacted_name(value: object, longest: int) -> str:
     """Return a name or a setting as `redacted` does; what merely looks drawn at random stays."""
-    return text(redact_names(text(value)), longest)
+    return text(redact_names(text(value, 2 * longest + _LOOKED_AT)), longest)
 
 
 def json_text(value: object) -> str | None:

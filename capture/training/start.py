@@ -27,7 +27,7 @@ from ranklake.capture.spool.claims import Claims
 from ranklake.capture.spool.locations import local_root, spool_uri
 from ranklake.capture.training.identity import Identity, numbered
 from ranklake.capture.training.run import Run
-from ranklake.redaction.redact import redact_uri
+from ranklake.redaction.redact import redact_names, redact_uri
 
 _LARGEST_PATCH: Final = 1 << 17  # a row of `runs` must fit a frame, in which a character can take six bytes
 _runs: "weakref.WeakSet[Run]" = weakref.WeakSet()
@@ -154,7 +154,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
         return Run(launch, None, gaps)
     if launch.warning:
         gaps.warn("launch", launch.warning)
-    asked = given_run or os.environ.get("RANKLAKE_RUN", "")
+    asked = text(given_run or os.environ.get("RANKLAKE_RUN", ""), 512)
     if asked and clean(asked) != asked:
         kept = "letters, digits, '.', '_' and '-', and nothing that looks like a credential"
         begun.rows.sink.misuse("run", f"run {text(asked, 200)!r} is recorded as {clean(asked)!r}: a name has {kept}")
@@ -167,6 +167,8 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     recording.identity = Identity(begun, recorder, find, make_run_record, recording.reassign)
     with begun.rows.sink.recording("events"):
         recording.identity.begin()
+    if asked not in {"", clean(asked)} and redact_names(asked) == asked and begun.rank == begun.attempt == 0:
+        begun.rename(asked)  # the name for people is the one that they gave
     return begun
 
 

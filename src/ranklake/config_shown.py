@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ranklake.config import Config, from_environment, variables
 from ranklake.config_file import STORAGE, FileRead
-from ranklake.redaction.redact import REDACTED, redact
+from ranklake.redaction.redact import REDACTED, redact_names
 from ranklake.redaction.secret_names import tells
 from ranklake.segments.references import is_reference, shown
 
@@ -75,7 +75,7 @@ def _visible(place: str, value: object) -> object:
         if is_reference(value) and (place in KEYRINGS or place.startswith((f"{STORAGE}.", "spool.prefixes"))):
             return shown(value)
         secret = place in KEYRINGS or place.endswith(".keys") or (place.startswith(f"{STORAGE}.") and tells(place) > 0)
-        return REDACTED if secret and value else redact(value)
+        return REDACTED if secret and value else redact_names(value)
     if is_dataclass(value):
         return {item.name: _visible(f"{place}.{item.name}", getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, tuple):

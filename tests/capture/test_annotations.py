@@ -103,3 +103,12 @@ def test_rank_0_says_where_it_goes_and_what_it_did(tmp_path, rank, announce):
     assert start == f"ranklake: run r ({readable_name('r')}) is recorded to {tmp_path}/spool; look: ranklake watch r"
     recorded = sum(len(rows(tmp_path / "spool", table)) for table in ("steps", "spans", "events", "runs", "ranks"))
     assert f"run r ended: rank 0 recorded {recorded:,} rows, 0 not sent yet, 0 lost" in end
+
+
+def test_a_name_that_folders_cannot_have_is_the_one_for_people(place):
+    """Letters of other scripts, spaces: rows are kept by another name, and people find the run by theirs."""
+    place.start(run="Zoë's größter Lauf 3").close()
+    place.start(run="hf_" + "a" * 34).close()
+    place.start(run="plain").close()
+    names = {row["run"]: row["value"] for row in rows(place.spool, "annotations") if row["kind"] == "name"}
+    assert names == {"Zo-s-gr-ter-Lauf-3-2c257b06": "Zoë's größter Lauf 3"}

@@ -443,6 +443,7 @@ def test_long_runs_are_not_remembered():
     "given",
     [
         {"HFToken": "hunter2"},
+        {"AUTH_TOKEN_PROD": "hunter2", "github_token_ci": "hunter2", "token2": "hunter2", "db_pass": "hunter2"},
         {"AWSSecretKey": "hunter2"},
         {"PGPASSWORD": "hunter2"},
         {"wandb_key": "hunter2"},
@@ -491,6 +492,15 @@ def test_names_and_phrases_that_tell(given):
         },
         {"auth": "none", "use_auth_token": "True", "patch_token": "<p>", "session_timeout": "5m"},
         {"name": "lr", "value": "cosine"},
+        {
+            "token_map": "a1.json",
+            "token_lm": "gpt2",
+            "pass_gates": "x1",
+            "signature_def": "serving1",
+            "token_mixer": "a2",
+        },
+        {"class_token": "[CLS]", "init_token": "<sos>", "oov_token": "<unk>"},
+        "token_mixers=InceptionDWConv2d token_map=a1.json pass_gates=x1",
         ["--lr", "3e-4", "--tokenizer", "gpt2"],
     ],
 )

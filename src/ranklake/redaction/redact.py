@@ -60,6 +60,8 @@ _PLACEHOLDER: Final = re.compile(r"\[redacted\]|\[redacted|\$.*|<.*|%[(\w].*|\{.
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z_.\-]*:?")
 _EXPRESSION: Final = re.compile(r"[A-Za-z_][\w.]*[(\[|].*")
 _NUMBER: Final = re.compile(r"0x[0-9a-fA-F]+|[-+]?(?=\.?\d)[\d_]*+\.?\d*+(?:[eE][-+]?\d+)?[smhdkKMGTB%]{0,3}\.?")
+_SPECIAL: Final = re.compile(r"</?[A-Za-z_]{1,24}>|\[[A-Za-z_]{1,24}\]")
+"""Words of a language model's, such as ``<sos>`` and ``[MASK]``."""
 _FORMAT: Final = re.compile(r"%[sdr(]|\{[\w.!:]*\}")
 _NAMING: Final = ("name", "key", "variable")
 """Under one of these stands what the item under ``value`` is called, as in the environment of a container."""
@@ -220,7 +222,8 @@ def _hidden(value: Any, text: Callable[[str], str]) -> Any:  # noqa: ANN401 - JS
         return {text(key) if isinstance(key, str) else key: _hidden(item, text) for key, item in value.items()}
     if isinstance(value, list):
         return [_hidden(item, text) for item in value]
-    return REDACTED if isinstance(value, str) and value and not _LITERAL.fullmatch(value) else value
+    is_secret = isinstance(value, str) and value and not _LITERAL.fullmatch(value) and not _SPECIAL.fullmatch(value)
+    return REDACTED if is_secret else value
 
 
 def _bearer(match: re.Match[str]) -> str:

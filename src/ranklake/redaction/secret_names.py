@@ -10,7 +10,9 @@ _STRONG: Final = re.compile(
     + _END  # as in PGPASSWORD
     + "|"
     + _BEGIN
-    + r"(?:pass(?:word|wd|phrase|code)?s?|passw|pwd|secrets?|sshpass"
+    + r"pass(?:$|[\s\d])|"  # as in db_pass, while pass_gates are a network's
+    + _BEGIN
+    + r"(?:pass(?:word|wd|phrase|code)s?|passw|pwd|secrets?|sshpass"
     r"|(?:db|root|user|admin)[_\-]?pw|(?:gh|git|github|gitlab|azure|ado)[_\-]?pat"
     r"|(?:wandb|hf|hugging[_\-]?face|openai|anthropic|comet|neptune|ngc|cohere|mistral|groq|kaggle|clearml)[_\-]?keys?"
     r"|(?:api|access|private|secret|signing|encryption|account|storage|shared|master|license|service|client|app"
@@ -18,8 +20,12 @@ _STRONG: Final = re.compile(
     re.IGNORECASE,
 )
 _WEAK: Final = re.compile(
-    _BEGIN + r"(?:(?:access|api|auth|bearer|bot|csrf|github|gitlab|hf|hub|private|refresh|session|wandb)?token"
-    r"|auth|authorization|credentials?|creds?|dsn|bearer|cookies?|signature|sig|jwt|otp"
+    _BEGIN
+    + r"(?:token|sig|signature)(?:$|[\s\d]|[_\-.](?:read|write|value|prod|dev|test|new|old|v\d+|ci)$)|"
+    # while token_map and signature_def are a model's
+    + _BEGIN
+    + r"(?:(?:access|api|auth|bearer|bot|csrf|github|gitlab|hf|hub|private|refresh|session|wandb)[_\-]?token"
+    r"|auth|authorization|credentials?|creds?|dsn|bearer|cookies?|jwt|otp"
     r"|connection[_\-\s]?string|conn[_\-]?str|database[_\-]?url|db[_\-]?url|session[_\-]?(?:id|token)|key[_\-]?pair[_\-]?id"
     r"|sharedaccesssignature|access[_\-]?key[_\-]?id)" + _END,
     re.IGNORECASE,
