@@ -32,8 +32,8 @@ _OF_MPI: Final = re.compile(r"(?P<at>[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d
 _LABELS: Final = tuple(
     re.compile(pattern)
     for pattern in (
-        r"(\d{1,6}):(?: |(?=[\[A-Za-z(]))",  # srun --label
-        r"(?:rank|default)(\d{1,6}): ?|\[[A-Za-z_]{0,30}(\d{1,6})\]:(?: (?=\S))?|\[(\d{1,6})\] ",  # torchrun, mpiexec
+        r"(\d{1,6}):(?: |$|(?=[\[A-Za-z(:]))",  # srun --label
+        r"(?:rank|default) ?(\d{1,6}): ?|\[[A-Za-z_ ]{0,30}(\d{1,6})\]:(?: (?=\S))?|\[(\d{1,6})\] ",  # torchrun
         r"\[(?:[\w.@-]+@)?\d+,(?:mpirank:)?(\d{1,6})(?:,[^\]\s]{0,80})?\]<std(?:out|err|diag)>:(?: (?=\S))?",  # mpirun
         r"(\([^()]{0,120}\bpid=\d+[^()]{0,120}\)) ?",  # Ray
         r"\[((?:pod|container)/[^\]\s]{1,250})\] ?",  # kubectl --prefix

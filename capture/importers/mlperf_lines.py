@@ -7,18 +7,17 @@ time_ms, off by 1000    seconds, or ms counted from a second: the log's other li
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ranklake.capture.importers import mlperf_v05
 from ranklake.capture.importers.decoding import Line
+from ranklake.capture.importers.log_lines import log_line
 from ranklake.capture.importers.source import uncoloured
 
 MARKER: Final = ":::MLLOG"
 _SYSTEM: Final = ":::SYSJSON"
-_LABEL: Final = re.compile(r"(?:^|[|:]\s)\s*(?:\[(?:rank\s*)?(\d{1,9})\]\s*:?|(?:rank\s*)?(\d{1,9})\s*:)\s*$")
 _DECODER: Final = json.JSONDecoder()
 _LARGEST_MS: Final = 1 << 42
 _LEAST_MS: Final = 10**11
@@ -51,8 +50,8 @@ def pieces(line: Line) -> Iterator[Broken | tuple[int | None, dict[str, Any]]]:
         elif mlperf_v05.MARKERS[1] in before:
             yield Broken(NOT_WHOLE, before)
     for text in marked:
-        found = _LABEL.search(before.rpartition("\r")[2])
-        label = int(found[1] or found[2]) if found else label
+        ranks = [name for name in log_line(before.rpartition("\r")[2]).labels if name.isdecimal()]
+        label = int(ranks[-1]) if ranks else label
         entry, before = _entry(text) if line.flaw is None else (line.flaw, "")
         yield Broken(entry, MARKER + text) if isinstance(entry, str) else (label, entry)
 
