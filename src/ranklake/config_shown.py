@@ -12,7 +12,7 @@ from ranklake.segments.references import is_reference, shown
 
 KEYRINGS: Final = (
     *("plans.key", "capture.encryption_key", "capture.signing_key", "capture.fingerprint_key", "capture.masking_key"),
-    *("masking.key", "shares.key"),
+    *("masking.key", "shares.key", "subjects.wrap"),
 )
 """Keys that name where a keyring is; so does ``keys`` of each of ``[[spool.prefixes]]``."""
 

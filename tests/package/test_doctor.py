@@ -706,6 +706,15 @@ def test_fault_secrets_that_everybody_can_read(tmp_path, examined):
     held(found, "secret-files", "failed", f"{keys} can be read by everybody (-rw-r--r--)", f"chmod 600 {keys}")
     held(found, "secret-files", "failed", "ranklake.toml can be read by everybody", "chmod 600")
     held(found, "secret-files", "failed", f"{roles} can be written by everybody", f"chmod o-w {roles}")
+    wrap, signers = tmp_path / "wrap", tmp_path / "allowed_signers"
+    wrap.write_text("11" * 32)
+    wrap.chmod(0o644)
+    signers.write_text("")
+    signers.chmod(0o666)
+    written(tmp_path, subjects={"wrap": f"file:{wrap}"}, approvals={"allowed_signers": str(signers)})
+    found = examined()
+    held(found, "secret-files", "failed", f"{wrap} can be read by everybody (-rw-r--r--)", f"chmod 600 {wrap}")
+    held(found, "secret-files", "failed", f"{signers} can be written by everybody", f"chmod o-w {signers}")
     spaced = tmp_path / "my keys; all"
     spaced.write_text("11" * 32)
     spaced.chmod(0o644)

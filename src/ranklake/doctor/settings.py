@@ -18,8 +18,8 @@ from ranklake.redaction.secret_names import tells
 from ranklake.segments.references import is_reference
 
 _MEND: Final = "fix it; 'ranklake config check' tells the same"
-_RULES: Final = ("sql.roles", "retention.policies", "cost.prices")
-"""Files that say what others may see, or what is kept: nobody else may write them."""
+_RULES: Final = ("sql.roles", "masking.policy", "approvals.allowed_signers", "retention.policies", "cost.prices")
+"""Files that say what others may see, who may approve, or what is kept: nobody else may write them."""
 
 
 def configuration(patient: Patient) -> Iterator[Finding]:
