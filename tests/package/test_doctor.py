@@ -516,7 +516,7 @@ def test_fault_what_rounds_came_to(place, examined, capsys):
     append(lake, "artifacts", [made])
     details = {"run": "r1", "name": "m.pt", "recorded_sha256": "ab", "verified": False, "verdict": "it is gone"}
     record(lake, "ann", "artifact.verify", "/m.pt", None, details)
-    put_segment(spool, step_rows(21, incarnation=8), incarnation=8, gaps={"spool full": 79})
+    put_segment(spool, step_rows(21, incarnation=8), incarnation=8, gaps={"spool full": 79, "after close": 500})
     put_bytes(spool, b"", SegmentFooter("steps", 1, "r1", 0, 0, 1, 9, 0, rows=5))
     ingest(lake, Spool(str(spool)), InProcess())
     written(place, lake={"uri": str(place / "lake")}, spool={"uri": str(spool)})

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ranklake.artifacts import last_verdicts
+from ranklake.capture.common.gaps import AFTER_CLOSE
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
@@ -23,10 +24,15 @@ _DAYS: Final = 7
 """How long rows that were not recorded are news."""
 _LOST_RATIO: Final = 0.01
 """Which share of a table's rows of a run may be lost before somebody should know."""
+_NOT_LOST: Final = (SAMPLED_OUT, AFTER_CLOSE)
+"""Reasons why rows were left out as somebody wished: a share was to be kept, or the run had been closed."""
+_LEFT_OUT: Final = "".join(
+    f""" - coalesce(CAST(regexp_match(gaps, '"{reason}": ([0-9]+)')[1] AS BIGINT), 0)""" for reason in _NOT_LOST
+)
 _LOST: Final = f"""
 WITH segments_of_late AS (
   SELECT run, "table", rows, gaps,
-    gap_rows - coalesce(CAST(regexp_match(gaps, '"{SAMPLED_OUT}": ([0-9]+)')[1] AS BIGINT), 0) AS gap_rows
+    gap_rows{_LEFT_OUT} AS gap_rows
   FROM segments
   WHERE unreadable IS NULL AND date >= current_date() - INTERVAL '{_DAYS} days'
 ), runs_of_late AS (
@@ -115,7 +121,7 @@ def lost_rows(patient: Patient) -> Iterator[Finding]:
 
 def _reasons(gaps: str | None) -> str:
     reasons = json.loads(gaps) if gaps else {}
-    names = [name for name in reasons if name != SAMPLED_OUT] if isinstance(reasons, dict) else []
+    names = [name for name in reasons if name not in _NOT_LOST] if isinstance(reasons, dict) else []
     return f" ({', '.join(names[:_NAMED])})" if names else ""
 
 
