@@ -88,6 +88,8 @@ _TRIM: Final = "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_"
 """What Dask would have the C allocator give back. Any value of it ends that allocator's own adjustment, so that each
 array of 128 KiB and more is mapped anew, page by page: checks then take 1.5 times as long in a worker as elsewhere."""
 
+_WORKERLESS_S: Final = 30.0
+"""How long a cluster may take to have a worker for the first task."""
 _DEFAULT: Final = DaskSection()
 _QUIET: Final = {
     "distributed.worker.profile.enabled": False,
@@ -110,7 +112,7 @@ def workers(section: DaskSection = _DEFAULT) -> Iterator[OnDask]:
     """Give workers on a Dask cluster: the one by address, else a local one that lives as long as the context.
 
     A local cluster makes a TLS key of its own. Raises `WorkersError` if no scheduler answers at the address within ten
-    seconds, a file for TLS is not there, or the memory limit is no amount.
+    seconds, no worker of it takes a task within thirty, a file for TLS is not there, or the memory limit is no amount.
     """
     # distributed costs a third of a second to import and many commands need no cluster.
     import dask
@@ -122,6 +124,7 @@ def workers(section: DaskSection = _DEFAULT) -> Iterator[OnDask]:
                 raise WorkersError("no such file", where=f"[dask] {name} = {path}", mend="name a PEM file")
         security = {"security": Security(require_encryption=True, **tls)} if tls else {}
         with _client(address, security) as client:
+            _refuse_without_workers(client, address)
             _LOG.info("Dask scheduler %s, dashboard %s", address, client.dashboard_link or "none")
             yield OnDask(client, is_ours=False)
         return
@@ -166,6 +169,18 @@ def _client(address: str, security: Mapping[str, Any]) -> Any:  # noqa: ANN401 -
     gc.collect()
     mend = "start a scheduler there, or leave the address out for a local cluster"
     raise WorkersError(f"no Dask scheduler answers: {told}", where=address, mend=mend)
+
+
+def _refuse_without_workers(client: Any, address: str) -> None:  # noqa: ANN401 - distributed ships no types
+    """Raise `WorkersError` where no worker takes a task in time: all others would wait there for ever."""
+    probe = client.submit(int, pure=False)
+    try:
+        probe.result(timeout=_WORKERLESS_S)
+    except TimeoutError:
+        what = f"no worker of the Dask scheduler took a task within {_WORKERLESS_S:.0f} s"
+        raise WorkersError(what, where=address, mend=f"start workers: dask worker {address}") from None
+    finally:
+        probe.release()
 
 
 @contextmanager

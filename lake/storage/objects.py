@@ -29,7 +29,10 @@ _QUIET: Final = logging.NullHandler()
 _GS: Final = ("gs://", "gcs://")
 _S3: Final = ("s3://", "s3a://")
 _ONE_PIECE_BYTES: Final = 5 * 2**30  # what a store takes in one PUT; a condition holds for that, not for parts
-_CONNECT_S, _READ_S, _TRIES = 5, 60, 3
+_CONNECT_S, _SILENCE_S, _TRIES = 5, 8, 3
+"""How long a store may say nothing, and how often it is asked: who accepts and never answers costs half a minute."""
+_REQUEST_S: Final = 60
+"""What a whole request of delta-rs may take."""
 _AGAIN: Final = 409  # S3: another conditional request on the same name is under way
 _TAKEN: Final = 412
 _REFUSED: Final = frozenset({400, 401, 403})
@@ -48,7 +51,7 @@ def file_system(uri: str, storage: Mapping[str, str]) -> tuple[Any, str]:
         options["use_listings_cache"] = False  # others write there, too: what they wrote last must be seen
     if uri.startswith(_S3):
         options["max_concurrency"] = 1  # else every file's size is asked for before it is read
-        patience = {"connect_timeout": _CONNECT_S, "read_timeout": _READ_S}
+        patience = {"connect_timeout": _CONNECT_S, "read_timeout": _SILENCE_S}
         again = {"retries": {"mode": "standard", "total_max_attempts": _TRIES}}
         # addresses are signed so, too: S3 takes older ones for no new bucket, and for none that a KMS key encrypts
         options["config_kwargs"] = {**patience, **again, "signature_version": "s3v4"}
@@ -65,7 +68,7 @@ def file_system(uri: str, storage: Mapping[str, str]) -> tuple[Any, str]:
         return fs, str(path)
     logging.getLogger("gcsfs").addHandler(_QUIET)  # it logs each try, trace and all; what counts is raised
     if hasattr(fs, "retries"):
-        fs.retries = _TRIES
+        fs.retries = 1 if uri.startswith(_S3) else _TRIES  # botocore tries by itself
     return Guarded(fs, uri, storage, is_client=True), str(path)
 
 
@@ -94,7 +97,7 @@ def delta_options(uri: str, storage: Mapping[str, str]) -> dict[str, str]:
     if named.get("google_service_account") == "anon":
         options.pop("google_service_account")
         options.setdefault("google_skip_signature", "true")
-    for name, value in (("connect_timeout", f"{_CONNECT_S}s"), ("timeout", f"{_READ_S}s"), ("retry_timeout", "30s")):
+    for name, value in (("connect_timeout", f"{_CONNECT_S}s"), ("timeout", f"{_REQUEST_S}s"), ("retry_timeout", "30s")):
         options.setdefault(name, value)
     return options
 

@@ -27,6 +27,7 @@ from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import load_contracts, load_metrics
 from ranklake.lake.contracts.overlay import Overlay
 from ranklake.masking.masks import MaskError
+from ranklake.redaction.secret_names import tells
 from ranklake.segments.keys import read_keyring
 from ranklake.segments.references import FORMS, SecretError, is_reference, read_reference
 
@@ -185,6 +186,9 @@ def _references(config: Config, where: Where) -> Iterator[ConfigError]:
         place = f"storage.{name}"
         if is_reference(text):
             yield from _tried(place, where(place), partial(read_reference, text, f"value of {name}"))
+        elif text and tells(name):
+            mend = f"write {FORMS} there, and change the secret, which others may have read"
+            yield ConfigError(f"{place}: a secret stands there in clear", where=where(place), mend=mend)
     if config.capture.encryption_key and importlib.util.find_spec("cryptography") is None:
         mend = "pip install 'ranklake[encryption]'"
         yield ConfigError("encryption needs cryptography", where=where("capture.encryption_key"), mend=mend)

@@ -19,14 +19,16 @@ from pathlib import Path
 
 import psutil
 import pytest
-from distributed import Client, Security
+from distributed import Client, LocalCluster, Security
 
 from ranklake.config import load_config
 from ranklake.flows.retrying import is_transient
-from ranklake.lake.plans import dask_tasks
+from ranklake.lake.plans import dask_tasks, dask_workers
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import ClusterNotStartedError, held, on_demand, workers
 from ranklake.lake.plans.workers import InProcess, Room, WorkersError
+from ranklake.lake.storage import objects
+from ranklake.lake.storage.store import Lake, LakeUnreachableError
 
 SCHEDULER = """
 import asyncio, json, sys
@@ -390,3 +392,28 @@ def test_stages_share_one_cluster():
 
 def _pid(_):
     return os.getpid()
+
+
+@pytest.mark.leaky("a Dask cluster's threads and files end with the process")
+def test_a_scheduler_without_workers_is_told_in_time(monkeypatch):
+    """Nothing waits for ever for a worker that nobody started: one line, after a while."""
+    monkeypatch.setattr(dask_workers, "_WORKERLESS_S", 0.2)
+    with LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster:
+        address = cluster.scheduler_address
+        with (
+            pytest.raises(WorkersError, match="no worker of the Dask scheduler took a task within 0 s; start workers"),
+            dask_workers.workers(DaskSection(address=address)),
+        ):
+            pytest.fail("there is no worker")
+
+
+def test_a_store_that_never_answers_is_told_in_time(monkeypatch):
+    """It accepts the connection and says nothing: one line, after as many tries as there are."""
+    monkeypatch.setattr(objects, "_SILENCE_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        storage = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "aws_region": "r"}
+        storage["aws_endpoint_url"] = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        began = time.monotonic()
+        with pytest.raises(LakeUnreachableError, match="Read timeout on endpoint"):
+            Lake.open("s3://bucket/lake", storage)
+    assert time.monotonic() - began < 15

@@ -7,6 +7,8 @@ import pytest
 from segments import DAY, step_rows
 
 from ranklake.cli import run
+from ranklake.commands.check import _failures
+from ranklake.quality.results import CheckResult
 
 LAX = "extends: steps\nchecks:\n  - {id: loss_small, kind: between, columns: [loss], max: 3.0%s}\n"
 
@@ -52,6 +54,29 @@ def test_a_failure_is_shown_and_exits_1(site, command):
     code, out, _ = command("steps")
     assert code == 1
     assert "still failing since an earlier check:" in out
+
+
+def test_the_worst_comes_first_and_a_mistake_once(capsys):
+    """Of severities; what cannot be computed on several dates for one reason is a line, and infos are one together."""
+    results = [
+        CheckResult(
+            check_run="c", table="steps", partition_date=(DAY + timedelta(days=day)).date(), suite="s", expectation="e",
+            table_version=1, check_id=check, severity=severity, status=status, column=None, rows_checked=9,
+            rows_failed=rows, failed_ratio=None, observed=None, message=message, quarantined_rows=0, files_sha256="f",
+            expected=None, measured=None, duration_s=None, contract_version=1, on_fail=None,
+        )
+        for day, check, severity, status, rows, message in (
+            (0, "low", "warning", "failed", 3, "m"), (0, "note", "info", "failed", 1, "m"),
+            (0, "bad", "error", "failed", 2, "m"), (0, "typo", "error", "errored", None, "no column los"),
+            (1, "typo", "error", "errored", None, "no column los"), (0, "worse", "error", "failed", 5, "m"),
+            (0, "worst", "critical", "failed", 1, "m"),
+        )
+    ]  # fmt: skip
+    _failures(results)
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[2] for line in lines[:-1]] == ["worst", "typo", "worse", "bad", "low"]
+    assert "no column los, as on 1 other partition" in lines[1]
+    assert lines[-1] == "1 result of severity info: steps note; --json has them"
 
 
 def test_moved_rows_are_said(site, command):

@@ -3,12 +3,14 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import click
 
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context
+from ranklake.lake.contracts.model import SEVERITIES
 from ranklake.lake.migrations.drift import Drift, drift
 from ranklake.lake.storage.store import Lake
 from ranklake.printable import printable
@@ -148,8 +150,7 @@ def _incident(one: Incident) -> tuple[str, ...]:
 
 
 def _print(report: CheckReport) -> None:
-    if report.unsound:
-        _table(report.unsound)
+    _failures(report.unsound)
     if not report.partitions:
         tell(f"nothing changed since the last check; {counted(report.unchanged, 'partition')} unchanged")
     else:
@@ -161,7 +162,7 @@ def _print(report: CheckReport) -> None:
         tell(f"{counted(report.quarantined_rows, 'row')} moved to the table rejects")
     if report.standing:
         tell("still failing since an earlier check:")
-        _table(report.standing)
+        _failures(report.standing)
 
 
 def _mend(lake: Lake, report: CheckReport) -> Iterator[str]:
@@ -182,6 +183,34 @@ def _named(runs: Iterable[str]) -> str:
     names = [printable(name) for name in dict.fromkeys(runs)]
     more = f" and {len(names) - _SHOWN_RUNS} more" if len(names) > _SHOWN_RUNS else ""
     return f"{', '.join(names[:_SHOWN_RUNS])}{more}"
+
+
+def _failures(results: Iterable[CheckResult]) -> None:
+    """Show failures, worst first; a mistake of a check once, for all partitions; those of severity info in a line."""
+    ranked = sorted(results, key=_badness)
+    shown: dict[tuple[object, ...], list[CheckResult]] = {}
+    for one in ranked:
+        day = None if one.status == "errored" else one.partition_date
+        if one.severity != SEVERITIES[-1]:
+            shown.setdefault((one.table, one.check_id, one.message, day), []).append(one)
+    if shown:
+        _table([same[0] if len(same) == 1 else _together(same) for same in shown.values()])
+    if infos := [one for one in ranked if one.severity == SEVERITIES[-1]]:
+        names = dict.fromkeys(f"{one.table} {one.check_id}" for one in infos)
+        more = f" and {len(names) - _SHOWN_RUNS} more" if len(names) > _SHOWN_RUNS else ""
+        first = ", ".join(list(names)[:_SHOWN_RUNS])
+        tell(f"{counted(len(infos), 'result')} of severity info: {first}{more}; --json has them")
+
+
+def _badness(one: CheckResult) -> tuple[int, bool, int, str]:
+    place = SEVERITIES.index(one.severity) if one.severity in SEVERITIES else len(SEVERITIES)
+    return place, one.status != "errored", -(one.rows_failed or 0), one.table
+
+
+def _together(same: Sequence[CheckResult]) -> CheckResult:
+    """Return the first of results that say the same of several partitions, with how many there are."""
+    message = f"{same[0].message or ''}, as on {counted(len(same) - 1, 'other partition')}"
+    return replace(same[0], message=message)
 
 
 def _table(results: Iterable[CheckResult]) -> None:

@@ -86,9 +86,10 @@ def lint(context: Context, place: Path | None, *, strict: bool, as_json: bool) -
     """List mistakes in the policies, each with file, line and remedy; exit 1 if there is an error.
 
     Finds misspelt names, contradictions, rules that never decide, tables without a rule, rules that take everything,
-    periods below one day, and reviews that are overdue.
+    periods below one day, and reviews that are overdue. With --policies no lake is opened: tables are those of the
+    configured contracts.
     """
-    lake = _lake(context)
+    lake = None if place is not None else _lake(context)
     contracts = context.contracts() if lake is None else lake.contracts()
     sources = read_policies(place or context.policy_place or PACKAGED)
     found = lint_sources(sources, contracts, context.config.retention.region, datetime.now(UTC).date())
