@@ -45,7 +45,7 @@ INNER JOIN affected_runs ON affected_runs.run = step_rollup.run;
 
 -- into happened: events, which end at their time, but for those that whoever found the remains wrote, at whatever time
 SELECT
-    events.run, events.attempt, events.rank, events.event,
+    events.run, events.attempt, events.rank, events.event, events.step,
     CAST(events.ts AS BIGINT) * 1000 AS end_ns,
     CAST(events.ts AS BIGINT) * 1000 - greatest(coalesce(events.duration_ns, 0), 0) AS begin_ns
 FROM events
@@ -68,7 +68,7 @@ WHERE spans.kind = 'phase' AND spans.rank = 0 AND spans.step IS NULL
 
 -- into paused: checkpoints and evaluations that rank 0 tells as spans
 SELECT
-    spans.run, spans.attempt, spans.kind,
+    spans.run, spans.attempt, spans.kind, spans.step,
     CAST(spans.ts AS BIGINT) * 1000 AS begin_ns,
     CAST(spans.ts AS BIGINT) * 1000 + spans.duration_ns AS end_ns
 FROM spans
@@ -181,7 +181,8 @@ WINDOW following AS (PARTITION BY bounded.run ORDER BY bounded.attempt);
 
 -- into marked: what each step is
 SELECT
-    timeline.run, timeline.attempt, timeline.begin_ns, timeline.end_ns, timeline.checkpoint_ns, timeline.evaluation_ns,
+    timeline.run, timeline.attempt, timeline.step, timeline.begin_ns, timeline.end_ns,
+    timeline.checkpoint_ns, timeline.evaluation_ns,
     timeline.tokens, attempts.is_told,
     coalesce(timeline.step >= attempts.resumed_step, FALSE) AS is_lost,
     timeline.begin_ns = attempts.first_ns AS is_first,
@@ -221,7 +222,13 @@ FROM attempt_facts
 INNER JOIN affected_runs ON affected_runs.run = attempt_facts.run;
 
 -- the account
-WITH intervals AS (
+WITH told_by_steps AS (
+    -- what a step's own columns say of a checkpoint or evaluation; its event and span say the same, some microseconds off
+    SELECT run, attempt, step, end_ns, 'checkpoint' AS kind FROM marked WHERE checkpoint_ns > 0
+    UNION ALL
+    SELECT run, attempt, step, end_ns, 'evaluation' FROM marked WHERE evaluation_ns > 0
+),
+intervals AS (
     SELECT run, attempt, 1 AS kind, end_ns - checkpoint_ns AS begin_ns, end_ns FROM marked WHERE checkpoint_ns > 0
     UNION ALL
     SELECT run, attempt, 2, end_ns - checkpoint_ns - evaluation_ns, end_ns - checkpoint_ns
@@ -239,9 +246,15 @@ WITH intervals AS (
     INNER JOIN attempts ON attempts.run = told.run AND attempts.attempt = told.attempt
     WHERE attempts.init_end_ns IS NOT NULL OR told.name = 'unlogged'
     UNION ALL
-    SELECT run, attempt, CASE event WHEN 'checkpoint' THEN 7 ELSE 8 END, begin_ns, end_ns
+    SELECT
+        happened.run, happened.attempt, CASE happened.event WHEN 'checkpoint' THEN 7 ELSE 8 END,
+        happened.begin_ns, happened.end_ns
     FROM happened
-    WHERE event IN ('checkpoint', 'evaluation') AND rank = 0
+    LEFT ANTI JOIN told_by_steps
+        ON told_by_steps.run = happened.run AND told_by_steps.attempt = happened.attempt
+        AND told_by_steps.step = happened.step AND told_by_steps.kind = happened.event
+        AND happened.begin_ns < told_by_steps.end_ns
+    WHERE happened.event IN ('checkpoint', 'evaluation') AND happened.rank = 0
     UNION ALL
     SELECT
         paused.run, paused.attempt,
@@ -249,6 +262,10 @@ WITH intervals AS (
         paused.begin_ns, paused.end_ns
     FROM paused
     INNER JOIN attempts ON attempts.run = paused.run AND attempts.attempt = paused.attempt
+    LEFT ANTI JOIN told_by_steps
+        ON told_by_steps.run = paused.run AND told_by_steps.attempt = paused.attempt
+        AND told_by_steps.step = paused.step AND told_by_steps.kind = paused.kind
+        AND paused.begin_ns < told_by_steps.end_ns
     UNION ALL
     -- without any step all of the attempt was a start
     SELECT run, attempt, 9, begin_ns, coalesce(init_end_ns, first_ns, CASE WHEN NOT is_untimed THEN end_ns END)

@@ -3,6 +3,8 @@
 -- formula  Paired in every step: the rank's self time (step time less time in collectives, where a fast rank waits for the
 --          slow one) over its peers': of two ranks the other's, else the median of all. Where no rank recorded collectives,
 --          the step time itself.
+--          The first $warmup_steps steps are not compared: of the attempt, as far as the hour before midnight shows them, so that
+--          a run warms up once, wherever midnight falls.
 --          Steps that share one line's mean (interval_end_step) are one measurement, and count as one step.
 --          A rank is called a straggler only if the effect is large (median excess), steady (share of steps in which it was
 --          slower than its peers) and more than chance (sign test, Dixon & Mood 1946; its tail by Chernoff's bound
@@ -31,12 +33,11 @@ WHERE date BETWEEN $date - 1 AND $date + 1
   AND coalesce(interval_end_step, step) = step;
 
 -- into stepwise: the peers of each step
-SELECT
-    *,
-    row_number() OVER (PARTITION BY run, attempt ORDER BY step) > $warmup_steps AS is_warm
+SELECT *
 FROM (
     SELECT
         run, attempt, step,
+        row_number() OVER (PARTITION BY run, attempt ORDER BY step) > $warmup_steps AS is_warm,
         min(ts) AS ts,
         count(*) AS ranks,
         sum(has_collective) AS collectives,

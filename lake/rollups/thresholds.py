@@ -3,7 +3,7 @@
 from typing import Final
 
 WARMUP_STEPS: Final = 10
-"""First steps of a day that are not compared: caches fill, kernels are chosen, allocators grow."""
+"""First steps of an attempt that are not compared: caches fill, kernels are chosen, allocators grow."""
 MIN_STEPS: Final = 50
 """Steps that a comparison of ranks needs; fewer say nothing about steadiness."""
 MIN_EXCESS_RATIO: Final = 0.10

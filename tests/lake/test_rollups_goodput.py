@@ -81,6 +81,18 @@ def test_checkpoints_and_evaluations_between_steps_come_from_events_and_spans():
     assert seconds_of(row) == {"productive": 3, "checkpoint": 3, "evaluation": 4, "unattributed": 20}
 
 
+def test_a_checkpoint_within_a_step_counts_once():
+    """Its event and its span end some microseconds after the step; another one between steps counts beside it."""
+    steps = steps_at([0, 1, 2, 10])
+    steps[2]["checkpoint_time_s"] = 0.5
+    late = [event("checkpoint", 3.000034, took=0.5, step=2), event("checkpoint", 6, took=1, step=2)]
+    spans = [
+        {"name": "save", "kind": "checkpoint", "step": 2, "ts": at(2.500037), "duration_ns": SECOND // 2, "span_id": 1}
+    ]
+    (row,) = goodput_of(steps=steps, events=late, spans=spans)
+    assert row["checkpoint_ns"] == 1_500_000_000
+
+
 def test_a_restart_costs_its_downtime_its_start_and_the_steps_done_again():
     """Attempt 0 ends at 10; attempt 1 starts at 25 and goes back from step 9 to 6 at 30: 4 s lost, restart 20 s."""
     first, second = goodput_of(

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rollup_inputs import DAY, computed, context
+from rollup_inputs import DAY, NOON, computed, context
 from sync_runs import health, synchronous, table_of
 
 from ranklake.lake.rollups.thresholds import MIN_STEPS, WARMUP_STEPS
@@ -234,3 +234,21 @@ def test_a_line_for_several_steps_is_one_measurement():
     assert [(row["steps"], row["steps_compared"], row["is_straggler"]) for row in told] == [
         (20, 20 - WARMUP_STEPS, None)
     ] * 2
+
+
+def test_a_run_warms_up_once_wherever_midnight_falls():
+    """Steps after midnight of a run that goes on are compared from the first; those of one that begins then are not."""
+    midnight = NOON.replace(hour=0) + timedelta(days=1)
+    steps = [
+        {"run": name, "rank": rank, "step": n, "ts": begin + timedelta(seconds=n), "step_time_s": 0.5 + 0.2 * rank}
+        for name, begin in (("goes on", midnight - timedelta(seconds=60)), ("begins", midnight))
+        for n in range(120)
+        for rank in range(2)
+    ]
+    found = computed(context(steps=steps), "rank_health", [DAY, DAY + timedelta(days=1)]).to_pylist()
+    counts = {(row["run"], row["date"]): row["steps_compared"] for row in found if row["rank"] == 1}
+    assert counts == {
+        ("goes on", DAY): 50,
+        ("goes on", DAY + timedelta(days=1)): 60,
+        ("begins", DAY + timedelta(days=1)): 110,
+    }
