@@ -105,6 +105,8 @@ def test_unknown_is_null_with_a_reason():
         (["heartbeat"], "running"),
         (["run_end"], "finished"),
         (["abandoned"], "abandoned"),
+        (["interruption", "run_end"], "interrupted"),
+        (["interruption", "failure", "run_end"], "failed"),
         (["failure", "run_end"], "failed"),
         (["step_failed", "run_end"], "finished"),
         (["run_end", "abandoned"], "finished"),

@@ -9,7 +9,8 @@ from ranklake.views.html.figures import Column, FactTable, moment_text, sourced
 from ranklake.views.words import time_text as length_text
 
 _STATES: Final[Mapping[str, str]] = {
-    "abandoned": "failing", "failure": "failing", "preemption": "warning", "stopped": "skipped",
+    "abandoned": "failing", "failure": "failing", "interruption": "warning", "preemption": "warning",
+    "stopped": "skipped",
 }  # fmt: skip
 
 
