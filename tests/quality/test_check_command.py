@@ -63,7 +63,8 @@ def test_the_worst_comes_first_and_a_mistake_once(capsys):
             check_run="c", table="steps", partition_date=(DAY + timedelta(days=day)).date(), suite="s", expectation="e",
             table_version=1, check_id=check, severity=severity, status=status, column=None, rows_checked=9,
             rows_failed=rows, failed_ratio=None, observed=None, message=message, quarantined_rows=0, files_sha256="f",
-            expected=None, measured=None, duration_s=None, contract_version=1, on_fail=None,
+            expected=None, measured=None, duration_s=None, contract_version=1, on_fail=None, gx_version="",
+            ts=DAY,
         )
         for day, check, severity, status, rows, message in (
             (0, "low", "warning", "failed", 3, "m"), (0, "note", "info", "failed", 1, "m"),
