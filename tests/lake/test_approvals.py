@@ -137,6 +137,9 @@ def test_what_is_verified_lies_in_no_folder(keys, tmp_path, monkeypatch):
     with pytest.raises(SignatureError, match="does not hold"):
         verified("another", signature, signers, "ada@example.org", datetime.now(UTC))
     assert there == [[], []]
+    for name in ("eve", "ada@example.org\0", "-n"):  # of a forged row
+        with pytest.raises(SignatureError, match=r"the key of ada@example\.org, not of"):
+            verified("a text", signature, signers, name, datetime.now(UTC))
 
 
 def test_the_author_may_not_approve(desk, keys):
