@@ -461,7 +461,7 @@ def main():
         finale(site)
     finally:
         site.stop_nodes()
-    print(f"{len(site.complaints)} complaints, seed {given.seed}")
+    print(f"{len(site.complaints)} complaints, seed {given.seed}, in {site.folder}")
     sys.exit(bool(site.complaints))
 
 

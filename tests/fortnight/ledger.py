@@ -9,8 +9,9 @@ import re
 from dataclasses import dataclass
 
 TOKENS = 100
-CREEP, SETTLED = 1.5, 2
-"""How many times as much as on this day, the third, a round with nothing to do may read."""
+CREEP, SETTLED = 2.0, 2
+"""How many times as much as a week before a round with nothing to do may read, from which day on. Before, logs have no
+checkpoints yet; afterwards what is read of them goes up and down by half, as checkpoints come."""
 
 
 @dataclass
@@ -130,9 +131,10 @@ def roles_see_no_people(site):
 
 
 def rounds_do_not_creep(site):
-    for name, count in site.costs[-1].items():
-        if len(site.costs) > SETTLED and (ratio := count / site.costs[SETTLED][name]) > CREEP:
-            yield f"{name} of a round with nothing to do is {ratio:.2f} times that of day {SETTLED}"
+    last, before = site.costs[-1], site.costs[-8:-7]
+    for name, count in before[0].items() if len(site.costs) > SETTLED + 7 else ():
+        if last[name] > CREEP * count:
+            yield f"{name} of a round with nothing to do is {last[name] / count:.2f} times that of a week before"
 
 
 CHECKS = (
