@@ -4,9 +4,9 @@ from typing import Final
 
 from ranklake.lake.contracts.model import Contract
 
-# Long enough to read a table as of last month, and for readers of an old version to finish, respectively.
+# Long enough to read a table as of last month, and to tell for how long upkeep is late with what was removed.
 LOG_RETENTION: Final = "interval 30 days"
-DELETED_FILE_RETENTION: Final = "interval 7 days"
+DELETED_FILE_RETENTION: Final = "interval 14 days"
 
 CHECKPOINT_EVERY: Final = 20
 """Commits after which a checkpoint is worth its bytes: whoever opens the table reads that many small files more."""

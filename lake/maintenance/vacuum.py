@@ -106,10 +106,11 @@ def garbage(
     finished = last_finished(lake)
     if read_plan(lake, finished + 1) is not None:
         return
-    before = (now or datetime.now(UTC)) - grace
+    present = datetime.now(UTC)
+    before = (now or present) - grace
     kept = kept_paths(lake)
     for table in lake.contracts() if tables is None else tables:
-        for some in _data_files(lake, table, finished, grace, before):
+        for some in _data_files(lake, table, finished, present - before, before):
             if some.path.removeprefix(f"{lake.path('tables', table)}/") not in kept.get(table, ()):
                 yield some
     if tables is not None:
@@ -126,14 +127,14 @@ def remove(lake: "Lake", some: Garbage) -> bool:
     return delete(lake, some.path)
 
 
-def _data_files(lake: "Lake", table: str, finished: int, grace: timedelta, before: datetime) -> Iterator[Garbage]:
+def _data_files(lake: "Lake", table: str, finished: int, age: timedelta, before: datetime) -> Iterator[Garbage]:
     root = lake.path("tables", table)
     there = listed(lake.fs, root)
     handle = last_table(lake, table)  # after the listing: what was committed meanwhile is live
     if handle is None:  # never written, or its log is lost and may be restored
         return
-    wanted, removed = _wanted(lake, handle, grace)
-    committed, long_before = number_of(handle), before + grace - GRACE
+    wanted, removed = _wanted(lake, handle, age)
+    committed, long_before = number_of(handle), before + age - GRACE
     is_derived = lake.contract(table).kind == "derived"
     for one in there:
         name = one.path.removeprefix(f"{root}/")
@@ -146,9 +147,9 @@ def _data_files(lake: "Lake", table: str, finished: int, grace: timedelta, befor
         yield Garbage(one.path, one.size_bytes, "removed" if name in removed else "orphan")
 
 
-def _wanted(lake: "Lake", handle: DeltaTable, grace: timedelta) -> tuple[set[str], set[str]]:
-    """Return files that are live or were removed within the grace period, and files that were removed before it."""
-    hours = math.ceil(grace / timedelta(hours=1))
+def _wanted(lake: "Lake", handle: DeltaTable, age: timedelta) -> tuple[set[str], set[str]]:
+    """Return files that are live or were removed less than an age ago, and files that were removed before that."""
+    hours = math.ceil(age / timedelta(hours=1))
     try:
         every = set(asked_again(lambda: handle.vacuum(0, dry_run=True, enforce_retention_duration=False)))
         old = set(asked_again(lambda: handle.vacuum(hours, dry_run=True, enforce_retention_duration=False)))

@@ -316,6 +316,16 @@ def test_nothing_goes_while_a_plan_is_unfinished(lake, spool):
     assert len(keys(lake)) == 25
 
 
+def test_files_are_late_by_when_they_were_removed(lake, spool):
+    """A file of long ago that was merged an hour ago should not have gone two hours ago."""
+    bring_minutes(lake, spool, 4)
+    upkeep(lake, InProcess())
+    age(lake, data_files(lake))
+    removed = [one.what for one in garbage(lake, timedelta(0))]
+    assert "removed" in removed
+    assert "removed" not in [one.what for one in garbage(lake, timedelta(0), datetime.now(UTC) - timedelta(hours=2))]
+
+
 def test_a_grace_period_beyond_what_logs_remember(lake):
     """A longer grace period than the logs keep removed files for could not be kept, and is refused."""
     with pytest.raises(GraceError, match="longer"):
