@@ -102,6 +102,8 @@ def test_a_lake_of_before_migrates_and_goes_back(place, ask):
         new = {column.name for column in contract(table).columns} - {
             column.name for column in contract_at(table, before[table]).columns
         }
+        if not new or contract(table).kind == "derived":  # some lost a requirement alone, some were computed anew
+            continue
         (counted,) = ask(
             "sql", f"SELECT {', '.join(f'count({one}) {one}' for one in new)} FROM {table}", "--format", "json"
         )
