@@ -181,6 +181,16 @@ def test_deployments_are_registered_on_a_pool_of_an_existing_server(server, caps
 
 
 @LEAKY
+def test_the_doctor_names_a_pool_that_nobody_polls(server, capsys):
+    """Runs of a deployment would wait there for ever; the pool of this `up` is polled."""
+    assert deploy(capsys, "--pool", "pods", "--image", "registry/ranklake:1", "--name", "prod")[0] == 0
+    run(["doctor", "--json"])
+    lines = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["check"] == "prefect-runs"]
+    pools = [one["what"] for one in lines if "nobody polls" in one["what"]]
+    assert pools == ["nobody polls the pool pods: its runs wait"], lines
+
+
+@LEAKY
 def test_a_deployment_that_this_version_cannot_run_is_paused(server, capsys):
     """One that an older version registered, with a parameter that is gone or a flow: told and paused, no more."""
     made = server.deployments()["prod-check"]
