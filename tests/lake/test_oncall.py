@@ -4,11 +4,13 @@ from datetime import timedelta
 
 import pytest
 from page_read import compared
-from rollup_inputs import NOON, append
+from rollup_inputs import NOON, append, told
 from told_runs import EVIL, lake_of_runs
 
 from ranklake.cli import run as command
+from ranklake.lake.oncall import facts
 from ranklake.lake.oncall.facts import of_failed, of_ranks, on_call
+from ranklake.lake.runs.asking import asking
 from ranklake.lake.status.liveness import RankState
 from ranklake.lake.storage.store import Lake
 from ranklake.views.html import site as publishing
@@ -130,3 +132,15 @@ def test_a_lake_that_nothing_was_ingested_into_says_so(tmp_path, monkeypatch, ca
     assert "Nothing to tell yet: nothing was ingested" in capsys.readouterr().out
     assert "nothing was ingested" in (tmp_path / "out/oncall/index.html").read_text()
     assert (tmp_path / "out/runs/index.html").is_file()
+
+
+def test_an_attempt_after_which_the_run_went_on_needs_no_look(tmp_path):
+    """Of a run that was resumed, only attempts that failed after the last sound one are told."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    ends = [("resumed", 0, "abandoned"), ("resumed", 1, "finished"), ("again", 0, "finished"), ("again", 1, "failed"),
+            ("lost", 0, "failed"), ("lost", 1, "abandoned")]  # fmt: skip
+    told(lake, "run_summary", [
+        {"run": run, "attempt": attempt, "status": status, "end_ts": UNTIL} for run, attempt, status in ends
+    ])  # fmt: skip
+    failed = asking(lake)(facts._filled("failed", UNTIL)).rows
+    assert [(row["run"], row["attempt"]) for row in failed] == [("again", 1), ("lost", 0), ("lost", 1)]
