@@ -16,7 +16,6 @@ from contextlib import contextmanager
 import click
 from click.shell_completion import CompletionItem
 
-import ranklake
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.printable import printable
 from ranklake.terminal import guarded, say_nothing
@@ -159,8 +158,18 @@ class _Lazy(click.Group):
             formatter.write_dl(list(SUMMARIES.items()))
 
 
+def _show_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        text = importlib.import_module("ranklake.version").version_text()
+        click.echo(f"ranklake, version {text}")  # noqa: TID251 - our own words
+        ctx.exit()
+
+
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(ranklake.__version__, prog_name="ranklake")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
+    help="Show the version, with its commit where that is known, and exit.",
+)  # fmt: skip
 def cli() -> None:
     """Telemetry of distributed ML training, kept as governed Delta tables."""
 

@@ -1,0 +1,41 @@
+"""Version: which ranklake this is, with its commit where the installation or the checkout says so."""
+
+import importlib.metadata
+import json
+import subprocess
+from pathlib import Path
+
+import ranklake
+
+_GIT_S = 5.0
+
+
+def version_text() -> str:
+    """Version, and in brackets the commit; ``, changed`` where files of the checkout differ from it."""
+    commit = _commit()
+    return f"{ranklake.__version__} ({commit})" if commit else ranklake.__version__
+
+
+def _commit() -> str:
+    """Commit that ``pip install git+…`` noted, else that of the checkout of an editable installation; else empty."""
+    try:
+        direct = json.loads(importlib.metadata.distribution("ranklake").read_text("direct_url.json") or "{}")
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return ""
+    if noted := direct.get("vcs_info", {}).get("commit_id"):
+        return f"commit {noted[:12]}"
+    if not direct.get("dir_info", {}).get("editable"):
+        return ""
+    place = Path(__file__).parent
+    head = _git(place, "rev-parse", "--short=12", "HEAD")
+    changed = ", changed" if head and _git(place, "status", "--porcelain", "--untracked-files=no") else ""
+    return f"commit {head}{changed}" if head else ""
+
+
+def _git(place: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(place), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
