@@ -76,6 +76,12 @@ def _new_files(before):
 
 
 @pytest.fixture(autouse=True)
+def no_terminal():
+    """Cut no table at the width of the terminal that the tests run in, or that a library put into the environment."""
+    os.environ.pop("COLUMNS", None)
+
+
+@pytest.fixture(autouse=True)
 def no_leaks(request):
     """Fail a test that leaves a thread running or a file open; `@pytest.mark.leaky("reason")` lets it."""
     if request.node.get_closest_marker("leaky"):

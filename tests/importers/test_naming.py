@@ -183,7 +183,7 @@ def test_a_name_that_was_redacted_is_told(tmp_path, capsys):
             "JobID|JobName|Partition|Account|AllocCPUS|State|ExitCode\n1853+0|echo|c||1|COMPLETED|0:0\n",
             "Submit, Start, End",
         ),
-        ("JobIDRaw|JobName|Start\n1|a|Unknown\n", "names no JobID, State"),
+        ("JobIDRaw|JobName|Start\n1|a|Unknown\n", "names no State"),
         ("       JobID    JobName  Partition    Account  AllocCPUS      State ExitCode\n", "not separated by |"),
     ],
 )
