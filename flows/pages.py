@@ -168,10 +168,10 @@ def _catalog(done: Done, links: Links) -> Iterable[str]:
 def _report(done: Done, links: Links) -> Iterable[str]:
     written = headline("report", done)[0]
     published = done["published"]
-    told = {name: one for name, one in done.items() if name != "published"}
-    yield table(
-        ("section", "state", "in words"), [(one["title"], one["state"], one["headline"]) for one in told.values()]
-    )
+    sections = [one for name, one in done.items() if name not in {"published", "broken"}]
+    yield table(("section", "state", "in words"), [(one["title"], one["state"], one["headline"]) for one in sections])
+    if done["broken"]:
+        yield table(("cannot be made", "why"), done["broken"].items())
     yield f"{written}, {published['removed']:,} removed; they are in {shown(published['out'])}"
     yield links.to_report("Open the report", "index.html")
 

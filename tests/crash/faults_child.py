@@ -331,7 +331,7 @@ def settled(place, disturbed):
     done += [("upkeep", _upkeep(place)), ("status", lambda: _command(place, "status", "--spool", place.spool_uri))]
     for name, work in done:
         code, said, wrong = carried_out(work)
-        bad = (1, 2, 3, None) if name not in {"check", "status"} else (2, 3, None)
+        bad = (1, 2, 3, None) if name not in {"check", "ingest", "status"} else (2, 3, None)
         waits = code == 1 and "wait for the key" in said  # a hostile name asks for one
         if wrong or (code in bad and not waits):
             yield f"undisturbed {name}: {wrong or f'exit {code}: {said[-300:]}'}"
