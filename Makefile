@@ -117,8 +117,7 @@ published: .venv/.test ## published figures from import to rollup: published, co
 lint: .venv/.test ## ruff, and what is generated is up to date
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/python -m ranklake.lake.contracts.freeze --check
-	@$(BIN)/python -m ranklake.lake.migrations --check
+	@$(BIN)/python -m ranklake.lake.migrations
 	@$(BIN)/python -m ranklake.lake.catalog --check
 	@$(BIN)/python -m ranklake.flows.deployment_file docs/deploy/prefect.yaml --check
 	@$(BIN)/python -m ranklake.settings_reference --check
@@ -137,8 +136,7 @@ catalog: .venv/.test ## write docs/catalog from the contracts, and docs/settings
 	@$(BIN)/python -m ranklake.lake.catalog --write
 	@$(BIN)/python -m ranklake.settings_reference --write
 
-snapshots: .venv/.test ## freeze the contracts' new versions
-	@$(BIN)/python -m ranklake.lake.contracts.freeze
+snapshots: ;
 
 chaos-up: .venv/.test ## SIGKILL at random on what `ranklake up` runs, while segments come (RANKLAKE_MINUTES=20)
 	@$(BIN)/python tests/crash/up_chaos.py --minutes $${RANKLAKE_MINUTES:-20}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ranklake.errors import did_you_mean
+from ranklake.lake.contracts.checks.registry import WRITTEN
 from ranklake.lake.contracts.document import Document, KeyPath
 
 _TYPES: Mapping[str, Callable[[Any], bool]] = {
@@ -95,8 +96,9 @@ def _object_problems(value: Mapping[str, Any], rules: Mapping[str, Any], at: Key
 
 @cache
 def _file() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(Path(__file__).with_name("schema.json").read_bytes())
-    return found
+    file: dict[str, Any] = json.loads(Path(__file__).with_name("schema.json").read_bytes())
+    file["$defs"]["check_kind"] = {"enum": sorted(WRITTEN)}
+    return file
 
 
 _pattern = cache(re.compile)

@@ -1,7 +1,6 @@
-"""Lists released migrations, or checks them.
+"""Checks the packaged migrations.
 
-python -m ranklake.lake.migrations            list migrations as released that are not yet
-python -m ranklake.lake.migrations --check    exit 1 for a version without its migration, or an edited one
+python -m ranklake.lake.migrations      exit 1 for a version without its migration, or one that does not lead there
 """
 
 import sys
@@ -9,16 +8,12 @@ import sys
 import click
 
 from ranklake.lake.contracts.load import load_contracts
-from ranklake.lake.migrations.registry import problems, release
+from ranklake.lake.migrations.registry import problems
 
 
 @click.command()
-@click.option("--check", is_flag=True, help="Compare only; exit 1 if a migration is missing or was edited.")
-def main(check: bool) -> None:
-    """Release the migrations that are there, or check them."""
-    if not check:
-        for label in release():
-            click.echo(f"released {label}")
+def main() -> None:
+    """Check the migrations that are there."""
     found = list(problems(load_contracts()))
     for problem in found:
         click.echo(problem, err=True)

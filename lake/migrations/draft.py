@@ -55,7 +55,7 @@ def draft(table: str, name: str, folder: Path | None = None, *, is_python: bool 
     begin = max((one.to_version for one in every if one.table == table), default=1)
     newest = contract(table).version
     if begin >= newest:
-        mend = "raise `version:` in its contract, then: python -m ranklake.lake.contracts.freeze"
+        mend = f"run python -m ranklake.lake.contracts.freeze {table}, then raise `version:` in its contract"
         raise MigrationError(f"{table} has no version after {begin}", where=table, mend=mend)
     old, new = registry.contract_at(table, begin), registry.contract_at(table, begin + 1)
     facts = {
@@ -99,9 +99,7 @@ def draft_own(lake: "Lake", table: str, name: str, *, is_python: bool = False) -
         "digests": {"from": freeze.contract_digest(old), "to": freeze.contract_digest(new)},
         "steps": list(_steps(old, new)),
     }
-    snapshot = folder / SNAPSHOTS / f"{table}.v{old.version}.json"
-    snapshot.parent.mkdir(exist_ok=True)
-    snapshot.write_text(freeze.freeze(old), encoding="utf-8")
+    freeze.keep_snapshot(old, folder / SNAPSHOTS)
     return _written(folder / MIGRATIONS, facts, is_python=is_python)
 
 

@@ -18,8 +18,6 @@ from ranklake.lake.migrations.steps.resort import Resort
 from ranklake.lake.migrations.steps.step import MigrationError
 
 FOLDER: Final = Path(__file__).parent
-RELEASED: Final = "released.txt"
-"""One line a migration, label and SHA-256: what stands there has run somewhere and never changes."""
 
 
 def load_migrations(folder: Path | None = None, overlay: Overlay | None = None) -> tuple[Migration, ...]:
@@ -89,7 +87,7 @@ def _in_order(read: Iterable[Migration], first: int) -> tuple[Migration, ...]:
     for place, one in enumerate(found, first):
         if one.number != place:
             what = f"two migrations have number {one.number}" if one.number < place else f"migration {place} is missing"
-            raise MigrationError(what, where=one.path, mend=f"give the one that is not released number {place}")
+            raise MigrationError(what, where=one.path, mend=f"give the newer one number {place}")
     ends: dict[str, int] = {}
     for one in found:
         if ends.get(one.table, one.from_version) != one.from_version:
@@ -216,7 +214,6 @@ def problems(contracts: Mapping[str, Contract], folder: Path | None = None, toda
         yield from _overdue(one, (today or datetime.now(UTC).date()).isoformat())
     for migration in every:
         yield from _faults(migration)
-    yield from _edited(every, folder)
 
 
 def _overdue(one: Contract, today: str) -> Iterator[str]:
@@ -241,31 +238,3 @@ def _faults(migration: Migration) -> Iterator[str]:
     for which, meant, found in (("from", migration.from_digest, old), ("to", migration.to_digest, new)):
         if meant != freeze.contract_digest(found):
             yield f"{migration.path}: digests.{which} is not that of version {found.version} of {table}; draft it again"
-
-
-def _edited(every: tuple[Migration, ...], folder: Path) -> Iterator[str]:
-    released = _released(folder)
-    for one in every:
-        if one.label not in released:
-            yield f"{one.path} is not in {RELEASED}; run: python -m ranklake.lake.migrations"
-        elif released[one.label] != one.sha256:
-            yield f"{one.path} was edited after its release; restore it, and write another migration"
-    for label in sorted(released.keys() - {one.label for one in every}):
-        yield f"migration {label} is released and its file is gone; restore it"
-
-
-def _released(folder: Path) -> dict[str, str]:
-    path = folder / RELEASED
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return {label: sha256 for label, _, sha256 in (line.partition(" ") for line in lines)}
-
-
-def release(folder: Path | None = None) -> list[str]:
-    """Add migrations that are not listed as released; return their labels. Lines that are there stay."""
-    folder = FOLDER if folder is None else folder
-    released = _released(folder)
-    new = {one.label: one.sha256 for one in load_migrations(folder) if one.label not in released}
-    if new:
-        lines = [f"{label} {sha256}\n" for label, sha256 in {**released, **new}.items()]
-        (folder / RELEASED).write_text("".join(lines), encoding="utf-8")
-    return list(new)

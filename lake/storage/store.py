@@ -52,7 +52,7 @@ __all__ = [
     "cannot_write",
 ]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 MARKER: Final = "ranklake.json"
 _ESCAPE: Final = re.compile("%[0-9A-Fa-f]{2}")
 
@@ -330,5 +330,6 @@ def _read_marker(lake: Lake) -> bytes:
         mend = "restore ranklake.json from a backup"
         raise NotALakeError("ranklake.json is damaged", where=uri, mend=mend) from error
     if found != FORMAT:
-        raise NotALakeError(f"lake format {found} is not {FORMAT}", where=uri, mend="upgrade ranklake")
+        mend = "upgrade ranklake" if found > FORMAT else "make a new lake: no release wrote this one"
+        raise NotALakeError(f"lake format {found}, and this ranklake reads {FORMAT}", where=uri, mend=mend)
     return raw

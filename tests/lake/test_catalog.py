@@ -67,7 +67,6 @@ def test_pages_tell_what_became_of_columns(tmp_path, monkeypatch):
         }
     ]
     contracts.earlier()
-    assert "| 2 | `region` | add region | `0005_runs_say_where` |" in WANTED["runs.md"]
     assert "## History" not in WANTED["steps.md"]
 
 

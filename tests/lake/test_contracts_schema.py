@@ -13,6 +13,7 @@ from ranklake.lake.contracts.load import PACKAGED, ROOM
 from ranklake.lake.contracts.schema import problems, schema
 
 WHOLE = json.loads((ROOM / "schema.json").read_text(encoding="utf-8"))
+WHOLE["$defs"]["check_kind"] = schema("check_kind")
 READ = {
     "$ref", "type", "enum", "pattern", "minLength", "minimum", "minItems", "items", "properties", "required",
     "additionalProperties",

@@ -23,7 +23,6 @@ import shutil
 from pathlib import Path
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pytest
 from bringing import bring
@@ -32,9 +31,6 @@ from governed import any_rows
 from segments import put_segment, step_rows
 
 from ranklake.cli import run
-from ranklake.lake.contracts.arrow import ARROW_TYPES
-from ranklake.lake.contracts.load import load_contracts
-from ranklake.lake.migrations.registry import contract_at, load_migrations
 from ranklake.lake.query.engine import engine
 from ranklake.lake.query.sql import query
 
@@ -182,47 +178,6 @@ def rewritten(files, *words):
     assert run(["migrate", "queries", str(files), "--write", *words]) == code
     assert again == {path: path.read_bytes() for path in files.iterdir()}, "a second run changes nothing"
     return code
-
-
-@pytest.mark.parametrize("one", load_migrations(), ids=lambda one: one.label)
-def test_dashboards_and_notebooks_survive_each_real_migration(one, files):
-    """Each migration that was ever released: what the files ask of its table is answered the same after it."""
-    rng = np.random.default_rng(7)
-    old = {name: made(contract, rng) for name, contract in load_contracts().items()}
-    old[one.table] = made(contract_at(one.table, one.from_version), rng)
-    new = {**old, one.table: one.forward(old[one.table])}
-    for column in contract_at(one.table, one.to_version).columns:  # what is not there is NULL
-        if column.name not in new[one.table].column_names:
-            nothing = pa.nulls(new[one.table].num_rows, ARROW_TYPES[column.type])
-            new[one.table] = new[one.table].append_column(column.name, nothing)
-    ask, ask_new = of_tables(old), of_tables(new)
-    before = {name: [ask(text, files / name) for text in asked_by(files / name)] for name in FILES}
-    assert rewritten(files, "--migration", str(one.number)) == 0
-    for name, found in before.items():
-        for was, text in zip(found, asked_by(files / name), strict=True):
-            now = ask_new(text, files / name)
-            same(was, now.select(was.column_names) if "SELECT *" in text else now)
-
-
-def made(contract, rng):
-    """Return a dozen rows of a table, of whatever fits its types."""
-    columns = {}
-    for column in contract.columns:
-        type_ = ARROW_TYPES[column.type]
-        if pa.types.is_floating(type_):
-            values = pa.array(rng.random(12) * 50 + 1, type_)
-        elif pa.types.is_integer(type_):
-            values = pa.array(rng.integers(0, 4, 12), pa.int64()).cast(type_)
-        elif pa.types.is_boolean(type_):
-            values = pa.array(rng.random(12) > 0.5)
-        elif pa.types.is_string(type_):
-            values = pa.array([f"r{n}" for n in rng.integers(1, 4, 12)])
-        elif pa.types.is_nested(type_) or pa.types.is_decimal(type_):
-            values = pa.nulls(12, type_)
-        else:
-            values = pa.array(rng.integers(20_000, 20_010, 12), pa.int32()).cast(pa.date32()).cast(type_)
-        columns[column.name] = values
-    return pa.table(columns)
 
 
 def change_steps(facts):

@@ -26,11 +26,6 @@ from ranklake.lake.migrations.steps.split import Merge, Split
 from ranklake.lake.migrations.steps.step import MigrationError
 
 
-def test_every_released_version_has_its_migration():
-    """What lint holds the packaged migrations to."""
-    assert list(registry.problems(load_contracts())) == []
-
-
 def test_a_column_whose_day_has_come_wants_its_migration():
     """Lint fails from the day after on, until a version without it is released."""
     assert list(registry.problems(load_contracts(), today=date(2027, 6, 30))) == []
@@ -46,17 +41,13 @@ def test_a_version_without_its_migration_is_found(changed):
     )
 
 
-@pytest.mark.slow
 def test_ci_refuses_what_lint_does(changed):
-    """The command that `make lint`, and so CI, runs exits 1 for a version without migration, and an edit."""
+    """The command that `make lint`, and so CI, runs exits 1 for a version without its migration."""
     lint = CliRunner()
-    assert lint.invoke(main, ["--check"]).exit_code == 0
-    path = registry.FOLDER / "0001_segments_say_who_signed.yaml"
-    path.write_text(path.read_text(encoding="utf-8") + "# later\n", encoding="utf-8")
-    found = lint.invoke(main, ["--check"])
-    assert (found.exit_code, "was edited after its release" in found.output) == (1, True)
+    assert lint.invoke(main, []).exit_code == 0
     changed.add("steps", id=900, name="late", type="string")
-    assert "version 2 of steps has no migration" in lint.invoke(main, ["--check"]).output
+    found = lint.invoke(main, [])
+    assert (found.exit_code, "version 2 of steps has no migration" in found.output) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +72,9 @@ def test_ci_refuses_what_lint_does(changed):
 )
 def test_a_file_that_is_no_migration_is_named(tmp_path, edit, what):
     """The error names the file and the mend."""
-    facts = yaml.safe_load((registry.FOLDER / "0001_segments_say_who_signed.yaml").read_text())
-    path = tmp_path / "0001_segments_say_who_signed.yaml"
+    facts = {"number": 1, "name": "x", "table": "steps", "from": 1, "to": 2}
+    facts |= {"digests": {"from": "", "to": ""}, "steps": [{"rename": "a", "to": "b"}]}
+    path = tmp_path / "0001_x.yaml"
     path.write_text(yaml.safe_dump({**facts, **edit}, sort_keys=False))
     with pytest.raises(MigrationError, match=what) as raised:
         read_migration(path)

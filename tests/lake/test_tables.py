@@ -14,7 +14,7 @@ from ranklake.lake.delta.tables import delta_table, ensure_table, latest
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake, LakeUnreachableError
+from ranklake.lake.storage.store import MARKER, Lake, LakeUnreachableError, NotALakeError
 
 
 def test_a_damaged_log_is_said_in_one_line(tmp_path):
@@ -29,6 +29,15 @@ def test_a_damaged_log_is_said_in_one_line(tmp_path):
     assert "table steps cannot be opened" in str(caught.value)
     assert "<unknown>" not in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(("number", "hint"), [(1, "make a new lake"), (99, "upgrade ranklake")])
+def test_a_lake_of_another_format_is_refused(tmp_path, number, hint):
+    """One line says which format it has, and what to do: no release wrote an older one."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    Path(lake.path(MARKER)).write_text(f'{{"format": {number}}}')
+    with pytest.raises(NotALakeError, match=f"lake format {number}, .*{hint}"):
+        Lake.open(lake.uri)
 
 
 def test_a_table_never_written_is_none(tmp_path):

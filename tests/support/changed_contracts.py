@@ -23,8 +23,7 @@ class ChangedContracts:
         self._folder = folder
         shutil.copytree(self._packaged, folder)
         self._snapshots, self._migrations = folder.parent / "snapshots", folder.parent / "migrations"
-        shutil.copytree(freeze.SNAPSHOTS, self._snapshots)
-        shutil.copytree(registry.FOLDER, self._migrations, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+        self._migrations.mkdir()
         monkeypatch.setattr(freeze, "SNAPSHOTS", self._snapshots)
         monkeypatch.setattr(registry, "FOLDER", self._migrations)
         self.later()
@@ -46,6 +45,7 @@ class ChangedContracts:
 
     def add(self, table: str, **column: Any) -> None:
         """Add a column, and raise the version of the table."""
+        freeze.keep_snapshot(contract(table), self._snapshots)
 
         def change(facts: dict[str, Any]) -> None:
             facts["version"] += 1
@@ -61,10 +61,9 @@ class ChangedContracts:
 
         `steps` take the place of those that were drafted; `step` is added to the drafted step about a unit.
         """
+        freeze.keep_snapshot(contract(table), self._snapshots)
         self.edit(table, lambda facts: (change(facts), facts.update(version=facts["version"] + 1)))
-        found = contract(table)
-        (self._snapshots / f"{table}.v{found.version}.json").write_text(freeze.freeze(found), encoding="utf-8")
-        path = draft(table, f"{table}_{found.version}")
+        path = draft(table, f"{table}_{contract(table).version}")
         if step or steps is not None:
             facts = yaml.safe_load(path.read_text(encoding="utf-8"))
             facts["steps"] = facts["steps"] if steps is None else steps
