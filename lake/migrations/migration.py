@@ -101,13 +101,6 @@ class Migration:
         """Whether rows get another key, which each must then have alone."""
         return any(step.rekeys for step in self.steps)
 
-    def kept(self, name: str) -> str | None:
-        """Return what a column is called afterwards whose values stay as they are; None for another."""
-        found: str | None = name
-        for step in self.steps:
-            found = None if found is None else step.kept(found)
-        return found
-
     def by_day(self, rows: pa.Table, day: date, *, backwards: bool) -> dict[date, pa.Table]:
         """Return rows of a date's file, moved already, by the date that they lie on then."""
         name = self.dated_by(backwards=backwards)

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.delta.carrying import carried, write_carried
 from ranklake.lake.delta.data_file import DataFile
-from ranklake.lake.delta.integrity import reading, refuse_damaged, sound_bytes
+from ranklake.lake.delta.integrity import reading, refuse_damaged
 from ranklake.lake.delta.parquet import write_partition
 from ranklake.lake.migrations.steps.retype import narrowed
 from ranklake.lake.migrations.steps.step import MigrationError
@@ -78,27 +77,16 @@ class Rewrite:
         one = self.migration
         return narrowed(one.back(rows), self.target) if self.backwards else one.forward(rows)
 
-    def stays(self, stored: Sequence[str]) -> dict[str, str]:
-        """Return the columns whose values stay: what they are called then, and what they are called in the file."""
-        if self.sources:
-            return {name: name for name in stored}
-        if self.backwards:
-            leads = {name: self.migration.kept(name) for name in self.target.names}
-            return {old: new for old, new in leads.items() if new is not None}
-        leads = {name: self.migration.kept(name) for name in stored}
-        return {new: old for old, new in leads.items() if new is not None}
-
 
 def rewrite(task: Rewrite) -> tuple[DataFile, ...]:
     """Write a file anew and note what came of it, a file a date. Raises `DamagedFileError` and `MigrationError`.
 
-    Columns that no step touches are carried over as they are encoded, where that can be. Repeatable: files of an
-    earlier try are orphans that no commit names.
+    Repeatable: files of an earlier try are orphans that no commit names.
     """
     lake = Lake.open(task.lake_uri, task.storage)
     one = task.migration
     try:
-        made = _carried(lake, task) or _encoded(lake, task)
+        made = _encoded(lake, task)
     except pa.ArrowException as error:
         what = (
             f"{one.label} cannot bring its rows {'back' if task.backwards else 'along'}: {str(error).splitlines()[0]}"
@@ -108,28 +96,6 @@ def rewrite(task: Rewrite) -> tuple[DataFile, ...]:
     facts = [{**asdict(found), "partition": found.partition.isoformat()} for found in made]
     lake.put_if_absent(note_of(one, task.file["path"], backwards=task.backwards), json.dumps(facts).encode())
     return made
-
-
-def _carried(lake: Lake, task: Rewrite) -> tuple[DataFile, ...]:
-    """Write a file anew with the columns of before that stay; nothing where all have to be encoded."""
-    one, table, file = task.migration, task.target.table, task.first
-    if one.moves_rows or len(task.sources) > 1:
-        return ()
-    whole = sound_bytes(lake, table, file)
-    if whole is None:
-        return ()
-    with reading(table, file):
-        footer = pq.read_metadata(pa.BufferReader(whole))
-    stored = list(footer.schema.to_arrow_schema().names)
-    taken = carried(task.target, whole, task.stays(stored))
-    if taken is None:
-        return ()
-    gone = {taken.names[name] for name in taken.names.keys() - taken.looked_at}
-    names = [name for name in stored if name not in gone] or stored[:1]
-    with reading(table, file):
-        rows = _decoded(pa.BufferReader(whole), footer, names)
-    made = write_carried(lake, task.target, taken, task.moved(rows), task.day, task.number)
-    return () if made is None else (made,)
 
 
 def _encoded(lake: Lake, task: Rewrite) -> tuple[DataFile, ...]:
@@ -146,7 +112,7 @@ def stored_rows(lake: Lake, table: str, file: Mapping[str, Any]) -> pa.Table:
     path = lake.path("tables", table, file["path"])
     with lake.open_file(path, file["size_bytes"]) as source, reading(table, file):
         footer = pq.read_metadata(source)
-        return _decoded(source, footer)
+        return pq.ParquetFile(source, metadata=footer, read_dictionary=_dictionaries(footer)).read(use_threads=False)
 
 
 def together(parts: Sequence[pa.Table]) -> pa.Table:
@@ -180,11 +146,6 @@ def note_of(migration: "Migration", path: str, *, backwards: bool) -> str:
 def folder_of(migration: "Migration", *, backwards: bool) -> str:
     """Return the folder of a migration's notes."""
     return f"{NOTES}/{migration.label}~{migration.sha256[:12]}~{'back' if backwards else 'forth'}"
-
-
-def _decoded(source: pa.NativeFile, footer: pq.FileMetaData, names: Sequence[str] | None = None) -> pa.Table:
-    file = pq.ParquetFile(source, metadata=footer, read_dictionary=_dictionaries(footer))
-    return file.read(names, use_threads=False)
 
 
 def _dictionaries(footer: pq.FileMetaData) -> list[str]:

@@ -17,8 +17,8 @@ class Killer:
 
     def __init__(self, monkeypatch, *others):
         self.moments, self.last = 0, 0
-        files = ((rewriting, "write_partition"), (rewriting, "write_carried"))
-        for owner, name in ((Lake, "put_if_absent"), *files, (ledger, "swap"), *others):
+        files = (rewriting, "write_partition")
+        for owner, name in ((Lake, "put_if_absent"), files, (ledger, "swap"), *others):
             monkeypatch.setattr(owner, name, self.mortal(getattr(owner, name)))
 
     def mortal(self, work):

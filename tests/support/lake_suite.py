@@ -17,7 +17,6 @@ from stores import sent
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.delta import commit
-from ranklake.lake.delta.chunks import taken_apart
 from ranklake.lake.delta.integrity import DamagedFileError
 from ranklake.lake.delta.live_files import files
 from ranklake.lake.delta.read import read
@@ -97,8 +96,8 @@ class LakeSuite:
         assert unaccounted(lake) == []
 
     @pytest.mark.slow
-    def test_a_migration_copies_columns_and_no_damage(self, place, tmp_path, changed):
-        """Columns that no step touches are copied from object to object, unless a bit turned in one of them."""
+    def test_a_migration_rewrites_no_damaged_file(self, place, tmp_path, changed):
+        """A migration stops at a file in which a bit turned, and goes on once the file is sound again."""
         spool = spooled(place, tmp_path, step_rows(50, start=days_ago(3)))
         lake = Lake.create(f"{place.uri}/lake", place.storage)
         ingest(lake, spool, InProcess())
@@ -113,11 +112,6 @@ class LakeSuite:
             migrations.apply(Lake.open(lake.uri, place.storage), InProcess(), "Ada")
         lake.fs.pipe_file(path, sound)
         migrations.apply(Lake.open(lake.uri, place.storage), InProcess(), "Ada")
-        (new,) = files(delta_table(lake, "steps")).to_pylist()
-        made = lake.fs.cat_file(lake.path("tables", "steps", new["path"]))
-        old, made = (taken_apart(pa.py_buffer(some)) for some in (sound, made))
-        (one,), (other,) = old.chunks("tokens"), made.chunks("tokens")
-        assert bytes(old.whole[slice(*one.pages)]) == bytes(made.whole[slice(*other.pages)])
         assert read(lake, contract("steps"), ["tokens"]).num_rows == 50
 
     def test_a_damaged_object_is_found_and_mended(self, place, tmp_path):

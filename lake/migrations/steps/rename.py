@@ -25,10 +25,6 @@ class Rename(ColumnStep):
     to: str
     until: date | None = None
 
-    def kept(self, name: str) -> str | None:
-        """Return its new name: its values stay."""
-        return self.to if name == self.column else name
-
     def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
         """Put the column under its new name, at the same place."""
         del after

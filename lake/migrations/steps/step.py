@@ -106,13 +106,6 @@ class Step(ABC):
         """Last day on which queries may use a name that it takes away; None where nobody said one."""
         return None
 
-    def kept(self, name: str) -> str | None:
-        """Return what a column is called afterwards whose values stay as they are; None for one that is touched.
-
-        No step looks at a column that it does not touch, so the others need not be there when it moves rows.
-        """
-        return None if name in self.touched else name
-
     def lead(self, name: str) -> Lead | None:
         """Return what becomes of a column; None where it is gone afterwards."""
         try:
