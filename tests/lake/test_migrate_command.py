@@ -10,7 +10,6 @@ from segments import put_segment, step_rows
 
 from ranklake.cli import run
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.migrations import rewriting
 from ranklake.lake.migrations.steps import rename
 
 

@@ -5,7 +5,6 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
-import pyarrow as pa
 import pytest
 from bringing import adds_up
 from changed_contracts import convert
