@@ -118,7 +118,7 @@ lint: .venv/.test ## ruff, and what is generated is up to date
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python -m ranklake.lake.migrations
-	@$(BIN)/python -m ranklake.lake.catalog --check
+	@$(BIN)/python -m ranklake.insight.catalog --check
 	@$(BIN)/python -m ranklake.flows.deployment_file docs/deploy/prefect.yaml --check
 	@$(BIN)/python -m ranklake.settings_reference --check
 
@@ -133,7 +133,7 @@ deployments: .venv/.test ## write docs/deploy/prefect.yaml from the deployments
 	@$(BIN)/python -m ranklake.flows.deployment_file docs/deploy/prefect.yaml
 
 catalog: .venv/.test ## write docs/catalog from the contracts, and docs/settings.md from the settings
-	@$(BIN)/python -m ranklake.lake.catalog --write
+	@$(BIN)/python -m ranklake.insight.catalog --write
 	@$(BIN)/python -m ranklake.settings_reference --write
 
 snapshots: ;

@@ -57,7 +57,7 @@ def annotate(
         file = SealedFile(Path(), table, 0, day, len(rows), hashlib.sha256(raw).hexdigest(), footer.key_id)
         if not uploader.send(file.remote(name), raw, time.monotonic() + _PATIENCE_S):
             what = f"the spool cannot be written ({uploader.last_error})"
-            raise UploadError(what, where=spool, mend="fix that and say it again")
+            raise UploadError(what, where=spool, hint="fix that and say it again")
 
 
 def _rows(said: Sequence[Mapping[str, Any]]) -> Rows:

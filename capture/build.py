@@ -46,11 +46,11 @@ def build(folder: Path = SOURCE.parent) -> Path:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
-            raise BuildError(f"{compiler[0]} failed: {said}", mend="install a C compiler and Python's headers")
+            raise BuildError(f"{compiler[0]} failed: {said}", hint="install a C compiler and Python's headers")
         temporary.replace(target)
     except OSError as error:
-        mend = "install a C compiler, or set CC"
-        raise BuildError(f"cannot compile: {error}", where=str(folder), mend=mend) from error
+        hint = "install a C compiler, or set CC"
+        raise BuildError(f"cannot compile: {error}", where=str(folder), hint=hint) from error
     finally:
         temporary.unlink(missing_ok=True)
     return target

@@ -53,8 +53,8 @@ async def deploy_all(
     """Register deployments. Raises `ServerError`, `PoolError`, `ranklake.flows.register.ForeignDeploymentError`."""
     url = os.environ.get("PREFECT_API_URL", "")
     if not url:
-        mend = "set it, such as http://prefect:4200/api, or serve here: ranklake up"
-        raise ServerError("no Prefect server is named", where="PREFECT_API_URL", mend=mend)
+        hint = "set it, such as http://prefect:4200/api, or serve here: ranklake up"
+        raise ServerError("no Prefect server is named", where="PREFECT_API_URL", hint=hint)
     try:
         async with get_client() as client:
             pool = await _pool(client, target.pool)
@@ -63,26 +63,26 @@ async def deploy_all(
             return await register(client, found, settings, target.pool, variables, lake=target.lake, dry_run=dry_run)
     except PrefectHTTPStatusError as error:
         said = f"{error.response.status_code} {error.response.reason_phrase}"
-        mend = "check PREFECT_API_URL, PREFECT_API_KEY and the server's version"
-        raise ServerError(f"the server answers {said}", where=redact_uri(url), mend=mend) from None
+        hint = "check PREFECT_API_URL, PREFECT_API_KEY and the server's version"
+        raise ServerError(f"the server answers {said}", where=redact_uri(url), hint=hint) from None
     except (httpx.HTTPError, OSError, RuntimeError) as error:
-        mend = "start the server, or mend PREFECT_API_URL"
-        raise ServerError("the server cannot be reached", where=redact_uri(url), mend=mend) from error
+        hint = "start the server, or mend PREFECT_API_URL"
+        raise ServerError("the server cannot be reached", where=redact_uri(url), hint=hint) from error
 
 
 async def _pool(client: Any, name: str) -> Any:  # noqa: ANN401 - Prefect's
     try:
         return await client.read_work_pool(name)
     except ObjectNotFound:
-        mend = f"create it: prefect work-pool create {shlex.quote(name)} --type process (or docker, kubernetes)"
-        raise PoolError("there is no such work pool", where=name, mend=mend) from None
+        hint = f"create it: prefect work-pool create {shlex.quote(name)} --type process (or docker, kubernetes)"
+        raise PoolError("there is no such work pool", where=name, hint=hint) from None
 
 
 def _check(kind: str, target: Target) -> None:
     if kind not in KINDS:
-        mend = f"create one of type {', '.join(KINDS)}: prefect work-pool create NAME --type process"
-        raise PoolError(f"is a work pool of type {kind}", where=target.pool, mend=mend)
+        hint = f"create one of type {', '.join(KINDS)}: prefect work-pool create NAME --type process"
+        raise PoolError(f"is a work pool of type {kind}", where=target.pool, hint=hint)
     if kind in _NEEDS_IMAGE and not target.image:
-        raise PoolError(f"starts containers ({kind})", where=target.pool, mend="name an image with ranklake by --image")
+        raise PoolError(f"starts containers ({kind})", where=target.pool, hint="name an image with ranklake by --image")
     if kind not in _NEEDS_IMAGE and target.image:
-        raise PoolError("starts processes, no containers", where=target.pool, mend="leave --image out")
+        raise PoolError("starts processes, no containers", where=target.pool, hint="leave --image out")

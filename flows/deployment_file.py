@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> None:
     if "--check" in arguments:
         if not place.is_file() or place.read_text(encoding="utf-8") != text():
             raise SystemExit(
-                str(StaleFileError("is not what the deployments make", where=str(place), mend="make deployments"))
+                str(StaleFileError("is not what the deployments make", where=str(place), hint="make deployments"))
             )
         return
     place.write_text(text(), encoding="utf-8")

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ranklake.flows.announcing import ANNOUNCE
-from ranklake.flows.calls import ChecksFailedError
 from ranklake.flows.settings import FlowSettings
+from ranklake.pipeline.calls import ChecksFailedError
 
 _SETTINGS = {
     "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",

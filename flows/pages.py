@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ranklake.flows.headlines import headline
 from ranklake.lake.plans.units import counted
+from ranklake.pipeline.headlines import headline
 from ranklake.printable import printable
 from ranklake.redaction.redact import redact
 

@@ -7,12 +7,12 @@ from prefect import flow
 
 from ranklake.flows import overdue, run_log, run_names
 from ranklake.flows.announcing import ANNOUNCE
-from ranklake.flows.calls import ChecksFailedError, DamageError, ReportError, UnreadableError
 from ranklake.flows.one_driver import one_driver
 from ranklake.flows.settings import FlowSettings
 from ranklake.flows.stage_flows import FLOWS
-from ranklake.flows.stages import Done, Step, gathered, pipeline_outcome, steps
 from ranklake.flows.unkept import unkept
+from ranklake.pipeline.calls import ChecksFailedError, DamageError, ReportError, UnreadableError
+from ranklake.pipeline.stages import Done, Step, gathered, pipeline_outcome, steps
 
 
 @flow(name="ranklake-pipeline", flow_run_name=partial(run_names.at_first, "pipeline"), persist_result=False)
@@ -21,7 +21,7 @@ async def pipeline_flow(settings: FlowSettings) -> dict[str, Any]:
     """Ingest, check facts, roll up, check rollups and refresh the catalog; where [report] names a place, write pages.
 
     A failed check stops nothing, nor does an unreadable segment, a damaged file, or a section of the report that cannot
-    be made: they are findings. But the flow ends Failed for them, by an error of `ranklake.flows.calls`, once all is
+    be made: they are findings. But the flow ends Failed for them, by an error of `ranklake.pipeline.calls`, once all is
     done.
 
     Args:

@@ -102,14 +102,14 @@ def _refuse_foreign(name: str, other: "DeploymentResponse", mark: str) -> None:
     """Raise `ForeignDeploymentError` for one that does not carry our tag, or carries that of another lake."""
     if OWNED not in other.tags:
         raise ForeignDeploymentError(
-            "a deployment of this name is not ranklake's", where=name, mend="rename it, or give ours another by --name"
+            "a deployment of this name is not ranklake's", where=name, hint="rename it, or give ours another by --name"
         )
     if not any(tag.startswith(_LAKE) for tag in other.tags):
         what = "`prefect deploy` registered it, and no lake is named there"
-        raise NoLakeError(what, where=name, mend=f"prefect deployment delete {name}, and run this again")
+        raise NoLakeError(what, where=name, hint=f"prefect deployment delete {name}, and run this again")
     if mark not in other.tags:
         raise ForeignDeploymentError(
-            "a deployment of this name is for another lake", where=name, mend="give these another name by --name"
+            "a deployment of this name is for another lake", where=name, hint="give these another name by --name"
         )
 
 

@@ -65,11 +65,11 @@ class FlowSettings:
 
     def __post_init__(self) -> None:
         if not isinstance(self.storage, str):
-            raise StorageReferenceError("storage is not a reference, and options have credentials in them", mend=MEND)
+            raise StorageReferenceError("storage is not a reference, and options have credentials in them", hint=MEND)
         for name in ("lake", "spool", "dask_address"):
             if has_credential(getattr(self, name)):
-                mend = "give credentials by storage, or by the environment of whoever runs the flow"
-                raise StorageReferenceError("a credential stands in a URI", where=name, mend=mend)
+                hint = "give credentials by storage, or by the environment of whoever runs the flow"
+                raise StorageReferenceError("a credential stands in a URI", where=name, hint=hint)
 
     def context(self) -> Context:
         """Read the configuration and return the context of the run. Raises `ConfigError`, `StorageReferenceError`."""

@@ -14,17 +14,17 @@ from prefect.utilities.urls import url_for
 
 from ranklake.flows import artifacts, run_log, run_names
 from ranklake.flows.artifacts import Progress
-from ranklake.flows.headlines import headline
 from ranklake.flows.lineage import Lineage
 from ranklake.flows.one_driver import one_driver
 from ranklake.flows.pages import Links
 from ranklake.flows.parameters import documented
 from ranklake.flows.retrying import RETRIES
 from ranklake.flows.settings import FlowSettings
-from ranklake.flows.stages import STAGES, Done, Stage
 from ranklake.flows.unkept import unkept
 from ranklake.flows.watching import Watching
 from ranklake.lake.plans.units import watched_by
+from ranklake.pipeline.headlines import headline
+from ranklake.pipeline.stages import STAGES, Done, Stage
 from ranklake.redaction.redact import redact_uri
 
 _LOG: Final = logging.getLogger(__name__)

@@ -27,15 +27,15 @@ def storage_options(reference: str) -> dict[str, str]:
     if not reference:
         return {}
     if not is_reference(reference):
-        raise StorageReferenceError("the reference to storage options is not valid", mend=MEND)
+        raise StorageReferenceError("the reference to storage options is not valid", hint=MEND)
     try:
         text, where = read_reference(reference, "storage options", "command for storage options")
     except SecretError as error:
-        raise StorageReferenceError(error.what, where=error.where, mend=MEND) from None
+        raise StorageReferenceError(error.what, where=error.where, hint=MEND) from None
     try:
         found = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text).get("storage", {})
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise StorageReferenceError("no storage options can be read", where=where, mend=MEND)
+        raise StorageReferenceError("no storage options can be read", where=where, hint=MEND)
     return {str(name): str(value) for name, value in found.items()}

@@ -12,8 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from ranklake.lake.ask.python import sql
-    from ranklake.lake.storage.store import Lake
+    from ranklake.insight.ask.python import sql
+    from ranklake.lake.store.store import Lake
 
 __all__ = ["Lake", "sql"]
 

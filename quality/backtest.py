@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract as packaged
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.read import read
 from ranklake.lake.query.as_of import AsOf
 from ranklake.lake.query.errors import QueryError
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read
 from ranklake.quality.engine import judge
 from ranklake.quality.neighbours import Neighbours
 from ranklake.quality.partition import Partition
@@ -31,7 +31,7 @@ from ranklake.quality.watching import judge_watched
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 Key = tuple[str, str | None]
 """What tells a table's checks apart: id and column."""

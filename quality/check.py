@@ -6,13 +6,13 @@ from datetime import UTC, date, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ranklake.lake.delta.live_files import files, files_digest
-from ranklake.lake.delta.tables import latest
 from ranklake.lake.plans.driver import drive, finish
 from ranklake.lake.plans.kinds import QUARANTINE
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.plans.units import Unit, carry_out, counted
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.tables.live_files import files, files_digest
+from ranklake.lake.tables.tables import latest
 from ranklake.quality import quarantine
 from ranklake.quality.engine import gx_version
 from ranklake.quality.neighbours import Neighbours
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.plans.plan import Plan, Progress
     from ranklake.lake.plans.workers import Workers
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 
 def run_checks(

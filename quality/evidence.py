@@ -10,7 +10,7 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.quality.incidents import Incident, incidents
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 BESIDE: Final = ("rejects", "quality_results")
 """Tables in which the rest of the evidence stands."""
@@ -29,8 +29,8 @@ def evidence(lake: "Lake", incident: str) -> tuple[str, ...]:
     for one in incidents(lake):
         known.setdefault(f"{one.table}/{one.check_id}", []).append(one)
     if incident not in known:
-        mend = did_you_mean(incident, known) if known else "no check has failures that stood"
-        raise UnknownIncidentError(f"there is no incident {incident!r}", where="--where", mend=mend)
+        hint = did_you_mean(incident, known) if known else "no check has failures that stood"
+        raise UnknownIncidentError(f"there is no incident {incident!r}", where="--where", hint=hint)
     found = known[incident]
     first = min(day for one in found for day in one.partitions)
     ends = [max([*one.partitions, one.closed.date()]) for one in found if one.closed is not None]

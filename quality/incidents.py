@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.lake.query.sql import query
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 _EVERYTHING: Final = "TRUE"
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.storage.scratch import scratch
+from ranklake.lake.store.scratch import scratch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from datafusion import SessionContext
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 MEMORY_BYTES: Final = 512 * 2**20
 HELD_BYTES: Final = 128 * 2**20

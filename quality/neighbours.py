@@ -13,14 +13,14 @@ import pyarrow.compute as pc
 from ranklake.lake.contracts.checks.kind import Surroundings
 from ranklake.lake.contracts.checks.registry import kind_of
 from ranklake.lake.contracts.load import contract as packaged
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.read import read, read_batches
-from ranklake.lake.delta.tables import latest
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read, read_batches
+from ranklake.lake.tables.tables import latest
 from ranklake.quality.results import RESULTS
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Check, Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.quality.partition import Partition
 
 _SEGMENT_ROWS: Final = 2_000_000

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ranklake.lake.query.literal import literal
 
 if TYPE_CHECKING:
-    from ranklake.lake.trust.lake_config import Objective
+    from ranklake.lake.store.lake_config import Objective
 
 
 def statement(results: str, objectives: "Sequence[Objective]", tables: Collection[str], through: date) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.live_files import FILE_SCHEMA
+from ranklake.lake.tables.live_files import FILE_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,19 +15,19 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts import edge
 from ranklake.lake.contracts.load import contract as contract_of
-from ranklake.lake.delta.live_files import files_digest
-from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.ingest.rejects import reject_rows
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.kinds import QUARANTINE
 from ranklake.lake.plans.ledger import row_files
+from ranklake.lake.tables.live_files import files_digest
+from ranklake.lake.tables.parquet import append_files
 from ranklake.quality.results import RESULTS
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.delta.data_file import DataFile
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
+    from ranklake.lake.tables.data_file import DataFile
     from ranklake.quality.partition import Partition
 
 REJECTS: Final = "rejects"

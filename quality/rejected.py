@@ -17,14 +17,14 @@ from ranklake.lake.contracts import edge
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract as packaged
 from ranklake.lake.contracts.row_text import row_values
-from ranklake.lake.delta.read import read, read_some
-from ranklake.lake.delta.row_keys import RECORDED_KEY, keys_sha256
-from ranklake.lake.governance.retired import retired_dates
 from ranklake.lake.plans.action_plan import live_files
+from ranklake.lake.tables.read import read, read_some
+from ranklake.lake.tables.row_keys import RECORDED_KEY, keys_sha256
+from ranklake.retention.proposals.retired import retired_dates
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 REJECTS: Final = "rejects"
 _SOURCES: Final = ("check", "ingest")

@@ -4,7 +4,7 @@
         numbered plan: rows from ``rejects`` into their tables, and the register's row, by which partitions are free;
         then segments are dated now in the spool, so that the next ingest judges them again
 
-What proposals have in common is in `ranklake.lake.governance.lifecycle`.
+What proposals have in common is in `ranklake.retention.proposals.lifecycle`.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -18,27 +18,27 @@ import pyarrow.compute as pc
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.governance import lifecycle
-from ranklake.lake.governance.holds import holds
-from ranklake.lake.governance.identities import NOT_SIGNING, Signing
-from ranklake.lake.governance.proposals import VoidProposalError
-from ranklake.lake.governance.registers import stamped
-from ranklake.lake.governance.releases import RELEASES, TABLE, Item, Release, head_row, write_down
 from ranklake.lake.ingest.refused import RefusedSegment, passing, renew
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import QUARANTINE, RELEASE
 from ranklake.lake.plans.ledger import row_files
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.tables.parquet import append_files
 from ranklake.quality.rejected import REJECTS, Mended, mended_rows
+from ranklake.retention.proposals import lifecycle
+from ranklake.retention.proposals.holds import holds
+from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
+from ranklake.retention.proposals.proposals import VoidProposalError
+from ranklake.retention.proposals.registers import stamped
+from ranklake.retention.proposals.releases import RELEASES, TABLE, Item, Release, head_row, write_down
 
 if TYPE_CHECKING:
-    from ranklake.lake.delta.data_file import DataFile
-    from ranklake.lake.governance.lifecycle import WritePlan
+    from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.spool.spool import Spool
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
+    from ranklake.lake.tables.data_file import DataFile
+    from ranklake.retention.proposals.lifecycle import WritePlan
 
 KINDS: Final = ("partition", "rows", "segment")
 
@@ -47,18 +47,18 @@ class NothingToReleaseError(RanklakeError):
     """Nothing is held back, and nothing in quarantine or refused passes."""
 
     def __init__(self, *, without_spool: bool = False) -> None:
-        mend = "mend the check, the data or the rules of the spool first; 'ranklake quality held' shows what is held"
+        hint = "mend the check, the data or the rules of the spool first; 'ranklake quality held' shows what is held"
         what = "nothing to release: no such partition is held, and no such row in rejects passes"
         more = "; refused segments were not looked at, since no spool is configured"
-        super().__init__(what + (more if without_spool else ", nor does a refused segment"), mend=mend)
+        super().__init__(what + (more if without_spool else ", nor does a refused segment"), hint=hint)
 
 
 class NoSpoolError(RanklakeError):
     """Segments shall be released, and it is not known in which spool they lie."""
 
     def __init__(self, name: str) -> None:
-        mend = "give --spool, or name it in ranklake.toml"
-        super().__init__("it releases refused segments, and no spool is configured", where=name, mend=mend)
+        hint = "give --spool, or name it in ranklake.toml"
+        super().__init__("it releases refused segments, and no spool is configured", where=name, hint=hint)
 
 
 def plan_release(
@@ -92,7 +92,7 @@ def plan_release(
     known = [name for name, one in lake.contracts().items() if one.kind in {"fact", "derived"}]
     for name in tables:
         if name not in known:
-            raise UnknownTableError(name, mend=did_you_mean(name, known))
+            raise UnknownTableError(name, hint=did_you_mean(name, known))
     finish(lake, QUARANTINE, InProcess())  # what a check that died left half done
     items = [item for item, _ in _candidates(lake, tables or known, kinds) if day in {None, item.partition_date}]
     items += [item for item in _segments(lake, spool, tables or known, kinds) if day in {None, item.partition_date}]
@@ -104,7 +104,7 @@ def plan_release(
 
 
 approve = lifecycle.approving(RELEASES)
-"""Approves one; see `ranklake.lake.governance.lifecycle.approve`."""
+"""Approves one; see `ranklake.retention.proposals.lifecycle.approve`."""
 
 
 def apply(
@@ -121,7 +121,7 @@ def apply(
     Segments are put before the next ingest once the plan is there; a call that died in between is finished by another,
     also by one for a release that was applied.
 
-    Raises what `ranklake.lake.governance.lifecycle.apply` does; `VoidProposalError` where a partition is not held (any
+    Raises what `ranklake.retention.proposals.lifecycle.apply` does; `VoidProposalError` where a partition is not held (any
     more), or as another one, where other rows pass now than were proposed, or where a segment does not; `NoSpoolError`.
     Nothing was changed then.
     """

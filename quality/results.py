@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import ALARMS
-from ranklake.lake.delta.read import read
+from ranklake.lake.tables.read import read
 from ranklake.quality.suite import OWN
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 RESULTS: Final = "quality_results"
 AGAIN: Final = "; judged again at the next check"

@@ -14,8 +14,8 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.checks.masks import checked, failures
 from ranklake.lake.contracts.checks.registry import kind_of
 from ranklake.lake.contracts.model import ALARMS
-from ranklake.lake.delta.integrity import DamagedFileError
-from ranklake.lake.delta.read import read_batches
+from ranklake.lake.tables.integrity import DamagedFileError
+from ranklake.lake.tables.read import read_batches
 from ranklake.quality.condition import narrowed
 from ranklake.quality.forms import clear
 from ranklake.quality.frame import frame
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ranklake.lake.contracts.model import Check, Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.quality.condition import Condition
     from ranklake.quality.engine import Verdict
     from ranklake.quality.partition import Partition

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.plans.plan import Progress
     from ranklake.lake.plans.workers import Pending, Workers
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 BATCH_PARTITIONS: Final = 256
 """Partitions that workers scan before results are written down, in one commit."""

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.errors import UnknownTableError
-from ranklake.lake.delta.tables import latest
-from ranklake.lake.storage.reachability import LakeError
+from ranklake.lake.store.reachability import LakeError
+from ranklake.lake.tables.tables import latest
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 KINDS: Final = ("fact", "derived")
 """Kinds of tables that are checked: what was recorded, before it is rolled up, and what came of it."""
@@ -20,8 +20,8 @@ KINDS: Final = ("fact", "derived")
 class NotCheckedError(RanklakeError):
     """A table that no suite is compiled for. ``table`` is what was asked for."""
 
-    def __init__(self, table: str, *, mend: str = "") -> None:
-        super().__init__(f"no checks are run on table {table!r}", mend=mend)
+    def __init__(self, table: str, *, hint: str = "") -> None:
+        super().__init__(f"no checks are run on table {table!r}", hint=hint)
         self.table = table
 
 
@@ -37,9 +37,9 @@ def chosen(
         return {name: one for name, one in checkable.items() if one.kind in kinds}
     for name in tables:
         if name in contracts and name not in checkable:
-            raise NotCheckedError(name, mend="name a fact or a derived table")
+            raise NotCheckedError(name, hint="name a fact or a derived table")
         if name not in contracts:
-            raise UnknownTableError(name, mend=did_you_mean(name, checkable))
+            raise UnknownTableError(name, hint=did_you_mean(name, checkable))
     return {name: checkable[name] for name in sorted(set(tables))}
 
 
@@ -50,7 +50,7 @@ def as_stored(lake: "Lake", contract: "Contract") -> "Contract":
     """
     handle = latest(lake, contract.table)
     if handle is None:  # a listing that lacks what a moment ago was there
-        raise LakeError(f"table {contract.table} is gone", where=lake.uri, mend="run it again")
+        raise LakeError(f"table {contract.table} is gone", where=lake.uri, hint="run it again")
     stored = {column.name for column in handle.schema().fields}
     checks = tuple(check for check in contract.checks if stored.issuperset(check.columns))
     return replace(contract, columns=tuple(one for one in contract.columns if one.name in stored), checks=checks)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 from ranklake.quality.engine import judge
 from ranklake.quality.partition import Partition, Tally
 from ranklake.quality.scan import BATCH_ROWS, scan

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.errors import UnknownTableError
-from ranklake.lake.delta.read import read
 from ranklake.lake.query.sql import query
+from ranklake.lake.tables.read import read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 STATES: Final = ("critical", "error", "errored", "unchecked", "warning", "info", "whole", "passed")
 """States of an input, worst first. ``unchecked``: nobody checked these files. ``whole``: a table that is read from its
@@ -76,7 +76,7 @@ def inputs_of(lake: "Lake", table: str, day: date | None = None, run: str | None
     """
     known = {name: one for name, one in lake.contracts().items() if one.kind == "derived"}
     if table not in known:
-        raise UnknownTableError(table, mend=did_you_mean(table, known))
+        raise UnknownTableError(table, hint=did_you_mean(table, known))
     by_output: dict[Place, list[Input]] = {}
     for row in query(lake, _sql()).to_pylist():
         one = _input(row)

@@ -1,7 +1,7 @@
 """Approving a retention plan, and applying it: exactly what was planned goes, once, and the trail says who and why.
 
 What both ask, and what the audit trail and the register get, is the same for all proposals
-(`ranklake.lake.governance.lifecycle`). Here stands what is retention's: whether what was planned is still there and
+(`ranklake.retention.proposals.lifecycle`). Here stands what is retention's: whether what was planned is still there and
 due, and the numbered plan that drops its files (of part of a partition, puts files without the rows that go in their
 place; of values that are masked, files with as many rows), writes the application into the register, and deletes the
 bytes, or keeps them for the days of grace in which it can be cancelled (`ranklake.retention.grace`). Rows that are
@@ -15,16 +15,28 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.archives.register import TABLE as ARCHIVES_TABLE
 from ranklake.lake.audit import clock
-from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.delta.table_schema import as_read
-from ranklake.lake.delta.tables import latest
-from ranklake.lake.governance import lifecycle
-from ranklake.lake.governance.identities import NOT_SIGNING, Signing
-from ranklake.lake.governance.kept import as_files, kept
-from ranklake.lake.governance.proposals import VoidProposalError
-from ranklake.lake.governance.retention_plans import (
+from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.action_plan import ARCHIVES, ENDED, FOLDED, MASKED, QUARANTINED
+from ranklake.lake.plans.grace import GRACE
+from ranklake.lake.plans.kinds import RETENTION
+from ranklake.lake.plans.ledger import row_files
+from ranklake.lake.store.store_clock import refuse_fast
+from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.table_schema import as_read
+from ranklake.lake.tables.tables import latest
+from ranklake.retention.archive.due import destination_of
+from ranklake.retention.archive.entries import ended_rows, made_rows
+from ranklake.retention.archive.register import TABLE as ARCHIVES_TABLE
+from ranklake.retention.archive.stow import Stow, Stowed, copy_anew
+from ranklake.retention.downsample.side_by_side import write_aggregates
+from ranklake.retention.due import Due
+from ranklake.retention.plan import due
+from ranklake.retention.proposals import lifecycle
+from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
+from ranklake.retention.proposals.kept import as_files, kept
+from ranklake.retention.proposals.proposals import VoidProposalError
+from ranklake.retention.proposals.retention_plans import (
     RETENTION_PLANS,
     TABLE,
     Item,
@@ -32,35 +44,23 @@ from ranklake.lake.governance.retention_plans import (
     head_row,
     stamped,
 )
-from ranklake.lake.governance.retired import ARCHIVED_ROWS, RAW
-from ranklake.lake.plans import action_plan
-from ranklake.lake.plans.action_plan import ARCHIVES, ENDED, FOLDED, MASKED, QUARANTINED
-from ranklake.lake.plans.grace import GRACE
-from ranklake.lake.plans.kinds import RETENTION
-from ranklake.lake.plans.ledger import row_files
-from ranklake.lake.storage.store_clock import refuse_fast
-from ranklake.retention.archive.due import destination_of
-from ranklake.retention.archive.entries import ended_rows, made_rows
-from ranklake.retention.archive.stow import Stow, Stowed, copy_anew
-from ranklake.retention.downsample.side_by_side import write_aggregates
-from ranklake.retention.due import Due
-from ranklake.retention.plan import due
+from ranklake.retention.proposals.retired import ARCHIVED_ROWS, RAW
 from ranklake.retention.tiers import refuse_low_tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.delta.data_file import DataFile
-    from ranklake.lake.governance.lifecycle import WritePlan
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
+    from ranklake.lake.tables.data_file import DataFile
+    from ranklake.retention.proposals.lifecycle import WritePlan
     from ranklake.retention.rules.model import Destination
     from ranklake.retention.rules.policies import Policies
 
 
 approve = lifecycle.approving(RETENTION_PLANS)
-"""Approves one; see `ranklake.lake.governance.lifecycle.approve`."""
+"""Approves one; see `ranklake.retention.proposals.lifecycle.approve`."""
 
 
 def apply(
@@ -76,9 +76,9 @@ def apply(
 ) -> tuple[RetentionPlan, bool]:
     """Remove what an approved plan names, bytes and all; return the plan, and whether this call did it.
 
-    A plan that was applied already is left as it is. Raises what `ranklake.lake.governance.lifecycle.apply` does;
+    A plan that was applied already is left as it is. Raises what `ranklake.retention.proposals.lifecycle.apply` does;
     `VoidProposalError` where a partition has other files or other due rows than planned, or is not due (any more, or
-    yet) under the policies of today, and `ranklake.lake.storage.store_clock.FastClockError`. Nothing was changed then.
+    yet) under the policies of today, and `ranklake.lake.store.store_clock.FastClockError`. Nothing was changed then.
 
     Parameters
     ----------

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.audit.trail import trail
-from ranklake.lake.governance import purges
-from ranklake.lake.governance.erasures import ERASURES, Erasure
-from ranklake.lake.governance.erasures import Item as ErasureItem
-from ranklake.lake.governance.retention_plans import RETENTION_PLANS, RetentionPlan
-from ranklake.lake.governance.retention_plans import Item as RetentionItem
-from ranklake.lake.governance.retired import ARCHIVED_ROWS, RAW
 from ranklake.retention.hold import ACTION, Hold
+from ranklake.retention.proposals import purges
+from ranklake.retention.proposals.erasures import ERASURES, Erasure
+from ranklake.retention.proposals.erasures import Item as ErasureItem
+from ranklake.retention.proposals.retention_plans import RETENTION_PLANS, RetentionPlan
+from ranklake.retention.proposals.retention_plans import Item as RetentionItem
+from ranklake.retention.proposals.retired import ARCHIVED_ROWS, RAW
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 _ENDS: Final = {kind.begin: kind.applied for kind in (RETENTION_PLANS, ERASURES)} | {purges.BEGIN: ""}
 """Action of the trail's row that says that an application began, and of the one that says that it ended. Of the end of

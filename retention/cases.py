@@ -107,11 +107,11 @@ def _cases(path: Path, policies: "Policies", contracts: "Mapping[str, Contract]"
     try:
         document = Document(path)
         for problem in problems(document.content, schema("tests")):
-            document.fail(problem.at, problem.what, problem.mend)
+            document.fail(problem.at, problem.what, problem.hint)
         for place, row in enumerate(document.content["tests"]):
             yield _case(document, place, row, policies, contracts)
     except ContractError as error:
-        raise PolicyError(error.what, where=error.where, mend=error.mend) from error
+        raise PolicyError(error.what, where=error.where, hint=error.hint) from error
 
 
 def _case(
@@ -128,8 +128,8 @@ def _case(
     column = given.get("column")
     known = maskable(contracts[given["table"]])
     if column is not None and column not in known:
-        mend = did_you_mean(column, known) or "name a classified column of a table that ranks record"
-        document.fail((*at, "column"), f"column {column!r} of {given['table']!r} is never masked", mend)
+        hint = did_you_mean(column, known) or "name a classified column of a table that ranks record"
+        document.fail((*at, "column"), f"column {column!r} of {given['table']!r} is never masked", hint)
     if row["expect"] == "masked" and column is None:
         document.fail(("tests", place, "expect"), "values are masked, not rows", "add column: NAME to given")
     names = {one.name for one in policies.rules}

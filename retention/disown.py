@@ -2,7 +2,7 @@
 
     audit row (begun) ─▶ one numbered plan: rows from the table to ``rejects``, a row of ``disowned`` ─▶ audit row
 
-From then on its claims do not count in the books (`ranklake.lake.status.reconciliation`). Whoever dies before the plan
+From then on its claims do not count in the books (`ranklake.lake.ingest.status.reconciliation`). Whoever dies before the plan
 is written leaves files that no commit names; whoever dies later leaves a plan that the next driver finishes, and the
 next call of the same writes the row that is missing in the trail.
 """
@@ -17,10 +17,6 @@ import pyarrow.compute as pc
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import delta_table, refuse_unfit
 from ranklake.lake.ingest.disowned import DISOWN, TABLE, Claim, claim_of, set_aside
 from ranklake.lake.ingest.rejects import REJECTED_ROWS, reject_rows
 from ranklake.lake.plans import action_plan
@@ -28,12 +24,16 @@ from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.kinds import QUARANTINE
 from ranklake.lake.plans.ledger import row_files
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table, refuse_unfit
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.delta.data_file import DataFile
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
+    from ranklake.lake.tables.data_file import DataFile
 
 REASON: Final = "disowned: set aside by hand"
 _STREAM: Final = ("run", "attempt", "rank", "incarnation")
@@ -79,8 +79,8 @@ def _segments(lake: "Lake", claim: Claim) -> list[dict[str, Any]]:
     mine = known.filter(_whose(known, claim.stream)).to_pylist()
     found = [row for row in mine if claim.covers(row["table"], claim.stream, row["segment"])]
     if not found:
-        mend = "'ranklake status' names streams that do not add up; ask the table segments for others"
-        raise NothingClaimedError("nothing of this was ever ingested", where=str(claim), mend=mend)
+        hint = "'ranklake status' names streams that do not add up; ask the table segments for others"
+        raise NothingClaimedError("nothing of this was ever ingested", where=str(claim), hint=hint)
     return found
 
 

@@ -12,7 +12,7 @@ from ranklake.retention.holds import rules_on
 from ranklake.retention.parts import Parts
 
 if TYPE_CHECKING:
-    from ranklake.lake.governance.retention_plans import Item
+    from ranklake.retention.proposals.retention_plans import Item
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Due:
     item
         As it is planned.
     files
-        Those that hold the rows: rows of `ranklake.lake.delta.live_files.files`; of raw bytes digests.
+        Those that hold the rows: rows of `ranklake.lake.tables.live_files.files`; of raw bytes digests.
     live
         All files of the partition.
     goes

@@ -5,8 +5,8 @@ from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.archives.register import Archive, archives
 from ranklake.redaction.redact import redact_uri
+from ranklake.retention.archive.register import Archive, archives
 from ranklake.retention.parts import all_run_facts
 from ranklake.retention.rules.maskable import maskable
 from ranklake.retention.rules.model import KEPT, RUN_KEYS, SEVERITIES, Facts, Rule, row_keys_of, table_facts
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.rules.policies import Policies
 
 
@@ -138,10 +138,10 @@ def explain(
         Where runs are looked up; None if there is none.
     """
     if asked.table not in contracts:
-        raise UnexplainedError(f"there is no table {asked.table!r}", mend=did_you_mean(asked.table, contracts))
+        raise UnexplainedError(f"there is no table {asked.table!r}", hint=did_you_mean(asked.table, contracts))
     if asked.severity is not None and asked.severity not in SEVERITIES:
-        mend = did_you_mean(asked.severity, SEVERITIES)
-        raise UnexplainedError(f"there is no severity {asked.severity!r}", mend=mend)
+        hint = did_you_mean(asked.severity, SEVERITIES)
+        raise UnexplainedError(f"there is no severity {asked.severity!r}", hint=hint)
     contract = contracts[asked.table]
     keys = row_keys_of(contract)
     facts: dict[str, frozenset[str]] = dict(table_facts(contract))
@@ -149,7 +149,7 @@ def explain(
     for key in ("run", "metric", "severity"):
         text = getattr(asked, key)
         if text is not None and key not in keys:
-            raise UnexplainedError(f"rows of {asked.table!r} are not told apart by {key}", mend=f"leave --{key} out")
+            raise UnexplainedError(f"rows of {asked.table!r} are not told apart by {key}", hint=f"leave --{key} out")
         if text is not None:
             facts[key] = frozenset({text})
     if asked.run is not None:

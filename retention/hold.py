@@ -12,7 +12,7 @@ from ranklake.lake.audit.trail import trail
 from ranklake.retention.rules.model import Place, Rule
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 ACTION: Final = "retention.hold"
 DATE: Final = "date"
@@ -84,13 +84,13 @@ def span(texts: Sequence[str]) -> tuple[date | None, date | None]:
     if not texts:
         return None, None
     if len(texts) > 1:
-        raise HoldError("more than one range of dates", where="--where", mend="set a hold for each")
+        raise HoldError("more than one range of dates", where="--where", hint="set a hold for each")
     first, to, last = texts[0].partition(_TO)
     try:
         low, high = (date.fromisoformat(text) if text else None for text in (first, last if to else first))
     except ValueError:
-        mend = "write date=2026-03-01..2026-03-31, or one date"
-        raise HoldError(f"{texts[0]!r} is no range of dates", where="--where", mend=mend) from None
+        hint = "write date=2026-03-01..2026-03-31, or one date"
+        raise HoldError(f"{texts[0]!r} is no range of dates", where="--where", hint=hint) from None
     if low is not None and high is not None and low > high:
-        raise HoldError(f"{low} is after {high}", where="--where", mend="name the first date first")
+        raise HoldError(f"{low} is after {high}", where="--where", hint="name the first date first")
     return low, high

@@ -12,15 +12,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.audit import trail as audit
-from ranklake.lake.governance import lifecycle
-from ranklake.lake.governance.identities import NOT_SIGNING, Signing
-from ranklake.lake.governance.proposals import Proposal, ProposalKind, Risk, digest_of
-from ranklake.lake.governance.standing import stand
-from ranklake.lake.governance.steps import recorded_actions
 from ranklake.retention.hold import HoldError, all_holds
+from ranklake.retention.proposals import lifecycle
+from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
+from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, digest_of
+from ranklake.retention.proposals.standing import stand
+from ranklake.retention.proposals.steps import recorded_actions
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 PREFIX: Final = "release-of-"
 
@@ -108,7 +108,7 @@ def approve(
     found = HOLD_RELEASES.find(lake, name)
     if found.approved is None and not recorded_actions(lake, HOLD_RELEASES).get(name, {}).get(HOLD_RELEASES.propose):
         raise HoldError(
-            "nobody proposed to release it", where=hold, mend=f"ranklake retain release plan {hold} --by NAME"
+            "nobody proposed to release it", where=hold, hint=f"ranklake retain release plan {hold} --by NAME"
         )
     return lifecycle.approve(lake, HOLD_RELEASES, name, by, reason, single_operator=single_operator, signing=signing)
 
@@ -124,4 +124,4 @@ HOLD_RELEASES: Final = ProposalKind(
     register=register,
     add_approval=_take_effect,
 )
-"""Releases of holds as proposals: `ranklake.lake.governance.lifecycle` has them approved."""
+"""Releases of holds as proposals: `ranklake.retention.proposals.lifecycle` has them approved."""

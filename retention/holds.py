@@ -19,26 +19,26 @@ import pyarrow.compute as pc
 from ranklake.errors import did_you_mean
 from ranklake.lake.audit.trail import record
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import delta_table, latest
-from ranklake.lake.governance.identities import NOT_SIGNING, About, Signing, identify, statement_of
-from ranklake.lake.governance.modes import note_mode, refuse_downgrade
-from ranklake.lake.governance.proposals import digest_of
-from ranklake.lake.governance.statements import DIGEST
-from ranklake.lake.governance.steps import recorded_actions
 from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import session
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table, latest
 from ranklake.retention.hold import ACTION, DATE, TRAIL, Hold, HoldError, all_holds, span
 from ranklake.retention.hold_release import HOLD_RELEASES, released
 from ranklake.retention.parts import Parts, all_run_facts, run_facts
+from ranklake.retention.proposals.identities import NOT_SIGNING, About, Signing, identify, statement_of
+from ranklake.retention.proposals.modes import note_mode, refuse_downgrade
+from ranklake.retention.proposals.proposals import digest_of
+from ranklake.retention.proposals.statements import DIGEST
+from ranklake.retention.proposals.steps import recorded_actions
 from ranklake.retention.rules.model import ALL_KINDS, KEYS, RUN_KEYS, SEVERITIES, Place, Rule
 from ranklake.retention.rules.order import Level
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 _KIND, _STEP = ACTION.split(".")
 _MEASURED: Final = ("scalars", "distributions", "downsampled")
@@ -74,7 +74,7 @@ def set_hold(
     HoldError
         A key or a name does not exist, nothing is said, or the day is past. Nothing was changed.
     DowngradeError, SignatureError, NobodyError, StatementError, SignersError, SecretError
-        As for `ranklake.lake.governance.lifecycle.propose`. Nothing was changed.
+        As for `ranklake.retention.proposals.lifecycle.propose`. Nothing was changed.
     """
     details, about = _about(lake, where, reason, until, today, future_names=future_names)
     trail = recorded_actions(lake, HOLD_RELEASES)
@@ -113,9 +113,9 @@ def _about(
 ) -> tuple[dict[str, Any], About]:
     """Return what the trail says of a hold, and what is signed. Raises `HoldError`."""
     if until <= (today or datetime.now(UTC).date()):
-        raise HoldError(f"{until} is past", where="--until", mend="name a day to come")
+        raise HoldError(f"{until} is past", where="--until", hint="name a day to come")
     if not reason.strip():
-        raise HoldError("a hold needs a reason", where="--reason", mend="say what it is for")
+        raise HoldError("a hold needs a reason", where="--reason", hint="say what it is for")
     said = _said(where)
     _refuse_unknown(lake, said, future_names=future_names)
     span(said.get(DATE, ()))
@@ -162,12 +162,12 @@ def _said(where: Sequence[str]) -> dict[str, tuple[str, ...]]:
     for one in where:
         key, equals, text = one.partition("=")
         if not equals or not text:
-            raise HoldError(f"{one!r} is no condition", where="--where", mend="write key=text, such as run=r1")
+            raise HoldError(f"{one!r} is no condition", where="--where", hint="write key=text, such as run=r1")
         if key not in {*KEYS, DATE}:
-            raise HoldError(f"there is no key {key!r}", where="--where", mend=did_you_mean(key, {*KEYS, DATE}))
+            raise HoldError(f"there is no key {key!r}", where="--where", hint=did_you_mean(key, {*KEYS, DATE}))
         found[key] = (*found.get(key, ()), text)
     if not found:
-        raise HoldError("a hold needs to say what it is about", where="--where", mend="write key=text, such as run=r1")
+        raise HoldError("a hold needs to say what it is about", where="--where", hint="write key=text, such as run=r1")
     return found
 
 
@@ -184,17 +184,17 @@ def _refuse_unknown(lake: "Lake", said: Mapping[str, Sequence[str]], *, future_n
     for key, names in (known | of_rows).items():
         for text in said.get(key, ()):
             if not any(fnmatchcase(name, text) for name in names):
-                mend = did_you_mean(text, names)
+                hint = did_you_mean(text, names)
                 if key in of_rows:
-                    mend += f"{'; ' if mend else ''}if rows with that name are yet to come, add --future-names"
-                raise HoldError(f"there is no {key} {text!r}", where="--where", mend=mend)
+                    hint += f"{'; ' if hint else ''}if rows with that name are yet to come, add --future-names"
+                raise HoldError(f"there is no {key} {text!r}", where="--where", hint=hint)
     of_runs = {key: texts for key, texts in said.items() if key in RUN_KEYS}
     if len(of_runs) > 1 and not future_names and not _is_of_a_run(lake, of_runs):
         what = f"no run has all of {', '.join(f'{key}={text}' for key, texts in of_runs.items() for text in texts)}"
-        raise HoldError(what, where="--where", mend="set a hold for each, or add --future-names")
+        raise HoldError(what, where="--where", hint="set a hold for each, or add --future-names")
     rule = Rule("", {key: tuple(texts) for key, texts in said.items() if key != DATE}, "", "", "", Place(TRAIL, 0))
     if not any(map(rule.may_match, contracts.values())):
-        raise HoldError(f"no table has all of {', '.join(rule.where)}", where="--where", mend="leave one out")
+        raise HoldError(f"no table has all of {', '.join(rule.where)}", where="--where", hint="leave one out")
 
 
 def _names_in(lake: "Lake", said: Mapping[str, Sequence[str]]) -> dict[str, Collection[str]]:

@@ -17,12 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.capture_masks import NO_MASKS, CaptureMasks
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.read import read_some
-from ranklake.lake.delta.tables import delta_table, latest
-from ranklake.lake.shares.definition import copied
-from ranklake.lake.shares.place import open_place
-from ranklake.lake.shares.register import shares
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read_some
+from ranklake.lake.tables.tables import delta_table, latest
 from ranklake.masking.masks import Mask, default_mask
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.masking.shape import unmasked
@@ -32,11 +29,14 @@ from ranklake.retention.masks import Masks, Partition
 from ranklake.retention.opened_masks import OpenedMasks
 from ranklake.retention.parts import Parts, run_facts
 from ranklake.retention.rules.order import cutoff
+from ranklake.retention.shares.definition import copied
+from ranklake.retention.shares.place import open_place
+from ranklake.retention.shares.register import shares
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.query.roles import Role
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.rules.policies import Policies
 
 FILES: Final = 8
@@ -78,7 +78,7 @@ class Proof:
     status: str
 
     @property
-    def mend(self) -> str:
+    def hint(self) -> str:
         """What to do about it; empty where nothing is to be done."""
         if self.status in {"masked", "unseen"}:
             return ""
@@ -98,7 +98,7 @@ class Proof:
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return asdict(self) | {"mend": self.mend}
+        return asdict(self) | {"mend": self.hint}
 
 
 @dataclass

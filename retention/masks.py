@@ -17,24 +17,24 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.data_file import plan_of
-from ranklake.lake.delta.live_files import files, files_digest
-from ranklake.lake.delta.read import read_some
-from ranklake.lake.delta.tables import latest
-from ranklake.lake.governance.retention_plans import Item, RetentionPlan
+from ranklake.lake.tables.data_file import plan_of
+from ranklake.lake.tables.live_files import files, files_digest
+from ranklake.lake.tables.read import read_some
+from ranklake.lake.tables.tables import latest
 from ranklake.masking.masks import Mask
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.retention.due import Due, ages
 from ranklake.retention.opened_masks import OpenedMasks
 from ranklake.retention.parts import Group, Parts, Values, part_digest
 from ranklake.retention.policy import PolicyError
+from ranklake.retention.proposals.retention_plans import Item, RetentionPlan
 from ranklake.retention.rules.maskable import Shown, maskable
 from ranklake.retention.rules.order import cutoff, masking_rule
 from ranklake.segments.envelope import MissingKeyError
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.rules.model import Facts, Rule
 
 MASKING: Final = "mask"
@@ -85,7 +85,7 @@ class Masks:
         parts_of
             Tells rows of a date apart, by these rules and by legal holds.
 
-        Raises `PolicyError` where columns are hashed and there is no key, and `ranklake.lake.subjects.store`'s errors
+        Raises `PolicyError` where columns are hashed and there is no key, and `ranklake.retention.subjects.store`'s errors
         where keys of people have to open what is masked and are not at hand.
         """
         handle = latest(self.lake, self.contract.table) if self.columns else None
@@ -137,12 +137,12 @@ class Masks:
         what = f"{self.contract.table}.{hashed} is to be masked by a keyed hash"
         source = self.lake.config.masking.key
         if not source:
-            mend = "name a keyring by key under [masking] in ranklake.toml"
-            raise PolicyError(f"{what}, and there is no key", where="[masking] key", mend=mend)
+            hint = "name a keyring by key under [masking] in ranklake.toml"
+            raise PolicyError(f"{what}, and there is no key", where="[masking] key", hint=hint)
         try:
             return Pseudonyms.of(source)
         except MissingKeyError as error:
-            raise PolicyError(f"{what}: {error.what}", where="[masking] key", mend=error.mend) from None
+            raise PolicyError(f"{what}: {error.what}", where="[masking] key", hint=error.hint) from None
 
 
 class Partition:

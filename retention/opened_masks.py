@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.subjects.keys import FORM, opened, sealed_by
-from ranklake.lake.subjects.lineage import Lineage
-from ranklake.lake.subjects.store import KeyStore, has_keys
 from ranklake.masking.columns import masked
 from ranklake.masking.shape import unmasked
+from ranklake.retention.subjects.keys import FORM, opened, sealed_by
+from ranklake.retention.subjects.lineage import Lineage
+from ranklake.retention.subjects.store import KeyStore, has_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
-    from ranklake.lake.subjects.keys import SubjectKey
+    from ranklake.lake.store.store import Lake
     from ranklake.masking.masks import Mask
     from ranklake.masking.pseudonyms import Pseudonyms
+    from ranklake.retention.subjects.keys import SubjectKey
 
 _WHOLE: Final = frozenset({"nullify", "hash"})
 """Masks that need not know what a value says."""
@@ -32,7 +32,7 @@ _WHOLE: Final = frozenset({"nullify", "hash"})
 class OpenedMasks:
     """Masks of values of a table, sealed ones among them.
 
-    Its methods raise as `ranklake.lake.subjects.store.KeyStore` where a mask needs keys that are not at hand.
+    Its methods raise as `ranklake.retention.subjects.store.KeyStore` where a mask needs keys that are not at hand.
     """
 
     def __init__(self, lake: "Lake", contract: "Contract") -> None:

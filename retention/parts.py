@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract as packaged
 from ranklake.lake.contracts.value_codes import value_codes
-from ranklake.lake.delta.read import read, read_batches
+from ranklake.lake.tables.read import read, read_batches
 from ranklake.retention.rules.model import RUN_KEYS, SEVERITIES, Facts, Rule, table_facts
 from ranklake.retention.rules.order import Decision, decide
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 _BATCH_ROWS: Final = 4_000_000
 _FEW: Final = 1 << 22
@@ -118,7 +118,7 @@ class Parts:
         return (min(numbers) if numbers else 0), (None if endless else max(numbers, default=None))
 
     def groups(self, files: pa.Table) -> Iterator[tuple[str, list[Group]]]:
-        """Yield (path, groups of its rows) for some files: rows of `ranklake.lake.delta.live_files.files`."""
+        """Yield (path, groups of its rows) for some files: rows of `ranklake.lake.tables.live_files.files`."""
         assert self.lake is not None
         for row in files.to_pylist():
             alone = self._of_log(row)

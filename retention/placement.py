@@ -10,16 +10,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.lake.archives.register import archive_places, archives
-from ranklake.lake.shares.place import open_place
-from ranklake.lake.shares.register import shares, tables_known
-from ranklake.lake.storage.posture import EMPTY, MARKER, NONE, Posture, posture
+from ranklake.lake.store.posture import EMPTY, MARKER, NONE, Posture, posture
 from ranklake.redaction.redact import redact_uri
+from ranklake.retention.archive.register import archive_places, archives
 from ranklake.retention.rules.demand import is_one_of
+from ranklake.retention.shares.place import open_place
+from ranklake.retention.shares.register import shares, tables_known
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.rules.demand import Demand
 
 MET: Final = "met"
@@ -55,7 +55,7 @@ class Verdict:
     wanted: str
     found: str
     state: str
-    mend: str
+    hint: str
 
     @property
     def said(self) -> str:
@@ -126,11 +126,11 @@ def _of(demand: "Demand", place: Posture) -> Iterator[dict[str, str]]:
 def _encryption(place: Posture) -> dict[str, str]:
     facts = {"what": "encryption", "wanted": "on"}
     if place.by_default == NONE:
-        mend = "switch on default encryption of the bucket, then copy older objects onto themselves"
-        return facts | {"found": "off for new objects", "state": DIFFERS, "mend": mend}
+        hint = "switch on default encryption of the bucket, then copy older objects onto themselves"
+        return facts | {"found": "off for new objects", "state": DIFFERS, "mend": hint}
     if place.of_object == NONE:
-        mend = "copy older objects onto themselves: default encryption holds for new ones alone"
-        return facts | {"found": "off for an object that is there", "state": DIFFERS, "mend": mend}
+        hint = "copy older objects onto themselves: default encryption holds for new ones alone"
+        return facts | {"found": "off for an object that is there", "state": DIFFERS, "mend": hint}
     if place.by_default is None or place.of_object is None:
         return facts | _unknown(place)
     return facts | {"found": place.by_default, "state": MET, "mend": ""}
@@ -138,7 +138,7 @@ def _encryption(place: Posture) -> dict[str, str]:
 
 def _key(demand: "Demand", place: Posture) -> dict[str, str]:
     facts = {"what": "key", "wanted": " or ".join(demand.keys)}
-    mend = "name the key in default encryption of the bucket, then copy older objects onto themselves"
+    hint = "name the key in default encryption of the bucket, then copy older objects onto themselves"
     asked = [(place.by_default, place.by_default_key, "new objects")]
     asked += [] if place.of_object == EMPTY else [(place.of_object, place.of_object_key, "an object that is there")]
     doubts = []
@@ -147,9 +147,9 @@ def _key(demand: "Demand", place: Posture) -> dict[str, str]:
             doubts.append(place.unknown or f"the store says nothing of {whose}")
         elif key is None:
             found = f"none ({how}) for {whose}" if how == NONE else f"the store's own ({how}) for {whose}"
-            return facts | {"found": found, "state": DIFFERS, "mend": mend}
+            return facts | {"found": found, "state": DIFFERS, "mend": hint}
         elif (same := is_one_of(key, demand.keys)) is False:
-            return facts | {"found": f"{key} for {whose}", "state": DIFFERS, "mend": mend}
+            return facts | {"found": f"{key} for {whose}", "state": DIFFERS, "mend": hint}
         elif same is None:
             doubts.append(f"{key} may stand for it, and an alias cannot be told from here")
     if doubts:
@@ -163,8 +163,8 @@ def _region(demand: "Demand", place: Posture) -> dict[str, str]:
         return facts | _unknown(place)
     if place.region in demand.regions:
         return facts | {"found": place.region, "state": MET, "mend": ""}
-    mend = "copy it into a bucket there, and name that; or take the tables out of the demand, with whoever made it"
-    return facts | {"found": place.region, "state": DIFFERS, "mend": mend}
+    hint = "copy it into a bucket there, and name that; or take the tables out of the demand, with whoever made it"
+    return facts | {"found": place.region, "state": DIFFERS, "mend": hint}
 
 
 def _unknown(place: Posture, why: str = "") -> dict[str, str]:

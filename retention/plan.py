@@ -12,22 +12,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.live_files import files, files_digest
-from ranklake.lake.delta.tables import latest
-from ranklake.lake.governance.kept import kept_raw
-from ranklake.lake.governance.retention_plans import (
-    MOST_TIMES,
-    RETENTION_PLANS,
-    Item,
-    RetentionPlan,
-    add_entry,
-    plan_name,
-    register,
-)
-from ranklake.lake.governance.retired import RAW
 from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.tables.live_files import files, files_digest
+from ranklake.lake.tables.tables import latest
 from ranklake.retention.archive.due import Archiving
 from ranklake.retention.archive.ending import ended_archives
 from ranklake.retention.downsample.dates import downsampled
@@ -36,6 +25,17 @@ from ranklake.retention.hold import Hold
 from ranklake.retention.holds import holds_of
 from ranklake.retention.masks import MASKING, Masks
 from ranklake.retention.parts import Group, Parts, RunFacts, Values, part_digest, run_facts
+from ranklake.retention.proposals.kept import kept_raw
+from ranklake.retention.proposals.retention_plans import (
+    MOST_TIMES,
+    RETENTION_PLANS,
+    Item,
+    RetentionPlan,
+    add_entry,
+    plan_name,
+    register,
+)
+from ranklake.retention.proposals.retired import RAW
 from ranklake.retention.raw import OF_NOBODY, raw_bytes
 from ranklake.retention.rules.model import table_facts
 from ranklake.retention.rules.order import Decision, cutoff, decide
@@ -43,7 +43,7 @@ from ranklake.retention.tiers import refuse_low_tier
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.rules.policies import Policies
 
 

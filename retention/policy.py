@@ -40,7 +40,7 @@ def load_policies(contracts: "Mapping[str, Contract]", path: Path | None = None,
     sources = read_policies(place)
     for one in (*sources.findings, *lint(sources, contracts, region, datetime.now(UTC).date())):
         if one.error:
-            raise PolicyError(one.what, where=str(one.at), mend=one.mend)
+            raise PolicyError(one.what, where=str(one.at), hint=one.hint)
     return Policies(in_region(sources.rules, region), sources.sha256, place, sources.grace_days, sources.demands)
 
 

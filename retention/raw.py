@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.ingest.spool.gate import may_be_read_yet
 from ranklake.lake.query.sql import session
-from ranklake.lake.spool.gate import may_be_read_yet
-from ranklake.lake.storage.listing import listed
+from ranklake.lake.store.listing import listed
+from ranklake.lake.tables.tables import delta_table
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 OF_NOBODY: Final = "quarantine"
 """Class of bytes that belong to no table that is known."""

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
-from ranklake.lake.governance.erasures import CERTIFIED, ERASURES, ROWS, Erasure, applied
-from ranklake.lake.governance.evidence import missing_evidence
-from ranklake.lake.governance.proposals import AnyKind, Proposal
-from ranklake.lake.governance.retention_plans import DOWNSAMPLE, DOWNSAMPLED, RETENTION_PLANS, RetentionPlan
-from ranklake.lake.governance.steps import recorded_actions
 from ranklake.lake.plans.kinds import CANCELLATION, ERASURE, RETENTION, PlanKind, Rows, booked
 from ranklake.lake.plans.plan import LEDGER, DamagedPlanError, last_finished, read_plan
+from ranklake.lake.tables.read import read
+from ranklake.retention.proposals.erasures import CERTIFIED, ERASURES, ROWS, Erasure, applied
+from ranklake.retention.proposals.evidence import missing_evidence
+from ranklake.retention.proposals.proposals import AnyKind, Proposal
+from ranklake.retention.proposals.retention_plans import DOWNSAMPLE, DOWNSAMPLED, RETENTION_PLANS, RetentionPlan
+from ranklake.retention.proposals.steps import recorded_actions
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,19 +23,19 @@ import pyarrow.compute as pc
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.delta.read import read
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.kinds import RENUMBER
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
+from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.read import read
 from ranklake.retention.repeated_steps import COUNTED_ANEW, repeated_in_run
 
 if TYPE_CHECKING:
-    from ranklake.lake.delta.data_file import DataFile
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
+    from ranklake.lake.tables.data_file import DataFile
 
 _NOW: Final = "SELECT DISTINCT incarnation, attempt FROM {} WHERE run = $run"
 
@@ -164,13 +164,13 @@ def _compose(lake: "Lake", run: str, number: int, by: str) -> "tuple[Plan | None
     repeated = repeated_in_run(lake, run)
     if not repeated:
         refuse_unknown(run, known["run"])
-        mend = "what else fails a check, 'ranklake check' says"
-        raise NoRepeatError("nothing to renumber: no step of the run was recorded twice", where=run, mend=mend)
+        hint = "what else fails a check, 'ranklake check' says"
+        raise NoRepeatError("nothing to renumber: no step of the run was recorded twice", where=run, hint=hint)
     within = sum(one.within for one in repeated)
     parted = [one.attempt for one in repeated if one.between]
     if not parted:
         counted = f"{within:,} step{'s' * (within != 1)} of a rank"
-        raise OneLifeError(f"nothing to renumber: one life recorded {counted} twice", where=run, mend=COUNTED_ANEW)
+        raise OneLifeError(f"nothing to renumber: one life recorded {counted} twice", where=run, hint=COUNTED_ANEW)
     segments = [row for row in known.filter(pc.equal(known["run"], run)).to_pylist() if row["ts_min"] is not None]
     segments = _as_they_are(lake, run, segments)
     new = attempts_of(_lives(segments), parted)
@@ -201,7 +201,7 @@ def refuse_unknown(run: str, known: pa.ChunkedArray) -> None:
     """Raise `UnknownRunError` unless a run is among those that segments name."""
     names = pc.unique(known).to_pylist()
     if run not in names:
-        raise UnknownRunError("there is no such run in the lake", where=run, mend=did_you_mean(run, names))
+        raise UnknownRunError("there is no such run in the lake", where=run, hint=did_you_mean(run, names))
 
 
 def _as_they_are(lake: "Lake", run: str, segments: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from ranklake.lake.audit.trail import Entry, record_all
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.rules.model import Rule
     from ranklake.retention.rules.policies import Policies
 

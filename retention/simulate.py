@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract as packaged
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import latest
-from ranklake.lake.governance.retention_plans import DOWNSAMPLED
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import latest
 from ranklake.retention.downsample.dates import downsampling_rule
 from ranklake.retention.parts import Parts, RunFacts, run_facts
+from ranklake.retention.proposals.retention_plans import DOWNSAMPLED
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.rules.policies import Policies
 
 GROWTH_DAYS: Final = 30

@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from ranklake.lake.audit.trail import record
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import delta_table, last_table
-from ranklake.lake.governance.erasures import erased_raw
-from ranklake.lake.governance.retired import is_all_retired, retired_dates
 from ranklake.lake.ingest.index_summary import not_taken_in
+from ranklake.lake.ingest.spool.packs import pack_of
 from ranklake.lake.query.sql import session
-from ranklake.lake.spool.packs import pack_of
-from ranklake.lake.storage.removal import delete
-from ranklake.lake.storage.versions import remove_dead
+from ranklake.lake.store.removal import delete
+from ranklake.lake.store.versions import remove_dead
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table, last_table
 from ranklake.retention.erasure.spooled import erased_again, identity, remove
+from ranklake.retention.proposals.erasures import erased_raw
+from ranklake.retention.proposals.retired import is_all_retired, retired_dates
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from datetime import date
 
-    from ranklake.lake.spool.spool import Spool
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.ingest.spool.spool import Spool
+    from ranklake.lake.store.store import Lake
 
 ACTION: Final = "retention.sweep"
 _TOLD: Final = """

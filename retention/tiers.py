@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from ranklake.lake.governance.retention_plans import RETENTION_PLANS
-from ranklake.lake.governance.tiers import needed
 from ranklake.retention.policy import PolicyError
+from ranklake.retention.proposals.retention_plans import RETENTION_PLANS
+from ranklake.retention.proposals.tiers import needed
 
 if TYPE_CHECKING:
-    from ranklake.lake.governance.retention_plans import RetentionPlan
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
+    from ranklake.retention.proposals.retention_plans import RetentionPlan
     from ranklake.retention.rules.policies import Policies
 
 
@@ -22,5 +22,5 @@ def refuse_low_tier(lake: "Lake", plan: "RetentionPlan", policies: "Policies") -
     for rule in policies.rules:
         if rule.name in names and rule.tier > takes:
             what = f"rule {rule.name!r} asks for {rule.tier} approvers, and approvals here take {takes}"
-            mend = "sign approvals, and ask for as many under [[approvals.tiers]]; nothing was changed"
-            raise PolicyError(what, where=str(rule.at), mend=mend)
+            hint = "sign approvals, and ask for as many under [[approvals.tiers]]; nothing was changed"
+            raise PolicyError(what, where=str(rule.at), hint=hint)

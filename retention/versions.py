@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from ranklake.lake.plans.action_plan import purged_places
 from ranklake.lake.plans.plan import read_plan
-from ranklake.lake.storage.versions import (
+from ranklake.lake.store.versions import (
     RIGHT_LACKS,
     UNKNOWN,
     keeps_versions,
@@ -15,8 +15,8 @@ from ranklake.lake.storage.versions import (
 )
 
 if TYPE_CHECKING:
-    from ranklake.lake.governance.retention_plans import RetentionPlan
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
+    from ranklake.retention.proposals.retention_plans import RetentionPlan
 
 
 def delete_left(lake: "Lake", found: "RetentionPlan") -> list[str]:

@@ -104,9 +104,9 @@ class Artifacts:
         """
         target = os.fspath(path)
         if "://" in target:
-            mend = "write it to a local path, upload it, and call run.artifact(name, uri, kind='checkpoint')"
+            hint = "write it to a local path, upload it, and call run.artifact(name, uri, kind='checkpoint')"
             raise RanklakeError(
-                "a checkpoint is renamed, which object stores cannot do", where=redact_uri(target), mend=mend
+                "a checkpoint is renamed, which object stores cannot do", where=redact_uri(target), hint=hint
             )
         writing = AtomicWrite(Path(target).absolute())
         told: Mapping[str, Any] = {"step": step, "name": name or writing.target.name, "attributes": attributes}

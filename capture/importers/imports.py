@@ -228,16 +228,16 @@ def _asked(
     if kind.maps and not mapping:
         raise SourceError(
             f"{format_name} needs a mapping",
-            mend="name one with --mapping: a file, helios, straggler-trace, worker-steps",
+            hint="name one with --mapping: a file, helios, straggler-trace, worker-steps",
         )
     if mapping and not kind.maps:
-        raise SourceError(f"{format_name} takes no mapping", where="--mapping", mend="leave it out")
+        raise SourceError(f"{format_name} takes no mapping", where="--mapping", hint="leave it out")
     columns = load_mapping(mapping, overlay) if mapping else None
     if run is not None and columns is not None and columns.run_rule is not None:
-        raise SourceError("the mapping takes the run from a column", where="--run", mend="leave --run out")
+        raise SourceError("the mapping takes the run from a column", where="--run", hint="leave --run out")
     if run is not None and not RUN_NAME.fullmatch(run):
         raise SourceError(
-            "not a run's name", where="--run", mend="letters, digits, dots, dashes and underscores, at most 128"
+            "not a run's name", where="--run", hint="letters, digits, dots, dashes and underscores, at most 128"
         )
     return kind, columns
 
@@ -248,7 +248,7 @@ def _reading(kind: Format, recording: ImportedRun, columns: ColumnMapping | None
             kind.read(source, recording, columns)
         except _HOSTILE as error:
             what = f"damaged, or not of this format ({type(error).__name__})"
-            raise SourceError(what, where=source.name, mend="fetch it again, or have it written again") from error
+            raise SourceError(what, where=source.name, hint="fetch it again, or have it written again") from error
 
     return read
 
@@ -273,7 +273,7 @@ def _folder(source: Source) -> str:
 
 def _format(name: str) -> Format:
     if name not in FORMATS:
-        raise SourceError(f"no such format {name!r}", mend=did_you_mean(name, FORMATS))
+        raise SourceError(f"no such format {name!r}", hint=did_you_mean(name, FORMATS))
     return FORMATS[name]
 
 
@@ -282,7 +282,7 @@ def _refuse_other(source: Source, name: str, kind: Format, columns: ColumnMappin
     head = source.head()
     if not head.strip():
         what = "the file is empty" if not source.size_bytes else "nothing can be read of the file"
-        raise SourceError(what, where=source.name, mend="name one with rows")
+        raise SourceError(what, where=source.name, hint="name one with rows")
     if columns is not None:
         return
     whole = len(head) < HEAD_BYTES
@@ -292,11 +292,11 @@ def _refuse_other(source: Source, name: str, kind: Format, columns: ColumnMappin
     if kind.looks is not None and kind.looks.search(head):
         return
     if (known := foreign(head)) is not None:
-        raise SourceError(f"{known[0]}, which import {name} does not read", where=source.name, mend=known[1])
+        raise SourceError(f"{known[0]}, which import {name} does not read", where=source.name, hint=known[1])
     if (other := rather(name, head, whole=whole)) is not None:
         own = " --mapping MAPPING" if FORMATS[other].maps else ""
-        mend = (
+        hint = (
             f"it looks like {other}: ranklake import {other} {Path(source.path).name}{own}; "
             f"of {name} are {kind.recognises}"
         )
-        raise SourceError(f"nothing of {name} at its beginning", where=source.name, mend=mend)
+        raise SourceError(f"nothing of {name} at its beginning", where=source.name, hint=hint)

@@ -143,13 +143,13 @@ def refuse_strangers(files: "list[Source]") -> None:
             if other.parent != source.parent:
                 raise SourceError(
                     f"rank {told[1]} has traces in several folders, and would be two runs in one",
-                    where=source.path, mend="import each folder into a run of its own with --run",
+                    where=source.path, hint="import each folder into a run of its own with --run",
                 )  # fmt: skip
     if len(worlds) > 1:
         sizes = " and ".join(f"{size} ({name})" for size, name in sorted(worlds.items()))
         raise SourceError(
             f"not one run: its ranks report world sizes {sizes}", where="traces",
-            mend="import the files of each run by themselves, with --run",
+            hint="import the files of each run by themselves, with --run",
         )  # fmt: skip
 
 
@@ -170,7 +170,7 @@ def _first_look(source: "Source") -> _Trace:
             found.append((begin, length, int(step[1])))
     if not count:
         raise SourceError(
-            "no events of a trace", where=source.name, mend="name a torch.profiler trace, .json or .json.gz"
+            "no events of a trace", where=source.name, hint="name a torch.profiler trace, .json or .json.gz"
         )
     for begin, length, number in sorted(found):
         trace.begins.append(begin)

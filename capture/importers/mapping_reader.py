@@ -40,12 +40,12 @@ def load_mapping(name: str, overlay: Overlay | None = None) -> Mapping:
     packaged = {path.stem: path for path in PACKAGED.glob("*.yaml")}
     path = packaged.get(name) or Path(name)
     if not path.exists():
-        mend = f"{did_you_mean(name, packaged)} or the path of a file"
-        raise MappingError("no such mapping", where=name, mend=mend)
+        hint = f"{did_you_mean(name, packaged)} or the path of a file"
+        raise MappingError("no such mapping", where=name, hint=hint)
     try:
         document = Document(path)
     except ContractError as error:
-        raise MappingError(error.what, where=error.where, mend=error.mend) from error
+        raise MappingError(error.what, where=error.where, hint=error.hint) from error
     return _Reading(document, overlay).mapping(name if name in packaged else path.name, path.read_bytes())
 
 
@@ -57,8 +57,8 @@ class _Reading:
         self.missing: frozenset[str] = frozenset({""})
         self.decimal = "."
 
-    def fail(self, at: KeyPath, what: str, mend: str = "") -> NoReturn:
-        fail(self.document, at, what, mend)
+    def fail(self, at: KeyPath, what: str, hint: str = "") -> NoReturn:
+        fail(self.document, at, what, hint)
 
     def known(self, given: Any, names: set[str], at: KeyPath) -> dict[str, Any]:  # noqa: ANN401 - YAML
         if not isinstance(given, dict):
@@ -74,7 +74,7 @@ class _Reading:
         try:
             of = contract(str(table), self.overlay)
         except UnknownTableError as error:
-            self.fail(("table",), error.what, error.mend)
+            self.fail(("table",), error.what, error.hint)
         if not of.envelope:
             self.fail(("table",), f"nobody records rows of {table!r}", "name a table of facts, such as steps or spans")
         self.texts(top)
@@ -83,8 +83,8 @@ class _Reading:
         run = top.get("run")
         by_row = isinstance(run, dict)
         if run is not None and not by_row and not RUN_NAME.fullmatch(str(run)):
-            mend = "letters, digits, dots, dashes and underscores, or run: {column: …} for one that each row names"
-            self.fail(("run",), "not a run's name", mend)
+            hint = "letters, digits, dots, dashes and underscores, or run: {column: …} for one that each row names"
+            self.fail(("run",), "not a run's name", hint)
         rank = self.rule(top["rank"], of.column("rank"), ("rank",)) if "rank" in top else None
         columns = top.get("columns") or {}
         if not isinstance(columns, dict):
@@ -200,10 +200,10 @@ class _Reading:
         for name in ("unit", "scale", "offset"):
             if name in given and not origin and (name == "unit" or form not in EPOCHS):
                 what = "says the unit already" if form in EPOCHS else f"has no {name}"
-                mend = (
+                hint = (
                     f"leave {name} out" if form in EPOCHS else "say format: epoch_s, or from which origin times count"
                 )
-                self.fail((*at, name), f"the format {form} {what}", mend)
+                self.fail((*at, name), f"the format {form} {what}", hint)
         if "zone" in given and form in EPOCHS:
             self.fail((*at, "zone"), f"{form} counts in UTC", "leave zone out")
         if given.get("value") is not None and not origin:

@@ -68,8 +68,8 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
     if source.cut:
         recording.refuse("steps", source.cut, "")
     if recording.is_empty:
-        mend = "name the standard output of the run"
-        raise SourceError("nothing of Megatron-LM or DeepSpeed is in the file", where=source.name, mend=mend)
+        hint = "name the standard output of the run"
+        raise SourceError("nothing of Megatron-LM or DeepSpeed is in the file", where=source.name, hint=hint)
     for attempt in log.attempts:
         tell_facts(log, attempt)
 

@@ -94,7 +94,7 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
         recording.refuse("events", source.cut, "")
     if recording.is_empty:
         what = "begins with :::MLLOG, :::MLL or :::MLPv0.5" if not told else "tells a time"
-        raise SourceError(f"no line of the file {what}", where=source.name, mend="name a result_….txt")
+        raise SourceError(f"no line of the file {what}", where=source.name, hint="name a result_….txt")
     for log, own in logs:
         if log.last:
             _spans(log, own)

@@ -113,11 +113,11 @@ def _answer(source: "Source", recording: "ImportedRun", table: dict[str, Mapped]
         series = found["data"]["result"]
         kinds = found["data"]["resultType"] in {"matrix", "vector"}
     except (ValueError, RecursionError, KeyError, TypeError) as error:
-        mend = "save what /api/v1/query_range answers, whole"
-        raise SourceError("no answer of Prometheus' API", where=source.name, mend=mend) from error
+        hint = "save what /api/v1/query_range answers, whole"
+        raise SourceError("no answer of Prometheus' API", where=source.name, hint=hint) from error
     if not kinds or not isinstance(series, list):
         raise SourceError(
-            "the answer is neither matrix nor vector", where=source.name, mend="ask for a range or an instant"
+            "the answer is neither matrix nor vector", where=source.name, hint="ask for a range or an instant"
         )
     page = Page()
     for one in series:

@@ -109,7 +109,7 @@ def _header(source: "Source", text: str) -> list[str]:
         what = (
             "the columns are not separated by |" if len(names) == 1 else f"the first line names no {', '.join(missing)}"
         )
-        raise SourceError(what, where=source.name, mend=f"{near} print it with: {COMMAND}".strip())
+        raise SourceError(what, where=source.name, hint=f"{near} print it with: {COMMAND}".strip())
     return names
 
 

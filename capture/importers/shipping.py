@@ -97,7 +97,7 @@ class Shipping:
             raise SourceError(
                 f"run {run} has rows of another run since {day}, of {file}",
                 where=where,
-                mend="import it into a run of its own with --run NAME",
+                hint="import it into a run of its own with --run NAME",
             )
 
     def _all_notes(self) -> list[dict[str, Any]]:
@@ -119,8 +119,8 @@ class Shipping:
 
     def _put(self, path: str, raw: bytes) -> None:
         if not self._uploader.send(path, raw, time.monotonic() + _PATIENCE_S):
-            mend = "fix that and import again: nothing is stored twice"
-            raise UploadError(f"the spool cannot be written ({self._uploader.last_error})", where=self.spool, mend=mend)
+            hint = "fix that and import again: nothing is stored twice"
+            raise UploadError(f"the spool cannot be written ({self._uploader.last_error})", where=self.spool, hint=hint)
 
 
 def _objects(raws: Iterable[bytes]) -> Iterator[dict[str, Any]]:
@@ -141,7 +141,7 @@ def refuse_changed(before: Mapping[str, Any] | None, sha256: str, mapping: str, 
     raise SourceError(
         f"the {what} changed since it was imported into run {run} on {str(before.get('at', ''))[:10]}",
         where=where,
-        mend="import it into another run with --run NAME: the old rows stay where they are",
+        hint="import it into another run with --run NAME: the old rows stay where they are",
     )
 
 

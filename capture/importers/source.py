@@ -134,7 +134,7 @@ class Source:
             except DamagedError:
                 pass
         if found.startswith(_UTF16_BOMS):
-            raise SourceError("the text is UTF-16", where=self.name, mend="convert it: iconv -f UTF-16 -t UTF-8")
+            raise SourceError("the text is UTF-16", where=self.name, hint="convert it: iconv -f UTF-16 -t UTF-8")
         return found.removeprefix(_UTF8_BOM)
 
     def blocks(self, block_bytes: int = _CHUNK_BYTES) -> Iterator[bytes]:
@@ -158,10 +158,10 @@ class Source:
         for block in self.blocks():
             size += len(block)
             if size > most_bytes:
-                raise SourceError(f"more than {most_bytes >> 20} MiB", where=self.name, mend="split it")
+                raise SourceError(f"more than {most_bytes >> 20} MiB", where=self.name, hint="split it")
             parts.append(block)
         if self.cut:
-            raise SourceError(self.cut, where=self.name, mend="fetch it again")
+            raise SourceError(self.cut, where=self.name, hint="fetch it again")
         return b"".join(parts)
 
     def changed_ms(self) -> int:
@@ -171,7 +171,7 @@ class Source:
         seconds = changed.timestamp() if hasattr(changed, "timestamp") else changed
         if not isinstance(seconds, int | float):
             raise SourceError(
-                "nothing says when the samples were taken", where=self.name, mend="copy it to a local disk"
+                "nothing says when the samples were taken", where=self.name, hint="copy it to a local disk"
             )
         return round(seconds * 1000)
 
@@ -236,17 +236,17 @@ def sources(paths: Iterable[str], options: Callable[[str], dict[str, Any]], insi
         there = fs.exists(root)
         names = [root] if there else sorted(fs.glob(root)) if any(mark in root for mark in "*?[") else []
         if not names and base:
-            mend = f"files in it, or in folders in it, whose names match {inside.removeprefix('**/')}"
-            raise SourceError("nothing of this format is in the folder", where=path, mend=f"name one that has {mend}")
+            hint = f"files in it, or in folders in it, whose names match {inside.removeprefix('**/')}"
+            raise SourceError("nothing of this format is in the folder", where=path, hint=f"name one that has {hint}")
         if not names:
             parent = posixpath.dirname(root)
             beside = [posixpath.basename(str(name)) for name in fs.ls(parent, detail=False)] if fs.isdir(parent) else []
-            mend = did_you_mean(posixpath.basename(root), beside) if beside else "name a file, or a glob in quotes"
-            raise SourceError("no such file", where=path, mend=mend)
+            hint = did_you_mean(posixpath.basename(root), beside) if beside else "name a file, or a glob in quotes"
+            raise SourceError("no such file", where=path, hint=hint)
         for name in names:
             if fs.isdir(name):
                 if there:
-                    raise SourceError("is a folder", where=path, mend=f"name its files: '{path.rstrip('/')}/*'")
+                    raise SourceError("is a folder", where=path, hint=f"name its files: '{path.rstrip('/')}/*'")
                 continue
             found[name] = Source(fs, name, int(fs.info(name)["size"] or 0), base=base)
     by_place = {os.path.realpath(name) if local else name: name for name in sorted(found, reverse=True)}

@@ -59,10 +59,10 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping") -> None
     else:
         blocks = _csv(source, mapping, head)
     if head.lstrip().startswith(b"[") and b"{" in head[:64]:
-        mend = "give an object a line: jq -c '.[]' FILE"
-        raise SourceError("is one JSON array", where=source.name, mend=mend)
+        hint = "give an object a line: jq -c '.[]' FILE"
+        raise SourceError("is one JSON array", where=source.name, hint=hint)
     if mapping.melt is not None and (head.startswith(b"PAR1") or head.lstrip().startswith(b"{")):
-        raise SourceError("is not CSV, and the mapping melts columns", where=source.name, mend="give it as CSV")
+        raise SourceError("is not CSV, and the mapping melts columns", where=source.name, hint="give it as CSV")
     table, number = mapping.contract.table, 0
     recording.says_run = recording.says_run and table != "runs"  # its own rows say what is known of the run
     if mapping.rank is None:
@@ -264,7 +264,7 @@ def _csv(source: "Source", mapping: "Mapping", head: bytes) -> Iterator[Block]:
     names, padded = mapping.unpadded(header)
     twice = {name for name in names if names.count(name) > 1}
     if twice:
-        raise SourceError(f"column {min(twice)!r} appears twice", where=source.name, mend="give each a name of its own")
+        raise SourceError(f"column {min(twice)!r} appears twice", where=source.name, hint="give each a name of its own")
     mapping.check_columns(names, source.name)
     types = dict.fromkeys(header, pa.binary())
     try:
@@ -284,7 +284,7 @@ def _csv(source: "Source", mapping: "Mapping", head: bytes) -> Iterator[Block]:
     except pa.ArrowInvalid as error:
         what = "is too long" if "block size" in str(error) else "is not CSV"
         raise SourceError(
-            f"a row {what}", where=source.name, mend="fix the file; nothing more of it was read"
+            f"a row {what}", where=source.name, hint="fix the file; nothing more of it was read"
         ) from error
     if misfits or source.cut:
         cut = [(None, source.cut, "")] if source.cut else []
@@ -380,8 +380,8 @@ def _document(source: "Source") -> list[tuple[int, Any, str | None, str]] | None
         if isinstance(value, list) and isinstance(next(iter(value), 0), dict)
     ]
     how = f": jq -c '.[{json.dumps(lists[0])}][]' FILE > FILE.jsonl" if lists else ""
-    mend = f"give an object a line{how}"
-    raise SourceError("is one JSON document, not an object a line", where=source.name, mend=mend)
+    hint = f"give an object a line{how}"
+    raise SourceError("is one JSON document, not an object a line", where=source.name, hint=hint)
 
 
 def _word(value: Any) -> str | None:  # noqa: ANN401 - JSON
@@ -402,4 +402,4 @@ def _parquet(source: "Source", mapping: "Mapping") -> Iterator[Block]:
                 yield pa.table(batch), [], np.arange(first, first + batch.num_rows)
                 first += batch.num_rows
         except (pa.ArrowException, OSError) as error:
-            raise SourceError("not readable as Parquet", where=source.name, mend="fetch it again") from error
+            raise SourceError("not readable as Parquet", where=source.name, hint="fetch it again") from error

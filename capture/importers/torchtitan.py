@@ -116,7 +116,7 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
         recording.refuse("steps", source.cut, "")
     if recording.is_empty:
         raise SourceError(
-            "nothing of torchtitan is in the file", where=source.name, mend="name the run's standard output"
+            "nothing of torchtitan is in the file", where=source.name, hint="name the run's standard output"
         )
     _end(log)
     for attempt in log.attempts:

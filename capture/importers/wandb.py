@@ -58,7 +58,7 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
     run = _Run()
     with source.binary_stream() as file:
         if not file.read(_HEADER).startswith(_IDENTITY):
-            raise SourceError("no file of wandb", where=source.name, mend="name the run's folder, or run-….wandb in it")
+            raise SourceError("no file of wandb", where=source.name, hint="name the run's folder, or run-….wandb in it")
         for raw in _records(file):
             try:
                 if isinstance(raw, str):

@@ -46,12 +46,12 @@ def named_here(root: Path, said: str) -> str:
         return said if said in there else begun[0]
     where = f"local spool {root}"
     if len(begun) > 1:
-        mend = f"write more of the name: {', '.join(begun[:6])}"
-        raise NoLiveRunError(f"{len(begun)} runs begin with {said!r}", where=where, mend=mend)
+        hint = f"write more of the name: {', '.join(begun[:6])}"
+        raise NoLiveRunError(f"{len(begun)} runs begin with {said!r}", where=where, hint=hint)
     what = f"no run {said!r} records here" if said else "no run records here"
     told = f"{did_you_mean(said, there)} " if said and there else ""
-    mend = f"{told}'ranklake show RUN' tells of runs in the lake"
-    raise NoLiveRunError(what, where=where, mend=mend)
+    hint = f"{told}'ranklake show RUN' tells of runs in the lake"
+    raise NoLiveRunError(what, where=where, hint=hint)
 
 
 @dataclass

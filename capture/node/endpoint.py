@@ -48,7 +48,7 @@ class Endpoint:
             self._server = ThreadingHTTPServer((ADDRESS, port), Handler)
         except OSError as error:
             raise PortInUseError(
-                f"cannot be listened on ({error.strerror})", where=f"{ADDRESS}:{port}", mend="choose another port"
+                f"cannot be listened on ({error.strerror})", where=f"{ADDRESS}:{port}", hint="choose another port"
             ) from error
         self._server.daemon_threads = True
         self._server.block_on_close = False

@@ -193,12 +193,12 @@ def find_launch(
 
 def _misread(environ: Mapping[str, str], launcher: str, found: Mapping[str, int]) -> list[str]:
     """Return what to say of variables that make no sense, where nothing else tells the rank."""
-    mend = "set RANK and WORLD_SIZE, or hand over rank= and world_size="
+    hint = "set RANK and WORLD_SIZE, or hand over rank= and world_size="
     if launcher != "none":
         rank, world_size = found["rank"], found["world_size"]
         is_out = rank >= world_size
         said = f"rank {rank} of {world_size} cannot be, and is recorded as rank {rank} of {rank + 1}"
-        return [f"{said}: {mend}"] if is_out else []
+        return [f"{said}: {hint}"] if is_out else []
     wrong = []
     for dialect in _DIALECTS:
         bad = unusable(environ, (*dialect.rank, *dialect.world_size))
@@ -206,7 +206,7 @@ def _misread(environ: Mapping[str, str], launcher: str, found: Mapping[str, int]
         if ranks and not bad and number(environ, dialect.world_size) is None:
             bad = [f"{ranks[0]} is set, and {dialect.world_size[0]} is not"]
         wrong += bad
-    return [f"{', '.join(wrong)}: this process is recorded as rank 0 of 1; {mend}"] if wrong else []
+    return [f"{', '.join(wrong)}: this process is recorded as rank 0 of 1; {hint}"] if wrong else []
 
 
 def _launcher(environ: Mapping[str, str], group: Group | None) -> tuple[str, dict[str, int]]:

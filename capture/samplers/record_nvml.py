@@ -35,8 +35,8 @@ def record(nvml: Nvml, seconds: int, out: Path) -> int:
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        mend = "run it where nvidia-smi shows a device"
-        raise NoDeviceError(f"nothing can be recorded: {why(nvml, error.value)}", where="NVML", mend=mend) from error
+        hint = "run it where nvidia-smi shows a device"
+        raise NoDeviceError(f"nothing can be recorded: {why(nvml, error.value)}", where="NVML", hint=hint) from error
     about = {
         "about": "NVML as nvidia-ml-py has it, recorded on a device by ranklake.capture.samplers.record_nvml",
         "recorded": True,

@@ -81,7 +81,7 @@ class _Kept:
         if not self.source:
             if wanted:
                 what = f"these segments are to be {self._done}, and no key is configured here"
-                raise MissingKeyError(what, mend=MEND)
+                raise MissingKeyError(what, hint=MEND)
             return None
         with self._lock:
             if self._trouble is not None and time.monotonic() < self._trouble[0]:

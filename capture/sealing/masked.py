@@ -29,8 +29,8 @@ class SealedMasks:
             return cls()
         masks = load_capture_masks(policy, load_contracts(overlay))
         if masks.hashed and not key:
-            mend = "name a keyring by key under [masking] in ranklake.toml"
-            raise NoPseudonymsError(f"{masks.hashed} is to be hashed at capture, and there is no key", mend=mend)
+            hint = "name a keyring by key under [masking] in ranklake.toml"
+            raise NoPseudonymsError(f"{masks.hashed} is to be hashed at capture, and there is no key", hint=hint)
         return cls(masks, Pseudonyms.of(key) if masks.hashed else None)
 
     def masked(self, table: str, rows: Rows) -> Rows:

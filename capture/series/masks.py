@@ -66,8 +66,8 @@ class RowMasks:
     def keys(self) -> Pseudonyms:
         """Return the pseudonyms. Raises `ranklake.segments.envelope.MissingKeyError`."""
         if not self._source:
-            mend = "name a keyring by key under [masking] in ranklake.toml"
-            raise MissingKeyError(f"{self.masks.hashed} is to be hashed at capture, and there is no key", mend=mend)
+            hint = "name a keyring by key under [masking] in ranklake.toml"
+            raise MissingKeyError(f"{self.masks.hashed} is to be hashed at capture, and there is no key", hint=hint)
         return Pseudonyms.of(self._source)
 
     def of(self, table: str) -> "RowMask | None":

@@ -113,8 +113,8 @@ class Policies:
             if due_kind or due_unit:
                 self._declared[name] = due_kind, due_unit
             if unit is not None and not is_unit(unit):
-                mend = "write it as UCUM does, such as 's' or 'By', and what is counted in braces, such as '{token}'"
-                self._tell_once(f"{name} unit", f"unit {text(unit, 80)!r} of metric {name!r} is not known; {mend}")
+                hint = "write it as UCUM does, such as 's' or 'By', and what is counted in braces, such as '{token}'"
+                self._tell_once(f"{name} unit", f"unit {text(unit, 80)!r} of metric {name!r} is not known; {hint}")
         elif metric.replaced_by:
             self._tell_once(name, f"metric {name!r} is deprecated; use {metric.replaced_by!r}")
         facts: dict[str, Any] = {"kind": kind if kind in KINDS else due_kind or "gauge"}

@@ -47,16 +47,16 @@ def local_root(given: str | os.PathLike[str] | None = None, configured: str = ""
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return path
     path = Path(f"/var/tmp/ranklake-{os.getuid()}")  # noqa: S108 - private, and its owner is checked
-    mend = f"set {LOCAL_VARIABLE} to a folder of your own"
+    hint = f"set {LOCAL_VARIABLE} to a folder of your own"
     try:
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            raise LocalSpoolError("belongs to somebody else", where=str(path), mend=mend)
+            raise LocalSpoolError("belongs to somebody else", where=str(path), hint=hint)
         if stat.S_IMODE(found.st_mode) != stat.S_IRWXU:
             path.chmod(stat.S_IRWXU)
     except OSError as error:
-        raise LocalSpoolError(f"cannot be used ({error.strerror})", where=str(path), mend=mend) from error
+        raise LocalSpoolError(f"cannot be used ({error.strerror})", where=str(path), hint=hint) from error
     return path
 
 

@@ -57,8 +57,8 @@ class OwnTables:
             return
         if columns is None:
             hint = did_you_mean(text(name, 80), self._columns)
-            mend = hint or "its contract belongs into the folder that contracts_overlay names"
-            sink.refuse(_NOT_TOLD, NO_CONTRACT, f"run.record({text(name, 80)!r}): {mend}")
+            hint = hint or "its contract belongs into the folder that contracts_overlay names"
+            sink.refuse(_NOT_TOLD, NO_CONTRACT, f"run.record({text(name, 80)!r}): {hint}")
             return
         with sink.recording(name):
             if excess:

@@ -70,5 +70,5 @@ class Steps:
 
     def _tell_again(self, number: int) -> None:
         said = f"step {number} came again in this process, after others"
-        mend = "number steps over all epochs, or leave the number out"
-        self.sink.misuse("step again", f"{said}: rows of one step are there more than once; {mend}")
+        hint = "number steps over all epochs, or leave the number out"
+        self.sink.misuse("step again", f"{said}: rows of one step are there more than once; {hint}")

@@ -57,9 +57,9 @@ def numbered(launch: Launch, claims: Claims, gaps: Gaps, *, is_begun: bool = Fal
     elif found.is_next:
         gaps.warn("attempt", f"run {launch.run!r} was recorded before on this node: this is attempt {found.attempt}")
     elif found.is_used_again:
-        mend = "set RANKLAKE_ATTEMPT to the next number on all ranks, or RANKLAKE_RUN to another name"
+        hint = "set RANKLAKE_ATTEMPT to the next number on all ranks, or RANKLAKE_RUN to another name"
         gaps.warn(
-            "attempt", f"run {launch.run!r} was recorded before: steps that come again will be there twice; {mend}"
+            "attempt", f"run {launch.run!r} was recorded before: steps that come again will be there twice; {hint}"
         )
     return replace(launch, attempt=found.attempt)
 
@@ -262,10 +262,10 @@ class Identity:
             return
         apart = replace(launch, run=f"{launch.run[:_LONGEST]}-claim-{own.incarnation & 0xFFFFFFFF:08x}", is_named=False)
         said = f"rank {launch.rank} of run {launch.run!r}, attempt {launch.attempt},"
-        mend = "give each process its rank (rank= and world_size=, or RANK and WORLD_SIZE), or its run another name"
+        hint = "give each process its rank (rank= and world_size=, or RANK and WORLD_SIZE), or its run another name"
         line = f"{said} is recorded by process {other.pid} already; process {own.pid} is recorded as {apart.run!r}"
-        self._recorder.gaps.warn("claim", f"{line}: {mend}")
+        self._recorder.gaps.warn("claim", f"{line}: {hint}")
         self._become(apart)
         attributes = {"run": launch.run, "attempt": launch.attempt, "pids": [other.pid, own.pid]}
-        row = {"event": "rank_claimed_twice", "severity": "error", "message": f"{line}: {mend}"}
+        row = {"event": "rank_claimed_twice", "severity": "error", "message": f"{line}: {hint}"}
         self._run.rows.sink.record("events", {**row, "attributes": json.dumps(attributes)})

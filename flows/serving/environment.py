@@ -61,8 +61,8 @@ def check_host(host: str, environ: Mapping[str, str]) -> None:
     except ValueError:
         loopback = False
     if not loopback and not environ.get(_AUTH):
-        mend = f"set {_AUTH} (a name, a colon, a password), or leave --host out and go through a tunnel"
-        raise HostError("others could run flows there without a password", where=f"--host {host}", mend=mend)
+        hint = f"set {_AUTH} (a name, a colon, a password), or leave --host out and go through a tunnel"
+        raise HostError("others could run flows there without a password", where=f"--host {host}", hint=hint)
 
 
 def everybody(home: Path, url: str) -> dict[str, str]:
@@ -100,17 +100,17 @@ def database_url(reference: str) -> str:
         Where it is, as `ranklake.segments.references` reads it, or the address itself if no password stands in it.
     """
     where, found = "--database", reference
-    mend = "write it into a file and name that: --database file:/path, or env:NAME"
+    hint = "write it into a file and name that: --database file:/path, or env:NAME"
     if not reference:
         return ""
     if is_reference(reference):
         try:
             found, where = read_reference(reference, "database's address", "command for the database's address")
         except SecretError as error:
-            raise DatabaseError(error.what, where=error.where, mend=mend) from None
+            raise DatabaseError(error.what, where=error.where, hint=hint) from None
     elif has_credential(reference):
-        raise DatabaseError("the database's address has a password in it", where="--database", mend=mend)
+        raise DatabaseError("the database's address has a password in it", where="--database", hint=hint)
     if not found.strip().startswith(("postgresql+asyncpg://", "sqlite+aiosqlite://")):
-        mend = "it must be such as postgresql+asyncpg://user@host/prefect, with the password behind the user"
-        raise DatabaseError("no address of a database is there", where=where, mend=mend)
+        hint = "it must be such as postgresql+asyncpg://user@host/prefect, with the password behind the user"
+        raise DatabaseError("no address of a database is there", where=where, hint=hint)
     return found.strip()

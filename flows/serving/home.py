@@ -35,8 +35,8 @@ class HomeTakenError(HomeError):
     def __init__(self, home: Path, holder: dict[str, object]) -> None:
         pid = holder.get("pid", "?")
         told = f"process {pid} on {holder.get('host', '?')} since {holder.get('since', '?')}, {holder.get('url', '')}"
-        mend = f"stop it (kill {pid}), or name another folder by --home and another --port"
-        super().__init__(f"ranklake up runs here already ({told})", where=str(home), mend=mend)
+        hint = f"stop it (kill {pid}), or name another folder by --home and another --port"
+        super().__init__(f"ranklake up runs here already ({told})", where=str(home), hint=hint)
         self.pid = pid
 
 
@@ -58,15 +58,15 @@ class Home:
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if folder.stat().st_uid != os.geteuid():
-                raise HomeError("is another user's folder", where=str(folder), mend="name a folder of yours by --home")
+                raise HomeError("is another user's folder", where=str(folder), hint="name a folder of yours by --home")
             if folder.stat().st_mode & _OTHERS and not place.exists() and any(folder.iterdir()):
-                mend = "name a folder of its own by --home"
-                raise HomeError("holds other files, which others may read", where=str(folder), mend=mend)
+                hint = "name a folder of its own by --home"
+                raise HomeError("holds other files, which others may read", where=str(folder), hint=hint)
             folder.chmod(0o700)
             fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
-            mend = "name a folder that you can write by --home"
-            raise HomeError(f"cannot be written ({error.strerror})", where=str(folder), mend=mend) from error
+            hint = "name a folder that you can write by --home"
+            raise HomeError(f"cannot be written ({error.strerror})", where=str(folder), hint=hint) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

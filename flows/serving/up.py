@@ -106,8 +106,8 @@ def check_port(host: str, port: int) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
     except OSError as error:
-        mend = "name another by --port, or stop what listens there"
-        raise UpError(f"cannot listen there ({error.strerror})", where=f"{host}:{port}", mend=mend) from error
+        hint = "name another by --port, or stop what listens there"
+        raise UpError(f"cannot listen there ({error.strerror})", where=f"{host}:{port}", hint=hint) from error
 
 
 def serve(plan: Plan, say: Callable[[str], None]) -> None:
@@ -169,10 +169,10 @@ class _Up:
         try:
             done = await register(client, found, plan.settings, POOL, variables, lake=plan.lake)
         except NoLakeError as error:
-            raise UpError(error.what, where=error.where, mend=error.mend) from None
+            raise UpError(error.what, where=error.where, hint=error.hint) from None
         except ForeignDeploymentError as error:
-            mend = "a home serves one lake: name another by --home and --port, or the lake that it served before"
-            raise UpError(error.what, where=error.where, mend=mend) from None
+            hint = "a home serves one lake: name another by --home and --port, or the lake that it served before"
+            raise UpError(error.what, where=error.where, hint=hint) from None
         self.ids = [one.id for one in done if one.id is not None]
         await self._end_lost(client, at_once=True)
         await free_limits(client)
@@ -313,8 +313,8 @@ def _explained(how: str, last: list[str]) -> UpError:
     if how.startswith("killed"):
         return UpError(how)
     for line in reversed(last):
-        for telling, (what, mend) in _WHY.items():
+        for telling, (what, hint) in _WHY.items():
             if telling in line:
-                return UpError(f"the server {how}: {what}", mend=mend)
+                return UpError(f"the server {how}: {what}", hint=hint)
     told = f": {last[-1]}" if last else ""
-    return UpError(f"{how}{told}", mend="read its lines above")
+    return UpError(f"{how}{told}", hint="read its lines above")

@@ -23,8 +23,8 @@ class NoExportError(RanklakeError):
     """Lines that are no export of an audit trail as JSON."""
 
     def __init__(self, line: int) -> None:
-        mend = "give what 'ranklake audit export' printed as JSON, without --role"
-        super().__init__(f"line {line:,} is no row of an audit trail", mend=mend)
+        hint = "give what 'ranklake audit export' printed as JSON, without --role"
+        super().__init__(f"line {line:,} is no row of an audit trail", hint=hint)
         self.line = line
 
     def __reduce__(self) -> tuple[type["NoExportError"], tuple[int]]:

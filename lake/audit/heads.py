@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit.chain import Head
-from ranklake.lake.storage.reachability import LakeError, LostLakeError
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.reachability import LakeError, LostLakeError
+from ranklake.lake.store.store import Lake
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -95,7 +95,7 @@ class HeadRecords:
     def _put(self, name: str, head: Head) -> None:
         raw = json.dumps({"rows": head.rows, "sha256": head.sha256}).encode()
         if not self._place.put_if_absent(self._inside(name), raw) and self._read(name) != head:
-            raise HeadError("another head is written down there", where=f"{self.where}/{name}", mend=_MEND)
+            raise HeadError("another head is written down there", where=f"{self.where}/{name}", hint=_MEND)
 
     def refuses(self) -> str:
         """Return why the last head cannot be written there once more; empty where it can, or where there is none.
@@ -130,9 +130,9 @@ class HeadRecords:
             facts = json.loads(self._place.fs.cat_file(where))
             head = Head(int(facts["rows"]), str(facts["sha256"]))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-            raise HeadError("the head record cannot be read", where=where, mend=_MEND) from error
+            raise HeadError("the head record cannot be read", where=where, hint=_MEND) from error
         if not name.endswith(f"{head.rows:010d}.json"):
-            raise HeadError("the head record is another's", where=where, mend=_MEND)
+            raise HeadError("the head record is another's", where=where, hint=_MEND)
         return head
 
 

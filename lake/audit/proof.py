@@ -11,15 +11,15 @@ from ranklake.lake.audit.chain import Chain, Head, follow_table
 from ranklake.lake.audit.heads import head_records
 from ranklake.lake.audit.trail import ROWS, TABLE, trail_table
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import PLAN_ID, number_of, said
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.read import read_some
-from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.tables.commit import PLAN_ID, number_of, said
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read_some
+from ranklake.lake.tables.tables import delta_table
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,16 +23,16 @@ from ranklake.lake.audit.chain import RESUME, Head, digest
 from ranklake.lake.audit.heads import HeadRecords, head_records
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.log_end import LogEnd
-from ranklake.lake.delta.read import read, read_some
-from ranklake.lake.delta.table_schema import refuse_misread
 from ranklake.lake.plans.ledger import row_files
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.log_end import LogEnd
+from ranklake.lake.tables.read import read, read_some
+from ranklake.lake.tables.table_schema import refuse_misread
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 TABLE: Final = "audit"
 ROWS: Final = "rows"
@@ -53,10 +53,10 @@ class BrokenTrailError(RanklakeError):
         what = f"the audit trail ends at {found} rows, and its head record says {recorded}"
         if found == recorded:
             what = f"the last of {found} rows of the audit trail is not the one that its head record tells of"
-        mend = (
+        hint = (
             "restore tables/audit from a backup, or go on behind the gap: ranklake audit resume --by NAME --reason TEXT"
         )
-        super().__init__(what, where=where, mend=mend)
+        super().__init__(what, where=where, hint=hint)
         self.found, self.recorded = found, recorded
 
 
@@ -157,7 +157,7 @@ def resume(lake: "Lake", actor: str, reason: str) -> int:
         end = end_of_chain(lake, log.handle())
         last = max(known, key=lambda head: head.rows)
         if last.rows <= end.rows:
-            raise RanklakeError("no row of the audit trail is lost at its end", mend="see 'ranklake audit verify'")
+            raise RanklakeError("no row of the audit trail is lost at its end", hint="see 'ranklake audit verify'")
         details = {"rows_left": end.rows, "rows_recorded": last.rows}
         entry = Entry(actor, RESUME, TABLE, reason, details)
         rows = _chained([entry], last)

@@ -111,8 +111,8 @@ def _agree_columns(document: Document, built: Contract, first: int) -> None:
         if column.unit is not None and not column.is_number:
             document.fail((*here, "unit"), f"column {column.name!r} is {column.type} and has a unit", "remove the unit")
         if wrong := default_fault(column):
-            mend = "write one of the column's type" if column.type != "int64_list" else "remove it"
-            document.fail((*here, "default"), f"column {column.name!r}: {wrong}", mend)
+            hint = "write one of the column's type" if column.type != "int64_list" else "remove it"
+            document.fail((*here, "default"), f"column {column.name!r}: {wrong}", hint)
         ids[column.id] = repr(column.name)
         names.add(column.name)
 

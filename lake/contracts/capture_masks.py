@@ -65,11 +65,11 @@ def load_capture_masks(path: Path, contracts: Mapping[str, Contract]) -> Capture
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         what = f"no masking policy can be read ({type(error).__name__})"
-        raise MaskError(what, where=str(path), mend="fix the file") from error
+        raise MaskError(what, where=str(path), hint="fix the file") from error
     body = document.get(SECTION) if isinstance(document, dict) and set(document) == {SECTION} else None
     if not isinstance(body, dict):
-        mend = f"write masks under {SECTION}:, and nothing beside it"
-        raise MaskError("no masks at capture", where=str(path), mend=mend)
+        hint = f"write masks under {SECTION}:, and nothing beside it"
+        raise MaskError("no masks at capture", where=str(path), hint=hint)
     return _Reader(f"{path}: {SECTION}", contracts).read(body)
 
 
@@ -90,7 +90,7 @@ class _Reader:
             self._known("key", key, _KEYS)
         since = body.get("since")
         if since is not None and (not isinstance(since, date) or isinstance(since, datetime)):
-            raise MaskError("since is no day", where=self._place, mend="write since: 2027-01-01")
+            raise MaskError("since is no day", where=self._place, hint="write since: 2027-01-01")
         masked = self._names("masked", body.get("masked", []), "write masked: [pseudonymous]")
         for one in masked:
             self._known("class", one, CLASSES)
@@ -98,7 +98,7 @@ class _Reader:
         classes, columns = self._masks(body.get("masks", {}))
         if twice := sorted(seen & columns.keys()):
             what = f"{'.'.join(twice[0])} is to be both seen and masked"
-            raise MaskError(what, where=self._place, mend="take it out of one of the two")
+            raise MaskError(what, where=self._place, hint="take it out of one of the two")
         found = [(self._contracts[table], name, mask) for (table, name), mask in columns.items()]
         for contract, column in _classified(self._contracts.values()):
             place = contract.name, column.name
@@ -122,8 +122,8 @@ class _Reader:
 
     def _masks(self, said: object) -> tuple[dict[str, Mask], dict[tuple[str, str], Mask]]:
         if not isinstance(said, dict):
-            mend = "write masks: {personal: nullify, runs.user: hash}"
-            raise MaskError("masks is not a mapping of masks", where=self._place, mend=mend)
+            hint = "write masks: {personal: nullify, runs.user: hash}"
+            raise MaskError("masks is not a mapping of masks", where=self._place, hint=hint)
         classes, columns = {}, {}
         for key, text in said.items():
             mask = Mask.parse(text, f"{self._place}: masks: {key}")
@@ -136,23 +136,23 @@ class _Reader:
             column = contract.column(name)
             if not mask.fits(column.type):
                 what = f"{mask.said} does not fit {key}, of type {column.type}"
-                mend = f"{mask.said} is for {mask.fitting}; nullify is for all"
-                raise MaskError(what, where=self._place, mend=mend)
+                hint = f"{mask.said} is for {mask.fitting}; nullify is for all"
+                raise MaskError(what, where=self._place, hint=hint)
             self._refuse(contract, column, mask, "mask it in roles, or by retention")
             columns[table, name] = mask
         return classes, columns
 
-    def _refuse(self, contract: Contract, column: Column, mask: Mask, mend: str) -> None:
+    def _refuse(self, contract: Contract, column: Column, mask: Mask, hint: str) -> None:
         """Raise `MaskError` where a column cannot be masked before it is stored."""
         name = f"{contract.name}.{column.name}"
         if column.name in contract.grain or column.id < _ENVELOPE_ENDS:
             what = f"{name} tells rows apart: masked at capture, a row that is sent again would be another"
-            raise MaskError(what, where=self._place, mend=mend)
+            raise MaskError(what, where=self._place, hint=hint)
         if contract.table in _IN_SLOTS:
             what = f"{name} is written in slots, which are not masked at capture"
-            raise MaskError(what, where=self._place, mend=mend)
+            raise MaskError(what, where=self._place, hint=hint)
         if mask.kind == "nullify" and column.required:
-            raise MaskError(f"{name} is required, and would be NULL", where=self._place, mend="write redact or hash")
+            raise MaskError(f"{name} is required, and would be NULL", where=self._place, hint="write redact or hash")
 
     def _column(self, said: str) -> tuple[str, str]:
         table, _, name = said.partition(".")
@@ -161,17 +161,17 @@ class _Reader:
         try:
             self._contracts[table].column(name)
         except UnknownColumnError as error:
-            raise MaskError(error.what, where=self._place, mend=error.mend) from error
+            raise MaskError(error.what, where=self._place, hint=error.hint) from error
         return table, name
 
-    def _names(self, key: str, said: object, mend: str) -> list[str]:
+    def _names(self, key: str, said: object, hint: str) -> list[str]:
         if not isinstance(said, list) or not all(isinstance(one, str) for one in said):
-            raise MaskError(f"{key} is no list", where=self._place, mend=mend)
+            raise MaskError(f"{key} is no list", where=self._place, hint=hint)
         return said
 
     def _known(self, noun: str, said: object, known: Collection[str]) -> None:
         if said not in known:
-            raise MaskError(f"unknown {noun} {said!r}", where=self._place, mend=did_you_mean(str(said), known))
+            raise MaskError(f"unknown {noun} {said!r}", where=self._place, hint=did_you_mean(str(said), known))
 
 
 def _is_recorded(contract: Contract) -> bool:

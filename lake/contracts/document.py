@@ -106,7 +106,7 @@ class Document:
         try:
             self._text = path.read_text(encoding="utf-8") if text is None else text
         except (OSError, UnicodeDecodeError) as error:
-            raise ContractError(f"cannot be read ({error})", where=str(path), mend="check the path") from error
+            raise ContractError(f"cannot be read ({error})", where=str(path), hint="check the path") from error
         try:
             hold_text(self._text)
             self.content = yaml.load(self._text, _Loader)  # noqa: S506 - a subclass of the safe loader
@@ -114,11 +114,11 @@ class Document:
             mark = getattr(error, "problem_mark", None)
             line = mark.line + 1 if mark else 1
             problem = getattr(error, "problem", None) or str(error)
-            raise ContractError(f"not usable YAML ({problem})", where=f"{path}:{line}", mend="fix the line") from error
+            raise ContractError(f"not usable YAML ({problem})", where=f"{path}:{line}", hint="fix the line") from error
 
-    def fail(self, at: KeyPath, what: str, mend: str = "") -> NoReturn:
+    def fail(self, at: KeyPath, what: str, hint: str = "") -> NoReturn:
         """Raise `ContractError` for the item at the path ``at``, with its line."""
-        raise ContractError(what, where=f"{self.path}:{self.line(at)}", mend=mend)
+        raise ContractError(what, where=f"{self.path}:{self.line(at)}", hint=hint)
 
     def line(self, at: KeyPath) -> int:
         """Return the line, from 1, of the item at a path; of its nearest existing parent if it is not there."""

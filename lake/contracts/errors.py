@@ -16,24 +16,24 @@ class ContractError(RanklakeError):
 class UnknownTableError(RanklakeError):
     """No contract has this name. ``name`` is what was asked for."""
 
-    def __init__(self, name: str, *, mend: str = "") -> None:
-        super().__init__(f"unknown table {name!r}", mend=mend)
+    def __init__(self, name: str, *, hint: str = "") -> None:
+        super().__init__(f"unknown table {name!r}", hint=hint)
         self.name = name
 
 
 class UnknownMetricError(RanklakeError):
     """The metric registry does not have this name. ``name`` is what was asked for."""
 
-    def __init__(self, name: str, *, mend: str = "") -> None:
-        super().__init__(f"unknown metric {name!r}", mend=mend)
+    def __init__(self, name: str, *, hint: str = "") -> None:
+        super().__init__(f"unknown metric {name!r}", hint=hint)
         self.name = name
 
 
 class UnknownColumnError(RanklakeError):
     """A table has no such column. ``table`` and ``column`` are what was asked for."""
 
-    def __init__(self, table: str, column: str, *, mend: str = "") -> None:
-        super().__init__(f"table {table!r} has no column {column!r}", mend=mend)
+    def __init__(self, table: str, column: str, *, hint: str = "") -> None:
+        super().__init__(f"table {table!r} has no column {column!r}", hint=hint)
         self.table, self.column = table, column
 
 

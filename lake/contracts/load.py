@@ -66,7 +66,7 @@ def metric(name: str, overlay: Path | Overlay | None = None) -> Metric:
     try:
         return known[name]
     except KeyError:
-        raise UnknownMetricError(name, mend=did_you_mean(name, known)) from None
+        raise UnknownMetricError(name, hint=did_you_mean(name, known)) from None
 
 
 def table_names(overlay: Path | Overlay | None = None) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ def _agree_names(found: Mapping[str, Contract]) -> None:
     for table, one in found.items():
         if one.called and spoken.setdefault(one.called, table) != table:
             what = f"table {table!r} is called {one.called!r}, and so is table {spoken[one.called]!r}"
-            raise ContractError(what, where=one.path, mend="take another name")
+            raise ContractError(what, where=one.path, hint="take another name")
 
 
 def _agree(overlay: Overlay, found: Mapping[str, Contract]) -> None:
@@ -108,8 +108,8 @@ def _agree(overlay: Overlay, found: Mapping[str, Contract]) -> None:
         name = path.removeprefix(f"{QUERIES}/").removesuffix(".sql")
         if path.startswith(f"{QUERIES}/") and name not in overlay.tables:
             where = str(Path(overlay.origin, path))
-            mend = did_you_mean(name, overlay.tables) or f"write {name}.yaml, its contract"
-            raise ContractError(f"a query of no table: there is no {name}.yaml", where=where, mend=mend)
+            hint = did_you_mean(name, overlay.tables) or f"write {name}.yaml, its contract"
+            raise ContractError(f"a query of no table: there is no {name}.yaml", where=where, hint=hint)
     computed = {name: one for name, one in found.items() if one.rollup is not None}
     for name, one in computed.items():
         own.agree_inputs(_document(name, overlay), one, found)
@@ -121,7 +121,7 @@ def _agree(overlay: Overlay, found: Mapping[str, Contract]) -> None:
 @lru_cache(_OVERLAYS * 64)
 def _one(name: str, overlay: Overlay | None) -> Contract:
     if name not in table_names(overlay):
-        raise UnknownTableError(name, mend=did_you_mean(name, table_names(overlay)))
+        raise UnknownTableError(name, hint=did_you_mean(name, table_names(overlay)))
     packaged = PACKAGED / f"{name}.yaml"
     if overlay is None or name not in overlay.tables:
         return _table(Document(packaged), name)
@@ -169,15 +169,15 @@ def _extended(base: Contract, document: Document, overlay: Overlay) -> Contract:
         document.fail(("extends",), f"{file} extends {facts['extends']!r}", f"rename one to {base.table!r}")
     added = build.columns(document, ("columns",), facts.get("columns", ()))
     if added and not base.envelope:
-        mend = "make a derived table of your own" if base.kind == "derived" else "remove the columns"
-        document.fail(("columns",), f"{base.table!r} is a {base.kind} table: only ranklake writes its rows", mend)
+        hint = "make a derived table of your own" if base.kind == "derived" else "remove the columns"
+        document.fail(("columns",), f"{base.table!r} is a {base.kind} table: only ranklake writes its rows", hint)
     for index, column in enumerate(added):
         here = ("columns", index)
         if column.id < OVERLAY_IDS:
             document.fail((*here, "id"), f"id {column.id} is for packaged columns", f"use {OVERLAY_IDS} or more")
         if column.required:
-            mend = "remove `required`; rows already stored lack it"
-            document.fail((*here, "required"), f"added column {column.name!r} is required", mend)
+            hint = "remove `required`; rows already stored lack it"
+            document.fail((*here, "required"), f"added column {column.name!r} is required", hint)
     changed = _overridden(document, base)
     checks = build.checks(document, ("checks",), facts.get("checks", ()))
     extended = replace(

@@ -294,7 +294,7 @@ class Contract:
         try:
             return self._by_name[name]
         except KeyError:
-            raise UnknownColumnError(self.table, name, mend=did_you_mean(name, self._by_name)) from None
+            raise UnknownColumnError(self.table, name, hint=did_you_mean(name, self._by_name)) from None
 
     def all_checks(self) -> Iterator[Check]:
         """Yield every check: those of the columns in their order, then those of the table."""

@@ -6,7 +6,7 @@
     own/migrations/<number>_<name>.yaml   how stored rows of a table follow its next version; or .py, with functions
     own/snapshots/<table>.v<N>.json       what an earlier version of a table was
 
-A lake keeps the overlays that it was written under (`ranklake.lake.storage.overlays`), a recording process writes its
+A lake keeps the overlays that it was written under (`ranklake.lake.store.overlays`), a recording process writes its
 own into its stream. So workers of a cluster, a node's agent and a lake whose operator removed the folder know what the
 rows mean.
 """
@@ -56,16 +56,16 @@ class Overlay:
     def read(cls, folder: Path) -> Self:
         """Read a folder. Raises `ContractError` if there is none, or for a file that would otherwise be passed over."""
         if not folder.is_dir():
-            raise ContractError("no such folder of contracts", where=str(folder), mend="check --contracts")
+            raise ContractError("no such folder of contracts", where=str(folder), hint="check --contracts")
         for path in folder.glob("*.yml"):
-            mend = f"rename it to {path.stem}.yaml"
-            raise ContractError("contract files end in .yaml", where=str(path), mend=mend)
+            hint = f"rename it to {path.stem}.yaml"
+            raise ContractError("contract files end in .yaml", where=str(path), hint=hint)
         found = [path for path in folder.glob("*.yaml") if not path.name.startswith(("_", "."))]
         found += [path for place, pattern in _MORE for path in (folder / place).glob(pattern)]
         texts = {path.relative_to(folder).as_posix(): _text(path) for path in sorted(found)}
         if sum(map(len, texts.values())) > MAX_BYTES:
             what = f"more than {MAX_BYTES // 2**20} MiB of contracts"
-            raise ContractError(what, where=str(folder), mend="keep other files elsewhere")
+            raise ContractError(what, where=str(folder), hint="keep other files elsewhere")
         return cls(texts, str(folder), frozenset(text for name, text in texts.items() if name.endswith(".py")))
 
     @cached_property
@@ -128,4 +128,4 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ContractError(f"cannot be read ({error})", where=str(path), mend="check the path") from error
+        raise ContractError(f"cannot be read ({error})", where=str(path), hint="check the path") from error

@@ -45,8 +45,8 @@ def facts_of(document: Document, overlay: Overlay) -> RollupFacts | None:
 def _input(document: Document, place: int, said: Mapping[str, Any], scope: str) -> RollupInput:
     reach = said.get("reach", "run" if scope == "run" else "day")
     if (reach == "run") != (scope == "run"):
-        mend = "of a rollup of whole runs it is run; else day, days or until"
-        document.fail(("rollup", "inputs", place, "reach"), f"reach {reach!r} does not go with scope {scope!r}", mend)
+        hint = "of a rollup of whole runs it is run; else day, days or until"
+        document.fail(("rollup", "inputs", place, "reach"), f"reach {reach!r} does not go with scope {scope!r}", hint)
     return RollupInput(said["table"], reach, tuple(said.get("classified", ())))
 
 
@@ -61,8 +61,8 @@ def agree_table(document: Document, built: Contract) -> None:
     if built.partition != ("date",):
         document.fail(("partition",), f"{name!r} is not partitioned by date", "write partition: [date]")
     if built.kind == "fact" and not built.envelope:
-        mend = "add `envelope: true`; its columns, run, rank and ts among them, come by themselves"
-        document.fail(("kind",), f"fact table {name!r} has no envelope", mend)
+        hint = "add `envelope: true`; its columns, run, rank and ts among them, come by themselves"
+        document.fail(("kind",), f"fact table {name!r} has no envelope", hint)
     if built.kind == "derived":
         _agree_derived(document, built)
     if len(built.columns) > MAX_COLUMNS:
@@ -90,8 +90,8 @@ def agree_columns(document: Document, columns: Sequence[Column]) -> None:
             why = "is reserved" if column.name in RESERVED_COLUMNS else f"is longer than {MAX_NAME} letters"
             document.fail((*here, "name"), f"column name {column.name!r} {why}", "take another name")
         if column.class_ != "operational" and column.mask is None:
-            mend = "add mask: hash, redact or nullify"
-            document.fail((*here, "class"), f"column {column.name!r} is {column.class_} and has no mask", mend)
+            hint = "add mask: hash, redact or nullify"
+            document.fail((*here, "class"), f"column {column.name!r} is {column.class_} and has no mask", hint)
 
 
 def agree_inputs(document: Document, built: Contract, contracts: Mapping[str, Contract]) -> None:
@@ -107,8 +107,8 @@ def agree_inputs(document: Document, built: Contract, contracts: Mapping[str, Co
             document.fail((*here, "table"), f"{one.table!r} has no column run", "write scope: partition")
         for at, name in enumerate(one.classified):
             if name not in source:
-                mend = did_you_mean(name, source.names)
-                document.fail((*here, "classified", at), f"{one.table!r} has no column {name!r}", mend)
+                hint = did_you_mean(name, source.names)
+                document.fail((*here, "classified", at), f"{one.table!r} has no column {name!r}", hint)
             if source.column(name).class_ == "operational":
                 what = f"column {name!r} of {one.table!r} is operational"
                 document.fail((*here, "classified", at), what, "remove it from the list; it is seen anyway")

@@ -72,14 +72,14 @@ def file_request(overlay: Path, wanted: Metric) -> Filed:
         for other in known.values():
             if wanted.name in other.aka:
                 raise RequestRefusedError(
-                    f"{wanted.name} is {other.name}", mend=f"record that; `ranklake catalog {other.name}` shows it"
+                    f"{wanted.name} is {other.name}", hint=f"record that; `ranklake catalog {other.name}` shows it"
                 )
         if not is_known_unit(wanted.unit):
             raise RequestRefusedError(
-                f"unit {wanted.unit!r} is not SI", where=wanted.name, mend="such as s, By, W, Cel, ratio, 1, {request}"
+                f"unit {wanted.unit!r} is not SI", where=wanted.name, hint="such as s, By, W, Cel, ratio, 1, {request}"
             )
         if (wanted.kind == "ratio") != (wanted.unit == "ratio"):
-            raise RequestRefusedError("a ratio is of the kind ratio", where=wanted.name, mend="name both, or neither")
+            raise RequestRefusedError("a ratio is of the kind ratio", where=wanted.name, hint="name both, or neither")
         near = difflib.get_close_matches(wanted.name, known, n=1, cutoff=_NEAR)
         _add(overlay / FILE, _facts(wanted))
     return Filed(overlay / FILE, is_new=True, near=near[0] if near else None)
@@ -92,13 +92,13 @@ def _stands(found: Metric | None, wanted: Metric, overlay: Path) -> bool:
     if found.status != "requested":
         raise RequestRefusedError(
             f"{wanted.name} is a metric already, in {found.unit!r}, owned by {found.owner}",
-            mend=f"record it; `ranklake catalog {wanted.name}` shows it",
+            hint=f"record it; `ranklake catalog {wanted.name}` shows it",
         )
     if _facts(found) != _facts(wanted):
         raise RequestRefusedError(
             f"{wanted.name} is requested already, in {found.unit!r} by {found.owner}, in other words",
             where=str(overlay / FILE),
-            mend="edit it there",
+            hint="edit it there",
         )
     return True
 
@@ -123,11 +123,11 @@ def _add(path: Path, facts: dict[str, Any]) -> None:
             os.fsync(file.fileno())
         document = Document(temporary)
         if document.content != wanted:
-            raise ContractError("an entry cannot be added behind the last", where=str(path), mend=_BY_HAND)
+            raise ContractError("an entry cannot be added behind the last", where=str(path), hint=_BY_HAND)
         try:
             validate(document, "metrics")
         except ContractError as error:
-            raise RequestRefusedError(error.what, where=facts["name"], mend=error.mend) from error
+            raise RequestRefusedError(error.what, where=facts["name"], hint=error.hint) from error
         temporary.chmod(path.stat().st_mode & 0o777 if has_file else 0o644)
         temporary.replace(path)
     finally:
@@ -142,10 +142,10 @@ def _with_entry(before: str, facts: dict[str, Any], path: Path) -> str:
     try:
         root = yaml.compose(before, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
-        raise ContractError("is not YAML", where=str(path), mend="fix it first") from error
+        raise ContractError("is not YAML", where=str(path), hint="fix it first") from error
     nodes = {key.value: (key, value) for key, value in root.value} if isinstance(root, yaml.MappingNode) else {}
     if "metrics" not in nodes:
-        raise ContractError("has no list `metrics`", where=str(path), mend="add a line `metrics:`")
+        raise ContractError("has no list `metrics`", where=str(path), hint="add a line `metrics:`")
     key, value = nodes["metrics"]
     lines = before.splitlines()
     if isinstance(value, yaml.SequenceNode) and value.value and not value.flow_style:
@@ -154,7 +154,7 @@ def _with_entry(before: str, facts: dict[str, Any], path: Path) -> str:
         while at > 0 and (not lines[at - 1].strip() or lines[at - 1].lstrip().startswith("#")):
             at -= 1
     elif isinstance(value, yaml.SequenceNode) and value.value:
-        raise ContractError("an entry cannot be added to a list in brackets", where=str(path), mend=_BY_HAND)
+        raise ContractError("an entry cannot be added to a list in brackets", where=str(path), hint=_BY_HAND)
     else:  # an empty list
         column, at = key.start_mark.column + 2, key.start_mark.line + 1
         lines[at - 1] = lines[at - 1][: key.end_mark.column] + ":"

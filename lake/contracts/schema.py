@@ -33,7 +33,7 @@ class Problem:
 
     at: KeyPath
     what: str
-    mend: str = ""
+    hint: str = ""
 
 
 @cache
@@ -46,7 +46,7 @@ def schema(name: str) -> dict[str, Any]:
 def validate(document: Document, name: str) -> None:
     """Hold a file to a definition of `schema.json`. Raises `ContractError` with the line of the first problem."""
     for problem in problems(document.content, schema(name)):
-        document.fail(problem.at, problem.what, problem.mend)
+        document.fail(problem.at, problem.what, problem.hint)
 
 
 def problems(value: object, rules: Mapping[str, Any], at: KeyPath = ()) -> Iterator[Problem]:

@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.ingest.ingestion_index import Cuts, SlotFile, Standing, slot_file_of, stream_of
-from ranklake.lake.trust.planned_segment import EarlierCut, PlannedSegment
-from ranklake.lake.trust.writers import NOT_ENCRYPTED, OTHERS_INCARNATION
+from ranklake.lake.store.planned_segment import EarlierCut, PlannedSegment
+from ranklake.lake.store.writers import NOT_ENCRYPTED, OTHERS_INCARNATION
 
 if TYPE_CHECKING:
-    from ranklake.lake.spool.spool import Spool
-    from ranklake.lake.spool.spooled import Spooled
+    from ranklake.lake.ingest.spool.spool import Spool
+    from ranklake.lake.ingest.spool.spooled import Spooled
 
 _LATE: Final = datetime.max.replace(tzinfo=UTC)
 

@@ -25,12 +25,12 @@ from ranklake.lake.ingest.segment_columns import footer_of, moments, with_values
 from ranklake.lake.ingest.segment_opener import Opener
 from ranklake.lake.ingest.segment_reading import examine, load, within
 from ranklake.lake.ingest.small_segments import SmallSegments
+from ranklake.lake.ingest.spool.gate import UnreadError
+from ranklake.lake.ingest.spool.packs import Reader
 from ranklake.lake.migrations.upgrading import is_changed
-from ranklake.lake.spool.gate import UnreadError
-from ranklake.lake.spool.packs import Reader
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.planned_segment import EarlierCut, PlannedSegment
-from ranklake.lake.trust.writers import CONFLICT, Authenticator
+from ranklake.lake.store.planned_segment import EarlierCut, PlannedSegment
+from ranklake.lake.store.store import Lake
+from ranklake.lake.store.writers import CONFLICT, Authenticator
 from ranklake.segments.envelope import decrypt
 from ranklake.segments.keys import find_key
 

@@ -3,7 +3,7 @@
 A slot file that was sealed twice, by whomever, gives the same values for the same slots, perhaps of more slots the
 second time; only its times may be told anew, by other anchors. So a segment whose values differ from what came before
 for the same slots is another's claim, and cannot be taken for a repeat: what came first stays stored, and the other is
-set aside whole and told (`ranklake.lake.trust.writers.CONFLICT`). Of claims that come together the signed are heard
+set aside whole and told (`ranklake.lake.store.writers.CONFLICT`). Of claims that come together the signed are heard
 first, then the encrypted. What two keys of one prefix signed is its team's own affair: there, slots that came are a
 repeat.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from ranklake.lake.trust.planned_segment import PlannedSegment
+from ranklake.lake.store.planned_segment import PlannedSegment
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ranklake.lake.trust.planned_segment import PlannedSegment
+from ranklake.lake.store.planned_segment import PlannedSegment
 from ranklake.segments.segment import SegmentName
 
 SlotFile = tuple[int, int]  # incarnation, segment

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
 from ranklake.lake.ingest.ingestion_index import Stream
+from ranklake.lake.tables.read import read
 from ranklake.segments.segment import STREAM_NAME
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 TABLE: Final = "disowned"
 DISOWN: Final = "disown"
@@ -55,7 +55,7 @@ class Claim:
         folders, _, name = text.rpartition("/")
         found = STREAM_NAME.match(name)
         if found is None:
-            raise NotAClaimError("neither a segment nor a stream", where=text, mend=_HOW)
+            raise NotAClaimError("neither a segment nor a stream", where=text, hint=_HOW)
         numbers = (int(found["attempt"]), int(found["rank"]), int(found["incarnation"], 16))
         segment = None if found["segment"] is None else int(found["segment"])
         return cls(folders.rpartition("/")[2] or None, (found["run"], *numbers), segment)

@@ -5,7 +5,7 @@ import re
 from typing import Any, Final
 
 from ranklake.lake.ingest.newer import NEWER_FORMAT, NewerSegmentError
-from ranklake.lake.storage.json_shape import Maybe, UpTo, fault
+from ranklake.lake.store.json_shape import Maybe, UpTo, fault
 from ranklake.segments.segment import FORMAT, RUN_NAME, NotASegmentError, SegmentFooter
 
 FOOTER_BYTES: Final = 2**20

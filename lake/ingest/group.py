@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from ranklake.lake.delta.data_file import DataFile
-from ranklake.lake.trust.lake_config import SubjectsSection
-from ranklake.lake.trust.limits import DEFAULT, Limits
-from ranklake.lake.trust.planned_segment import PlannedSegment
-from ranklake.lake.trust.writers import NOT_ASKED, Authenticator
+from ranklake.lake.store.lake_config import SubjectsSection
+from ranklake.lake.store.limits import DEFAULT, Limits
+from ranklake.lake.store.planned_segment import PlannedSegment
+from ranklake.lake.store.writers import NOT_ASKED, Authenticator
+from ranklake.lake.tables.data_file import DataFile
 
 NO_SUBJECTS: Final = SubjectsSection()
 PIECE_BYTES: Final = 256 * 2**20

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.ingest.segment_columns import conformed
-from ranklake.lake.spool.gate import may_be_read_yet
-from ranklake.lake.spool.packs import pack_of
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.ingest.spool.gate import may_be_read_yet
+from ranklake.lake.ingest.spool.packs import pack_of
+from ranklake.lake.store.store import Lake
 from ranklake.printable import printable_name
 from ranklake.segments.segment import (
     NotASegmentError,

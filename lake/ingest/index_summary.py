@@ -22,20 +22,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import number_of
-from ranklake.lake.delta.live_files import FILE_SCHEMA, files
-from ranklake.lake.delta.read import read_batches, read_where
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest.ingestion_index import unknown
 from ranklake.lake.ingest.slot_file_keys import key_of, keys_of
+from ranklake.lake.ingest.spool.spooled import is_unread
 from ranklake.lake.ingest.summary_file import COLUMNS, LEAST_ROWS, Summary, load, no_rows, save
-from ranklake.lake.spool.spooled import is_unread
+from ranklake.lake.tables.commit import number_of
+from ranklake.lake.tables.live_files import FILE_SCHEMA, files
+from ranklake.lake.tables.read import read_batches, read_where
+from ranklake.lake.tables.tables import delta_table
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from ranklake.lake.spool.spooled import Spooled
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.ingest.spool.spooled import Spooled
+    from ranklake.lake.store.store import Lake
 
 _LOOK: Final = ("table", "incarnation", "segment", "unreadable", "signed_by")
 _SUMMED: Final = ("table", "incarnation", "segment", "plan")

@@ -14,10 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import ranklake
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import LostRaceError, number_of, swap
-from ranklake.lake.delta.kept_overlay import keep_overlay
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import ensure_table, latest, refuse_unfit
 from ranklake.lake.ingest.admission import Candidate, candidates, plan_rows, undisputed
 from ranklake.lake.ingest.group import PIECE_BYTES, Compacted, Group
 from ranklake.lake.ingest.index_summary import IngestionIndex
@@ -31,10 +27,14 @@ from ranklake.lake.plans.ledger import commit_rows, ledger_row, row_files
 from ranklake.lake.plans.plan import LEDGER, Plan, Progress
 from ranklake.lake.plans.units import SPOOL, Unit, carry_out, counted
 from ranklake.lake.plans.workers import ONE, PIECE_SHARE, Room, Workers
-from ranklake.lake.storage.reachability import LakeError
-from ranklake.lake.trust.limits import Limits
-from ranklake.lake.trust.planned_segment import PlannedSegment
-from ranklake.lake.trust.writers import NOT_ASKED, Authenticator
+from ranklake.lake.store.limits import Limits
+from ranklake.lake.store.planned_segment import PlannedSegment
+from ranklake.lake.store.reachability import LakeError
+from ranklake.lake.store.writers import NOT_ASKED, Authenticator
+from ranklake.lake.tables.commit import LostRaceError, number_of, swap
+from ranklake.lake.tables.kept_overlay import keep_overlay
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import ensure_table, latest, refuse_unfit
 from ranklake.printable import printable_name
 from ranklake.segments.keys import has_key
 
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
 
-    from ranklake.lake.delta.data_file import DataFile
-    from ranklake.lake.spool.listing_cache import Rounds
-    from ranklake.lake.spool.spool import Spool
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.ingest.spool.listing_cache import Rounds
+    from ranklake.lake.ingest.spool.spool import Spool
+    from ranklake.lake.store.store import Lake
+    from ranklake.lake.tables.data_file import DataFile
 
 SEGMENT_CPU_S = 0.7e-3
 ROW_CPU_S = 0.4e-6
@@ -69,7 +69,7 @@ def compose(
 ) -> Plan | None:
     """Return the plan that brings in what is new in the spool, or None where nothing is.
 
-    Raises `ranklake.lake.delta.tables.NewerTableError` where a table knows more than this software, and
+    Raises `ranklake.lake.tables.tables.NewerTableError` where a table knows more than this software, and
     `ranklake.lake.contracts.errors.ContractError` for an overlay that the lake cannot be written under: before anything
     is written.
 
@@ -152,8 +152,8 @@ def _segments(lake: "Lake") -> "DeltaTable | None":
     if handle is not None:
         return refuse_unfit(handle, contract("segments"))
     if INGEST.name in read(lake, contract(LEDGER), ["kind"])["kind"].to_pylist():
-        mend = "restore tables/segments from a backup; else all that is in the spool would be stored again"
-        raise LakeError("the table segments is gone", where=lake.uri, mend=mend)
+        hint = "restore tables/segments from a backup; else all that is in the spool would be stored again"
+        raise LakeError("the table segments is gone", where=lake.uri, hint=hint)
     return None
 
 
@@ -165,7 +165,7 @@ def _version(lake: "Lake", table: str) -> int:
 def execute(lake: "Lake", plan: Plan, workers: "Workers", progress: Progress | None = None) -> list[dict[str, Any]]:
     """Carry out an ingest plan, again if need be; return the account of its segments (rows of the table ``segments``).
 
-    Raises `ranklake.lake.delta.commit.LostRaceError` where another driver carries out the same plan and won; whoever
+    Raises `ranklake.lake.tables.commit.LostRaceError` where another driver carries out the same plan and won; whoever
     asked then looks again which plan is unfinished.
     """
     attempts = Attempts(lake, plan.number)
@@ -231,7 +231,7 @@ def _carry_out(
 def _commit(lake: "Lake", plan: Plan, table: str, files: "list[DataFile]", more: dict[str, str]) -> None:
     if not swap(ensure_table(lake, lake.contract(table)), plan.number, add=files, metadata=_metadata(plan) | more):
         # What that one wrote down is true of its rows; what was found here may be another truth by now.
-        raise LostRaceError(f"another driver carried out plan {plan.number}", where=lake.uri, mend="run it again")
+        raise LostRaceError(f"another driver carried out plan {plan.number}", where=lake.uri, hint="run it again")
 
 
 def _commit_again(lake: "Lake", plan: Plan, table: str, files: "list[DataFile]") -> None:

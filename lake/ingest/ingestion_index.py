@@ -10,19 +10,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
 from ranklake.lake.ingest.deduplication import joined_slots
 from ranklake.lake.ingest.newer import NEWER_FORMAT, known_here
+from ranklake.lake.ingest.spool.gate import DENIED, NEWER, TOO_LARGE, UNSTEADY
+from ranklake.lake.ingest.spool.spooled import Spooled, identities, is_rewritten, is_unread
 from ranklake.lake.plans.plan import LEDGER
-from ranklake.lake.spool.gate import DENIED, NEWER, TOO_LARGE, UNSTEADY
-from ranklake.lake.spool.spooled import Spooled, identities, is_rewritten, is_unread
-from ranklake.lake.trust.limits import Limits
+from ranklake.lake.store.limits import Limits
+from ranklake.lake.tables.read import read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 _ASKED: Final = 64
 _PICK: Final = random.Random()  # noqa: S311 - which files are asked for is no secret

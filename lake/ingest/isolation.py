@@ -14,7 +14,7 @@ from ranklake.lake.ingest.task import compact, set_aside, slot_files
 from ranklake.lake.plans.attempts import segments_digest
 from ranklake.lake.plans.subprocess_workers import InSubprocess
 from ranklake.lake.plans.workers import InProcess, WorkersError
-from ranklake.lake.trust.planned_segment import PlannedSegment
+from ranklake.lake.store.planned_segment import PlannedSegment
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.attempts import Attempts
@@ -84,7 +84,7 @@ class Careful:
         """Raise `WorkersError` where workers die at nothing at all: then no segment is to blame."""
         (done,) = self._workers.run(attempted, [replace(group, segments=[])], lost=_nothing)
         if done is None:
-            raise WorkersError("workers die at an empty task", mend="look at their memory and logs; run it again")
+            raise WorkersError("workers die at an empty task", hint="look at their memory and logs; run it again")
 
 
 def attempted(group: Group) -> Compacted | None:

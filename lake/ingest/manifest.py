@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import number_of
-from ranklake.lake.delta.data_file import DataFile
-from ranklake.lake.delta.read import read_some
-from ranklake.lake.delta.tables import commit_info, latest
 from ranklake.lake.plans.rules import is_data_path
-from ranklake.lake.storage.reachability import unreachable
+from ranklake.lake.store.reachability import unreachable
+from ranklake.lake.tables.commit import number_of
+from ranklake.lake.tables.data_file import DataFile
+from ranklake.lake.tables.read import read_some
+from ranklake.lake.tables.tables import commit_info, latest
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 AFTER: Final = ("rejects", "segments")
 """Tables that a plan changes after those of its rows, in this order."""

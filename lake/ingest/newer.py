@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ranklake.lake.contracts.freeze import contract_digest
-from ranklake.lake.spool.gate import NEWER, UnreadError
+from ranklake.lake.ingest.spool.gate import NEWER, UnreadError
 from ranklake.segments.segment import FORMAT, REFUSED, REFUSED_ROW
 
 if TYPE_CHECKING:

@@ -11,19 +11,19 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.edge import judge
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.delta.parquet import append_files, write_days
 from ranklake.lake.ingest.batches import Rows
 from ranklake.lake.ingest.deduplication import KEY, Mask, SlotFile, Slots, first_of_key, seen_before, slot_texts
 from ranklake.lake.ingest.group import Group
 from ranklake.lake.ingest.incoming import IncomingSegment
 from ranklake.lake.ingest.rejects import REJECTED_ROWS, reject_rows
 from ranklake.lake.migrations.sealed import ids_ever
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.subjects.columns import sealer
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.parquet import append_files, write_days
+from ranklake.retention.subjects.columns import sealer
 from ranklake.segments.segment import REFUSED, REFUSED_ROW
 
 if TYPE_CHECKING:
-    from ranklake.lake.delta.data_file import DataFile
+    from ranklake.lake.tables.data_file import DataFile
 
 FUTURE: Final = "ts_future: ts lies after the time that it was taken in, by more than [ingest] future_hours"
 

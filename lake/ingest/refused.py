@@ -1,7 +1,7 @@
 """Refused segments that would be taken in today, and how they come before an ingest once more.
 
 A refused segment is known by its place and by when it was judged; a file that was written since is new
-(`ranklake.lake.spool.spooled.is_rewritten`). So whoever releases it dates its file now, or puts the bytes back that the
+(`ranklake.lake.ingest.spool.spooled.is_rewritten`). So whoever releases it dates its file now, or puts the bytes back that the
 lake has in quarantine, and the next ingest judges it like any other. Nothing here takes a row in.
 
 segments: odd rows ─▶ refused, no sound copy ─▶ bytes from quarantine/ ─▶ admission and reading as of today ─▶ passes?
@@ -16,21 +16,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest.admission import candidates, plan_rows
 from ranklake.lake.ingest.incoming import IncomingSegment, recorded_table, segment_name
 from ranklake.lake.ingest.index_summary import IngestionIndex
 from ranklake.lake.ingest.ingestion_index import earlier_cuts, standings
 from ranklake.lake.ingest.segment_opener import Opener
 from ranklake.lake.ingest.segment_reading import examine
-from ranklake.lake.spool.listing_cache import Rounds
-from ranklake.lake.spool.packs import pack_of
-from ranklake.lake.spool.spooled import Spooled, identities
-from ranklake.lake.trust.writers import CONFLICT, REFUSED, Authenticator
+from ranklake.lake.ingest.spool.listing_cache import Rounds
+from ranklake.lake.ingest.spool.packs import pack_of
+from ranklake.lake.ingest.spool.spooled import Spooled, identities
+from ranklake.lake.store.writers import CONFLICT, REFUSED, Authenticator
+from ranklake.lake.tables.tables import delta_table
 
 if TYPE_CHECKING:
-    from ranklake.lake.spool.spool import Spool
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.ingest.spool.spool import Spool
+    from ranklake.lake.store.store import Lake
     from ranklake.segments.segment import SegmentName
 
 _COLUMNS: Final = ("table", "sha256", "uri_name", "unreadable", "date")

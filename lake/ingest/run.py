@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.integrity import Damage
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.tables import latest
 from ranklake.lake.ingest import ingest_plan
 from ranklake.lake.ingest.index_summary import IngestionIndex
 from ranklake.lake.ingest.ingestion_index import damaged_when
-from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.ingest.maintenance.compaction import merge_small
+from ranklake.lake.ingest.spool.fed import mark_fed
+from ranklake.lake.ingest.spool.gate import firsts, is_newer, may_be_read_yet
+from ranklake.lake.ingest.spool.listing_cache import Rounds
+from ranklake.lake.ingest.spool.purging import purge
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.plans.units import SPOOL, Unit, carry_out
-from ranklake.lake.spool.fed import mark_fed
-from ranklake.lake.spool.gate import firsts, is_newer, may_be_read_yet
-from ranklake.lake.spool.listing_cache import Rounds
-from ranklake.lake.spool.purging import purge
-from ranklake.lake.trust.writers import REFUSED
+from ranklake.lake.store.writers import REFUSED
+from ranklake.lake.tables.integrity import Damage
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.tables import latest
 
 if TYPE_CHECKING:
+    from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.plans.plan import Plan, Progress
     from ranklake.lake.plans.workers import Workers
-    from ranklake.lake.spool.spool import Spool
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 
 @dataclass(frozen=True, slots=True)

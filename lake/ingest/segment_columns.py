@@ -12,9 +12,9 @@ from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.ingest.footers import read_footer
 from ranklake.lake.ingest.newer import refuse_newer
+from ranklake.lake.ingest.spool.gate import MISNAMED
 from ranklake.lake.migrations.upgrading import upgraded
-from ranklake.lake.spool.gate import MISNAMED
-from ranklake.lake.trust.limits import DAY_US
+from ranklake.lake.store.limits import DAY_US
 from ranklake.segments.segment import (
     METADATA_KEY,
     REFUSED,

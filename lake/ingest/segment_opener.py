@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow._parquet import ParquetReader
 
-from ranklake.lake.trust.limits import Limits
+from ranklake.lake.store.limits import Limits
 
 
 class Opener:

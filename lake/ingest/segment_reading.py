@@ -23,12 +23,12 @@ from ranklake.lake.ingest.incoming import (
 )
 from ranklake.lake.ingest.newer import NewerSegmentError, unknown_table
 from ranklake.lake.ingest.segment_columns import checked, days_of, extent_of, footer_of, moments, named_footer
+from ranklake.lake.ingest.spool.gate import GONE, TOO_LARGE, UNSTEADY, UnreadError, may_be_read_yet
 from ranklake.lake.migrations.steps.code import UntrustedCodeError
-from ranklake.lake.spool.gate import GONE, TOO_LARGE, UNSTEADY, UnreadError, may_be_read_yet
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.limits import Limits, decoded_bytes
-from ranklake.lake.trust.planned_segment import PlannedSegment
-from ranklake.lake.trust.writers import OTHERS_INCARNATION, Authenticator, RefusedSegmentError
+from ranklake.lake.store.limits import Limits, decoded_bytes
+from ranklake.lake.store.planned_segment import PlannedSegment
+from ranklake.lake.store.store import Lake
+from ranklake.lake.store.writers import OTHERS_INCARNATION, Authenticator, RefusedSegmentError
 from ranklake.segments.envelope import EncryptionError, NotAuthenticError, decrypt
 from ranklake.segments.keys import find_key
 from ranklake.segments.segment import (

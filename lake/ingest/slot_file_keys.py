@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from ranklake.lake.spool.spooled import Spooled
+    from ranklake.lake.ingest.spool.spooled import Spooled
 
 
 _INCARNATIONS, _SEGMENTS = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F

@@ -10,7 +10,7 @@ from ranklake.lake.contracts.model import Contract
 from ranklake.lake.ingest.incoming import PART_BYTES
 from ranklake.lake.ingest.segment_columns import fits
 from ranklake.lake.ingest.segment_opener import with_dictionary
-from ranklake.lake.trust.limits import Limits, decoded_bytes
+from ranklake.lake.store.limits import Limits, decoded_bytes
 
 
 @dataclass(frozen=True, slots=True)

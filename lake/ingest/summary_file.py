@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.ingestion_index import IDENTITY, STREAM
-from ranklake.lake.storage.listing import listed
+from ranklake.lake.store.listing import listed
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 
 FOLDER: Final = "known"

@@ -19,11 +19,11 @@ from ranklake.lake.ingest.group import Compacted, Group, as_one
 from ranklake.lake.ingest.incoming import IncomingSegment, into_quarantine, recorded_table, segment_name, unreadable
 from ranklake.lake.ingest.piece import Piece
 from ranklake.lake.ingest.segment_reading import within
-from ranklake.lake.spool.gate import GONE, UnreadError
-from ranklake.lake.spool.packs import Reader
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake, LakeError
-from ranklake.lake.trust.planned_segment import PlannedSegment
+from ranklake.lake.ingest.spool.gate import GONE, UnreadError
+from ranklake.lake.ingest.spool.packs import Reader
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.store.planned_segment import PlannedSegment
+from ranklake.lake.store.store import Lake, LakeError
 from ranklake.segments.envelope import EncryptionError
 
 

@@ -11,24 +11,24 @@ from ranklake.lake.audit.trail import trail
 from ranklake.lake.ingest.disowned import COLUMNS, DISOWN, claim_of
 from ranklake.lake.ingest.disowned import TABLE as DISOWNED
 from ranklake.lake.ingest.incoming import segment_name
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.rules import segment_paths
 from ranklake.lake.plans.verification import no_file, refusal, verify_files
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage import overlays
+from ranklake.lake.store import overlays
 from ranklake.printable import printable_name
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.storage.store import Lake
-    from ranklake.lake.trust.writers import Writers
+    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.writers import Writers
 
 
 def verify_ingest(lake: "Lake", plan: "Plan") -> None:
     """Look whether all that the plan reads lies in its spool, and whether that is one of ours."""
     if lake.config.spools and _root(lake, plan.body["spool"]) not in {_root(lake, uri) for uri in lake.config.spools}:
         uri = plan.body["spool"]
-        mend = f"if that is a spool of yours, finish it with --spool {uri}; else remove the file"
-        raise refusal(lake, plan, f"the plan reads another spool: {uri}", mend)
+        hint = f"if that is a spool of yours, finish it with --spool {uri}; else remove the file"
+        raise refusal(lake, plan, f"the plan reads another spool: {uri}", hint)
     if plan.body.get("contracts", 0) > overlays.newest(lake):
         raise refusal(lake, plan, "the plan was made under contracts that the lake does not keep")
     inside = f"{_root(lake, plan.body['spool'])}/"
@@ -48,9 +48,9 @@ def _verify_signature(lake: "Lake", writers: "Writers", plan: "Plan", row: Mappi
     against = writers.against(below, name) if name is not None else ""
     asked = own is not None and _asks_signatures(plan.body.get("rules"), row.get("rule"), own.prefix)
     if against or (own is not None and own.require_signed and not asked):
-        mend = "if it is your own, finish it under the [[spool.prefixes]] that it was made under; else remove the file"
+        hint = "if it is your own, finish it under the [[spool.prefixes]] that it was made under; else remove the file"
         what = against or "the plan asks for no signature where one is required"
-        raise refusal(lake, plan, f"{what}: {row['path']}", mend)
+        raise refusal(lake, plan, f"{what}: {row['path']}", hint)
 
 
 def _asks_signatures(rules: object, place: object, prefix: str) -> bool:

@@ -5,10 +5,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.audit import trail as audit
-from ranklake.lake.delta.table_schema import added_version_of, version_of
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance import lifecycle
-from ranklake.lake.governance.identities import NOT_SIGNING, Signing
 from ranklake.lake.migrations.composing import Work
 from ranklake.lake.migrations.computing import in_order
 from ranklake.lake.migrations.due import due
@@ -17,13 +13,17 @@ from ranklake.lake.migrations.registry import ends_of, load_migrations
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import LEDGER, read_plan
+from ranklake.lake.tables.table_schema import added_version_of, version_of
+from ranklake.lake.tables.tables import delta_table
+from ranklake.retention.proposals import lifecycle
+from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
 
 if TYPE_CHECKING:
     from ranklake.lake.migrations.computing import Computing
     from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.plans.plan import Plan, Progress
     from ranklake.lake.plans.workers import Workers
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 
 _TRIES: Final = 10
@@ -77,7 +77,7 @@ def apply(
     computing
         Computes dates of derived tables from their inputs; without it their rows are written anew as others' are.
 
-    Raises `MigrationError`, and for one that drops values what `ranklake.lake.governance.lifecycle.apply` does: nothing
+    Raises `MigrationError`, and for one that drops values what `ranklake.retention.proposals.lifecycle.apply` does: nothing
     of that migration was changed then, and earlier ones stay.
     """
     lake.keep_overlay()
@@ -85,7 +85,7 @@ def apply(
     done = []
     for one in [due_one.migration for due_one in in_order(lake, due(lake, table), computing)]:
         if one.table == LEDGER and not one.is_metadata_only:
-            raise MigrationError("the ledger changes by added columns alone", where=one.path, mend="write another")
+            raise MigrationError("the ledger changes by added columns alone", where=one.path, hint="write another")
         work = Work(lake, workers, one, progress=progress, computing=computing)
         if one.drops:
             plan = _apply_approved(work, by, signing, single_operator=single_operator)
@@ -110,7 +110,7 @@ def _driven(work: Work) -> "Plan | None":
         if plan is None or work.is_done:
             return plan
     what = f"others wrote to {work.migration.table} {_TRIES} times meanwhile"
-    raise MigrationError(what, where=work.migration.label, mend="end the rollups of the release before; run it again")
+    raise MigrationError(what, where=work.migration.label, hint="end the rollups of the release before; run it again")
 
 
 def _apply_approved(work: Work, by: str, signing: Signing, *, single_operator: bool) -> "Plan | None":
@@ -121,7 +121,7 @@ def _apply_approved(work: Work, by: str, signing: Signing, *, single_operator: b
         def write(number: int, *, alone: bool) -> "Plan":
             plan = work.compose(number, {"round": found.round_, "single_operator": alone})
             if plan is None:
-                raise MigrationError("it was applied already", where=label, mend="run it again")
+                raise MigrationError("it was applied already", where=label, hint="run it again")
             return plan
 
         return write
@@ -146,10 +146,10 @@ def undo(lake: "Lake", workers: "Workers", by: str, table: str, *, progress: "Pr
         _put_back(lake, table)
     known = {one.number: one for one in load_migrations(overlay=lake.overlay)}
     if row is None or handle is None or row["number"] not in known:
-        raise MigrationError(f"no migration of {table} is there to undo", where=table, mend="see the table migrations")
+        raise MigrationError(f"no migration of {table} is there to undo", where=table, hint="see the table migrations")
     one = known[row["number"]]
     if one.version_in(handle) != one.to_version:
-        raise MigrationError(f"{table} is not at version {one.to_version} any more", where=table, mend="look again")
+        raise MigrationError(f"{table} is not at version {one.to_version} any more", where=table, hint="look again")
     _refuse_taken(one, lake)
     work = Work(lake, workers, one, backwards=True, progress=progress)
     details = {"migration": one.label, "table": table, "sha256": one.sha256}
@@ -157,7 +157,7 @@ def undo(lake: "Lake", workers: "Workers", by: str, table: str, *, progress: "Pr
     plan = _driven(work)
     work.forget()
     if plan is None:
-        raise MigrationError(f"{one.label} was undone by another", where=table, mend="look again")
+        raise MigrationError(f"{one.label} was undone by another", where=table, hint="look again")
     _put_back(lake, table)
     audit.record(lake, by, "migration.undone", one.label, None, {**details, "plan": plan.number})
     return _done(one, plan, one.from_version)
@@ -173,7 +173,7 @@ def _refuse_taken(one: "Migration", lake: "Lake") -> None:
     ours = set(lake.contract(one.table).names) - set(new.names) if one.is_of_added else set()
     if taken := sorted(ours.intersection(old.names)):
         what = f"{taken[0]!r} is a column of ours by now, and cannot be yours again"
-        raise MigrationError(what, where=one.label, mend="go on as it is; rename yours by another migration")
+        raise MigrationError(what, where=one.label, hint="go on as it is; rename yours by another migration")
 
 
 def _put_back(lake: "Lake", table: str) -> None:

@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Any
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.delta import STATISTICS_PROPERTY, statistics_columns
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.delta.commit import APP_ID, PLAN_ID, LostRaceError, number_of, said
-from ranklake.lake.delta.data_file import addition
-from ranklake.lake.delta.live_files import live_paths
-from ranklake.lake.delta.table_schema import (
+from ranklake.lake.migrations.register import MIGRATIONS, note, proposal_name
+from ranklake.lake.migrations.registry import contract_at, ends_of, load_migrations
+from ranklake.lake.plans.ledger import commit_rows, ledger_row
+from ranklake.lake.plans.plan import LEDGER
+from ranklake.lake.plans.units import Unit, carry_out
+from ranklake.lake.plans.verification import refusal, verify_files
+from ranklake.lake.tables.commit import APP_ID, PLAN_ID, LostRaceError, number_of, said
+from ranklake.lake.tables.data_file import addition
+from ranklake.lake.tables.live_files import live_paths
+from ranklake.lake.tables.table_schema import (
     ADDED_VERSION,
     CONTRACT_VERSION,
     as_logged,
@@ -22,21 +28,15 @@ from ranklake.lake.delta.table_schema import (
     metadata_action,
     version_of,
 )
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance.evidence import require
-from ranklake.lake.migrations.register import MIGRATIONS, note, proposal_name
-from ranklake.lake.migrations.registry import contract_at, ends_of, load_migrations
-from ranklake.lake.plans.ledger import commit_rows, ledger_row
-from ranklake.lake.plans.plan import LEDGER
-from ranklake.lake.plans.units import Unit, carry_out
-from ranklake.lake.plans.verification import refusal, verify_files
+from ranklake.lake.tables.tables import delta_table
+from ranklake.retention.proposals.evidence import require
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 
 def target_of(lake: "Lake", migration: "Migration", handle: "DeltaTable", *, backwards: bool) -> Contract:
@@ -103,7 +103,7 @@ def _commit(lake: "Lake", plan: "Plan", migration: "Migration") -> bool:
     ]
     info = {"operation": "MIGRATE", "ranklake.plan": str(plan.number), "ranklake.migration": migration.label}
     if not commit(lake, migration.table, handle.version(), actions, info):
-        raise LostRaceError(f"{migration.table} moved on", where=lake.uri, mend="run it again")
+        raise LostRaceError(f"{migration.table} moved on", where=lake.uri, hint="run it again")
     return True
 
 

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.migrations.carry_out import target_of
 from ranklake.lake.migrations.due import ROW_CPU_S
 from ranklake.lake.migrations.keys import refuse_repeated
@@ -23,20 +21,22 @@ from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.kinds import MIGRATION
 from ranklake.lake.plans.plan import read_plan
 from ranklake.lake.plans.units import Unit, carry_out, counted
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.tables import delta_table
 
 if TYPE_CHECKING:
     from datetime import date
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.delta.data_file import DataFile
     from ranklake.lake.migrations.computing import Anew, Computing
     from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.plans.plan import Plan, Progress
     from ranklake.lake.plans.workers import Workers
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
+    from ranklake.lake.tables.data_file import DataFile
 
 File = Mapping[str, Any]
-"""Row of `ranklake.lake.delta.live_files.files`: path, size_bytes, num_records, date."""
+"""Row of `ranklake.lake.tables.live_files.files`: path, size_bytes, num_records, date."""
 
 
 @dataclass(slots=True)
@@ -195,12 +195,12 @@ class Work:
             came[old].append(new)
         if one.drops and {path for paths in came.values() for path in paths} - by_path.keys():
             what = f"files were merged or rewritten since, and the values of {', '.join(one.drops)} are gone"
-            raise MigrationError(what, where=one.label, mend="restore the table from a backup")
+            raise MigrationError(what, where=one.label, hint="restore the table from a backup")
         before = {} if plan is None else {row["path"]: row for row in plan.body["remove"].get(one.table, [])}
         there = {path: row for path, row in before.items() if self.lake.fs.exists(self._path(path))}
         if one.drops and came.keys() - there.keys():
             what = f"the files of before are gone, and with them the values of {', '.join(one.drops)}"
-            raise MigrationError(what, where=one.label, mend="restore the table from a backup")
+            raise MigrationError(what, where=one.label, hint="restore the table from a backup")
         groups = [([old], paths) for old, paths in came.items()]
         groups += [(some["out"], some["in"]) for some in facts.get("computed", [])]
         jobs = []

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.delta.data_file import DataFile
     from ranklake.lake.migrations.due import Due
     from ranklake.lake.plans.workers import Workers
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
+    from ranklake.lake.tables.data_file import DataFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What asks for columns that a migration renames, drops or converts, and whose it is.
 
-Rollups, checks and metrics are found by what they say; consumers by what they asked lately (`ranklake.lake.usage`).
+Rollups, checks and metrics are found by what they say; consumers by what they asked lately (`ranklake.lake.query`).
 """
 
 import re
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.lake.contracts.load import load_metrics
 from ranklake.lake.migrations.former import taken
 from ranklake.lake.migrations.steps.rename_table import RenameTable
-from ranklake.lake.usage.use import Use, uses
+from ranklake.lake.query.usage import Use, uses
 
 if TYPE_CHECKING:
     from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.query.former import Former
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 LATELY: Final = timedelta(days=90)
 """How far back consumers are looked for."""

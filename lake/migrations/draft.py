@@ -15,10 +15,10 @@ from ranklake.lake.contracts.overlay import MIGRATIONS, SNAPSHOTS
 from ranklake.lake.migrations import registry
 from ranklake.lake.migrations.migration import FIRST_OWN
 from ranklake.lake.migrations.steps.step import MigrationError
-from ranklake.lake.storage import overlays
+from ranklake.lake.store import overlays
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 FACTORS: Final = {
     ("ns", "s"): 1e-9,
@@ -55,8 +55,8 @@ def draft(table: str, name: str, folder: Path | None = None, *, is_python: bool 
     begin = max((one.to_version for one in every if one.table == table), default=1)
     newest = contract(table).version
     if begin >= newest:
-        mend = f"run python -m ranklake.lake.contracts.freeze {table}, then raise `version:` in its contract"
-        raise MigrationError(f"{table} has no version after {begin}", where=table, mend=mend)
+        hint = f"run python -m ranklake.lake.contracts.freeze {table}, then raise `version:` in its contract"
+        raise MigrationError(f"{table} has no version after {begin}", where=table, hint=hint)
     old, new = registry.contract_at(table, begin), registry.contract_at(table, begin + 1)
     facts = {
         "number": len(every) + 1,
@@ -79,15 +79,15 @@ def draft_own(lake: "Lake", table: str, name: str, *, is_python: bool = False) -
     """
     own, known = overlays.configured(lake), overlays.kept(lake, overlays.newest(lake))
     if own is None or table not in own.tables:
-        raise MigrationError(f"no folder of contracts with {table} is configured", where=table, mend="name --contracts")
+        raise MigrationError(f"no folder of contracts with {table} is configured", where=table, hint="name --contracts")
     if known is None or table not in known.tables:
-        raise MigrationError(f"the lake has no {table} yet", where=table, mend="nothing has to follow its contract")
+        raise MigrationError(f"the lake has no {table} yet", where=table, hint="nothing has to follow its contract")
     old, new = contract(table, known), contract(table, own.over(known))
     if old.overlay is None:
         old, new = old.added, new.added
     if new.version != old.version + 1:
-        mend = f"write version: {old.version + 1} into {table}.yaml"
-        raise MigrationError(f"{table} has version {new.version}, the lake {old.version}", where=table, mend=mend)
+        hint = f"write version: {old.version + 1} into {table}.yaml"
+        raise MigrationError(f"{table} has version {new.version}, the lake {old.version}", where=table, hint=hint)
     folder = Path(own.origin)
     number = max((one.number for one in registry.load_own(known)), default=FIRST_OWN - 1) + 1
     facts = {

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from deltalake import DeltaTable
 
 from ranklake.lake.contracts.delta import STATISTICS_PROPERTY, table_configuration
-from ranklake.lake.delta.table_schema import (
+from ranklake.lake.migrations.log_heads import OWN_CHOICE, foreign_commits
+from ranklake.lake.migrations.registry import added_at, contract_at
+from ranklake.lake.migrations.steps.step import MigrationError
+from ranklake.lake.tables.table_schema import (
     ADDED_VERSION,
     CONTRACT_VERSION,
     added_version_of,
@@ -18,14 +21,11 @@ from ranklake.lake.delta.table_schema import (
     fields_of,
     version_of,
 )
-from ranklake.lake.delta.tables import asking, latest
-from ranklake.lake.migrations.log_heads import OWN_CHOICE, foreign_commits
-from ranklake.lake.migrations.registry import added_at, contract_at
-from ranklake.lake.migrations.steps.step import MigrationError
+from ranklake.lake.tables.tables import asking, latest
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 READER: Final = 1
 WRITER: Final = 2
@@ -47,11 +47,11 @@ class Drift:
     table: str
     severity: str
     what: str
-    mend: str
+    hint: str
 
     def plain(self) -> dict[str, str]:
         """Return plain JSON values."""
-        return {"table": self.table, "severity": self.severity, "what": self.what, "mend": self.mend}
+        return {"table": self.table, "severity": self.severity, "what": self.what, "mend": self.hint}
 
 
 def drift(lake: "Lake", tables: Collection[str] | None = None, commits: int = 50) -> list[Drift]:
@@ -69,8 +69,8 @@ def drift(lake: "Lake", tables: Collection[str] | None = None, commits: int = 50
     found = []
     for name in sorted(there if tables is None else there & set(tables)):
         if name not in contracts:
-            mend = "name the overlay that has it, or take the folder out of the lake"
-            found.append(Drift(name, "warning", "no contract knows the table", mend))
+            hint = "name the overlay that has it, or take the folder out of the lake"
+            found.append(Drift(name, "warning", "no contract knows the table", hint))
         elif (handle := latest(lake, name)) is not None:
             one = _as_of(contracts[name], handle)
             sides = (_columns(handle, one), _properties(handle, one), _commits(lake, name, handle, commits))
@@ -121,8 +121,8 @@ def _columns(handle: DeltaTable, contract: "Contract") -> Iterator[Told]:
             )
         elif not id_:
             what = "lost what ranklake says of it" if name in names else "is no contract's: another tool added it"
-            mend = "restore the table's schema" if name in names else "declare it in an overlay, or drop it there"
-            yield "error" if name in names else "warning", f"column {name} {what}", mend
+            hint = "restore the table's schema" if name in names else "declare it in an overlay, or drop it there"
+            yield "error" if name in names else "warning", f"column {name} {what}", hint
         elif id_ in retired:
             yield "warning", f"column {name} is retired, and still there", "run: ranklake migrate plan"
         elif id_ not in meant:
@@ -136,14 +136,14 @@ def _columns(handle: DeltaTable, contract: "Contract") -> Iterator[Told]:
 
 
 def _column(field: Mapping[str, Any], meant: Mapping[str, Any]) -> Iterator[Told]:
-    mend = "restore the table's schema from before that commit; a contract changes by a migration"
+    hint = "restore the table's schema from before that commit; a contract changes by a migration"
     pairs = [("name", field["name"], meant["name"]), ("type", field["type"], meant["type"])]
     pairs += [(key, field["metadata"].get(key), meant["metadata"].get(key)) for key in ("unit", "class")]
     for key, found, wanted in pairs:
         if found != wanted:
-            yield "error", f"column {meant['name']}: its {key} is {found}, and the contract says {wanted}", mend
+            yield "error", f"column {meant['name']}: its {key} is {found}, and the contract says {wanted}", hint
     if meant["nullable"] and not field["nullable"]:
-        yield "warning", f"column {meant['name']} may not be NULL, and the contract lets it", mend
+        yield "warning", f"column {meant['name']} may not be NULL, and the contract lets it", hint
 
 
 def _properties(handle: DeltaTable, contract: "Contract") -> Iterator[Told]:
@@ -167,8 +167,8 @@ def _properties(handle: DeltaTable, contract: "Contract") -> Iterator[Told]:
     classes = {column.name: column.class_ for column in contract.columns}
     for name in told.get(STATISTICS_PROPERTY, "").split(","):
         if name and classes.get(name, "operational") != "operational":
-            mend = f"take it out of {STATISTICS_PROPERTY}, and write the files anew that came meanwhile"
-            yield "error", f"bounds of {name} ({classes[name]}) go into the log, which outlives its rows", mend
+            hint = f"take it out of {STATISTICS_PROPERTY}, and write the files anew that came meanwhile"
+            yield "error", f"bounds of {name} ({classes[name]}) go into the log, which outlives its rows", hint
     features = [*(protocol.reader_features or []), *(protocol.writer_features or [])]
     if protocol.min_reader_version > READER or protocol.min_writer_version > WRITER:
         versions = f"reader {protocol.min_reader_version}, writer {protocol.min_writer_version}"

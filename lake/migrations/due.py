@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.table_schema import added_version_of, version_of
-from ranklake.lake.delta.tables import latest, refuse_unfit
 from ranklake.lake.migrations.register import history, register
 from ranklake.lake.migrations.registry import chain_of_all, digests_of
 from ranklake.lake.migrations.sealed import refuse_sealed, renamed_or_dropped
 from ranklake.lake.migrations.steps.step import MigrationError
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.table_schema import added_version_of, version_of
+from ranklake.lake.tables.tables import latest, refuse_unfit
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.migrations.migration import Migration
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 ROW_CPU_S: Final = 1e-6
 """What writing a row of the widest fact anew costs at most; a third of that where most columns stay as encoded."""
@@ -116,4 +116,4 @@ def _hold_digests(one: "Migration", lake: "Lake") -> None:
     for version, said, found in zip(versions, meant, digests_of(one, lake.overlay), strict=True):
         if found != said:
             what = f"version {version} of {one.table} is not the contract that the migration was written for"
-            raise MigrationError(what, where=one.path, mend="restore the contract, or draft the migration again")
+            raise MigrationError(what, where=one.path, hint="restore the contract, or draft the migration again")

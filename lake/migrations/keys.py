@@ -15,7 +15,7 @@ from ranklake.lake.migrations.steps.step import MigrationError
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 AT_ONCE: Final = 32_000_000
 """Rows whose keys are held at a time; of more, the files are read as many times as it takes."""
@@ -39,8 +39,8 @@ def refuse_repeated(lake: "Lake", target: "Contract", paths: Sequence[str]) -> N
     if len(again) and (found := _really(lake, target, paths, again[:_LEAST])):
         least = "at least " if len(again) > _LEAST else ""
         what = f"{least}{found} rows share {', '.join(target.grain)} with another"
-        mend = "nothing was changed; choose a key that each row has alone, or take the rows out first"
-        raise MigrationError(what, where=target.table, mend=mend)
+        hint = "nothing was changed; choose a key that each row has alone, or take the rows out first"
+        raise MigrationError(what, where=target.table, hint=hint)
 
 
 def _really(lake: "Lake", target: "Contract", paths: Sequence[str], hashes: Hashes) -> int:

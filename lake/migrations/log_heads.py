@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.contracts.delta import TARGET_FILE_PROPERTY
-from ranklake.lake.delta.commit import APP_ID
+from ranklake.lake.tables.commit import APP_ID
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 OWN_CHOICE: Final = frozenset({TARGET_FILE_PROPERTY})
 """Properties that an operator may set to another value."""

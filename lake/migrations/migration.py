@@ -12,12 +12,12 @@ import pyarrow as pa
 from ranklake.lake.contracts.load import table_names
 from ranklake.lake.contracts.migration_file import facts_of
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.delta.table_schema import added_version_of, version_of
 from ranklake.lake.migrations.steps.code import Code
 from ranklake.lake.migrations.steps.kinds import step_of
 from ranklake.lake.migrations.steps.rename_table import RenameTable
 from ranklake.lake.migrations.steps.repartition import by_date
 from ranklake.lake.migrations.steps.step import MigrationError, Names, Shapes, Step, shape_of, without
+from ranklake.lake.tables.table_schema import added_version_of, version_of
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -158,16 +158,16 @@ def parse_migration(raw: bytes, path: Path, *, is_trusted: bool) -> Migration:
         text = raw.decode()
         facts: Any = facts_of(text, is_python=is_python)
     except ValueError as error:  # of the decoder, or what is wrong with the file
-        raise MigrationError(str(error), where=where, mend="correct the file") from error
+        raise MigrationError(str(error), where=where, hint="correct the file") from error
     code = Code(text, where, is_trusted) if is_python else None
     if not isinstance(facts, dict) or facts.keys() != _KEYS.keys():
-        raise MigrationError("other keys than a migration has", where=where, mend=f"write {', '.join(_KEYS)}")
+        raise MigrationError("other keys than a migration has", where=where, hint=f"write {', '.join(_KEYS)}")
     for key, type_ in _KEYS.items():
         if not isinstance(facts[key], type_) or isinstance(facts[key], bool):
-            raise MigrationError(f"{key} is no {type_.__name__}", where=where, mend="correct it")
+            raise MigrationError(f"{key} is no {type_.__name__}", where=where, hint="correct it")
     digests = facts["digests"]
     if digests.keys() != {"from", "to"}:
-        raise MigrationError("digests are not from and to", where=where, mend="draft it with: ranklake migrate new")
+        raise MigrationError("digests are not from and to", where=where, hint="draft it with: ranklake migrate new")
     found = Migration(
         facts["number"],
         facts["name"],
@@ -181,9 +181,9 @@ def parse_migration(raw: bytes, path: Path, *, is_trusted: bool) -> Migration:
         where,
     )
     if path.stem != found.label:
-        raise MigrationError(f"the file is not named {found.label}{path.suffix}", where=where, mend="rename it")
+        raise MigrationError(f"the file is not named {found.label}{path.suffix}", where=where, hint="rename it")
     if found.to_version != found.from_version + 1:
-        raise MigrationError("a migration leads to the next version", where=where, mend="write one for each version")
+        raise MigrationError("a migration leads to the next version", where=where, hint="write one for each version")
     return found
 
 
@@ -210,7 +210,7 @@ def name_after(steps: Sequence[Step], old: Contract) -> str:
     for step in steps:
         if isinstance(step, RenameTable):
             if step.earlier != name:
-                raise MigrationError(f"{step.text}: it is called {name}", mend=f"write {{rename_table: {name}, to: …}}")
+                raise MigrationError(f"{step.text}: it is called {name}", hint=f"write {{rename_table: {name}, to: …}}")
             name = step.to
     return name
 
@@ -223,23 +223,23 @@ def hold(migration: Migration, old: Contract, new: Contract) -> None:
         grain = grain_after(migration.steps, old)
         name = name_after(migration.steps, old)
     except MigrationError as error:
-        raise MigrationError(error.what, where=migration.path, mend=error.mend) from None
+        raise MigrationError(error.what, where=migration.path, hint=error.hint) from None
     if migration.moves_rows and new.kind != "system":
         what = f"rows of a {new.kind} table lie on the date that they are of, and nowhere else"
-        raise MigrationError(what, where=migration.path, mend="only system tables are partitioned anew")
+        raise MigrationError(what, where=migration.path, hint="only system tables are partitioned anew")
     try:
         migration.dated_by(backwards=False)
     except MigrationError:
         what = "a step takes away the column that rows lie on the dates of"
-        raise MigrationError(what, where=migration.path, mend="partition by one that stays") from None
+        raise MigrationError(what, where=migration.path, hint="partition by one that stays") from None
     if name != new.name:
         what = f"its steps leave the table called {name}, and its contract calls it {new.name}"
-        raise MigrationError(what, where=migration.path, mend=f"write {{rename_table: {old.name}, to: {new.name}}}")
+        raise MigrationError(what, where=migration.path, hint=f"write {{rename_table: {old.name}, to: {new.name}}}")
     if grain != new.grain:
         what = f"its steps lead to the key {', '.join(grain)} and not to {', '.join(new.grain)}"
-        raise MigrationError(what, where=migration.path, mend="add a step: {rekey: [column, …]}")
+        raise MigrationError(what, where=migration.path, hint="add a step: {rekey: [column, …]}")
     for id_ in sorted(meant.keys() | found.keys()):
         if meant.get(id_) != found.get(id_):
             one = meant.get(id_) or found[id_]
             what = f"its steps do not lead to version {migration.to_version} of {migration.table}: column {one.name}"
-            raise MigrationError(what, where=migration.path, mend="draft it again with: ranklake migrate new")
+            raise MigrationError(what, where=migration.path, hint="draft it again with: ranklake migrate new")

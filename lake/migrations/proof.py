@@ -10,21 +10,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.live_files import live_paths
-from ranklake.lake.delta.order import sort_names, sort_order
-from ranklake.lake.delta.tables import latest
 from ranklake.lake.migrations.register import last_applied
 from ranklake.lake.migrations.registry import contract_at, ends_of, load_migrations
 from ranklake.lake.migrations.rewriting import plain, stored_rows, together
 from ranklake.lake.migrations.steps.convert import Convert
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.plan import read_plan
+from ranklake.lake.tables.live_files import live_paths
+from ranklake.lake.tables.order import sort_names, sort_order
+from ranklake.lake.tables.tables import latest
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.migrations.computing import Computing
     from ranklake.lake.migrations.migration import Migration
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 _KEY = ("incarnation", "segment", "slot")
 
@@ -72,7 +72,7 @@ def verify(lake: "Lake", table: str, computing: "Computing | None" = None) -> Pr
         (one for one in load_migrations(overlay=lake.overlay) if row is not None and one.number == row["number"]), None
     )
     if plan is None or one is None:
-        raise MigrationError(f"no migration of {table} was applied", where=table, mend="see the table migrations")
+        raise MigrationError(f"no migration of {table} was applied", where=table, hint="see the table migrations")
     proof = Proof(one.label, table, plan.number)
     before = {gone["path"]: gone for gone in plan.body["remove"].get(table, [])}
     after = {made["path"]: made for made in plan.body["add"]}

@@ -7,17 +7,17 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
-from ranklake.lake.governance.proposals import Proposal, ProposalKind, digest_of
 from ranklake.lake.migrations.registry import load_migrations
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.plans.plan import last_finished
+from ranklake.lake.tables.read import read
+from ranklake.retention.proposals.proposals import Proposal, ProposalKind, digest_of
 
 if TYPE_CHECKING:
     from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 TABLE: Final = "migrations"
 APPLIED: Final = "applied"
@@ -86,7 +86,7 @@ def history(lake: "Lake") -> list[dict[str, Any]]:
     for number, row in last.items():
         if row["status"] == APPLIED and number in known and known[number].sha256 != row["sha256"]:
             what = f"migration {known[number].label} was edited after it was applied"
-            raise MigrationError(what, where=known[number].path, mend="restore the file, and write another migration")
+            raise MigrationError(what, where=known[number].path, hint="restore the file, and write another migration")
     return found
 
 
@@ -179,4 +179,4 @@ MIGRATIONS: Final = ProposalKind(
     add_approval=_add_approval,
     authored=False,
 )
-"""Migrations that drop values, as proposals: `ranklake.lake.governance.lifecycle` approves and applies them."""
+"""Migrations that drop values, as proposals: `ranklake.retention.proposals.lifecycle` approves and applies them."""

@@ -49,8 +49,8 @@ def load_own(overlay: Overlay) -> tuple[Migration, ...]:
     found = _in_order(read, FIRST_OWN)
     for one in found:
         if one.table not in overlay.tables:
-            mend = did_you_mean(one.table, overlay.tables) or f"write {one.table}.yaml, its contract"
-            raise MigrationError(f"{one.table!r} is no table of the overlay", where=one.path, mend=mend)
+            hint = did_you_mean(one.table, overlay.tables) or f"write {one.table}.yaml, its contract"
+            raise MigrationError(f"{one.table!r} is no table of the overlay", where=one.path, hint=hint)
         old, new = ends_of(one, overlay)
         hold(one, old, new)
         if one.is_of_added:
@@ -66,12 +66,12 @@ def _hold_added(one: Migration, old: Contract, new: Contract) -> None:
     for step in one.steps:
         if isinstance(step, Resort):
             what = f"{step.text}: the order of rows of {one.table} is not an overlay's"
-            raise MigrationError(what, where=one.path, mend="take the step out")
+            raise MigrationError(what, where=one.path, hint="take the step out")
     ours = _names_ever(one.table)
     for place, step in enumerate(one.steps, 1):
         if taken := sorted(ours.intersection(shapes_after(one.steps[:place], old, new))):
             what = f"{step.text}: {taken[0]!r} is, or was, a column of ours"
-            raise MigrationError(what, where=one.path, mend="take another name")
+            raise MigrationError(what, where=one.path, hint="take another name")
 
 
 @cache
@@ -87,14 +87,14 @@ def _in_order(read: Iterable[Migration], first: int) -> tuple[Migration, ...]:
     for place, one in enumerate(found, first):
         if one.number != place:
             what = f"two migrations have number {one.number}" if one.number < place else f"migration {place} is missing"
-            raise MigrationError(what, where=one.path, mend=f"give the newer one number {place}")
+            raise MigrationError(what, where=one.path, hint=f"give the newer one number {place}")
     ends: dict[str, int] = {}
     for one in found:
         if ends.get(one.table, one.from_version) != one.from_version:
             what = (
                 f"it begins at version {one.from_version} of {one.table}, and the one before ends at {ends[one.table]}"
             )
-            raise MigrationError(what, where=one.path, mend="one after the other; draft it again")
+            raise MigrationError(what, where=one.path, hint="one after the other; draft it again")
         ends[one.table] = one.to_version
     return tuple(found)
 
@@ -120,7 +120,7 @@ def chain(
     for version in range(found, wanted):
         if version not in steps:
             what = f"no migration leads from version {version} of {table} to {version + 1}"
-            raise MigrationError(what, where=str(folder or FOLDER), mend="draft it with: ranklake migrate new")
+            raise MigrationError(what, where=str(folder or FOLDER), hint="draft it with: ranklake migrate new")
     return tuple(steps[version] for version in range(found, wanted))
 
 
@@ -161,12 +161,12 @@ def _at(today: Contract, version: int, overlay: Overlay | None) -> Contract:
         return today
     path, text = _snapshot(table, version, overlay)
     if text is None:
-        mend = "restore the snapshot, or go on with the release that has it"
-        raise MigrationError(f"version {version} of {table} has no snapshot", where=str(path), mend=mend)
+        hint = "restore the snapshot, or go on with the release that has it"
+        raise MigrationError(f"version {version} of {table} has no snapshot", where=str(path), hint=hint)
     try:
         found = freeze.thaw(text)
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise MigrationError("no snapshot of a contract", where=str(path), mend="restore the file") from None
+        raise MigrationError("no snapshot of a contract", where=str(path), hint="restore the file") from None
     whose = replace(found, overlay=today.overlay, extended=today.extended)
     return replace(whose, sort=_sort_at(today, found), retention=today.retention)
 
@@ -219,8 +219,8 @@ def problems(contracts: Mapping[str, Contract], folder: Path | None = None, toda
 def _overdue(one: Contract, today: str) -> Iterator[str]:
     for column in one.columns:
         if column.sunset is not None and column.sunset < today:
-            mend = f"write the version of {one.table} without it, and its migration"
-            yield f"{one.table}.{column.name} was to go after {column.sunset}; {mend}"
+            hint = f"write the version of {one.table} without it, and its migration"
+            yield f"{one.table}.{column.name} was to go after {column.sunset}; {hint}"
 
 
 def _faults(migration: Migration) -> Iterator[str]:

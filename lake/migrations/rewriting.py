@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.delta.data_file import DataFile
-from ranklake.lake.delta.integrity import reading, refuse_damaged
-from ranklake.lake.delta.parquet import write_partition
 from ranklake.lake.migrations.steps.retype import narrowed
 from ranklake.lake.migrations.steps.step import MigrationError
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.data_file import DataFile
+from ranklake.lake.tables.integrity import reading, refuse_damaged
+from ranklake.lake.tables.parquet import write_partition
 
 if TYPE_CHECKING:
     from ranklake.lake.migrations.migration import Migration
@@ -44,7 +44,7 @@ class Rewrite:
     number
         Plan that this is for; a later one may carry it out, if an ingest is faster.
     file
-        Row of `ranklake.lake.delta.live_files.files`: path, size_bytes, num_records, date.
+        Row of `ranklake.lake.tables.live_files.files`: path, size_bytes, num_records, date.
     sources
         To undo: the files of before that `file` and its like were made of, as a plan names them; empty if there are
         none.
@@ -91,8 +91,8 @@ def rewrite(task: Rewrite) -> tuple[DataFile, ...]:
         what = (
             f"{one.label} cannot bring its rows {'back' if task.backwards else 'along'}: {str(error).splitlines()[0]}"
         )
-        mend = _MEND_BACK if task.backwards else _MEND
-        raise MigrationError(what, where=lake.path("tables", one.table, task.first["path"]), mend=mend) from None
+        hint = _MEND_BACK if task.backwards else _MEND
+        raise MigrationError(what, where=lake.path("tables", one.table, task.first["path"]), hint=hint) from None
     facts = [{**asdict(found), "partition": found.partition.isoformat()} for found in made]
     lake.put_if_absent(note_of(one, task.file["path"], backwards=task.backwards), json.dumps(facts).encode())
     return made

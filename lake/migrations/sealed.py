@@ -11,15 +11,15 @@ from ranklake.lake.migrations.migration import shapes_after
 from ranklake.lake.migrations.registry import added_at, contract_at, ends_of
 from ranklake.lake.migrations.steps.replaced import Replaced
 from ranklake.lake.migrations.steps.step import MigrationError
-from ranklake.lake.subjects.columns import in_clear, unfit
-from ranklake.lake.subjects.lineage import Lineage, today
+from ranklake.retention.subjects.columns import in_clear, unfit
+from ranklake.retention.subjects.lineage import Lineage, today
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.migrations.migration import Migration
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 _COMPUTED = "and nothing can be computed of what keys sealed"
 _MEND = "rename it, or drop it and add the others"
@@ -51,7 +51,7 @@ def refuse_sealed(lake: "Lake", one: "Migration", *, backwards: bool = False) ->
     for id_, name in _computed(lake, one, backwards=backwards):
         if id_ in stored:
             what = f"{one.table}.{name} is stored under keys of people, {_COMPUTED}"
-            raise MigrationError(what, where=one.label, mend=_MEND_BACK if backwards else _MEND)
+            raise MigrationError(what, where=one.label, hint=_MEND_BACK if backwards else _MEND)
     if backwards:
         return
     _, new = ends_of(one, lake.overlay)
@@ -60,8 +60,8 @@ def refuse_sealed(lake: "Lake", one: "Migration", *, backwards: bool = False) ->
         why = unfit(new, column) if column.id in wanted and not one.is_of_added else ""
         if why:
             what = f"{one.table}.{column.name} is stored under keys of people, and afterwards {why}"
-            mend = "write another contract, or name it in clear under [subjects] if it is to be so from now on"
-            raise MigrationError(what, where=one.label, mend=mend)
+            hint = "write another contract, or name it in clear under [subjects] if it is to be so from now on"
+            raise MigrationError(what, where=one.label, hint=hint)
 
 
 def renamed_or_dropped(lake: "Lake", one: "Migration") -> "Mapping[str, str | None]":

@@ -18,27 +18,27 @@ import pyarrow.compute as pc
 
 import ranklake
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import LostRaceError, fence, number_of, swap, swap_plan
-from ranklake.lake.delta.data_file import DataFile, plan_of
-from ranklake.lake.delta.live_files import FILE_SCHEMA, files, live_paths
-from ranklake.lake.delta.log_end import swap_at_end
-from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.delta.read import read_some
-from ranklake.lake.delta.tables import delta_table, ensure_table, last_table, refuse_unfit
 from ranklake.lake.plans.kinds import KINDS
 from ranklake.lake.plans.ledger import ledger_row, row_files
 from ranklake.lake.plans.plan import LEDGER, Plan
 from ranklake.lake.plans.units import Unit, carry_out
-from ranklake.lake.storage.listing import listed
-from ranklake.lake.storage.reachability import LakeUnreachableError
-from ranklake.lake.storage.removal import delete
-from ranklake.lake.storage.versions import remove_dead
+from ranklake.lake.store.listing import listed
+from ranklake.lake.store.reachability import LakeUnreachableError
+from ranklake.lake.store.removal import delete
+from ranklake.lake.store.versions import remove_dead
+from ranklake.lake.tables.commit import LostRaceError, fence, number_of, swap, swap_plan
+from ranklake.lake.tables.data_file import DataFile, plan_of
+from ranklake.lake.tables.live_files import FILE_SCHEMA, files, live_paths
+from ranklake.lake.tables.log_end import swap_at_end
+from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.read import read_some
+from ranklake.lake.tables.tables import delta_table, ensure_table, last_table, refuse_unfit
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 
 QUARANTINED: Final = "quarantined"
@@ -79,7 +79,7 @@ def compose(
     add
         New files of any tables; they exist already.
     remove
-        Per table, the files to drop: rows of `ranklake.lake.delta.live_files.files`.
+        Per table, the files to drop: rows of `ranklake.lake.tables.live_files.files`.
     live
         Per table, all files of the dates of which files are dropped, as they are before the plan, and those that other
         plans keep, which can be cancelled; needed to purge.
@@ -125,7 +125,7 @@ def compose(
 def execute(lake: "Lake", plan: Plan, _workers: object = None, _progress: object = None) -> None:
     """Carry out the plan, again if need be; it is nothing but commits, so it needs no workers.
 
-    Raises `ranklake.lake.delta.commit.LostRaceError`.
+    Raises `ranklake.lake.tables.commit.LostRaceError`.
     """
     added: dict[str, list[DataFile]] = {}
     for row in plan.body["add"]:
@@ -216,9 +216,9 @@ def _are_there(lake: "Lake", merged: Iterable[DataFile]) -> bool:
 def purge(lake: "Lake", plan: Plan, spare: Mapping[str, Iterable[str]] | None = None) -> None:
     """Delete what was removed, and what is left of the same rows from before they were merged or rewritten.
 
-    So go the versions that a bucket keeps of them, unless it has them locked (`ranklake.lake.storage.versions`).
+    So go the versions that a bucket keeps of them, unless it has them locked (`ranklake.lake.store.versions`).
     Whatever a later plan writes there has a higher number, or its composer gives it up
-    (`ranklake.lake.maintenance.compaction`). What the plan left live, or made so, is no business of whoever comes late,
+    (`ranklake.lake.ingest.maintenance.compaction`). What the plan left live, or made so, is no business of whoever comes late,
     when later plans may have replaced it. Derived tables count numbers of their own, so of theirs only the files that
     the plan names can be told from those that a rollup is about to commit. Can be called again.
 
@@ -265,7 +265,7 @@ def _left_behind(lake: "Lake", table: str, folders: set[str], number: int) -> se
     there = {one.path.removeprefix(f"{root}/") for folder in folders for one in listed(lake.fs, f"{root}/{folder}")}
     handle = last_table(lake, table)
     if handle is not None and number_of(handle) < number:  # the plan's own commit is not to be seen for now
-        raise LakeUnreachableError(f"the log lacks plan {number}", where=handle.table_uri, mend="run it again")
+        raise LakeUnreachableError(f"the log lacks plan {number}", where=handle.table_uri, hint="run it again")
     live = set() if handle is None else live_paths(handle)
     return {path for path in there - live if (plan := plan_of(path)) is not None and plan <= number}
 
@@ -273,7 +273,7 @@ def _left_behind(lake: "Lake", table: str, folders: set[str], number: int) -> se
 def live_files(lake: "Lake", table: str, partitions: Sequence[date]) -> pa.Table:
     """Return a table's live files in some partitions (none where it was never written), for `compose`.
 
-    Raises `ranklake.lake.delta.tables.NewerTableError`: what rewrote them would lose what it does not know.
+    Raises `ranklake.lake.tables.tables.NewerTableError`: what rewrote them would lose what it does not know.
     """
     handle = delta_table(lake, table)
     if handle is None:
@@ -287,7 +287,7 @@ def change_rows(
     """Write files anew with rows that `change` makes of theirs, as many each; commit nothing.
 
     Yields the new files. At most one file's rows are held at a time. Raises
-    `ranklake.lake.delta.integrity.DamagedFileError`.
+    `ranklake.lake.tables.integrity.DamagedFileError`.
     """
     for _, rows in read_some(lake, target, some, verify=True):
         changed = change(rows)
@@ -312,7 +312,7 @@ def take_rows_out(
 
     Yields for each file in which something is marked: the file to drop (one row of `candidates`), the files that
     replace it, and the rows taken out. At most one file's rows are held at a time. Raises
-    `ranklake.lake.delta.integrity.DamagedFileError`: what is damaged is not written anew.
+    `ranklake.lake.tables.integrity.DamagedFileError`: what is damaged is not written anew.
     """
     for path, rows in read_some(lake, target, candidates, verify=True):
         mask = select(rows)

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.storage.listing import listed
+from ranklake.lake.store.listing import listed
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 FOLDER: Final = "attempts"
 WHOLE: Final = "plan"

@@ -211,8 +211,8 @@ class Begun(Generic[Task, Result]):
                     dead.add(future.key)
                     continue
                 if isinstance(error, KilledWorker):
-                    mend = "give each worker more memory ([dask] memory_limit) or look at the workers' logs"
-                    raise WorkersError(f"workers died over and over at one task: {error}", mend=mend) from error
+                    hint = "give each worker more memory ([dask] memory_limit) or look at the workers' logs"
+                    raise WorkersError(f"workers died over and over at one task: {error}", hint=hint) from error
                 raise error
             if done:
                 done()
@@ -234,8 +234,8 @@ def _ended(client: Any, futures: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN40
 
 
 def _lost() -> ClusterLostError:
-    mend = "look whether the scheduler runs, and run it again: what was done stays done"
-    return ClusterLostError("the Dask scheduler was lost while it had tasks", mend=mend)
+    hint = "look whether the scheduler runs, and run it again: what was done stays done"
+    return ClusterLostError("the Dask scheduler was lost while it had tasks", hint=hint)
 
 
 def _graph(work: Callable[..., Any], sealed: Sequence[bytes], fed: list[list[Any]]) -> dict[str, Any]:

@@ -121,7 +121,7 @@ def workers(section: DaskSection = _DEFAULT) -> Iterator[OnDask]:
     if address := section.address:
         for name, path in (tls := section.tls).items():
             if not os.path.isfile(path):  # noqa: PTH113 - as Dask takes it
-                raise WorkersError("no such file", where=f"[dask] {name} = {path}", mend="name a PEM file")
+                raise WorkersError("no such file", where=f"[dask] {name} = {path}", hint="name a PEM file")
         security = {"security": Security(require_encryption=True, **tls)} if tls else {}
         with _client(address, security) as client:
             _refuse_without_workers(client, address)
@@ -150,8 +150,8 @@ def _local_cluster(count: int, memory_limit: str) -> Any:  # noqa: ANN401 - dist
         while reason.__cause__ is not None:  # Dask wraps it: the first one says why
             reason = reason.__cause__
         told = " ".join(str(reason).split()) or type(reason).__name__
-        mend = "free memory and processes, or set fewer [dask] workers; then run it again"
-        raise ClusterNotStartedError(f"{count} Dask workers did not start here: {told}", mend=mend) from error
+        hint = "free memory and processes, or set fewer [dask] workers; then run it again"
+        raise ClusterNotStartedError(f"{count} Dask workers did not start here: {told}", hint=hint) from error
 
 
 def _client(address: str, security: Mapping[str, Any]) -> Any:  # noqa: ANN401 - distributed ships no types
@@ -167,8 +167,8 @@ def _client(address: str, security: Mapping[str, Any]) -> Any:  # noqa: ANN401 -
     except (OSError, TimeoutError, ValueError, RuntimeError, TypeError) as error:
         told = str(error)
     gc.collect()
-    mend = "start a scheduler there, or leave the address out for a local cluster"
-    raise WorkersError(f"no Dask scheduler answers: {told}", where=address, mend=mend)
+    hint = "start a scheduler there, or leave the address out for a local cluster"
+    raise WorkersError(f"no Dask scheduler answers: {told}", where=address, hint=hint)
 
 
 def _refuse_without_workers(client: Any, address: str) -> None:  # noqa: ANN401 - distributed ships no types
@@ -178,7 +178,7 @@ def _refuse_without_workers(client: Any, address: str) -> None:  # noqa: ANN401 
         probe.result(timeout=_WORKERLESS_S)
     except TimeoutError:
         what = f"no worker of the Dask scheduler took a task within {_WORKERLESS_S:.0f} s"
-        raise WorkersError(what, where=address, mend=f"start workers: dask worker {address}") from None
+        raise WorkersError(what, where=address, hint=f"start workers: dask worker {address}") from None
     finally:
         probe.release()
 
@@ -256,8 +256,8 @@ def _check_memory(limit: str) -> None:
         if limit != "auto":
             parse_bytes(limit)
     except ValueError as error:
-        mend = "write it like 2GiB, under [dask] memory_limit"
-        raise WorkersError(f"{limit!r} is not an amount of memory", mend=mend) from error
+        hint = "write it like 2GiB, under [dask] memory_limit"
+        raise WorkersError(f"{limit!r} is not an amount of memory", hint=hint) from error
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from ranklake.lake.plans.verification import authorise
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.workers import Workers
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 
 class Executor(Protocol):
@@ -22,7 +22,7 @@ class Executor(Protocol):
     ) -> list[dict[str, Any]] | None:
         """Carry out a plan, again if need be; return the account of its segments, where it names any.
 
-        Raises `ranklake.lake.delta.commit.LostRaceError` where another driver carries it out and was faster.
+        Raises `ranklake.lake.tables.commit.LostRaceError` where another driver carries it out and was faster.
         """
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from ranklake.lake.plans.rules import Body, is_data_path, of_actions
-from ranklake.lake.storage.json_shape import Maybe, fault
+from ranklake.lake.store.json_shape import Maybe, fault
 
 GRACE: Final = "grace"
 """Among the facts of a retention's plan, where files are kept."""

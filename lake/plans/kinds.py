@@ -75,7 +75,7 @@ class PlanKind:
     rows
         What it does to the number of rows.
     body
-        What a plan's body must have, as `ranklake.lake.storage.json_shape` says it.
+        What a plan's body must have, as `ranklake.lake.store.json_shape` says it.
     rules
         Yields what a body says, of the right shape, that no plan of the kind may say.
     is_replayable
@@ -88,7 +88,7 @@ class PlanKind:
     purges_dates
         Whether a plan that deletes files deletes all that its dates hold from before, too; else those that it names.
     fences
-        Whether nothing that was computed before it may be committed after it (`ranklake.lake.delta.commit.fence`).
+        Whether nothing that was computed before it may be committed after it (`ranklake.lake.tables.commit.fence`).
     """
 
     name: str
@@ -162,7 +162,7 @@ RETENTION: Final = PlanKind(
     rules=retention_faults,
     is_replayable=True,
     execute=_COMMITS,
-    verify="ranklake.lake.archives.verification:verify_retention",
+    verify="ranklake.retention.archive.verification:verify_retention",
 )
 
 RELEASE: Final = PlanKind(
@@ -172,7 +172,7 @@ RELEASE: Final = PlanKind(
     rules=rules.release_faults,
     is_replayable=True,
     execute=_COMMITS,
-    verify="ranklake.lake.governance.release_verification:verify_release",
+    verify="ranklake.retention.proposals.release_verification:verify_release",
 )
 
 MIGRATION: Final = PlanKind(
@@ -193,7 +193,7 @@ ERASURE: Final = PlanKind(
     rules=erasure_faults,
     is_replayable=False,
     execute=_COMMITS,
-    verify="ranklake.lake.governance.erasure_verification:verify_erasure",
+    verify="ranklake.retention.proposals.erasure_verification:verify_erasure",
     purges_dates=False,
     fences=True,
 )
@@ -206,7 +206,7 @@ CANCELLATION: Final = PlanKind(
     rules=cancellation_faults,
     is_replayable=True,
     execute=_COMMITS,
-    verify="ranklake.lake.governance.cancellations:verify_cancellation",
+    verify="ranklake.retention.proposals.cancellations:verify_cancellation",
 )
 PURGE: Final = PlanKind(
     "purge",
@@ -214,8 +214,8 @@ PURGE: Final = PlanKind(
     body=FILES,
     rules=purge_faults,
     is_replayable=True,
-    execute="ranklake.lake.governance.purges:execute",
-    verify="ranklake.lake.governance.purges:verify_purge",
+    execute="ranklake.retention.proposals.purges:execute",
+    verify="ranklake.retention.proposals.purges:verify_purge",
 )
 
 

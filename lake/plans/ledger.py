@@ -9,16 +9,16 @@ import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import LostRaceError, number_of, swap
-from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.delta.tables import ensure_table
+from ranklake.lake.tables.commit import LostRaceError, number_of, swap
+from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.tables import ensure_table
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from ranklake.lake.delta.data_file import DataFile
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
+    from ranklake.lake.tables.data_file import DataFile
 
 
 def commit_rows(lake: "Lake", table: str, rows: list[dict[str, Any]], number: int) -> bool:

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import LostRaceError, number_of
-from ranklake.lake.delta.tables import latest, refuse_unfit
 from ranklake.lake.plans.kinds import KINDS
 from ranklake.lake.plans.signature import SEAL, seal
-from ranklake.lake.storage.json_shape import fault
+from ranklake.lake.store.json_shape import fault
+from ranklake.lake.tables.commit import LostRaceError, number_of
+from ranklake.lake.tables.tables import latest, refuse_unfit
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 FORMAT: Final = 1
 LEDGER: Final = "ingest_plans"
@@ -42,8 +42,8 @@ class DamagedPlanError(RanklakeError):
 class RefusedPlanError(DamagedPlanError):
     """A plan file that no ranklake wrote, or whose writer cannot be told; nothing of it was carried out."""
 
-    def __init__(self, what: str, where: str, mend: str = FORGED) -> None:
-        super().__init__(what, where=where, mend=mend)
+    def __init__(self, what: str, where: str, hint: str = FORGED) -> None:
+        super().__init__(what, where=where, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +95,17 @@ class Plan:
             whole = said is None or said == _digest(facts)
             head = (facts.pop("format"), int(facts.pop("plan")), str(facts.pop("kind")), int(facts.pop("created_us")))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise DamagedPlanError("the plan cannot be read", where=where, mend=RESTORE) from error
+            raise DamagedPlanError("the plan cannot be read", where=where, hint=RESTORE) from error
         if head[0] != FORMAT:
-            raise DamagedPlanError(f"plan format {head[0]} is not {FORMAT}", where=where, mend="upgrade ranklake")
+            raise DamagedPlanError(f"plan format {head[0]} is not {FORMAT}", where=where, hint="upgrade ranklake")
         if not whole:
-            raise DamagedPlanError("the plan does not have the digest that it names", where=where, mend=RESTORE)
+            raise DamagedPlanError("the plan does not have the digest that it names", where=where, hint=RESTORE)
         kind = KINDS.get(head[2])
         if kind is None:
-            raise DamagedPlanError(f"plans of kind {head[2]!r} are not known", where=where, mend="upgrade ranklake")
+            raise DamagedPlanError(f"plans of kind {head[2]!r} are not known", where=where, hint="upgrade ranklake")
         wrong = fault(facts, kind.body, "body")
         if wrong is not None:
-            raise DamagedPlanError(f"the plan's {wrong}", where=where, mend=RESTORE)
+            raise DamagedPlanError(f"the plan's {wrong}", where=where, hint=RESTORE)
         broken = next(kind.rules(facts), None)
         if broken is not None:
             raise RefusedPlanError(f"a plan of kind {kind.name} that nobody may carry out: {broken}", where)
@@ -126,7 +126,7 @@ def _digest(facts: dict[str, Any]) -> str:
 def last_finished(lake: "Lake") -> int:
     """Return the number of the last finished plan; 0 before the first.
 
-    Raises `ranklake.lake.delta.tables.NewerTableError`: every driver asks this first.
+    Raises `ranklake.lake.tables.tables.NewerTableError`: every driver asks this first.
     """
     ledger = latest(lake, LEDGER)
     return 0 if ledger is None else number_of(refuse_unfit(ledger, contract(LEDGER)))
@@ -140,7 +140,7 @@ def read_plan(lake: "Lake", number: int) -> Plan | None:
     except FileNotFoundError:
         return None
     if plan.number != number:
-        raise DamagedPlanError(f"the file holds plan {plan.number}", where=where, mend=RESTORE)
+        raise DamagedPlanError(f"the file holds plan {plan.number}", where=where, hint=RESTORE)
     return plan
 
 

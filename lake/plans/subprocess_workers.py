@@ -28,7 +28,7 @@ class InSubprocess(OneByOne):
         """
         died, answer = _run(work, task)
         if died or isinstance(answer, MemoryError):
-            raise LostTaskError("the process of a task died", mend="look at its memory and run it again")
+            raise LostTaskError("the process of a task died", hint="look at its memory and run it again")
         if isinstance(answer, BaseException):
             raise answer
         return cast("Result", answer)
@@ -61,7 +61,7 @@ def _run(work: Callable[[Task], Result], task: Task) -> tuple[bool, Any]:
                 raise
         if not said.startswith(_READY):
             raise WorkersError(
-                "a process for a task cannot be started", mend="look at this machine's memory and limits"
+                "a process for a task cannot be started", hint="look at this machine's memory and limits"
             )
         try:
             return False, pickle.loads(said[len(_READY) :])  # noqa: S301 - our own child's answer

@@ -16,18 +16,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.delta.commit import PLAN_ID, number_of, said
-from ranklake.lake.delta.live_files import FILE_SCHEMA, files
-from ranklake.lake.delta.table_schema import as_read
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.plans.kinds import KINDS, MIGRATION, resolve
 from ranklake.lake.plans.plan import FORGED, LEDGER, RESTORE, Plan, RefusedPlanError
 from ranklake.lake.plans.signature import SEAL, is_sealed
+from ranklake.lake.tables.commit import PLAN_ID, number_of, said
+from ranklake.lake.tables.live_files import FILE_SCHEMA, files
+from ranklake.lake.tables.table_schema import as_read
+from ranklake.lake.tables.tables import delta_table
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 
 class Verifier(Protocol):
@@ -47,9 +47,9 @@ def authorise(lake: "Lake", plan: Plan) -> None:
     cast("Verifier", resolve(KINDS[plan.kind].verify))(lake, plan)
 
 
-def refusal(lake: "Lake", plan: Plan, what: str, mend: str = FORGED) -> RefusedPlanError:
+def refusal(lake: "Lake", plan: Plan, what: str, hint: str = FORGED) -> RefusedPlanError:
     """Return the error that refuses a plan; it names the plan's file."""
-    return RefusedPlanError(what, lake.path(plan.name), mend)
+    return RefusedPlanError(what, lake.path(plan.name), hint)
 
 
 def no_file(lake: "Lake", plan: Plan, path: str) -> RefusedPlanError:
@@ -62,8 +62,8 @@ def _verify_seal(lake: "Lake", plan: Plan) -> None:
     if seal.key and SEAL in plan.body and not is_sealed(plan.facts, seal.key):
         raise refusal(lake, plan, "the plan's seal is not that of its key")
     if seal.require_signed_plans and (SEAL not in plan.body or not seal.key):
-        mend = "find out who put the file there; if it is your own from before, finish it once without "
-        raise refusal(lake, plan, "the plan has no seal, and one is required", f"{mend}require_signed_plans")
+        hint = "find out who put the file there; if it is your own from before, finish it once without "
+        raise refusal(lake, plan, "the plan has no seal, and one is required", f"{hint}require_signed_plans")
 
 
 def verify_merge(lake: "Lake", plan: Plan) -> None:
@@ -100,7 +100,7 @@ def verify_files(lake: "Lake", plan: Plan, *, passes_over: bool = False) -> None
 
 
 def named_files(some: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return files that a plan adds or removes as rows of `ranklake.lake.delta.live_files.files`."""
+    """Return files that a plan adds or removes as rows of `ranklake.lake.tables.live_files.files`."""
     rows = [
         {
             "path": row["path"],

@@ -45,8 +45,8 @@ def ask(client: Any, workers: list[str] | None = None) -> Mapping[str, Versions]
     try:
         found: Mapping[str, Versions] = client.run(probe(), workers=workers)
     except Exception as error:
-        mend = "install the driver's versions on the workers and start them again"
-        raise WorkersError(f"workers do not tell their versions: {type(error).__name__}: {error}", mend=mend) from error
+        hint = "install the driver's versions on the workers and start them again"
+        raise WorkersError(f"workers do not tell their versions: {type(error).__name__}: {error}", hint=hint) from error
     return found
 
 
@@ -58,5 +58,5 @@ def compare(told: Mapping[str, Versions]) -> None:
             f"{name} {there.get(name, 'none')} (here {mine})" for name, mine in here.items() if there.get(name) != mine
         ]
         if other:
-            mend = "install the driver's versions on all workers and start them again"
-            raise WorkersError(f"a Dask worker runs {', '.join(other)}", where=worker, mend=mend)
+            hint = "install the driver's versions on all workers and start them again"
+            raise WorkersError(f"a Dask worker runs {', '.join(other)}", where=worker, hint=hint)

@@ -9,11 +9,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.plans.plan import last_finished, read_plan
-from ranklake.lake.storage.reachability import LakeError
-from ranklake.lake.storage.store import MARKER, Lake
+from ranklake.lake.store.reachability import LakeError
+from ranklake.lake.store.store import MARKER, Lake
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.tables import delta_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,8 +44,8 @@ def clone(lake: Lake, place: Path, tables: Collection[str]) -> Lake:
                 _with_data(lake, found, tables)
                 return found
             shutil.rmtree(folder, ignore_errors=True)
-    mend = "run it again when no ingest is under way; ranklake ingest finishes a plan that was left half done"
-    raise BusyLakeError("a plan is under way", where=lake.uri, mend=mend)
+    hint = "run it again when no ingest is under way; ranklake ingest finishes a plan that was left half done"
+    raise BusyLakeError("a plan is under way", where=lake.uri, hint=hint)
 
 
 def _with_logs(lake: Lake, folder: Path) -> Lake:
@@ -92,4 +92,4 @@ def _refuse_full(lake: Lake, found: Lake, size_bytes: int) -> None:
     free = shutil.disk_usage(found.root).free
     if not lake.is_local and size_bytes > free:
         what = f"{size_bytes:,} bytes to fetch, and {free:,} are free"
-        raise LakeError(what, where=found.root, mend="name another place with --scratch")
+        raise LakeError(what, where=found.root, hint="name another place with --scratch")

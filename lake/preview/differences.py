@@ -8,16 +8,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.table_schema import as_read
-from ranklake.lake.delta.tables import latest
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.table_schema import as_read
+from ranklake.lake.tables.tables import latest
 
 if TYPE_CHECKING:
     from datetime import date
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 NEAR: Final = 1e-6
 """Floats that differ by less, as a part of the greater, are the same: float32, there and back."""

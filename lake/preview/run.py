@@ -20,13 +20,13 @@ from ranklake.lake.rollups.inputs import Tables
 from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.named import rollups_of
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.storage.scratch import scratch
+from ranklake.lake.store.scratch import scratch
 
 if TYPE_CHECKING:
     from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.plans.plan import Progress
     from ranklake.lake.rollups.declaration import Rollup
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 Judge = Callable[["Lake", Sequence[str]], Iterable[Mapping[str, Any]]]
 """Checks some tables of a lake; returns rows of ``quality_results``."""

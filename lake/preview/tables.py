@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.migrations.registry import ends_of
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.tables import delta_table
 
 if TYPE_CHECKING:
     from ranklake.lake.migrations.migration import Migration
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 
 @dataclass(frozen=True, slots=True)

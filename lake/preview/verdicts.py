@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.table_schema import as_read
-from ranklake.lake.delta.tables import latest
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.table_schema import as_read
+from ranklake.lake.tables.tables import latest
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 _FAILED: Final = frozenset({"failed", "errored"})
 

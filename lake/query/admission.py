@@ -40,12 +40,12 @@ def pseudonyms_for(role: Role | None, contracts: Iterable["Contract"], source: s
         return None
     if not source:
         what = f"the role sees {column} by a keyed hash, and there is no key"
-        raise RoleError(what, where="[masking] key", mend="name a keyring: file:/path, env:NAME or command:/path")
+        raise RoleError(what, where="[masking] key", hint="name a keyring: file:/path, env:NAME or command:/path")
     try:
         return Pseudonyms.of(source)
     except MissingKeyError as error:
         what = f"the role sees {column} by a keyed hash: {error.what}"
-        raise RoleError(what, where=f"[masking] key: {error.where}", mend=error.mend) from None
+        raise RoleError(what, where=f"[masking] key: {error.where}", hint=error.hint) from None
 
 
 def as_classified_now(read: "Contract", now: "Contract") -> "Contract":

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from ranklake.lake.delta.tables import asked_again, at_version, commit_info, delta_table
 from ranklake.lake.query.errors import QueryError
+from ranklake.lake.tables.tables import asked_again, at_version, commit_info, delta_table
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 _MEND: Final = "write a version (12), a table's version (steps=12) or a time (2026-03-01T12:00:00Z)"
 
@@ -68,10 +68,10 @@ class AsOf:
         Raises `QueryError` where the version is not there, or its log is gone.
         """
         if unknown := sorted(set(self.versions) - set(named)):
-            raise QueryError(f"the query does not name {unknown[0]}", where="--as-of", mend=_MEND)
+            raise QueryError(f"the query does not name {unknown[0]}", where="--as-of", hint=_MEND)
         if self.version is not None and len(named) != 1:
-            mend = "write which table's it is, such as steps=12, or give a time"
-            raise QueryError(f"version {self.version} of which of {len(named)} tables?", where="--as-of", mend=mend)
+            hint = "write which table's it is, such as steps=12, or give a time"
+            raise QueryError(f"version {self.version} of which of {len(named)} tables?", where="--as-of", hint=hint)
         newest = delta_table(lake, table)
         version = self.versions.get(table, self.version)
         if version is not None:
@@ -83,18 +83,18 @@ def _time(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:
-        raise QueryError(f"{text!r} is neither a version nor a time", where="--as-of", mend=_MEND) from error
+        raise QueryError(f"{text!r} is neither a version nor a time", where="--as-of", hint=_MEND) from error
     try:
         return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
     except OverflowError as error:
-        raise QueryError(f"{text!r} is before or after all times", where="--as-of", mend=_MEND) from error
+        raise QueryError(f"{text!r} is before or after all times", where="--as-of", hint=_MEND) from error
 
 
 def _at_version(lake: "Lake", table: str, newest: DeltaTable | None, version: int) -> DeltaTable:
     last = -1 if newest is None else newest.version()
     if version > last:
-        mend = f"its versions end at {last}" if newest is not None else "it was never written"
-        raise QueryError(f"{table} has no version {version}", where="--as-of", mend=mend)
+        hint = f"its versions end at {last}" if newest is not None else "it was never written"
+        raise QueryError(f"{table} has no version {version}", where="--as-of", hint=hint)
     try:
         return at_version(lake, table, version)
     except (DeltaError, OSError, ValueError):
@@ -136,4 +136,4 @@ def _committed_ms(lake: "Lake", table: str, version: int) -> int | None:
 
 
 def _too_old(table: str, when: str) -> QueryError:
-    return QueryError(f"the log of {table} no longer reaches back to {when}", where="--as-of", mend="ask for later")
+    return QueryError(f"the log of {table} no longer reaches back to {when}", where="--as-of", hint="ask for later")

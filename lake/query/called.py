@@ -124,6 +124,6 @@ def asked_by(plan: Callable[[list[str]], _Planned], names: TableNames, today: da
             if not one.answers(today):
                 ended = f"{one.said}; the old name answered until {one.until}"
                 raise QueryError(
-                    f"unknown table {one.name!r}: {ended}", where="SQL", mend=f"write {one.now}"
+                    f"unknown table {one.name!r}: {ended}", where="SQL", hint=f"write {one.now}"
                 ) from error
             asked.append(one.name)

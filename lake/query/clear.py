@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ranklake.lake.query.engine import SessionContext, udf
-from ranklake.lake.subjects.columns import unsealer
+from ranklake.retention.subjects.columns import unsealer
 
 if TYPE_CHECKING:
     from ranklake.lake.query.roles import Role
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 CLEAR: Final = "unsealed"
 
@@ -17,7 +17,7 @@ CLEAR: Final = "unsealed"
 class Clear:
     """The function, as far as a query may use it.
 
-    Raises `ranklake.lake.subjects.store.SubjectKeysError` where the query asks for it, and the keys are not there.
+    Raises `ranklake.retention.subjects.store.SubjectKeysError` where the query asks for it, and the keys are not there.
     """
 
     def __init__(self, lake: "Lake", text: str, role: "Role | None") -> None:

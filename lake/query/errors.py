@@ -35,8 +35,8 @@ class ConditionError(QueryError):
 
     def __init__(self, role: str, table: str, told: Exception) -> None:
         what = f"a condition of role {role} on {table} cannot be understood"
-        mend = "ranklake doctor tells whoever keeps the roles what is wrong with it"
-        super().__init__(what, where=f"role {role}", mend=mend)
+        hint = "ranklake doctor tells whoever keeps the roles what is wrong with it"
+        super().__init__(what, where=f"role {role}", hint=hint)
         self.told = told
 
 
@@ -49,7 +49,7 @@ _VALUES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\S*/\S*|[-+]?\d[\d.e+-]*")
 
 def veiled(error: QueryError) -> QueryError:
     """Return an error of a running query without values and places: they may be of rows that the asker must not see."""
-    return QueryError(_VALUES.sub("…", error.what), where="SQL", mend=error.mend)
+    return QueryError(_VALUES.sub("…", error.what), where="SQL", hint=error.hint)
 
 
 def missing_column(error: Exception) -> tuple[str, str] | None:
@@ -79,18 +79,18 @@ def explained(error: Exception, contracts: Mapping[str, "Contract"], opened: Ite
     """
     said = str(error)
     if "not supported: " in said and any(word in said for word in ("DDL", "DML", "Statement")):
-        return NotReadOnlyError("only queries are answered here", where="SQL", mend="write SELECT …")
+        return NotReadOnlyError("only queries are answered here", where="SQL", hint="write SELECT …")
     if found := _NO_TABLE.search(said):
         name = found[1]
         known = [one.name for one in contracts.values()]
-        return QueryError(f"unknown table {name!r}", where="SQL", mend=did_you_mean(name, known))
+        return QueryError(f"unknown table {name!r}", where="SQL", hint=did_you_mean(name, known))
     if found := _NO_FIELD.search(said):
         return _no_column(found[1], _VALID.search(said), contracts, opened)
     if found := _NO_FUNCTION.search(said):
-        mend = f"did you mean {found[2]!r}?" if found[2] else ""
-        return QueryError(f"unknown function {found[1]!r}", where="SQL", mend=mend)
+        hint = f"did you mean {found[2]!r}?" if found[2] else ""
+        return QueryError(f"unknown function {found[1]!r}", where="SQL", hint=hint)
     if found := _NO_VALUE.search(said):
-        return QueryError(f"no value is given for ${found[1]}", where="SQL", mend=f"pass --param {found[1]}=VALUE")
+        return QueryError(f"no value is given for ${found[1]}", where="SQL", hint=f"pass --param {found[1]}=VALUE")
     where = "SQL"
     if found := _POSITION.search(said):
         where = f"SQL:{found[1]}:{found[2]}"
@@ -110,4 +110,4 @@ def _no_column(
     known = {one for one in known if not one.startswith(FENCE)}
     if not known:
         known = {column for table in opened for column in contracts[table].names}
-    return QueryError(f"unknown column {name!r}", where="SQL", mend=did_you_mean(wanted, known))
+    return QueryError(f"unknown column {name!r}", where="SQL", hint=did_you_mean(wanted, known))

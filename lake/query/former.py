@@ -156,7 +156,7 @@ def _more(
 
 
 def _over(table: str, one: Former, today: date) -> QueryError:
-    mend = (
+    hint = (
         f"compute it of {one.now}"
         if one.by
         else f"write {one.now}"
@@ -164,9 +164,9 @@ def _over(table: str, one: Former, today: date) -> QueryError:
         else "ask for an earlier time, if it is kept: --as-of TIME"
     )
     if one.is_converted:
-        mend = f"write {one.now} in {one.unit}"
+        hint = f"write {one.now} in {one.unit}"
     ended = f"; the old name answered until {one.until}" if one.until is not None and today > one.until else ""
-    return QueryError(f"unknown column {one.name!r} of {table}: {one.said}{ended}", where="SQL", mend=mend)
+    return QueryError(f"unknown column {one.name!r} of {table}: {one.said}{ended}", where="SQL", hint=hint)
 
 
 def add_former(ctx: SessionContext, chosen: Chosen) -> None:

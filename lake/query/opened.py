@@ -4,10 +4,10 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ranklake.lake.delta.table_schema import as_read
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.query.engine import BATCH_ROWS, SessionContext, engine
 from ranklake.lake.query.scan import live_files, register
+from ranklake.lake.tables.table_schema import as_read
+from ranklake.lake.tables.tables import delta_table
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 _MOST_FILES: Final = 64
 """Of a table of which none is left out by the Delta log: finding out which a query needs means to plan it twice."""

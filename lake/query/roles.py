@@ -114,8 +114,8 @@ class Role:
     def refuse_ended(self, today: date) -> None:
         """Raise `RoleError` where its time is over."""
         if self.until is not None and today > self.until:
-            mend = "set until of the role to a later day, if whoever is responsible agrees"
-            raise RoleError(f"role {self.name} ended with {self.until}", where=self.name, mend=mend)
+            hint = "set until of the role to a later day, if whoever is responsible agrees"
+            raise RoleError(f"role {self.name} ended with {self.until}", where=self.name, hint=hint)
 
     def sees(self, table: str) -> bool:
         """Return whether it may ask a table."""

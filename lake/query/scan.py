@@ -23,18 +23,18 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from ranklake.lake.archives.rehydrated import FOLDER
 from ranklake.lake.contracts.arrow import arrow_schema, default_of
-from ranklake.lake.delta.live_files import FILE_SCHEMA, files
 from ranklake.lake.query.engine import Expr, SessionContext, coalesce, col, lit
-from ranklake.lake.storage.scratch import scratch
-from ranklake.lake.storage.store import LakeError
+from ranklake.lake.store.scratch import scratch
+from ranklake.lake.store.store import LakeError
+from ranklake.lake.tables.live_files import FILE_SCHEMA, files
+from ranklake.retention.archive.rehydrated import FOLDER
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 NO_FILES: Final = FILE_SCHEMA.empty_table()
 _NAME: Final = re.compile(r"\w+")
@@ -215,8 +215,8 @@ def _link(lake: "Lake", table: str, live: pa.Table, folder: Path) -> None:
         size = target.stat().st_size if target.is_file() else None
         if size != row["size_bytes"]:
             what = "a data file is missing" if size is None else "a data file is not of the size that the log says"
-            mend = "ask again if an old version was asked for; else restore the file from a backup"
-            raise MissingFileError(what, where=str(target), mend=mend)
+            hint = "ask again if an old version was asked for; else restore the file from a backup"
+            raise MissingFileError(what, where=str(target), hint=hint)
         day = f"date={row['date'].isoformat()}"
         if day not in made:
             (folder / day).mkdir()

@@ -6,20 +6,20 @@ The views are those of queries (`ranklake.lake.query.admission`), so there is on
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.delta.table_schema import as_read
 from ranklake.lake.query.admission import admit, as_classified_now
 from ranklake.lake.query.called import TableNames
 from ranklake.lake.query.engine import BATCH_ROWS, DataFrame, SessionContext, engine
 from ranklake.lake.query.roles import WORD, Role
 from ranklake.lake.query.scan import register
 from ranklake.lake.query.teams import runs_of
+from ranklake.lake.tables.table_schema import as_read
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.masking.pseudonyms import Pseudonyms
 
 _PIECE: Final = "ranklake_piece"

@@ -81,8 +81,8 @@ def sketch(
         except ConditionError:
             raise
         except QueryError:  # what it says of the condition's columns is not for the role
-            mend = "tell whoever keeps the lake"
-            raise QueryError("a condition of the role names a column that is no more", where="SQL", mend=mend) from None
+            hint = "tell whoever keeps the lake"
+            raise QueryError("a condition of the role names a column that is no more", where="SQL", hint=hint) from None
 
     def known(table: str) -> dict[str, Former]:
         there = former(contracts[table]).items()

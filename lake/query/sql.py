@@ -15,10 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.archives.rehydrated import files_back
-from ranklake.lake.delta.integrity import refuse_damaged
-from ranklake.lake.delta.table_schema import as_read
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.query.admission import admit, as_classified_now, pseudonyms_for
 from ranklake.lake.query.as_of import AsOf
 from ranklake.lake.query.called import FormerTable, TableNames
@@ -30,7 +26,11 @@ from ranklake.lake.query.opened import Opened
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.scan import live_files, needed, register
 from ranklake.lake.query.sketch import Sketch, sketch
-from ranklake.lake.storage.store import Lake, LakeError
+from ranklake.lake.store.store import Lake, LakeError
+from ranklake.lake.tables.integrity import refuse_damaged
+from ranklake.lake.tables.table_schema import as_read
+from ranklake.lake.tables.tables import delta_table
+from ranklake.retention.archive.rehydrated import files_back
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -146,7 +146,7 @@ def answer(  # noqa: PLR0913 - what may be said of a query
     former_tables
         Returns the former names of tables, likewise; asked where tables have others now.
     rehydrated
-        Whether tables also have the rows that came back from archives (`ranklake.lake.archives.rehydrated`).
+        Whether tables also have the rows that came back from archives (`ranklake.retention.archive.rehydrated`).
     opened
         The lake's tables as they were opened for earlier questions; not together with `as_of`.
 
@@ -161,7 +161,7 @@ def answer(  # noqa: PLR0913 - what may be said of a query
         that is not there (any more), or what else DataFusion says.
     MissingFileError
         A data file that the query needs is not there.
-    ranklake.lake.delta.integrity.DamagedFileError
+    ranklake.lake.tables.integrity.DamagedFileError
         One is not what was written.
     """
     _refuse_of(role, as_of, rehydrated=rehydrated)
@@ -186,8 +186,8 @@ def answer(  # noqa: PLR0913 - what may be said of a query
             ctx.register_view(name, ctx.sql_with_options(meant, READ_ONLY))
         frame = ctx.sql_with_options(text, READ_ONLY, param_values=dict(params or {}))
         if role is not None and _explains(frame):
-            mend = f"leave EXPLAIN out; DESCRIBE shows columns, 'ranklake roles explain {role.name} TABLE' rows and why"
-            raise QueryError("a plan shows more than a role may see", where="EXPLAIN", mend=mend)
+            hint = f"leave EXPLAIN out; DESCRIBE shows columns, 'ranklake roles explain {role.name} TABLE' rows and why"
+            raise QueryError("a plan shows more than a role may see", where="EXPLAIN", hint=hint)
         return frame if limit is None else frame.limit(limit)
 
     def planned(ctx: SessionContext) -> DataFrame:
@@ -264,14 +264,14 @@ def _refuse_of(role: Role | None, as_of: Moment, *, rehydrated: bool) -> None:
     role.refuse_ended(datetime.now(UTC).date())
     if role.groups and as_of:
         what = f"role {role.name} sees groups, and two versions of a table tell who came between them"
-        raise QueryError(what, where="--as-of", mend="ask of now")
+        raise QueryError(what, where="--as-of", hint="ask of now")
     if role.groups and rehydrated:
         what = f"role {role.name} sees groups, and a table with and without what came back tells who is among that"
-        raise QueryError(what, where="--rehydrated", mend="leave it out")
+        raise QueryError(what, where="--rehydrated", hint="leave it out")
     moment = AsOf.parse(as_of)
     if role.teams and (moment.version is not None or moment.versions):
         what = f"role {role.name} sees rows of its teams, and whose a run was is told of a time, not of one table"
-        raise QueryError(what, where="--as-of", mend="give a time: 2026-03-01T12:00:00Z")
+        raise QueryError(what, where="--as-of", hint="give a time: 2026-03-01T12:00:00Z")
 
 
 @contextmanager
@@ -285,11 +285,11 @@ def _explaining(role: Role | None, contracts: Mapping[str, "Contract"], names: C
         if role is None:
             raise
         # it names a file, and of whose rows that is, is not for the role
-        raise QueryError("a data file cannot be read", where="SQL", mend="tell whoever keeps the lake") from None
+        raise QueryError("a data file cannot be read", where="SQL", hint="tell whoever keeps the lake") from None
     except Exception as error:  # DataFusion raises plain Exception and ValueError alike
         found = explained(error, contracts, names)
         if role is not None and found.what.startswith("unknown "):  # the same whether it is hidden, or is nowhere
-            found.mend += f"; what role {role.name} sees: ranklake roles explain {role.name} TABLE"
+            found.hint += f"; what role {role.name} sees: ranklake roles explain {role.name} TABLE"
         raise found from error
 
 

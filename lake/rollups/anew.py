@@ -14,11 +14,6 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.delta.integrity import DamagedFileError
-from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.delta.read import read_some
-from ranklake.lake.delta.table_schema import added_version_of, as_read, version_of
-from ranklake.lake.delta.tables import latest
 from ranklake.lake.migrations.computing import Anew
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import session
@@ -29,15 +24,20 @@ from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.named import rollups_of
 from ranklake.lake.rollups.tasks import Computed, by_day, stands
 from ranklake.lake.rollups.work import Work
+from ranklake.lake.tables.integrity import DamagedFileError
+from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.read import read_some
+from ranklake.lake.tables.table_schema import added_version_of, as_read, version_of
+from ranklake.lake.tables.tables import latest
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.delta.data_file import DataFile
     from ranklake.lake.plans.workers import Workers
     from ranklake.lake.rollups.declaration import Rollup
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
+    from ranklake.lake.tables.data_file import DataFile
 
 _SPAN: Final = frozenset({"run", "date", "ts", "end_ts"})
 """Columns by which the rows of a run are found in a table of whole runs."""

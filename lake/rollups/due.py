@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.integrity import refuse_damaged
 from ranklake.lake.query.sql import session
 from ranklake.lake.rollups.inputs import (
     NOTHING,
@@ -25,12 +24,13 @@ from ranklake.lake.rollups.inputs import (
 from ranklake.lake.rollups.lineage import Recorded, State
 from ranklake.lake.rollups.session import AFFECTED, replace_table
 from ranklake.lake.rollups.thresholds import MAX_DAYS
+from ranklake.lake.tables.integrity import refuse_damaged
 from ranklake.segments.agent_runs import is_agent_run
 
 if TYPE_CHECKING:
     from ranklake.lake.rollups.declaration import Rollup
     from ranklake.lake.rollups.reach import Input
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 _DAY = timedelta(days=1)
 _WIDE = timedelta(days=31)
@@ -164,7 +164,7 @@ def due_runs(
     what is left if new rows of it arrive, but not for new code nor merely to have everything computed. Runs that have
     rows in `kept_back`, partitions that checks hold back, stay as they were; once free, those count as changed.
 
-    Raises `ranklake.lake.delta.integrity.DamagedFileError` where a file of a changed partition is damaged, or one that
+    Raises `ranklake.lake.tables.integrity.DamagedFileError` where a file of a changed partition is damaged, or one that
     may hold rows of a run that is due.
     """
     was = _still_read(state.get(WHOLE, {}), inputs)

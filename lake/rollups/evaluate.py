@@ -72,6 +72,6 @@ def _evaluate(ctx: "SessionContext", rollup: "Rollup", values: dict[str, Any]) -
         raise
     except Exception as error:  # DataFusion raises plain Exception, such as for a number that fits no type
         what = f"cannot be computed: {' '.join(str(error).split())[:_LONGEST]}"
-        mend = "an input has a value that no job records: find it, and have a check of its contract take it out"
-        raise RollupError(what, where=f"rollup {rollup.name} of {values.get('date', 'runs')}", mend=mend) from error
+        hint = "an input has a value that no job records: find it, and have a check of its contract take it out"
+        raise RollupError(what, where=f"rollup {rollup.name} of {values.get('date', 'runs')}", hint=hint) from error
     return conform(found, rollup.contract)

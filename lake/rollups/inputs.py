@@ -21,17 +21,17 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import number_of
-from ranklake.lake.delta.data_file import DataFile
-from ranklake.lake.delta.live_files import FILE_SCHEMA, files, files_digest
-from ranklake.lake.delta.read import read, read_some
-from ranklake.lake.delta.tables import latest
-from ranklake.lake.governance.holds import holds
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.query.scan import NO_FILES, live_files
+from ranklake.lake.tables.commit import number_of
+from ranklake.lake.tables.data_file import DataFile
+from ranklake.lake.tables.live_files import FILE_SCHEMA, files, files_digest
+from ranklake.lake.tables.read import read, read_some
+from ranklake.lake.tables.tables import latest
+from ranklake.retention.proposals.holds import holds
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 WHOLE: Final = ""
 NOTHING: Final = ""
@@ -58,7 +58,7 @@ class Snapshot:
     digests
         Of every date that has files.
     live
-        A row a file, with the log's statistics, as `ranklake.lake.delta.live_files.files` gives them.
+        A row a file, with the log's statistics, as `ranklake.lake.tables.live_files.files` gives them.
     """
 
     table: str
@@ -122,7 +122,7 @@ class Snapshot:
     ) -> pa.Table:
         """Return rows of the table as of this version, under its contract's Arrow types; by default all.
 
-        `verify` is for rows that are written anew, see `ranklake.lake.delta.read`.
+        `verify` is for rows that are written anew, see `ranklake.lake.tables.read`.
         """
         known = lake.contract(self.table)
         empty = arrow_schema(known).empty_table()

@@ -22,17 +22,17 @@ import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import commit_info
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot
-from ranklake.lake.storage.reachability import unreachable
+from ranklake.lake.store.reachability import unreachable
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import commit_info
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from ranklake.lake.rollups.declaration import Rollup
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 EVERY_S: Final = 30.0
 """A round that takes long writes about this often, since what it did not write down is computed again."""

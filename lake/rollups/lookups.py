@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.mfu.peaks import DTYPES, name_key, peak_rows
+from ranklake.lake.rollups.peaks import DTYPES, name_key, peak_rows
 
 STEP_METRICS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -102,6 +102,6 @@ def facility() -> pa.Table:
         raise RanklakeError(
             "is not a power usage effectiveness",
             where=PUE_VARIABLE,
-            mend="give facility over device energy, such as 1.2",
+            hint="give facility over device energy, such as 1.2",
         )
     return pa.table({"power_usage_effectiveness": pa.array([effectiveness], pa.float64())})

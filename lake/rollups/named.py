@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ranklake.lake.life.distributions import total
-from ranklake.lake.life.members import Member, members
-from ranklake.lake.life.register import lives
-from ranklake.lake.life.select import KEY, scaled
 from ranklake.lake.query.literal import literal
 from ranklake.lake.rollups.bodies import Body, SqlBody
+from ranklake.lake.rollups.life.distributions import total
+from ranklake.lake.rollups.life.members import Member, members
+from ranklake.lake.rollups.life.register import lives
+from ranklake.lake.rollups.life.select import KEY, scaled
 from ranklake.lake.rollups.own import OwnBody, own_rollups
 from ranklake.lake.rollups.registry import chosen
 
 if TYPE_CHECKING:
-    from ranklake.lake.life.state import Life
     from ranklake.lake.query.engine import SessionContext
     from ranklake.lake.rollups.declaration import Rollup
+    from ranklake.lake.rollups.life.state import Life
     from ranklake.lake.rollups.reach import Input
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 _RECORDED: Final = "_as_recorded"
 _VALUES: Final[Mapping[str, tuple[str, ...]]] = {

@@ -94,8 +94,8 @@ class OwnBody:
             frame, _ = grown(planned, self._former, self.inputs, datetime.now(UTC).date())
             found = conform(without_former(plain(frame.to_arrow_table())), self.contract)
         except ContractMismatchError as error:
-            mend = f"have it give the columns of {self.contract.table}"
-            raise OwnRollupError(error.what, where=self.where, mend=mend) from None
+            hint = f"have it give the columns of {self.contract.table}"
+            raise OwnRollupError(error.what, where=self.where, hint=hint) from None
         except QueryError as error:
             raise self._told(error) from error
         except Exception as error:  # DataFusion raises plain Exception and ValueError alike
@@ -109,26 +109,26 @@ class OwnBody:
         return {name: one for name, one in there.items() if one.is_within(self.inputs[table].names)}
 
     def _told(self, said: QueryError) -> OwnRollupError:
-        mend = said.mend
+        hint = said.hint
         hidden = [one for name in self.contract.rollup.inputs if (one := name.table)] if self.contract.rollup else []
-        if "unknown column" in said.what and not mend:
-            mend = f"name it under classified: of its input, if it is there ({', '.join(hidden)})"
+        if "unknown column" in said.what and not hint:
+            hint = f"name it under classified: of its input, if it is there ({', '.join(hidden)})"
         where = self.where + said.where.removeprefix("SQL")
-        return OwnRollupError(said.what, where=where, mend=mend)
+        return OwnRollupError(said.what, where=where, hint=hint)
 
     def _refuse_elsewhere(self, ctx: "SessionContext", found: pa.Table, values: Mapping[str, Any]) -> None:
         """Raise `OwnRollupError` for rows of a date that is not computed: they would never be replaced."""
         if "date" in values:
             is_due = pc.equal(found["date"], values["date"])
-            mend = "give $date as its column date"
+            hint = "give $date as its column date"
         else:
             affected = plain(ctx.table(AFFECTED).to_arrow_table())
             due = {(row["run"], row["date"]) for row in affected.to_pylist()}
             pairs = zip(found["run"].to_pylist(), found["date"].to_pylist(), strict=True)
             is_due = pa.chunked_array([pa.array([pair in due for pair in pairs], pa.bool_())])
-            mend = f"join {AFFECTED} on run, and give its column date"
+            hint = f"join {AFFECTED} on run, and give its column date"
         if not pc.all(is_due.fill_null(False)).as_py() and found.num_rows:  # noqa: FBT003 - pyarrow's own
-            raise OwnRollupError("gives rows of another date than was asked for", where=self.where, mend=mend)
+            raise OwnRollupError("gives rows of another date than was asked for", where=self.where, hint=hint)
 
 
 def own_rollups(contracts: "Mapping[str, Contract]") -> tuple[Rollup, ...]:

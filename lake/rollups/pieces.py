@@ -30,7 +30,7 @@ def ranges(live: pa.Table, column: str, cost: int = PIECE_COST, at_once: int = 1
     Parameters
     ----------
     live
-        Files as `ranklake.lake.delta.live_files.files` returns them, with bounds of `column` and of ``rank``.
+        Files as `ranklake.lake.tables.live_files.files` returns them, with bounds of `column` and of ``rank``.
     cost
         How much a piece may cost.
     at_once

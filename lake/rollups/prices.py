@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.mfu.peaks import name_key
+from ranklake.lake.rollups.peaks import name_key
 
 COLUMNS: Final = ("device_name", "pool", "price_per_device_hour", "currency", "valid_from", "valid_to")
 SCHEMA: Final = pa.schema(
@@ -46,7 +46,7 @@ class Price:
     Attributes
     ----------
     device_key
-        `ranklake.lake.mfu.peaks.name_key` of the device's name; None stands for any device.
+        `ranklake.lake.rollups.peaks.name_key` of the device's name; None stands for any device.
     pool
         Partition, queue or virtual cluster; None stands for any.
     price
@@ -80,7 +80,7 @@ def read_prices(path: str) -> tuple[Price, ...]:
         raw = Path(path).read_bytes()
         text = raw.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise PriceError(f"no price table: {error}", where=path, mend="name a CSV file in UTF-8") from None
+        raise PriceError(f"no price table: {error}", where=path, hint="name a CSV file in UTF-8") from None
     reader = csv.DictReader(text.splitlines())
     _check_header(path, reader.fieldnames or ())
     name = f"{Path(path).name} (sha256 {hashlib.sha256(raw).hexdigest()[:12]})"
@@ -90,7 +90,7 @@ def read_prices(path: str) -> tuple[Price, ...]:
     ]
     for where, one, other in _contradictions(found):
         raise PriceError(
-            f"two prices hold at once, of {one} and of {other}", where=f"{path}: {where}", mend="end one with valid_to"
+            f"two prices hold at once, of {one} and of {other}", where=f"{path}: {where}", hint="end one with valid_to"
         )
     return tuple(found)
 
@@ -98,11 +98,11 @@ def read_prices(path: str) -> tuple[Price, ...]:
 def _check_header(path: str, names: "Sequence[str]") -> None:
     for name in names:
         if name not in {*COLUMNS, "note"}:
-            raise PriceError(f"unknown column {name!r}", where=f"{path}:1", mend=did_you_mean(name, COLUMNS))
+            raise PriceError(f"unknown column {name!r}", where=f"{path}:1", hint=did_you_mean(name, COLUMNS))
     lacking = [name for name in COLUMNS if name not in names]
     if lacking:
-        mend = f"the first line is {','.join(COLUMNS)}"
-        raise PriceError(f"columns are missing: {', '.join(lacking)}", where=f"{path}:1", mend=mend)
+        hint = f"the first line is {','.join(COLUMNS)}"
+        raise PriceError(f"columns are missing: {', '.join(lacking)}", where=f"{path}:1", hint=hint)
 
 
 def _price(row: dict[str, str], where: str, source: str) -> Price:
@@ -114,17 +114,17 @@ def _price(row: dict[str, str], where: str, source: str) -> Price:
     exponent = price.as_tuple().exponent
     if not price.is_finite() or not 0 <= price < _MOST or not isinstance(exponent, int) or exponent < -_SCALE:
         what = "price_per_device_hour is not a price"
-        raise PriceError(what, where=where, mend="write a number from 0 to below a million, with at most nine decimals")
+        raise PriceError(what, where=where, hint="write a number from 0 to below a million, with at most nine decimals")
     currency = cells["currency"]
     if len(currency) != _CODE_LENGTH or not currency.isascii() or not currency.isalpha() or not currency.isupper():
         raise PriceError(
-            "currency is not an ISO 4217 code", where=where, mend="write three capital letters, such as EUR"
+            "currency is not an ISO 4217 code", where=where, hint="write three capital letters, such as EUR"
         )
     begin, end = (_date(cells[name], name, where) for name in ("valid_from", "valid_to"))
     if begin is None:
-        raise PriceError("valid_from is missing", where=where, mend="write the first UTC date that the price holds on")
+        raise PriceError("valid_from is missing", where=where, hint="write the first UTC date that the price holds on")
     if end is not None and end <= begin:
-        raise PriceError("valid_to is not after valid_from", where=where, mend="valid_to is the first date without it")
+        raise PriceError("valid_to is not after valid_from", where=where, hint="valid_to is the first date without it")
     device = name_key(cells["device_name"]) or None
     return Price(device, cells["pool"] or None, price, currency, begin, end, source)
 
@@ -133,7 +133,7 @@ def _date(text: str, name: str, where: str) -> date | None:
     try:
         return date.fromisoformat(text) if text else None
     except ValueError:
-        raise PriceError(f"{name} is not a date", where=where, mend="write YYYY-MM-DD") from None
+        raise PriceError(f"{name} is not a date", where=where, hint="write YYYY-MM-DD") from None
 
 
 def _contradictions(prices: list[Price]) -> Iterator[tuple[str, str, str]]:

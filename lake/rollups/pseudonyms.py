@@ -51,8 +51,8 @@ def pseudonym_key() -> "Key | None":
     try:
         return read_keyring(source).active
     except MissingKeyError as error:
-        mend = "give file:/path, env:NAME or command:/path/to/helper, with 32 bytes in base64 or hex"
-        raise RanklakeError(error.what, where=KEY_VARIABLE, mend=mend) from None
+        hint = "give file:/path, env:NAME or command:/path/to/helper, with 32 bytes in base64 or hex"
+        raise RanklakeError(error.what, where=KEY_VARIABLE, hint=hint) from None
 
 
 def pseudonym_table() -> pa.Table:

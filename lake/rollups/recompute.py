@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.integrity import DamagedFileError, damaged
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import Due, due_days, due_runs, reaches
@@ -16,9 +15,10 @@ from ranklake.lake.rollups.inputs import Key, Snapshot, Tables, partition
 from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.named import rollups_of
 from ranklake.lake.rollups.work import Work
+from ranklake.lake.tables.integrity import DamagedFileError, damaged
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 
 def recompute(

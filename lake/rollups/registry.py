@@ -12,7 +12,7 @@ from ranklake.lake.rollups.lookups import PRICES, dtypes, facility, peaks, step_
 from ranklake.lake.rollups.prices import price_table
 from ranklake.lake.rollups.pseudonyms import pseudonym_table
 from ranklake.lake.rollups.reach import Input
-from ranklake.lake.trust.lake_config import DEFAULT, LakeConfig
+from ranklake.lake.store.lake_config import DEFAULT, LakeConfig
 
 
 class UnknownRollupError(RanklakeError):
@@ -140,7 +140,7 @@ def chosen(
     while pending:
         name = pending.pop()
         if name not in by_name:
-            raise UnknownRollupError(f"unknown rollup {name!r}", mend=did_you_mean(name, by_name))
+            raise UnknownRollupError(f"unknown rollup {name!r}", hint=did_you_mean(name, by_name))
         if name not in wanted:
             wanted.add(name)
             pending += [table for table in by_name[name].tables if table in by_name]

@@ -7,11 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.delta.commit import LostRaceError
-from ranklake.lake.delta.integrity import Damage
-from ranklake.lake.delta.kept_overlay import keep_overlay
-from ranklake.lake.delta.table_schema import UnmigratedTableError
-from ranklake.lake.delta.tables import NewerTableError, ensure_table
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import changed_inputs, due_days
@@ -21,11 +16,16 @@ from ranklake.lake.rollups.named import rollups_of
 from ranklake.lake.rollups.own import OwnRollupError
 from ranklake.lake.rollups.tasks import TASK_CPU_S
 from ranklake.lake.rollups.work import Work
+from ranklake.lake.tables.commit import LostRaceError
+from ranklake.lake.tables.integrity import Damage
+from ranklake.lake.tables.kept_overlay import keep_overlay
+from ranklake.lake.tables.table_schema import UnmigratedTableError
+from ranklake.lake.tables.tables import NewerTableError, ensure_table
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.plans.workers import Workers
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.cores import usable_cores
-from ranklake.lake.delta.data_file import DataFile
-from ranklake.lake.delta.integrity import Damage, DamagedFileError, damaged
-from ranklake.lake.delta.parquet import append_files
 from ranklake.lake.query.sql import session
 from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import Due, due_runs
@@ -23,7 +20,10 @@ from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_days, evaluate
 from ranklake.lake.rollups.inputs import Key, Snapshot, day_of, of_days, partition, slim
 from ranklake.lake.rollups.lineage import State
 from ranklake.lake.rollups.pieces import AT_ONCE, WHOLE_RANGE, Range, ranges
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.data_file import DataFile
+from ranklake.lake.tables.integrity import Damage, DamagedFileError, damaged
+from ranklake.lake.tables.parquet import append_files
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.commit import LostRaceError, replace_files
 from ranklake.lake.plans.units import Unit, carry_out
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.declaration import Rollup
@@ -28,12 +27,13 @@ from ranklake.lake.rollups.tasks import (
     compute_after,
     files_for,
 )
-from ranklake.lake.storage.removal import delete
+from ranklake.lake.store.removal import delete
+from ranklake.lake.tables.commit import LostRaceError, replace_files
 
 if TYPE_CHECKING:
-    from ranklake.lake.delta.integrity import Damage
     from ranklake.lake.plans.workers import Pending, Workers
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
+    from ranklake.lake.tables.integrity import Damage
 
 BATCH_ROWS: Final = 20_000_000
 """Rows of inputs after which computed dates are committed, for each task at a time: what a kill costs at most."""

@@ -17,7 +17,7 @@ from ranklake.quality.suites.own import core_types
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.quality.suite import Expectation
 
 DATES: Final = 30

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.delta.tables import latest
-from ranklake.lake.storage.scratch import scratch
+from ranklake.lake.store.scratch import scratch
+from ranklake.lake.tables.tables import latest
 from ranklake.printable import printable
 from ranklake.quality.export.facts import table_facts
 from ranklake.quality.export.pages import make_local
@@ -22,7 +22,7 @@ from ranklake.quality.suites.asking import own_suites
 from ranklake.quality.tables import chosen
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 MARK: Final = "ranklake-export.json"
 """The file that says that a folder is an export, and may be replaced."""
@@ -35,8 +35,8 @@ _LIMIT_S: Final = 1800
 class ExportError(RanklakeError):
     """A project cannot be written. ``folder`` is where it was to stand; what stood there is unchanged."""
 
-    def __init__(self, message: str, folder: Path, mend: str) -> None:
-        super().__init__(message, where=str(folder), mend=mend)
+    def __init__(self, message: str, folder: Path, hint: str) -> None:
+        super().__init__(message, where=str(folder), hint=hint)
         self.folder = folder
 
 
@@ -119,8 +119,8 @@ def _build(folder: Path, facts: list[dict[str, Any]], out: Path, limit_s: float 
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            mend = "export fewer tables at a time, with --table"
-            raise ExportError(f"Great Expectations took more than {limit_s:g} s to build it", out, mend) from None
+            hint = "export fewer tables at a time, with --table"
+            raise ExportError(f"Great Expectations took more than {limit_s:g} s to build it", out, hint) from None
     if done.returncode:
         last = printable(done.stderr.decode(errors="replace").strip().rpartition("\n")[2])[:300]
         raise ExportError(f"Great Expectations could not build the project: {last}", out, "see ranklake doctor")

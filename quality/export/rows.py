@@ -8,14 +8,14 @@ import pyarrow as pa
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.errors import UnknownTableError
-from ranklake.lake.delta.read import read
+from ranklake.lake.tables.read import read
 from ranklake.quality.frame import frame, values_of
 from ranklake.quality.suite import compile_suite
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
 
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 
 def partition_rows(lake: "Lake", table: str, day: date) -> "pd.DataFrame":
@@ -25,7 +25,7 @@ def partition_rows(lake: "Lake", table: str, day: date) -> "pd.DataFrame":
     """
     contracts = lake.contracts()
     if table not in contracts:
-        raise UnknownTableError(table, mend=did_you_mean(table, contracts))
+        raise UnknownTableError(table, hint=did_you_mean(table, contracts))
     contract = contracts[table]
     suite = compile_suite(contract, lake.metrics())
     rows = read(lake, contract, list(contract.names), partitions=[day])

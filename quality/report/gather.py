@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from ranklake.lake.delta.live_files import files, files_digest
-from ranklake.lake.delta.tables import delta_table, latest
 from ranklake.lake.rollups.registry import ROLLUPS
+from ranklake.lake.tables.live_files import files, files_digest
+from ranklake.lake.tables.tables import delta_table, latest
 from ranklake.quality.report import statements
 from ranklake.quality.report.next_steps import next_step
 from ranklake.quality.report.standing import results_session, standing
@@ -40,7 +40,7 @@ from ranklake.quality.tables import KINDS
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.quality.report.state import CheckKey, Sampled
 
 NO_SAMPLES: Final[Mapping[Any, Any]] = {}
@@ -62,7 +62,7 @@ def gather(lake: "Lake", sampled: "Mapping[CheckKey, Sampled]" = NO_SAMPLES) -> 
 
     Raises
     ------
-    LakeUnreachableError, ranklake.lake.delta.live_files.DamagedLogError
+    LakeUnreachableError, ranklake.lake.tables.live_files.DamagedLogError
         A log cannot be read, or what it says cannot be.
     """
     contracts = {name: one for name, one in lake.contracts().items() if one.kind in KINDS}

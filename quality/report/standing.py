@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ranklake.lake.delta.tables import delta_table
+from ranklake.insight.runs.asking import Answered, read_by
 from ranklake.lake.query.sql import session
-from ranklake.lake.runs.asking import Answered, read_by
+from ranklake.lake.tables.tables import delta_table
 from ranklake.quality.incidents import statement as every_incident
 from ranklake.quality.objectives import statement as objectives_of
 from ranklake.quality.report import statements
@@ -19,7 +19,7 @@ from ranklake.quality.results import RESULTS
 if TYPE_CHECKING:
     from datafusion import SessionContext
 
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 Rows = list[dict[str, Any]]
 TABLES: Final = (RESULTS, "quality_releases", "ingest_plans")

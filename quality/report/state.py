@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from ranklake.insight.runs.asking import Answered
 from ranklake.lake.contracts.model import ALARMS
-from ranklake.lake.runs.asking import Answered
 
 FAILING, ERRORED, WARNING, UNCHECKED, QUARANTINED, PASSED, SKIPPED = STATES = (
     "failing",

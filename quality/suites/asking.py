@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.delta.integrity import DamagedFileError
-from ranklake.lake.delta.read import read_batches
+from ranklake.lake.tables.integrity import DamagedFileError
+from ranklake.lake.tables.read import read_batches
 from ranklake.printable import printable_name
 from ranklake.quality.results import AGAIN
 from ranklake.quality.suites.folder import SuiteFolder, UserSuite, read_folder, suite_of
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.quality.partition import Partition, Tally
     from ranklake.quality.suite import Expectation, Suite
     from ranklake.quality.suites.isolated import Answer

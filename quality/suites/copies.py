@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.storage.objects import file_system
+from ranklake.lake.store.objects import file_system
 from ranklake.redaction.redact import redact_uri
 
 ENDINGS: Final = (".json", ".py", "great_expectations.yml")
@@ -60,7 +60,7 @@ def copy_of(uri: str, storage: Mapping[str, str]) -> Path | None:
 
     Raises
     ------
-    ranklake.lake.storage.reachability.LakeUnreachableError
+    ranklake.lake.store.reachability.LakeUnreachableError
         The store cannot be read. A copy of yesterday is not taken for it.
     TooManyFilesError
         There are more than `MOST_FILES`.
@@ -91,8 +91,8 @@ def _listed(fs: Any, root: str, uri: str) -> Iterator[tuple[str, tuple[str, str]
         return
     some = [(place, facts) for place, facts in sorted(every.items()) if place.endswith(ENDINGS)]
     if len(some) > MOST_FILES:
-        mend = "name the prefix that holds suites alone: suites under [quality] in ranklake.toml"
-        raise TooManyFilesError(f"more than {MOST_FILES:,} files", where=redact_uri(uri), mend=mend)
+        hint = "name the prefix that holds suites alone: suites under [quality] in ranklake.toml"
+        raise TooManyFilesError(f"more than {MOST_FILES:,} files", where=redact_uri(uri), hint=hint)
     names = {place.removeprefix(root).lstrip("/") for place, _ in some}
     for place, facts in some:
         name = place.removeprefix(root).lstrip("/")

@@ -28,7 +28,7 @@ class SuitesError(RanklakeError):
         super().__init__(
             "no such folder of suites",
             where=folder,
-            mend="make the folder, or change suites under [quality] in ranklake.toml",
+            hint="make the folder, or change suites under [quality] in ranklake.toml",
         )
         self.folder = folder
 
@@ -88,7 +88,7 @@ def read_folder(path: str, storage: Mapping[str, str] = NO_OPTIONS, code_sha256:
     ------
     SuitesError
         It is not there, or a store has no file of suites there.
-    ranklake.lake.storage.reachability.LakeUnreachableError, ranklake.quality.suites.copies.TooManyFilesError
+    ranklake.lake.store.reachability.LakeUnreachableError, ranklake.quality.suites.copies.TooManyFilesError
         As `ranklake.quality.suites.copies.copy_of` does.
     """
     copy = copy_of(path, storage) if is_store(path) else None
@@ -103,8 +103,8 @@ def _believed(found: SuiteFolder, from_store: bool, code_sha256: str) -> SuiteFo
     if not found.python or found.code == code_sha256 or not (code_sha256 or from_store):
         return found
     told = "another than" if code_sha256 else "without"
-    mend = f"if they are yours, set suites_code_sha256 under [quality] to {found.code}"
-    problem = f"not run: Python files {told} the configured digest; {mend}"
+    hint = f"if they are yours, set suites_code_sha256 under [quality] to {found.code}"
+    problem = f"not run: Python files {told} the configured digest; {hint}"
     return SuiteFolder((*found.suites, UserSuite("python", "python", problem=problem)))
 
 

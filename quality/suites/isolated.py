@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from ranklake.lake.storage.scratch import scratch
+from ranklake.lake.store.scratch import scratch
 from ranklake.printable import printable
 
 START_S: Final = 180.0

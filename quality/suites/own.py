@@ -77,8 +77,8 @@ class OwnSuites:
         meta = raw["meta"] if isinstance(raw.get("meta"), dict) else {}
         severity, on_fail = _severity(raw, meta), meta.get("on_fail", "record")
         if not _is_text(raw) or on_fail not in _ACTIONS:
-            mend = "meta.on_fail is record or hold; what shall take rows out belongs in a contract"
-            wrong = mend if _is_text(raw) else "a text in it holds half a character (a lone surrogate)"
+            hint = "meta.on_fail is record or hold; what shall take rows out belongs in a contract"
+            wrong = hint if _is_text(raw) else "a text in it holds half a character (a lone surrogate)"
             return _refused(id_, wrong, severity=severity)
         if kind not in core_types() and not self.folder.python:
             return _refused(id_, f"no expectation of this type; {did_you_mean(kind, core_types())}", severity=severity)

@@ -13,7 +13,7 @@ from ranklake.quality.suites.own import OwnSuites, problems
 from ranklake.quality.tables import KINDS
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 _NO_FILES: Final = hashlib.sha256().hexdigest()
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.integrity import DamagedFileError
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.tables import latest
 from ranklake.lake.query.literal import literal
 from ranklake.lake.query.sql import session
+from ranklake.lake.tables.integrity import DamagedFileError
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.tables import latest
 from ranklake.printable import printable
 from ranklake.quality.partition import Partition
 from ranklake.quality.report import statements
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ranklake.lake.contracts.model import Contract, Metric
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.quality.suites.own import OwnSuites
 
 SAMPLES: Final = 3

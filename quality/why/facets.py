@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.read import read
+from ranklake.lake.tables.read import read
 from ranklake.quality.why.lift import Count
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Column, Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 HOUR: Final = "hour"
 PROCESS: Final = "process"

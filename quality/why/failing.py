@@ -10,9 +10,9 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.checks.masks import failures
 from ranklake.lake.contracts.load import contract as packaged
 from ranklake.lake.contracts.row_text import row_values
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.read import read_batches, read_some
-from ranklake.lake.delta.tables import latest
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read_batches, read_some
+from ranklake.lake.tables.tables import latest
 from ranklake.quality.keys import MOST_REPEATED, repeated_keys
 from ranklake.quality.rejected import REJECTS
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.quality.partition import Partition
     from ranklake.quality.suite import Expectation, Suite
 

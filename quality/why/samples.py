@@ -11,7 +11,7 @@ from ranklake.quality.why.explanation import Explanation
 if TYPE_CHECKING:
     from datetime import date
 
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.quality.report.state import CheckKey
 
 MOST_CHECKS: Final = 30

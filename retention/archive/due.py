@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.live_files import files, files_digest
-from ranklake.lake.delta.tables import latest
-from ranklake.lake.governance.retention_plans import Item
+from ranklake.lake.tables.live_files import files, files_digest
+from ranklake.lake.tables.tables import latest
 from ranklake.retention.due import Due, ages
 from ranklake.retention.parts import Group, Parts, Values, part_digest
+from ranklake.retention.proposals.retention_plans import Item
 from ranklake.retention.rules.model import KEPT
 from ranklake.retention.rules.order import archiving_rule, cutoff
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.rules.model import Destination, Rule
 
 ACTION: Final = "archive"

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ranklake.lake.archives.register import Archive, archives
-from ranklake.lake.delta.live_files import files_digest
-from ranklake.lake.governance.retention_plans import Item
-from ranklake.lake.governance.retired import ARCHIVED_ROWS
+from ranklake.lake.tables.live_files import files_digest
+from ranklake.retention.archive.register import Archive, archives
 from ranklake.retention.due import Due
 from ranklake.retention.parts import Parts, RunFacts
+from ranklake.retention.proposals.retention_plans import Item
+from ranklake.retention.proposals.retired import ARCHIVED_ROWS
 from ranklake.retention.rules.order import Decision, cutoff
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.hold import Hold
     from ranklake.retention.rules.policies import Policies
 

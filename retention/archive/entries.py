@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ranklake.lake.archives.register import ARCHIVED, REMOVED, every_archive
+from ranklake.retention.archive.register import ARCHIVED, REMOVED, every_archive
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.archive.stow import Stowed
 
 

@@ -13,7 +13,7 @@ from ranklake.retention.parts import Parts, run_facts
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.rules.policies import Policies
 
 

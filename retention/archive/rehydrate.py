@@ -15,27 +15,27 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from ranklake.lake.archives.manifest import Manifest, read_manifest
-from ranklake.lake.archives.objects import AtHand, ask_for, look
-from ranklake.lake.archives.place import ArchiveError, open_place, refuse_other
-from ranklake.lake.archives.register import Archive, every_archive
-from ranklake.lake.archives.rehydrated import Rehydrated, place_of, rehydrated, remove, write_down
-from ranklake.lake.archives.soundness import refuse_unsound
 from ranklake.lake.audit import trail as audit
-from ranklake.lake.delta.data_file import DataFile
-from ranklake.lake.delta.parquet import write_partition
-from ranklake.lake.delta.table_schema import as_read
-from ranklake.lake.delta.tables import latest
-from ranklake.lake.governance.evidence import require
-from ranklake.lake.governance.proposals import NotApprovedError
 from ranklake.lake.migrations.rewriting import stored_rows
 from ranklake.lake.migrations.upgrading import upgraded
+from ranklake.lake.tables.data_file import DataFile
+from ranklake.lake.tables.parquet import write_partition
+from ranklake.lake.tables.table_schema import as_read
+from ranklake.lake.tables.tables import latest
+from ranklake.retention.archive.manifest import Manifest, read_manifest
 from ranklake.retention.archive.masking import masking_on
+from ranklake.retention.archive.objects import AtHand, ask_for, look
+from ranklake.retention.archive.place import ArchiveError, open_place, refuse_other
+from ranklake.retention.archive.register import Archive, every_archive
+from ranklake.retention.archive.rehydrated import Rehydrated, place_of, rehydrated, remove, write_down
 from ranklake.retention.archive.rehydration import REHYDRATIONS, Rehydration, RehydrationError
+from ranklake.retention.archive.soundness import refuse_unsound
+from ranklake.retention.proposals.evidence import require
+from ranklake.retention.proposals.proposals import NotApprovedError
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.rules.policies import Policies
 
 DONE: Final = "rehydration.done"
@@ -112,11 +112,11 @@ def end(lake: "Lake", name: str, by: str) -> int:
 
 def _archives(lake: "Lake", found: Rehydration, day: date) -> list[Archive]:
     if found.until <= day:
-        raise RehydrationError(f"it was for until {found.until}", where=found.name, mend="propose it anew")
+        raise RehydrationError(f"it was for until {found.until}", where=found.name, hint="propose it anew")
     every = every_archive(lake)
     gone = [one for one in found.archives if one not in every or every[one].removed is not None]
     if gone:
-        raise RehydrationError(f"{gone[0]} is archived no more", where=found.name, mend="propose what is left")
+        raise RehydrationError(f"{gone[0]} is archived no more", where=found.name, hint="propose what is left")
     return [every[one] for one in found.archives]
 
 
@@ -143,7 +143,7 @@ def _asked(opened: "list[tuple[Archive, Lake, Manifest]]") -> int:
             try:
                 at_hand = look(place, path).at_hand
             except FileNotFoundError:
-                raise ArchiveError("it is not there", where=path, mend="restore it from a backup") from None
+                raise ArchiveError("it is not there", where=path, hint="restore it from a backup") from None
             if at_hand is AtHand.COLD:
                 ask_for(place, path)
             waiting += at_hand is not AtHand.YES

@@ -12,18 +12,18 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.archives.register import Archive, archives
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
-from ranklake.lake.governance import lifecycle
-from ranklake.lake.governance.identities import NOT_SIGNING, Signing
-from ranklake.lake.governance.proposals import Proposal, ProposalKind, Risk, digest_of
-from ranklake.lake.governance.standing import stand
-from ranklake.lake.governance.steps import Step, recorded_actions
+from ranklake.lake.tables.read import read
+from ranklake.retention.archive.register import Archive, archives
+from ranklake.retention.proposals import lifecycle
+from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
+from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, digest_of
+from ranklake.retention.proposals.standing import stand
+from ranklake.retention.proposals.steps import Step, recorded_actions
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 MOST_DAYS: Final = 366
 _PLANNED: Final = "rehydration.plan"
@@ -110,9 +110,9 @@ def chosen(lake: "Lake", table: str, first: date, last: date) -> list[Archive]:
     some = [one for one in every if one.table == table and first <= one.partition_date <= last]
     if not some:
         known = sorted({one.table for one in every})
-        mend = did_you_mean(table, known) if table not in known else "see 'ranklake retain archives list'"
+        hint = did_you_mean(table, known) if table not in known else "see 'ranklake retain archives list'"
         raise RehydrationError(
-            f"nothing of {table} is archived from {first} to {last}", mend=mend or "nothing is archived"
+            f"nothing of {table} is archived from {first} to {last}", hint=hint or "nothing is archived"
         )
     return some
 
@@ -126,8 +126,8 @@ def write_down(
     """
     day = today or datetime.now(UTC).date()
     if not day < until <= day + timedelta(days=MOST_DAYS):
-        mend = f"name a day to come, at most {MOST_DAYS} days from now"
-        raise RehydrationError(f"rows cannot come back until {until}", where="--until", mend=mend)
+        hint = f"name a day to come, at most {MOST_DAYS} days from now"
+        raise RehydrationError(f"rows cannot come back until {until}", where="--until", hint=hint)
     names = tuple(sorted(one.archive for one in some))
     made = Rehydration(name_of(names, until), names, until)
     audit.record(lake, by, _PLANNED, made.name, reason, dict(made.facts), once=True)
@@ -150,7 +150,7 @@ REHYDRATIONS: Final = ProposalKind(
     register=register,
     add_approval=_take_effect,
 )
-"""Rehydrations as proposals: `ranklake.lake.governance.lifecycle` has them approved."""
+"""Rehydrations as proposals: `ranklake.retention.proposals.lifecycle` has them approved."""
 _KIND: Final = REHYDRATIONS
 approve = lifecycle.approving(REHYDRATIONS)
-"""Approves one; see `ranklake.lake.governance.lifecycle.approve`."""
+"""Approves one; see `ranklake.retention.proposals.lifecycle.approve`."""

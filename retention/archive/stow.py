@@ -14,26 +14,26 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ranklake.lake.archives.manifest import ArchivedFile, Manifest, columns_of, read_manifest, sorted_files
-from ranklake.lake.archives.objects import move_to, refuse_classes
-from ranklake.lake.archives.place import ArchiveError, claim
-from ranklake.lake.archives.register import Archive, archive_name
-from ranklake.lake.archives.soundness import look_at
-from ranklake.lake.delta.data_file import digest_of
-from ranklake.lake.delta.integrity import refuse_damaged
-from ranklake.lake.delta.parquet import write_partition
-from ranklake.lake.delta.table_schema import as_read
-from ranklake.lake.delta.tables import latest
-from ranklake.lake.governance.retention_plans import RETENTION_PLANS
-from ranklake.lake.governance.statements import owner
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.plan import last_finished, read_plan
-from ranklake.lake.storage.rewriting import overwrite
+from ranklake.lake.store.rewriting import overwrite
+from ranklake.lake.tables.data_file import digest_of
+from ranklake.lake.tables.integrity import refuse_damaged
+from ranklake.lake.tables.parquet import write_partition
+from ranklake.lake.tables.table_schema import as_read
+from ranklake.lake.tables.tables import latest
+from ranklake.retention.archive.manifest import ArchivedFile, Manifest, columns_of, read_manifest, sorted_files
+from ranklake.retention.archive.objects import move_to, refuse_classes
+from ranklake.retention.archive.place import ArchiveError, claim
+from ranklake.retention.archive.register import Archive, archive_name
+from ranklake.retention.archive.soundness import look_at
+from ranklake.retention.proposals.retention_plans import RETENTION_PLANS
+from ranklake.retention.proposals.statements import owner
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.governance.retention_plans import Item
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
+    from ranklake.retention.proposals.retention_plans import Item
     from ranklake.retention.rules.model import Destination
 
 
@@ -63,7 +63,7 @@ class Stow:
         self._files: list[ArchivedFile] = []
 
     def copy(self, some: pa.Table) -> None:
-        """Copy data files byte by byte: rows of `ranklake.lake.delta.live_files.files`. Raises `DamagedFileError`."""
+        """Copy data files byte by byte: rows of `ranklake.lake.tables.live_files.files`. Raises `DamagedFileError`."""
         for row in some.select(["path", "size_bytes", "num_records", "date"]).to_pylist():
             refuse_damaged(self.lake, self.item.table, [row])
             copied = copy_file(self.lake, self.place, self.item.table, row["path"], row["num_records"])
@@ -128,7 +128,7 @@ def copy_file(lake: "Lake", place: "Lake", table: str, path: str, rows: int) -> 
         overwrite(place.fs, target, raw, local=place.is_local)
         _, fault = look_at(place, table, made)
     if fault:
-        raise ArchiveError(f"the copy does not verify: {fault}", where=target, mend="nothing was removed; run it again")
+        raise ArchiveError(f"the copy does not verify: {fault}", where=target, hint="nothing was removed; run it again")
     return made
 
 

@@ -4,22 +4,22 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.archives.manifest import FOLDER, name_of, read_manifest
-from ranklake.lake.archives.place import refuse_other
-from ranklake.lake.archives.register import ARCHIVED, REMOVED, TABLE, archive_places, archives, valid_rows
-from ranklake.lake.archives.rehydrated import rehydrated, remove
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.data_file import plan_of
-from ranklake.lake.delta.read import read
-from ranklake.lake.governance.cancellations import cancelled_plans
-from ranklake.lake.governance.kept import kept
 from ranklake.lake.plans.plan import last_finished
-from ranklake.lake.storage.listing import listed
-from ranklake.lake.storage.removal import delete
-from ranklake.lake.storage.versions import remove_dead
+from ranklake.lake.store.listing import listed
+from ranklake.lake.store.removal import delete
+from ranklake.lake.store.versions import remove_dead
+from ranklake.lake.tables.data_file import plan_of
+from ranklake.lake.tables.read import read
+from ranklake.retention.archive.manifest import FOLDER, name_of, read_manifest
+from ranklake.retention.archive.place import refuse_other
+from ranklake.retention.archive.register import ARCHIVED, REMOVED, TABLE, archive_places, archives, valid_rows
+from ranklake.retention.archive.rehydrated import rehydrated, remove
+from ranklake.retention.proposals.cancellations import cancelled_plans
+from ranklake.retention.proposals.kept import kept
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 _TABLES: Final = "tables"
 
@@ -38,7 +38,7 @@ def sweep_archives(lake: "Lake") -> SweptArchives:
     A copy that an application is making right now stays: its original is in the lake until the register has the
     archive. So the register is read last.
 
-    Raises `ranklake.lake.archives.place.ArchiveError` where a manifest cannot be read: then nothing is known for sure.
+    Raises `ranklake.retention.archive.place.ArchiveError` where a manifest cannot be read: then nothing is known for sure.
     """
     files = size_bytes = 0
     for place in archive_places(lake):

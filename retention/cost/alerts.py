@@ -17,7 +17,7 @@ from ranklake.retention.simulate import GB, Forecast, simulate
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.cost.growth import Held
 
 _LONGEST: Final = 3650
@@ -66,7 +66,7 @@ class Alert:
     rule: Rule
     what: str
     day: date | None
-    mend: Mend | None
+    hint: Mend | None
     why_not: str
 
     def plain(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Alert:
             "at": str(self.rule.at),
             "what": self.what,
             "date": None if self.day is None else self.day.isoformat(),
-            "mend": None if self.mend is None else self.mend.plain(),
+            "mend": None if self.hint is None else self.hint.plain(),
             "why_not": self.why_not or None,
         }
 
@@ -129,9 +129,9 @@ def _budget(outlook: Outlook, rule: Rule, own: Sequence[Forecast]) -> Iterator[A
             return
         day, kind = passed[0], "budget_forecast"
         what = f"about {passed[1]:,} bytes will be held on {day}, and {budget:,} are allowed"
-    mend = _longest(outlook, rule, own, budget)
+    hint = _longest(outlook, rule, own, budget)
     yield Alert(
-        kind, rule, what, day, mend, "" if mend else "no period alone keeps the budget: legal minimums, or growth"
+        kind, rule, what, day, hint, "" if hint else "no period alone keeps the budget: legal minimums, or growth"
     )
 
 
@@ -142,9 +142,9 @@ def _growth(outlook: Outlook, rule: Rule, held: Sequence["Held"], own: Sequence[
     if grows <= allowed:
         return
     target = int(_last(own) * allowed / grows)
-    mend = _longest(outlook, rule, own, target)
+    hint = _longest(outlook, rule, own, target)
     what = f"{grows:,.0f} bytes come a day, and {allowed:,} are allowed"
-    yield Alert("growth", rule, what, None, mend, "" if mend else "no period alone makes up for it")
+    yield Alert("growth", rule, what, None, hint, "" if hint else "no period alone makes up for it")
 
 
 def _longest(outlook: Outlook, rule: Rule, own: Sequence[Forecast], most: int) -> Mend | None:

@@ -11,14 +11,14 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.tables import latest
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.tables import latest
 from ranklake.retention.parts import Parts, all_run_facts
 from ranklake.retention.rules.model import Place, Rule, row_keys_of
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 GROWTH_DAYS: Final = 30
 """Whole days before today whose mean is the growth."""

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.integrity import refuse_damaged
-from ranklake.lake.delta.live_files import files, files_digest
-from ranklake.lake.delta.read import read_batches
-from ranklake.lake.delta.tables import latest
-from ranklake.lake.governance.retention_plans import DOWNSAMPLE, Item
+from ranklake.lake.tables.integrity import refuse_damaged
+from ranklake.lake.tables.live_files import files, files_digest
+from ranklake.lake.tables.read import read_batches
+from ranklake.lake.tables.tables import latest
 from ranklake.retention.downsample.fold import Fold
 from ranklake.retention.due import Due, ages
 from ranklake.retention.hold import Hold
 from ranklake.retention.holds import rules_on
+from ranklake.retention.proposals.retention_plans import DOWNSAMPLE, Item
 from ranklake.retention.rules.order import cutoff, more_specific
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.rules.model import Rule
 
 _BATCH_ROWS: Final = 1 << 20

@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract as packaged
 from ranklake.lake.contracts.value_codes import value_codes
-from ranklake.lake.governance.retention_plans import DOWNSAMPLED
 from ranklake.retention.downsample.exact_sums import parts, rounded
 from ranklake.retention.downsample.histograms import Counts, counted, drawn, joined
+from ranklake.retention.proposals.retention_plans import DOWNSAMPLED
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract

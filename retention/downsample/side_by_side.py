@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from ranklake.cores import usable_cores
-from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.governance.retention_plans import DOWNSAMPLED
+from ranklake.lake.tables.parquet import append_files
+from ranklake.retention.proposals.retention_plans import DOWNSAMPLED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ranklake.lake.delta.data_file import DataFile
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
+    from ranklake.lake.tables.data_file import DataFile
     from ranklake.retention.due import Due
 
 MOST_AT_ONCE: Final = 4

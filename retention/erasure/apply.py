@@ -17,20 +17,12 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from ranklake.lake.audit import trail as audit
-from ranklake.lake.governance import lifecycle
-from ranklake.lake.governance.erasure_verification import still_there
-from ranklake.lake.governance.erasures import CERTIFIED, ERASURES, NAMES, RAW, ROWS, TABLE, Erasure, Item, head_row
-from ranklake.lake.governance.identities import NOT_SIGNING, Signing
-from ranklake.lake.governance.proposals import VoidProposalError
-from ranklake.lake.governance.registers import stamped
-from ranklake.lake.governance.retired import RAW as QUARANTINE
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.action_plan import QUARANTINED
 from ranklake.lake.plans.grace import REPLACED
 from ranklake.lake.plans.kinds import ERASURE
 from ranklake.lake.plans.ledger import row_files
-from ranklake.lake.shares.withdrawal import withdraw
-from ranklake.lake.storage.scratch import sweep
+from ranklake.lake.store.scratch import sweep
 from ranklake.retention.erasure.certificate import Certificate, certify
 from ranklake.retention.erasure.kept import kept_hits, replaced
 from ranklake.retention.erasure.keys import PLACE, forget_keys
@@ -40,13 +32,21 @@ from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.rows import files_with_left_words, rewritten, written_anew
 from ranklake.retention.erasure.settling import settle
 from ranklake.retention.erasure.subject import OtherSubjectError
+from ranklake.retention.proposals import lifecycle
+from ranklake.retention.proposals.erasure_verification import still_there
+from ranklake.retention.proposals.erasures import CERTIFIED, ERASURES, NAMES, RAW, ROWS, TABLE, Erasure, Item, head_row
+from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
+from ranklake.retention.proposals.proposals import VoidProposalError
+from ranklake.retention.proposals.registers import stamped
+from ranklake.retention.proposals.retired import RAW as QUARANTINE
+from ranklake.retention.shares.withdrawal import withdraw
 
 if TYPE_CHECKING:
-    from ranklake.lake.delta.data_file import DataFile
-    from ranklake.lake.governance.lifecycle import WritePlan
     from ranklake.lake.plans.plan import Plan, Progress
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
+    from ranklake.lake.tables.data_file import DataFile
     from ranklake.retention.erasure.subject import Subject
+    from ranklake.retention.proposals.lifecycle import WritePlan
 
 
 SCRATCH: Final = "scratch of processes that died"
@@ -71,7 +71,7 @@ class Applied:
 
 
 approve = lifecycle.approving(ERASURES)
-"""Approves one; see `ranklake.lake.governance.lifecycle.approve`."""
+"""Approves one; see `ranklake.retention.proposals.lifecycle.approve`."""
 
 
 def apply(
@@ -91,18 +91,18 @@ def apply(
     ------
     OtherSubjectError
         The values are not those of the erasure. Nothing was changed.
-    ranklake.lake.governance.proposals.VoidProposalError
+    ranklake.retention.proposals.proposals.VoidProposalError
         The subject has other rows than were approved. Nothing was changed.
     HeldError, NotIngestedError
         Nothing may be erased (any more, or yet). Nothing was changed.
 
-    Raises likewise what `ranklake.lake.governance.lifecycle.apply` does.
+    Raises likewise what `ranklake.retention.proposals.lifecycle.apply` does.
     """
     lake = reach.lake
     found = ERASURES.find(lake, name)
     if found.subject_sha256 != subject.sha256:
-        mend = "give the values that it was planned with, all of them, and the same --column, or plan again"
-        raise OtherSubjectError("these values are not those of this erasure", where=name, mend=mend)
+        hint = "give the values that it was planned with, all of them, and the same --column, or plan again"
+        raise OtherSubjectError("these values are not those of this erasure", where=name, hint=hint)
 
     def check(erasure: Erasure) -> "WritePlan":
         now = find(reach, subject)

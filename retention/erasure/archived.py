@@ -16,24 +16,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ranklake.lake.archives.manifest import ArchivedFile, Manifest, read_manifest, sorted_files
-from ranklake.lake.archives.objects import move_to
-from ranklake.lake.archives.place import open_place
-from ranklake.lake.archives.register import Archive, every_archive, write_rewritten
-from ranklake.lake.delta.data_file import plan_of
-from ranklake.lake.governance.kept import kept
 from ranklake.lake.migrations.rewriting import stored_rows
 from ranklake.lake.plans.action_plan import ENDED
-from ranklake.lake.storage.rewriting import overwrite
+from ranklake.lake.store.rewriting import overwrite
+from ranklake.lake.tables.data_file import plan_of
+from ranklake.retention.archive.manifest import ArchivedFile, Manifest, read_manifest, sorted_files
+from ranklake.retention.archive.objects import move_to
+from ranklake.retention.archive.place import open_place
+from ranklake.retention.archive.register import Archive, every_archive, write_rewritten
 from ranklake.retention.archive.rehydrate import current_rows
 from ranklake.retention.archive.sweeping import sweep_archives
 from ranklake.retention.erasure.rows import marks_in
 from ranklake.retention.parts import Parts, RunFacts
+from ranklake.retention.proposals.kept import kept
 from ranklake.retention.rules.order import Level
 from ranklake.retention.traces.roots import ARCHIVES
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.erasure.subject import Subject
     from ranklake.retention.hold import Hold
     from ranklake.retention.traces.search import Searched
@@ -50,7 +50,7 @@ class Hit:
 
     @property
     def row(self) -> dict[str, Any]:
-        """The file as a row of `ranklake.lake.delta.live_files.files`."""
+        """The file as a row of `ranklake.lake.tables.live_files.files`."""
         named = {"path": self.file.path, "size_bytes": self.file.size_bytes}
         return {**named, "num_records": self.file.rows, "date": self.archive.partition_date}
 

@@ -16,20 +16,20 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance.erasures import ERASURES, Erasure
-from ranklake.lake.governance.statements import lake_identity
-from ranklake.lake.governance.steps import Step, recorded_actions
 from ranklake.lake.plans.action_plan import QUARANTINED
 from ranklake.lake.plans.plan import read_plan
-from ranklake.lake.subjects.known import known_columns
+from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.erasure.keys import PLACE, key_store, keys_left
 from ranklake.retention.erasure.reach import Reach, why_it_stays
+from ranklake.retention.proposals.erasures import ERASURES, Erasure
+from ranklake.retention.proposals.statements import lake_identity
+from ranklake.retention.proposals.steps import Step, recorded_actions
+from ranklake.retention.subjects.known import known_columns
 from ranklake.retention.traces.search import told_of
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.erasure.places import Done
     from ranklake.retention.erasure.subject import Subject
     from ranklake.retention.traces.search import Searched
@@ -90,7 +90,7 @@ class Certificate:
             is_one = False
         if not is_one:
             raise NoCertificateError(
-                "not a certificate of an erasure", where=where, mend="name a file of certificates/"
+                "not a certificate of an erasure", where=where, hint="name a file of certificates/"
             )
         return cls(facts)
 

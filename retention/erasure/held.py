@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.delta.read import read_some
-from ranklake.lake.governance.erasures import NAMES, Item
-from ranklake.lake.governance.kept import KeptFile
+from ranklake.lake.tables.read import read_some
 from ranklake.retention.erasure.archived import Hit, held_rows
 from ranklake.retention.erasure.kept import held_in
 from ranklake.retention.erasure.rows import Going, text_columns
 from ranklake.retention.hold import Hold
 from ranklake.retention.holds import holds_of
 from ranklake.retention.parts import Parts, RunFacts, run_facts
+from ranklake.retention.proposals.erasures import NAMES, Item
+from ranklake.retention.proposals.kept import KeptFile
 from ranklake.retention.rules.order import Level
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.erasure.subject import Subject
 
 
@@ -51,7 +51,7 @@ def refuse_held(
         held += sum(_is_about(lake, hold, item) for item in raw)
         if held:
             what = f"the legal hold {hold.name} is about {held:,} rows or files of this subject until {hold.until}"
-            raise HeldError(what, mend="a hold goes before every erasure; see 'ranklake retain holds'")
+            raise HeldError(what, hint="a hold goes before every erasure; see 'ranklake retain holds'")
 
 
 def _held(lake: "Lake", subject: "Subject", one: Going, hold: Hold, facts: RunFacts) -> int:

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.delta.table_schema import as_read
-from ranklake.lake.delta.tables import latest
-from ranklake.lake.governance.kept import KeptFile, kept
+from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.table_schema import as_read
+from ranklake.lake.tables.tables import latest
 from ranklake.retention.erasure.rows import marks_in
 from ranklake.retention.grace.cancel import rows_of
 from ranklake.retention.parts import Parts, RunFacts
+from ranklake.retention.proposals.kept import KeptFile, kept
 from ranklake.retention.rules.order import Level
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.erasure.subject import Subject
     from ranklake.retention.hold import Hold
     from ranklake.retention.traces.search import Searched
@@ -50,7 +50,7 @@ def replaced(
 ) -> dict[str, list[dict[str, Any]]]:
     """Write kept files anew without the subject's rows, and return what the plan says of them, by table.
 
-    Commits nothing. Raises `ranklake.lake.delta.integrity.DamagedFileError`.
+    Commits nothing. Raises `ranklake.lake.tables.integrity.DamagedFileError`.
     """
     told: dict[str, list[dict[str, Any]]] = {}
     for file in files:

@@ -12,21 +12,21 @@ from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.governance.erasures import FILES, STAYS, Item
-from ranklake.lake.subjects.former import is_of_run
-from ranklake.lake.subjects.known import known_columns
-from ranklake.lake.subjects.store import KeyStore, has_keys
 from ranklake.retention.erasure.archived import hits
 from ranklake.retention.erasure.held import refuse_held
 from ranklake.retention.erasure.kept import kept_hits
 from ranklake.retention.erasure.rows import going
 from ranklake.retention.holds import holds_of
+from ranklake.retention.proposals.erasures import FILES, STAYS, Item
+from ranklake.retention.subjects.former import is_of_run
+from ranklake.retention.subjects.known import known_columns
+from ranklake.retention.subjects.store import KeyStore, has_keys
 from ranklake.retention.traces.needles import needles
 from ranklake.retention.traces.search import Trace
 from ranklake.retention.traces.words import WORDS
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.erasure.reach import Reach
     from ranklake.retention.erasure.subject import Subject
 
@@ -37,7 +37,7 @@ _SHARED: Final = "one of an earlier release, which is of a person called like th
 def key_store(lake: "Lake") -> KeyStore | None:
     """Return the keys of a lake's subjects; None where none are configured, and no column was ever stored under keys.
 
-    Raises `ranklake.lake.subjects.store.SubjectKeysError` where some were, and the keys are not at hand.
+    Raises `ranklake.retention.subjects.store.SubjectKeysError` where some were, and the keys are not at hand.
     """
     return KeyStore(lake) if has_keys(lake) else None
 

@@ -19,19 +19,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.lake.archives.rehydrated import FOLDER as BACK_FOLDER
-from ranklake.lake.archives.rehydrated import remove as remove_copies
-from ranklake.lake.delta.commit import number_of
-from ranklake.lake.delta.data_file import plan_of
-from ranklake.lake.delta.live_files import live_paths
-from ranklake.lake.delta.tables import asked_again, delta_table
 from ranklake.lake.plans.plan import DamagedPlanError, Plan, last_finished, sealed
 from ranklake.lake.plans.signature import SEAL
-from ranklake.lake.shares.place import open_place
-from ranklake.lake.shares.register import shares
-from ranklake.lake.storage.removal import delete
-from ranklake.lake.storage.rewriting import overwrite
-from ranklake.lake.storage.versions import remove_lone_markers, remove_version
+from ranklake.lake.store.removal import delete
+from ranklake.lake.store.rewriting import overwrite
+from ranklake.lake.store.versions import remove_lone_markers, remove_version
+from ranklake.lake.tables.commit import number_of
+from ranklake.lake.tables.data_file import plan_of
+from ranklake.lake.tables.live_files import live_paths
+from ranklake.lake.tables.tables import asked_again, delta_table
+from ranklake.retention.archive.rehydrated import FOLDER as BACK_FOLDER
+from ranklake.retention.archive.rehydrated import remove as remove_copies
 from ranklake.retention.erasure.archived import erase_archived
 from ranklake.retention.erasure.redaction import (
     SQLITE,
@@ -41,13 +39,15 @@ from ranklake.retention.erasure.redaction import (
     redacted_text,
 )
 from ranklake.retention.erasure.spooled import remove
+from ranklake.retention.shares.place import open_place
+from ranklake.retention.shares.register import shares
 from ranklake.retention.traces.kept_versions import PLACE as VERSIONS
 from ranklake.retention.traces.roots import ARCHIVES, FOLDER
 from ranklake.retention.traces.search import each_version
 
 if TYPE_CHECKING:
-    from ranklake.lake.spool.spool import Spool
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.ingest.spool.spool import Spool
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.erasure.reach import Reach
     from ranklake.retention.erasure.subject import Subject
     from ranklake.retention.traces.search import Searched

@@ -11,9 +11,6 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.governance import lifecycle
-from ranklake.lake.governance.erasures import ERASURES, FILES, RAW, STAYS, SUBJECT, Erasure, Item, write_down
-from ranklake.lake.governance.identities import NOT_SIGNING, Signing
 from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import ERASURE
 from ranklake.lake.plans.workers import InProcess
@@ -24,6 +21,9 @@ from ranklake.retention.erasure.keys import key_items, refuse_held_keys
 from ranklake.retention.erasure.reach import Reach, why_it_stays
 from ranklake.retention.erasure.rows import Going, going
 from ranklake.retention.erasure.spooled import as_items, refuse_waiting, slot_files
+from ranklake.retention.proposals import lifecycle
+from ranklake.retention.proposals.erasures import ERASURES, FILES, RAW, STAYS, SUBJECT, Erasure, Item, write_down
+from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
 from ranklake.retention.raw import raw_bytes
 from ranklake.retention.traces.contents import look
 from ranklake.retention.traces.found import Hit
@@ -31,7 +31,7 @@ from ranklake.retention.traces.search import Searched, opener
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.erasure.subject import Subject
 
 
@@ -41,10 +41,10 @@ class NothingToEraseError(RanklakeError):
     exit_code = 1
 
     def __init__(self) -> None:
-        mend = (
+        hint = (
             "check the spelling: a value that is part of a longer word does not count; 'ranklake erase find' shows all"
         )
-        super().__init__("nothing to erase: the subject is in no file", mend=mend)
+        super().__init__("nothing to erase: the subject is in no file", hint=hint)
         self.exit_code = 1
 
 

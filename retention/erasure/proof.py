@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import trail
-from ranklake.lake.governance.erasures import CERTIFIED, ERASURES, Item, erasure_name
-from ranklake.lake.governance.proposals import digest_of
-from ranklake.lake.governance.standing import plain
-from ranklake.lake.governance.statements import DIGEST, Statement, lake_identity
-from ranklake.lake.governance.steps import Step
-from ranklake.lake.trust.allowed_signers import load_signers
-from ranklake.lake.trust.approvals import SIGNED
-from ranklake.lake.trust.ssh_signatures import SignatureError, verify
+from ranklake.lake.store.allowed_signers import load_signers
+from ranklake.lake.store.approvals import SIGNED
+from ranklake.lake.store.ssh_signatures import SignatureError, verify
 from ranklake.retention.erasure.certificate import Certificate
+from ranklake.retention.proposals.erasures import CERTIFIED, ERASURES, Item, erasure_name
+from ranklake.retention.proposals.proposals import digest_of
+from ranklake.retention.proposals.standing import plain
+from ranklake.retention.proposals.statements import DIGEST, Statement, lake_identity
+from ranklake.retention.proposals.steps import Step
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
-    from ranklake.lake.trust.allowed_signers import Signers
+    from ranklake.lake.store.allowed_signers import Signers
+    from ranklake.lake.store.store import Lake
 
 Faults = list[str]
 

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ranklake.lake.governance.erasure_verification import NAMED
 from ranklake.retention.erasure.rows import is_book
+from ranklake.retention.proposals.erasure_verification import NAMED
 from ranklake.retention.traces.roots import ARCHIVES, COPIES, FOLDER
 from ranklake.retention.traces.search import Searched, each
 
 if TYPE_CHECKING:
+    from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.plans.plan import Progress
-    from ranklake.lake.spool.spool import Spool
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.erasure.subject import Subject
 
 

@@ -8,22 +8,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.delta.live_files import FILE_SCHEMA, files
-from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.delta.read import read_some
-from ranklake.lake.delta.row_keys import digest_text, key_columns, keys_digest
-from ranklake.lake.delta.tables import latest, refuse_unfit
-from ranklake.lake.governance.erasure_verification import NAME_COLUMNS, NAMED
-from ranklake.lake.governance.erasures import NAMES, ROWS, Item
 from ranklake.lake.ingest.ingestion_index import SlotFile
 from ranklake.lake.plans.action_plan import change_rows, take_rows_out
+from ranklake.lake.tables.live_files import FILE_SCHEMA, files
+from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.read import read_some
+from ranklake.lake.tables.row_keys import digest_text, key_columns, keys_digest
+from ranklake.lake.tables.tables import latest, refuse_unfit
+from ranklake.retention.proposals.erasure_verification import NAME_COLUMNS, NAMED
+from ranklake.retention.proposals.erasures import NAMES, ROWS, Item
 from ranklake.retention.rules.model import KEPT
 from ranklake.retention.traces.columns import LEFT_WORDS, has_text
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.delta.data_file import DataFile
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
+    from ranklake.lake.tables.data_file import DataFile
     from ranklake.retention.erasure.subject import Subject
     from ranklake.retention.traces.search import Searched
 
@@ -35,7 +35,7 @@ class Going:
     Attributes
     ----------
     files, live
-        Those that hold them, and all of the partition: rows of `ranklake.lake.delta.live_files.files`.
+        Those that hold them, and all of the partition: rows of `ranklake.lake.tables.live_files.files`.
     slot_files
         In which they were recorded: table, incarnation, segment.
     """
@@ -100,7 +100,7 @@ def written_anew(
     """Write live files of a table again as they are, with the words of their own rows alone; commit nothing.
 
     Returns the files to drop, all live files of their dates, and the new ones. Raises
-    `ranklake.lake.delta.integrity.DamagedFileError`.
+    `ranklake.lake.tables.integrity.DamagedFileError`.
     """
     contract, handle = lake.contract(table), latest(lake, table)
     if handle is None:
@@ -121,7 +121,7 @@ def _slot_files(contract: "Contract", rows: pa.Table) -> set[SlotFile]:
 def rewritten(lake: "Lake", subject: "Subject", one: Going, number: int) -> "list[DataFile]":
     """Write the files of a partition without the rows that go, or with pseudonyms; commit nothing.
 
-    Raises `ranklake.lake.delta.integrity.DamagedFileError`.
+    Raises `ranklake.lake.tables.integrity.DamagedFileError`.
     """
     contract = lake.contract(one.item.table or "")
     if one.item.place == NAMES:

@@ -2,20 +2,20 @@
 
     rollup reads ─▶ erasure looks where the subject is ─▶ rollup commits ─▶ the erasure's plan, which has none of it
 
-The plan ends with a fence on every derived table (`ranklake.lake.delta.commit.fence`): what was computed before it is
+The plan ends with a fence on every derived table (`ranklake.lake.tables.commit.fence`): what was computed before it is
 not committed any more. So whatever of the subject is in derived tables behind the fence came before it, and goes here.
 """
 
 from typing import TYPE_CHECKING
 
-from ranklake.lake.delta.commit import LostRaceError, number_of, swap
-from ranklake.lake.delta.live_files import live_paths
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.storage.removal import delete
+from ranklake.lake.store.removal import delete
+from ranklake.lake.tables.commit import LostRaceError, number_of, swap
+from ranklake.lake.tables.live_files import live_paths
+from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.erasure.rows import Going, going, rewritten
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.erasure.subject import Subject
 
 

@@ -8,17 +8,17 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.governance.erasures import SEGMENT, Item, applied
 from ranklake.lake.ingest.deduplication import joined_slots
 from ranklake.lake.ingest.index_summary import not_taken_in
 from ranklake.lake.ingest.ingestion_index import SlotFile
-from ranklake.lake.spool.packs import pack_name, pack_of
+from ranklake.lake.ingest.spool.packs import pack_name, pack_of
+from ranklake.retention.proposals.erasures import SEGMENT, Item, applied
 from ranklake.segments.segment import NotASegmentError, SegmentName
 
 if TYPE_CHECKING:
-    from ranklake.lake.spool.spool import Spool
-    from ranklake.lake.spool.spooled import Spooled
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.ingest.spool.spool import Spool
+    from ranklake.lake.ingest.spool.spooled import Spooled
+    from ranklake.lake.store.store import Lake
 
 
 class NotIngestedError(RanklakeError):
@@ -32,7 +32,7 @@ def refuse_waiting(lake: "Lake", spool: "Spool | None", paths: Collection[str]) 
     waiting = {pack_of(item.path) or item.path for some in not_taken_in(lake, spool.listing()) for item in some}
     if found := len(waiting & set(paths)):
         what = f"{found:,} files of the subject in the spool are not ingested yet"
-        raise NotIngestedError(what, mend="run 'ranklake ingest', then plan again")
+        raise NotIngestedError(what, hint="run 'ranklake ingest', then plan again")
 
 
 def slot_files(spool: "Spool", paths: Collection[str], holds: Callable[[str, bytes], bool]) -> Iterator[SlotFile]:

@@ -9,18 +9,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.governance.statements import lake_identity
 from ranklake.lake.ingest.ingestion_index import ERASED
-from ranklake.lake.subjects.former import is_of_run
-from ranklake.lake.subjects.whose import RunSubject, folded
+from ranklake.retention.proposals.statements import lake_identity
+from ranklake.retention.subjects.former import is_of_run
+from ranklake.retention.subjects.whose import RunSubject, folded
 from ranklake.retention.traces.marks import rows_holding
 from ranklake.retention.traces.needles import Needles, needles
 from ranklake.retention.traces.sealed import opened_by_others
 from ranklake.retention.traces.words import LEAST, NAMES, WORDS
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
-    from ranklake.lake.subjects.whose import Whose
+    from ranklake.lake.store.store import Lake
+    from ranklake.retention.subjects.whose import Whose
 
 _COST: Final = 2**14
 """Of scrypt: some 30 ms a try."""
@@ -117,7 +117,7 @@ def refuse_columns(lake: "Lake", columns: Iterable[str]) -> None:
     for name in columns:
         if name not in about:
             what = f"no column {name!r} tells of people in every table that has it"
-            raise ColumnError(what, where="--column", mend=did_you_mean(name, about))
+            raise ColumnError(what, where="--column", hint=did_you_mean(name, about))
 
 
 def subject_under(

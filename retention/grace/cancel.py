@@ -15,33 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.archives.register import made_by
-from ranklake.lake.archives.rehydrated import rehydrated, remove
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import versions_of_stamp
-from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.delta.read import read, read_some
-from ranklake.lake.delta.row_keys import key_columns
-from ranklake.lake.delta.table_schema import as_read
-from ranklake.lake.delta.tables import latest
-from ranklake.lake.governance import lifecycle
-from ranklake.lake.governance.cancellations import CANCELLATIONS, Cancellation, needs_approval
-from ranklake.lake.governance.identities import NOT_SIGNING, Signing
-from ranklake.lake.governance.kept import Kept, KeptFile, as_files, kept
-from ranklake.lake.governance.modes import note_mode
-from ranklake.lake.governance.restorations import MEND, restored
-from ranklake.lake.governance.retention_plans import (
-    CANCELLED,
-    DOWNSAMPLED,
-    RETENTION_PLANS,
-    TABLE,
-    RetentionPlan,
-    head_row,
-    stamped,
-)
-from ranklake.lake.governance.retention_plans import register as retention_plans
-from ranklake.lake.governance.steps import recorded_actions
 from ranklake.lake.migrations.rewriting import stored_rows, together
 from ranklake.lake.migrations.upgrading import upgraded
 from ranklake.lake.plans import action_plan
@@ -51,16 +27,40 @@ from ranklake.lake.plans.kinds import CANCELLATION, RENUMBER
 from ranklake.lake.plans.ledger import row_files
 from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.read import read, read_some
+from ranklake.lake.tables.row_keys import key_columns
+from ranklake.lake.tables.table_schema import as_read
+from ranklake.lake.tables.tables import latest
+from ranklake.retention.archive.register import made_by
+from ranklake.retention.archive.rehydrated import rehydrated, remove
 from ranklake.retention.archive.rehydration import REHYDRATIONS
+from ranklake.retention.proposals import lifecycle
+from ranklake.retention.proposals.cancellations import CANCELLATIONS, Cancellation, needs_approval
+from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
+from ranklake.retention.proposals.kept import Kept, KeptFile, as_files, kept
+from ranklake.retention.proposals.modes import note_mode
+from ranklake.retention.proposals.restorations import MEND, restored
+from ranklake.retention.proposals.retention_plans import (
+    CANCELLED,
+    DOWNSAMPLED,
+    RETENTION_PLANS,
+    TABLE,
+    RetentionPlan,
+    head_row,
+    stamped,
+)
+from ranklake.retention.proposals.retention_plans import register as retention_plans
+from ranklake.retention.proposals.steps import recorded_actions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.delta.data_file import DataFile
-    from ranklake.lake.governance.lifecycle import WritePlan
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
+    from ranklake.lake.tables.data_file import DataFile
+    from ranklake.retention.proposals.lifecycle import WritePlan
 
 
 _OLD, _NOW = "__old", "__now"
@@ -77,7 +77,7 @@ def propose(lake: "Lake", name: str, by: str, signing: Signing = NOT_SIGNING) ->
 
 
 approve = lifecycle.approving(CANCELLATIONS)
-"""Approves one, where names are checked; see `ranklake.lake.governance.lifecycle.approve`."""
+"""Approves one, where names are checked; see `ranklake.retention.proposals.lifecycle.approve`."""
 
 
 def cancel(lake: "Lake", name: str, by: str, *, signing: Signing = NOT_SIGNING) -> tuple[RetentionPlan, bool]:
@@ -89,7 +89,7 @@ def cancel(lake: "Lake", name: str, by: str, *, signing: Signing = NOT_SIGNING) 
     ------
     CancelError
         It was not applied, or nothing is kept of what it took (any more).
-    ranklake.lake.governance.proposals.ProposalError
+    ranklake.retention.proposals.proposals.ProposalError
         Names are checked in this lake, and nobody else approved it.
     """
     found = RETENTION_PLANS.find(lake, name)
@@ -101,21 +101,21 @@ def cancel(lake: "Lake", name: str, by: str, *, signing: Signing = NOT_SIGNING) 
         fresh = _alone(lake, found, by)
     done = RETENTION_PLANS.find(lake, name)
     if done.cancelled is None:
-        raise CancelError("the lake moved on", where=name, mend="run it again")
+        raise CancelError("the lake moved on", where=name, hint="run it again")
     _forget_copies(lake, done.plan)
     return done, fresh
 
 
 def _refuse(found: RetentionPlan) -> None:
     """Raise `CancelError` where nothing can be brought back."""
-    mend = "rows that are in an archive come back by 'ranklake retain rehydrate'; others are gone"
+    hint = "rows that are in an archive come back by 'ranklake retain rehydrate'; others are gone"
     if found.plan is None:
         raise CancelError("this plan was not applied: there is nothing to bring back", where=found.name)
     if found.purged is not None:
-        raise CancelError(f"its files were purged at {found.purged:%Y-%m-%d %H:%M} UTC", where=found.name, mend=mend)
+        raise CancelError(f"its files were purged at {found.purged:%Y-%m-%d %H:%M} UTC", where=found.name, hint=hint)
     if found.kept_until is None:
         what = "it was applied without a grace period, so its files went at once"
-        raise CancelError(what, where=found.name, mend=mend)
+        raise CancelError(what, where=found.name, hint=hint)
 
 
 def _alone(lake: "Lake", found: RetentionPlan, by: str) -> bool:
@@ -144,15 +144,15 @@ def _check(lake: "Lake", by: str, found: Cancellation) -> "WritePlan":
     one = next(one for one in kept(lake) if one.proposal.name == found.name)
     for table in {file.table for file in one.files}:
         if table not in lake.contracts():
-            raise CancelError(f"there is no table {table} any more", where=found.name, mend="configure its contract")
+            raise CancelError(f"there is no table {table} any more", where=found.name, hint="configure its contract")
         now = as_read(latest(lake, table), lake.contract(table)).stamp
         newest = max((file.version or 0 for file in one.files if file.table == table), default=0)
         if newest > now:
             what = f"its rows of {table} are under contract version {newest}, and the table is under {now}"
-            raise CancelError(what, where=found.name, mend="apply the migration again that was undone")
+            raise CancelError(what, where=found.name, hint="apply the migration again that was undone")
     for table, rows in restored(lake, one).items():
         what = f"{table} has {rows:,} rows of it again, by another program, and would have them twice"
-        raise CancelError(what, where=found.name, mend=MEND)
+        raise CancelError(what, where=found.name, hint=MEND)
     _refuse_renumbered(lake, one)
     _refuse_taken_since(lake, one)
     return partial(_write, lake, one, by)
@@ -165,7 +165,7 @@ def _refuse_renumbered(lake: "Lake", one: Kept) -> None:
     numbers = ledger.filter(since)["plan"].to_pylist()
     if numbers:
         what = f"plan {min(numbers)} gave rows other numbers since, which the kept ones would lack"
-        raise CancelError(what, where=one.proposal.name, mend="replay the dates from the spool, if it has them")
+        raise CancelError(what, where=one.proposal.name, hint="replay the dates from the spool, if it has them")
 
 
 def _masked(one: Kept) -> set[tuple[str, date]]:
@@ -185,7 +185,7 @@ def _refuse_taken_since(lake: "Lake", one: Kept) -> None:
         if other.plan.number > one.plan.number and both:
             table, day = min(both)
             what = f"{other.proposal.name} took, or masked, rows of {table} {day} after it"
-            raise CancelError(what, where=one.proposal.name, mend=f"ranklake retain cancel {other.proposal.name} first")
+            raise CancelError(what, where=one.proposal.name, hint=f"ranklake retain cancel {other.proposal.name} first")
 
 
 def _masked_since(lake: "Lake", one: Kept) -> set[tuple[str, date]]:
@@ -228,7 +228,7 @@ def _write(lake: "Lake", one: Kept, by: str, number: int, *, alone: bool) -> "Pl
 def rows_of(lake: "Lake", target: "Contract", file: KeptFile) -> pa.Table:
     """Return the rows of a kept file under the names, types and units of today.
 
-    Raises `ranklake.lake.delta.integrity.DamagedFileError`.
+    Raises `ranklake.lake.tables.integrity.DamagedFileError`.
     """
     versions = versions_of_stamp(file.version or target.stamp)
     rows = upgraded(stored_rows(lake, file.table, file.row), target, *versions)
@@ -249,7 +249,7 @@ def _unmasked(
     """
     if not target.envelope:
         what = f"values of {target.table} were masked, and nothing tells its rows apart but their values"
-        raise CancelError(what, mend="they stay masked; leave the plan as it is")
+        raise CancelError(what, hint="they stay masked; leave the plan as it is")
     keys = key_columns(target)
     before = together([rows_of(lake, target, file) for file in some])
     old = before.select(keys).append_column(_OLD, pa.array(range(before.num_rows), pa.int64()))

@@ -11,29 +11,29 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from ranklake.lake.archives.rehydrated import rehydrated, remove_expired
 from ranklake.lake.audit import clock
 from ranklake.lake.audit import trail as audit
-from ranklake.lake.delta.table_schema import as_read
-from ranklake.lake.delta.tables import latest
-from ranklake.lake.governance import purges
-from ranklake.lake.governance.kept import Kept, kept
-from ranklake.lake.governance.restorations import MEND, restored
-from ranklake.lake.governance.retention_plans import RETENTION_PLANS
-from ranklake.lake.governance.retired import ARCHIVED_ROWS, RAW
 from ranklake.lake.plans.action_plan import ENDED, QUARANTINED
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.tables.table_schema import as_read
+from ranklake.lake.tables.tables import latest
+from ranklake.retention.archive.rehydrated import rehydrated, remove_expired
 from ranklake.retention.archive.sweeping import forget_ended, sweep_archives
 from ranklake.retention.grace.cancel import rows_of
 from ranklake.retention.holds import holds_of
 from ranklake.retention.parts import Parts, RunFacts, Values, run_facts
+from ranklake.retention.proposals import purges
+from ranklake.retention.proposals.kept import Kept, kept
+from ranklake.retention.proposals.restorations import MEND, restored
+from ranklake.retention.proposals.retention_plans import RETENTION_PLANS
+from ranklake.retention.proposals.retired import ARCHIVED_ROWS, RAW
 from ranklake.retention.rules.order import Level
 from ranklake.retention.versions import left_in_bucket
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.hold import Hold
 
 

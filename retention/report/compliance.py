@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from ranklake.insight.runs.asking import Answered, Row, asking, sql_text
+from ranklake.insight.runs.need import Need
 from ranklake.lake.audit.heads import head_records
-from ranklake.lake.grants.access import Access, accesses
-from ranklake.lake.grants.grant import register
-from ranklake.lake.runs.asking import Answered, Row, asking, sql_text
-from ranklake.lake.runs.need import Need
-from ranklake.lake.storage.posture import Posture
+from ranklake.lake.store.posture import Posture
+from ranklake.retention.grants.access import Access, accesses
+from ranklake.retention.grants.grant import register
 from ranklake.retention.mask_proof import Proof
 from ranklake.retention.placement import DIFFERS, UNKNOWN, Verdict, places, verdicts
 from ranklake.retention.report.facts import policies_name
@@ -20,7 +20,7 @@ from ranklake.retention.report.record import CLASSIFIED, Activity, record
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.query.roles import Role
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.rules.policies import Policies
 
 
@@ -113,12 +113,12 @@ def compliance(
     held = places(lake, contracts, spool)
     demands = tuple(verdicts(policies.demands, held, contracts))
     needs += [
-        Need("warning", f"{one.demand}: {one.what} of {one.place} is {one.state}", one.said, one.mend)
+        Need("warning", f"{one.demand}: {one.what} of {one.place} is {one.state}", one.said, one.hint)
         for one in demands
         if one.state in {DIFFERS, UNKNOWN}
     ]
     needs += [
-        Need("failing", f"{one.table}.{one.column} holds values in clear", one.said, one.mend)
+        Need("failing", f"{one.table}.{one.column} holds values in clear", one.said, one.hint)
         for one in proofs
         if one.status == "unmasked"
     ]

@@ -3,8 +3,8 @@
 from datetime import date
 from typing import TYPE_CHECKING
 
-from ranklake.lake.runs.asking import Row
-from ranklake.lake.runs.need import Need
+from ranklake.insight.runs.asking import Row
+from ranklake.insight.runs.need import Need
 from ranklake.retention.cost.alerts import Outlook, alerts
 from ranklake.retention.cost.growth import growth
 from ranklake.retention.simulate import simulate
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.rules.policies import Policies
 
 MONTHS = 12
@@ -44,7 +44,7 @@ def costs(
             f"{'Growth' if one.kind == 'growth' else 'The budget'} of rule {one.rule.name}"
             f" {'will be' if one.day else 'is'} passed",
             f"{one.what}; {one.rule.owner} answers for it",
-            f"{one.mend.text}, which saves {one.mend.saves_bytes:,} bytes" if one.mend else one.why_not,
+            f"{one.hint.text}, which saves {one.hint.saves_bytes:,} bytes" if one.hint else one.why_not,
         )
         for one in found
     ]

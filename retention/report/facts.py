@@ -6,9 +6,9 @@ from datetime import date
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
+from ranklake.insight.runs.asking import Answered, Ask, Row, asking, sql_text
+from ranklake.insight.runs.need import ORDER, Need
 from ranklake.lake.query.literal import literal
-from ranklake.lake.runs.asking import Answered, Ask, Row, asking, sql_text
-from ranklake.lake.runs.need import ORDER, Need
 from ranklake.retention.holds import holds_of
 from ranklake.retention.parts import Parts
 from ranklake.retention.plan import due, held_rows
@@ -19,7 +19,7 @@ from ranklake.retention.rules.read import PACKAGED
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
     from ranklake.retention.rules.policies import Policies
 
 _HERE: Final = "ranklake.retention.report"
@@ -88,7 +88,7 @@ class Governance:
 def governance(lake: "Lake", policies: "Policies", today: date) -> Governance:
     """Return the state of governance on a day. Reads, and writes nothing.
 
-    Raises what queries raise, and `ranklake.lake.trust.allowed_signers.SignersError`.
+    Raises what queries raise, and `ranklake.lake.store.allowed_signers.SignersError`.
     """
     ask, contracts = asking(lake), lake.contracts()
     held = tuple(one.name for one in holds_of(lake, today))

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.storage.key_uses import first_uses
-from ranklake.lake.trust.key_ids import key_ids, key_references
+from ranklake.lake.store.key_ids import key_ids, key_references
+from ranklake.lake.store.key_uses import first_uses
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 _FILE: Final = "file:"
 
@@ -36,7 +36,7 @@ class KeyAge:
     age_days: int | None = None
     by: str = ""
     unknown: str = ""
-    mend: str = ""
+    hint: str = ""
 
 
 def key_ages(lake: "Lake", now: datetime) -> tuple[KeyAge, ...]:
@@ -50,8 +50,8 @@ def _ages(lake: "Lake", now: datetime) -> Iterator[KeyAge]:
     for purpose, (setting, reference) in references.items():
         kind = reference.strip().partition(":")[0]
         if purpose not in ids:
-            mend = "'ranklake config check' says why"
-            yield KeyAge(setting=setting, kind=kind, unknown="it cannot be read here", mend=mend)
+            hint = "'ranklake config check' says why"
+            yield KeyAge(setting=setting, kind=kind, unknown="it cannot be read here", hint=hint)
             continue
         since = known.get((purpose, ids[purpose][0]))
         written = _written(reference)
@@ -60,8 +60,8 @@ def _ages(lake: "Lake", now: datetime) -> Iterator[KeyAge]:
         elif written is not None:
             yield KeyAge(setting=setting, kind=kind, age_days=(now - written).days, by="its file")
         else:
-            mend = "'ranklake upkeep' notes it from now on"
-            yield KeyAge(setting=setting, kind=kind, unknown="nobody noted when it came into use", mend=mend)
+            hint = "'ranklake upkeep' notes it from now on"
+            yield KeyAge(setting=setting, kind=kind, unknown="nobody noted when it came into use", hint=hint)
 
 
 def _written(reference: str) -> datetime | None:

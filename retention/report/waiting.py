@@ -6,20 +6,20 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.audit import clock
-from ranklake.lake.governance.cancellations import CANCELLATIONS
-from ranklake.lake.governance.erasures import ERASURES
-from ranklake.lake.governance.proposals import AnyKind, Proposal
-from ranklake.lake.governance.releases import RELEASES
-from ranklake.lake.governance.retention_plans import RETENTION_PLANS, RetentionPlan
-from ranklake.lake.governance.standing import stand
-from ranklake.lake.governance.steps import Actions, recorded_actions
-from ranklake.lake.grants.grant import GRANTS, Grant
 from ranklake.lake.migrations.register import MIGRATIONS
 from ranklake.retention.archive.rehydration import REHYDRATIONS
+from ranklake.retention.grants.grant import GRANTS, Grant
 from ranklake.retention.hold_release import HOLD_RELEASES
+from ranklake.retention.proposals.cancellations import CANCELLATIONS
+from ranklake.retention.proposals.erasures import ERASURES
+from ranklake.retention.proposals.proposals import AnyKind, Proposal
+from ranklake.retention.proposals.releases import RELEASES
+from ranklake.retention.proposals.retention_plans import RETENTION_PLANS, RetentionPlan
+from ranklake.retention.proposals.standing import stand
+from ranklake.retention.proposals.steps import Actions, recorded_actions
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 KINDS: Final[tuple[AnyKind, ...]] = (
     *(RETENTION_PLANS, CANCELLATIONS, ERASURES, HOLD_RELEASES, REHYDRATIONS, RELEASES, GRANTS, MIGRATIONS),

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from ranklake.lake.archives.objects import has_classes
-from ranklake.lake.archives.place import place_fault
+from ranklake.retention.archive.objects import has_classes
+from ranklake.retention.archive.place import place_fault
 from ranklake.retention.rules.findings import Finding
 from ranklake.retention.rules.look import Look
 from ranklake.retention.rules.model import KEPT, Place, Rule
@@ -17,11 +17,11 @@ def archives(look: Look) -> Iterator[Finding]:
             continue
         at = _at(look, rule)
         if fault := place_fault(place.to):
-            mend = "write a URI or an absolute path; credentials belong under [storage], as references"
-            yield Finding("RP026", at, f"rule {rule.name!r} cannot archive there: {fault}", mend)
+            hint = "write a URI or an absolute path; credentials belong under [storage], as references"
+            yield Finding("RP026", at, f"rule {rule.name!r} cannot archive there: {fault}", hint)
         elif (place.storage_class or place.tag) and not has_classes(place.to):
-            mend = "leave storage_class and tag out, or archive to s3://"
-            yield Finding("RP026", at, "only S3 has storage classes and tags here", mend)
+            hint = "leave storage_class and tag out, or archive to s3://"
+            yield Finding("RP026", at, "only S3 has storage classes and tags here", hint)
         tables = [one for one in look.contracts.values() if rule.may_match(one)]
         if tables and all(one.retention in KEPT for one in tables):
             what = f"rule {rule.name!r} archives nothing but the books, which stay in the lake"

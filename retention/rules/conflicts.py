@@ -37,8 +37,8 @@ def bounds(look: Look) -> Iterator[Finding]:
             continue
         if _overlap(one, other, look.contracts):
             what = f"{one.name!r} keeps at least {days(one.minimum_days)}, {other.name!r} ({other.at}) at most "
-            mend = "agree on one of them: the minimum goes before the maximum"
-            yield Finding("RP011", one.at, what + days(other.maximum_days), mend)
+            hint = "agree on one of them: the minimum goes before the maximum"
+            yield Finding("RP011", one.at, what + days(other.maximum_days), hint)
 
 
 def twins(look: Look) -> Iterator[Finding]:
@@ -97,8 +97,8 @@ def outlived(look: Look) -> Iterator[Finding]:
             what = (
                 f"rule {rule.name!r} goes by {', '.join(by)}, which is known for as long as rows of {RUNS!r} are kept"
             )
-            mend = f"keep {RUNS!r} at least {'for ever' if ask == FOREVER else days(int(ask))}"
-            yield Finding("RP021", rule.at, what, mend)
+            hint = f"keep {RUNS!r} at least {'for ever' if ask == FOREVER else days(int(ask))}"
+            yield Finding("RP021", rule.at, what, hint)
 
 
 def _periods(rules: Sequence[Rule]) -> list[Rule]:

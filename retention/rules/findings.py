@@ -49,7 +49,7 @@ class Finding:
     code: str
     at: Place
     what: str
-    mend: str
+    hint: str
 
     @property
     def error(self) -> bool:
@@ -57,8 +57,8 @@ class Finding:
         return self.code in ERRORS
 
     def __str__(self) -> str:
-        mend = f"; {self.mend}" if self.mend else ""
-        return f"{self.at}: {self.code} {'error' if self.error else 'warning'}: {self.what}{mend}"
+        hint = f"; {self.hint}" if self.hint else ""
+        return f"{self.at}: {self.code} {'error' if self.error else 'warning'}: {self.what}{hint}"
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -68,5 +68,5 @@ class Finding:
             "file": str(self.at.file),
             "line": self.at.line,
             "what": self.what,
-            "remedy": self.mend,
+            "remedy": self.hint,
         }

@@ -58,5 +58,5 @@ def _gaps(look: Look) -> Iterator[Finding]:
     section = "classes" if "classes" in (document.content or ()) else "rules"
     at = Place(file, document.line((section,)))
     for name, tables in sorted(open_tables.items()):
-        mend = f"add {name}: …, a rule with where: {{class: {name}}}"
-        yield Finding("RP008", at, f"no policy for the retention class {name!r} ({', '.join(tables)})", mend)
+        hint = f"add {name}: …, a rule with where: {{class: {name}}}"
+        yield Finding("RP008", at, f"no policy for the retention class {name!r} ({', '.join(tables)})", hint)

@@ -85,7 +85,7 @@ def read_policies(place: Path) -> Sources:
 def unreadable(path: Path, error: ContractError) -> Finding:
     """Return the finding for a file that is no YAML, or cannot be read."""
     line = error.where.removeprefix(str(path)).lstrip(":")
-    return Finding("RP001", Place(path, int(line) if line.isdigit() else 1), error.what, error.mend)
+    return Finding("RP001", Place(path, int(line) if line.isdigit() else 1), error.what, error.hint)
 
 
 def _digest(place: Path, paths: list[Path]) -> str:
@@ -134,7 +134,7 @@ def _demands(document: Document) -> tuple[list[Demand], list[Finding]]:
 
 def _broken(document: Document, found: Iterable[Problem]) -> list[Finding]:
     return [
-        Finding("RP002", Place(document.path, document.line(one.at)), one.what, one.mend or _remedy(one.at))
+        Finding("RP002", Place(document.path, document.line(one.at)), one.what, one.hint or _remedy(one.at))
         for one in found
     ]
 

@@ -45,16 +45,16 @@ def nothing_said(look: Look) -> Iterator[Finding]:
     for rule in look.sources.rules:
         bounds = (rule.minimum_days, rule.maximum_days, rule.budget_bytes, rule.growth_bytes_per_day)
         if not rule.deletes and not rule.waiting and all(one is None for one in bounds):
-            mend = "add delete_after_days, minimum_days or maximum_days"
-            yield Finding("RP006", rule.at, f"rule {rule.name!r} says nothing about what it selects", mend)
+            hint = "add delete_after_days, minimum_days or maximum_days"
+            yield Finding("RP006", rule.at, f"rule {rule.name!r} says nothing about what it selects", hint)
         if "mask" in rule.waiting and "column" not in rule.where:
             yield Finding("RP013", rule.at, "a mask names no columns", "add column: […] to where")
         if "column" in rule.where and (rule.deletes or "mask" not in rule.waiting):
-            mend = "say mask_after_days, or leave column out and delete rows"
-            yield Finding("RP013", rule.at, "columns can be masked, not deleted or kept", mend)
+            hint = "say mask_after_days, or leave column out and delete rows"
+            yield Finding("RP013", rule.at, "columns can be masked, not deleted or kept", hint)
         if (rule.budget_bytes or rule.growth_bytes_per_day) and rule.row_keys:
-            mend = f"leave {', '.join(rule.row_keys)} out of where"
-            yield Finding("RP024", rule.at, "the bytes of some rows of a table are not known", mend)
+            hint = f"leave {', '.join(rule.row_keys)} out of where"
+            yield Finding("RP024", rule.at, "the bytes of some rows of a table are not known", hint)
 
 
 def books(look: Look) -> Iterator[Finding]:
@@ -79,8 +79,8 @@ def everything(look: Look) -> Iterator[Finding]:
         if narrow or not all(map(wide.may_match, takable)):
             continue
         if not rule.everything or rule.tier < _ENOUGH:
-            mend = f"name what it is about, or say everything: true and tier: {_ENOUGH}"
-            yield Finding("RP009", rule.at, f"rule {rule.name!r} takes everything", mend)
+            hint = f"name what it is about, or say everything: true and tier: {_ENOUGH}"
+            yield Finding("RP009", rule.at, f"rule {rule.name!r} takes everything", hint)
 
 
 def masks(look: Look) -> Iterator[Finding]:
@@ -107,9 +107,9 @@ def _unmaskable(look: Look, rule: Rule, column: str) -> Iterator[Finding]:
     if one.kind != "fact" or not one.envelope:
         why = f"rows of {one.table} are no record of ranks, and are computed again or kept as books"
     why = why or f"{one.table}.{name} is required, or tells rows apart or sorts them"
-    mend = "name classified columns of tables that ranks record, or delete rows"
+    hint = "name classified columns of tables that ranks record, or delete rows"
     yield Finding(
-        "RP013", _at(look, rule, "column"), f"column {column!r} cannot be masked where it is stored: {why}", mend
+        "RP013", _at(look, rule, "column"), f"column {column!r} cannot be masked where it is stored: {why}", hint
     )
 
 
@@ -119,8 +119,8 @@ def dead(look: Look) -> Iterator[Finding]:
         if not any(map(rule.may_match, look.contracts.values())):
             keys = ", ".join(key for key in rule.where if key != "column")
             what = f"rule {rule.name!r} is about nothing: no table has all of {keys}"
-            mend = "rows are told apart in tables that ranks record: severity in logs and events, metric in scalars"
-            yield Finding("RP016", rule.at, what, mend)
+            hint = "rows are told apart in tables that ranks record: severity in logs and events, metric in scalars"
+            yield Finding("RP016", rule.at, what, hint)
 
 
 def periods(look: Look) -> Iterator[Finding]:
@@ -130,8 +130,8 @@ def periods(look: Look) -> Iterator[Finding]:
             period = getattr(rule, key)
             if period is not None and period > _LONGEST:
                 what = f"{days(period)} are more than a hundred years"
-                mend = "write null for never" if key == "delete_after_days" else "write fewer"
-                yield Finding("RP023", rule.at, what, mend)
+                hint = "write null for never" if key == "delete_after_days" else "write fewer"
+                yield Finding("RP023", rule.at, what, hint)
 
 
 def reviews(look: Look) -> Iterator[Finding]:
@@ -157,11 +157,11 @@ def intervals(look: Look) -> Iterator[Finding]:
         if rule.interval_s is None:
             continue
         if _DAY_S % rule.interval_s:
-            mend = "take one that divides a day, such as 1m, 5m, 1h or 1d"
-            yield Finding("RP025", rule.at, f"intervals of {rule.interval_s:,} s do not divide a day", mend)
+            hint = "take one that divides a day, such as 1m, 5m, 1h or 1d"
+            yield Finding("RP025", rule.at, f"intervals of {rule.interval_s:,} s do not divide a day", hint)
         if rule.row_keys:
-            mend = f"leave {', '.join(rule.row_keys)} out of where"
-            yield Finding("RP025", rule.at, "whole tables are downsampled, not some of their rows", mend)
+            hint = f"leave {', '.join(rule.row_keys)} out of where"
+            yield Finding("RP025", rule.at, "whole tables are downsampled, not some of their rows", hint)
         elif not any(one.series for one in look.contracts.values() if rule.may_match(one)):
             able = ", ".join(sorted(one.table for one in look.contracts.values() if one.series))
             what = f"no table of rule {rule.name!r} can be downsampled: no contract says what its series are"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import cache
 from unicodedata import normalize
 
-from ranklake.lake.subjects.whose import folded
+from ranklake.retention.subjects.whose import folded
 
 _LAST = 0x1FFFF
 """Beyond it no letter has a case."""
@@ -14,7 +14,7 @@ _TEXTS = re.compile(rf"[^{_NO_TEXT}\x00-\x08\x0e-\x1f\x7f-\x9f]{{4,}}")
 
 
 def fold(raw: bytes) -> bytes:
-    """Return bytes with their UTF-8 folded as `ranklake.lake.subjects.whose.folded` does; what is none joins no words.
+    """Return bytes with their UTF-8 folded as `ranklake.retention.subjects.whose.folded` does; what is none joins no words.
 
     >>> fold("Zoë ÅNGSTRÖM".encode()).decode()
     'zoë ångström'

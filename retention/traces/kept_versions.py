@@ -5,15 +5,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.archives.register import archive_places
-from ranklake.lake.shares.place import open_place
-from ranklake.lake.shares.register import shares
-from ranklake.lake.storage.versions import UNKNOWN, keeps_versions, versions, why_kept
+from ranklake.lake.store.versions import UNKNOWN, keeps_versions, versions, why_kept
+from ranklake.retention.archive.register import archive_places
+from ranklake.retention.shares.place import open_place
+from ranklake.retention.shares.register import shares
 from ranklake.retention.traces.roots import Source
 
 if TYPE_CHECKING:
-    from ranklake.lake.spool.spool import Spool
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.ingest.spool.spool import Spool
+    from ranklake.lake.store.store import Lake
 
 PLACE: Final = "versions kept by the bucket"
 KEPT: Final = "the bucket keeps versions, and the right to list them is lacking: s3:ListBucketVersions"

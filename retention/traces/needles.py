@@ -12,7 +12,7 @@ from unicodedata import normalize
 from urllib.parse import quote, quote_plus
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.subjects.keys import SEALED
+from ranklake.retention.subjects.keys import SEALED
 from ranklake.retention.traces.alike import alike, cases, fold
 from ranklake.retention.traces.escapes import Wanted, resolved, unbroken, wanted
 from ranklake.retention.traces.short import NO_SHORT, Short
@@ -144,21 +144,21 @@ def needles(values: Iterable[str], within: str = "", columns: Iterable[str] = ()
     """
     given = [value.strip() for value in values if value.strip()]
     if not given:
-        raise NeedleError("no value to look for", mend="give values as arguments, or one a line on standard input: -")
+        raise NeedleError("no value to look for", hint="give values as arguments, or one a line on standard input: -")
     least = LEAST if within == WORDS else SHORTEST
     few = [value for value in given if len(value) < least]
     short = Short.of(few, columns) if few else NO_SHORT
     if few and not short.columns:
-        mend = f"give at least {least} characters, such as the whole address"
+        hint = f"give at least {least} characters, such as the whole address"
         if within == WORDS:
-            mend += (
+            hint += (
                 "; of a shorter account name the columns that hold just that, with --column user; or erase the runs, "
             )
-            mend += "each with 'ranklake erase plan --run RUN'"
-            mend += """: ranklake sql "SELECT run FROM runs WHERE \\"user\\" = 'ACCOUNT'" lists them"""
-        raise NeedleError("a value is so short that it would be found everywhere", mend=mend)
+            hint += "each with 'ranklake erase plan --run RUN'"
+            hint += """: ranklake sql "SELECT run FROM runs WHERE \\"user\\" = 'ACCOUNT'" lists them"""
+        raise NeedleError("a value is so short that it would be found everywhere", hint=hint)
     if any("\ud800" <= one <= "\udfff" for value in given for one in value):
-        raise NeedleError("a value is no text in UTF-8", mend="write it in UTF-8")
+        raise NeedleError("a value is no text in UTF-8", hint="write it in UTF-8")
     given = [value for value in given if len(value) >= least]
     forms = [normalize(form, value) for value in given for form in ("NFC", "NFD")]
     spelt = dict.fromkeys(one for value in forms for one in _spelt(value))

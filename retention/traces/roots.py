@@ -11,19 +11,19 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from fsspec.implementations.local import LocalFileSystem
 
-from ranklake.lake.archives.objects import look
-from ranklake.lake.archives.register import archive_places
-from ranklake.lake.delta.live_files import live_paths
-from ranklake.lake.delta.tables import latest
-from ranklake.lake.governance.kept import kept_paths
-from ranklake.lake.shares.place import open_place
-from ranklake.lake.shares.register import shares
-from ranklake.lake.storage.listing import listed
-from ranklake.lake.storage.versions import Version, read_version
+from ranklake.lake.store.listing import listed
+from ranklake.lake.store.versions import Version, read_version
+from ranklake.lake.tables.live_files import live_paths
+from ranklake.lake.tables.tables import latest
+from ranklake.retention.archive.objects import look
+from ranklake.retention.archive.register import archive_places
+from ranklake.retention.proposals.kept import kept_paths
+from ranklake.retention.shares.place import open_place
+from ranklake.retention.shares.register import shares
 
 if TYPE_CHECKING:
-    from ranklake.lake.spool.spool import Spool
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.ingest.spool.spool import Spool
+    from ranklake.lake.store.store import Lake
 
 LIVE, KEPT, OLD, LOG = "rows of {}", "rows of {} in their grace", "old versions of {}", "log of {}"
 COPIES: Final = "copies for role"

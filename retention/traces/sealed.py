@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.subjects.keys import SubjectKey, opened
-from ranklake.lake.subjects.store import KeyStore, has_keys
+from ranklake.retention.subjects.keys import SubjectKey, opened
+from ranklake.retention.subjects.store import KeyStore, has_keys
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
-    from ranklake.lake.subjects.whose import Whose
+    from ranklake.lake.store.store import Lake
+    from ranklake.retention.subjects.whose import Whose
 
 _REMEMBERED: Final = 65_536
 
@@ -20,7 +20,7 @@ _REMEMBERED: Final = 65_536
 def opened_by_others(lake: "Lake", subjects: "Collection[Whose]") -> Callable[[str], str | None] | None:
     """Return what opens sealed texts by all keys but those of some subjects; None where a lake has no such keys.
 
-    Keys are read when the first sealed text is met. It raises as `ranklake.lake.subjects.store.KeyStore` then.
+    Keys are read when the first sealed text is met. It raises as `ranklake.retention.subjects.store.KeyStore` then.
     """
     if not has_keys(lake):
         return None

@@ -19,9 +19,9 @@ from ranklake.segments.references import SecretError
 from ranklake.segments.segment import NotASegmentError, SegmentName
 
 if TYPE_CHECKING:
+    from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.plans.plan import Progress
-    from ranklake.lake.spool.spool import Spool
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 EXAMPLES = 3
 NAME = "name of the file"

@@ -14,7 +14,7 @@ from typing import Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.subjects.whose import folded
+from ranklake.retention.subjects.whose import folded
 
 _ESCAPE: Final = re.compile(r"\\+u([0-9a-fA-F]{4})")
 _DEEPEST: Final = 4

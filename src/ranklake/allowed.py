@@ -42,14 +42,14 @@ class Allowed:
     def check(self, uri: str) -> None:
         """Raise `NotAllowedError` unless a place may be opened."""
         if any(_is_below(uri, place) or _is_below(place, uri) for place in self.closed):
-            mend = "share rows of tables: ranklake share ROLE --to URI"
+            hint = "share rows of tables: ranklake share ROLE --to URI"
             raise NotAllowedError(
-                "that place holds rows, and they are shared otherwise", where=redact_uri(uri), mend=mend
+                "that place holds rows, and they are shared otherwise", where=redact_uri(uri), hint=hint
             )
         if uri in self.named or any(_is_below(uri, place) for place in self.places if place):
             return
-        mend = "name the place with --at, or allow it: [artifacts] allow = [...] in ranklake.toml"
-        raise NotAllowedError("the place that was recorded is not allowed to open", where=redact_uri(uri), mend=mend)
+        hint = "name the place with --at, or allow it: [artifacts] allow = [...] in ranklake.toml"
+        raise NotAllowedError("the place that was recorded is not allowed to open", where=redact_uri(uri), hint=hint)
 
 
 def allowed(places: Iterable[str], named: Iterable[str], closed: Iterable[str] = ()) -> Allowed:

@@ -11,7 +11,7 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.query.sql import query
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 from ranklake.redaction.redact import redact_uri
 from ranklake.segments.storage_options import fsspec_options
 
@@ -152,7 +152,7 @@ def recorded(lake: Lake, artifact: str, run: str) -> dict[str, Any]:
             did_you_mean(artifact, names)
             or 'ranklake sql "SELECT run, name, uri FROM artifacts" shows what is recorded'
         )
-        raise RanklakeError("no such artifact is recorded", where=redact_uri(artifact), mend=hint)
+        raise RanklakeError("no such artifact is recorded", where=redact_uri(artifact), hint=hint)
     return found[0]
 
 

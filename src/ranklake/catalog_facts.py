@@ -8,14 +8,14 @@ from typing import Any
 
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.archives.register import Archive, archives
-from ranklake.lake.catalog.catalog import UnknownNameError, find
-from ranklake.lake.catalog.sizes import TableSize, live_files, table_size
+from ranklake.insight.catalog.catalog import UnknownNameError, find
+from ranklake.insight.catalog.sizes import TableSize, live_files, table_size
 from ranklake.lake.contracts import Contract, Metric, load_contracts, load_metrics
 from ranklake.lake.contracts.overlay import Overlay
 from ranklake.lake.migrations.told import told
 from ranklake.lake.query.sql import query
-from ranklake.lake.storage.store import Lake, NotALakeError
+from ranklake.lake.store.store import Lake, NotALakeError
+from ranklake.retention.archive.register import Archive, archives
 from ranklake.retention.mask_proof import Proof
 
 _OF_METRIC = (
@@ -139,4 +139,4 @@ def _recorded(lake: Lake | None, name: str, overlay: Path | Overlay | None) -> U
     if lake is not None:
         noted = query(lake, _NAMES)["metric"].to_pylist()
         known += noted or query(lake, "SELECT DISTINCT metric FROM scalars")["metric"].to_pylist()
-    raise UnknownNameError(name, mend=did_you_mean(name, {one for one in known if one}))
+    raise UnknownNameError(name, hint=did_you_mean(name, {one for one in known if one}))

@@ -16,8 +16,8 @@ from typing import Any, Final, Self
 from ranklake.capture.common.settings import PREFIX, CaptureSettings
 from ranklake.config_file import ConfigError, FileRead, read_file, unreadable
 from ranklake.lake.plans.dask_section import DaskSection
-from ranklake.lake.trust.approvals import ApprovalsSection, Tier
-from ranklake.lake.trust.lake_config import (
+from ranklake.lake.store.approvals import ApprovalsSection, Tier
+from ranklake.lake.store.lake_config import (
     AuditSection,
     ContractsSection,
     CostSection,
@@ -30,8 +30,8 @@ from ranklake.lake.trust.lake_config import (
     SpoolSection,
     SubjectsSection,
 )
-from ranklake.lake.trust.limits import Limits
-from ranklake.lake.trust.writers import Prefix
+from ranklake.lake.store.limits import Limits
+from ranklake.lake.store.writers import Prefix
 
 __all__ = ["Config", "ConfigError", "assembled", "from_environment", "load_config", "read_config", "variables"]
 
@@ -158,22 +158,22 @@ class Config:
         """Return the URI of the ``lake`` or the ``spool``. Raises `ConfigError` if there is none."""
         uri: str = getattr(self, noun).uri
         if not uri:
-            mend = f"pass --{noun} URI, set RANKLAKE_{noun.upper()}, or write uri under [{noun}] in ranklake.toml"
-            raise ConfigError(f"no {noun} configured", mend=mend)
+            hint = f"pass --{noun} URI, set RANKLAKE_{noun.upper()}, or write uri under [{noun}] in ranklake.toml"
+            raise ConfigError(f"no {noun} configured", hint=hint)
         return uri
 
     def report_out(self) -> str:
         """Return where report pages are written. Raises `ConfigError` if nobody says."""
         if not self.report.out:
-            mend = "pass --out URI, set RANKLAKE_REPORT, or write out under [report] in ranklake.toml"
-            raise ConfigError("no place for report pages configured", mend=mend)
+            hint = "pass --out URI, set RANKLAKE_REPORT, or write out under [report] in ranklake.toml"
+            raise ConfigError("no place for report pages configured", hint=hint)
         return self.report.out
 
     def wanted_shares(self) -> list[tuple[str, str]]:
         """Return the roles that are to be shared, each with its place. Raises `ConfigError` if nobody says where."""
         if self.shares.roles and not self.shares.to:
-            what, mend = "roles are to be shared, and nobody says where", "write to under [shares] in ranklake.toml"
-            raise ConfigError(what, where="[shares] roles", mend=mend)
+            what, hint = "roles are to be shared, and nobody says where", "write to under [shares] in ranklake.toml"
+            raise ConfigError(what, where="[shares] roles", hint=hint)
         return [(role, self.shares.to) for role in self.shares.roles]
 
     def overridden(self, given: Mapping[str, object]) -> Self:
@@ -217,8 +217,8 @@ def read_config(path: Path | None = None) -> FileRead:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         if named is None:
             return FileRead()
-        mend = "write the file, or name another" if path else "unset RANKLAKE_CONFIG or write the file"
-        raise ConfigError("no such configuration file", where=str(named), mend=mend) from None
+        hint = "write the file, or name another" if path else "unset RANKLAKE_CONFIG or write the file"
+        raise ConfigError("no such configuration file", where=str(named), hint=hint) from None
     except OSError as error:
         raise unreadable(file, error) from None
     return read_file(file, _SECTIONS, _TABLES)

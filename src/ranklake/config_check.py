@@ -91,11 +91,11 @@ def _variables(environment: Mapping[str, str]) -> Iterator[ConfigError]:
         short = {one.removeprefix("RANKLAKE_"): one for one in ours}
         near = difflib.get_close_matches(name.removeprefix("RANKLAKE_"), short, n=1, cutoff=_NEAR)
         if near or name.startswith(PREFIX):
-            mend = f"did you mean {short[near[0]]}?" if near else "unset it"
-            yield ConfigError("the variable is not known, and says nothing", where=f"${name}", mend=mend)
+            hint = f"did you mean {short[near[0]]}?" if near else "unset it"
+            yield ConfigError("the variable is not known, and says nothing", where=f"${name}", hint=hint)
     for place, name in named.items():
         if environment.get(name) and place not in usable:
-            yield ConfigError(f"is no value for {place}", where=f"${name}", mend="see docs/settings.md; unset it")
+            yield ConfigError(f"is no value for {place}", where=f"${name}", hint="see docs/settings.md; unset it")
 
 
 def _files(config: Config, where: Where) -> Iterator[ConfigError]:
@@ -105,9 +105,9 @@ def _files(config: Config, where: Where) -> Iterator[ConfigError]:
         path = getattr(getattr(config, section), key)
         is_there = Path(path).exists() if place in _FILES_OR_FOLDERS else Path(path).is_file()
         if path and not is_there:
-            yield ConfigError(f"{place}: there is no {noun} {path}", where=where(place), mend="fix the path")
+            yield ConfigError(f"{place}: there is no {noun} {path}", where=where(place), hint="fix the path")
         elif path and not os.access(path, os.R_OK):
-            yield ConfigError(f"{place}: {path} cannot be read", where=where(place), mend="give this user the right to")
+            yield ConfigError(f"{place}: {path} cannot be read", where=where(place), hint="give this user the right to")
 
 
 def _overlay(config: Config, where: Where) -> Iterator[ConfigError]:
@@ -116,23 +116,23 @@ def _overlay(config: Config, where: Where) -> Iterator[ConfigError]:
     if overlay is None:
         return
     if not overlay.is_dir():
-        yield ConfigError(f"{place}: there is no folder {overlay}", where=where(place), mend="fix the path")
+        yield ConfigError(f"{place}: there is no folder {overlay}", where=where(place), hint="fix the path")
         return
     try:
         contracts = load_contracts(overlay)
         load_metrics(overlay)
     except ContractError as error:
-        yield ConfigError(error.what, where=error.where, mend=error.mend)
+        yield ConfigError(error.what, where=error.where, hint=error.hint)
         return
     if importlib.util.find_spec("datafusion") is not None:
         own = importlib.import_module("ranklake.lake.rollups.own")  # half a second, for those who have queries
         for fault in own.faults(contracts):
-            yield ConfigError(fault.what, where=fault.where, mend=fault.mend)
+            yield ConfigError(fault.what, where=fault.where, hint=fault.hint)
         registry = importlib.import_module("ranklake.lake.migrations.registry")
         try:
             registry.load_own(Overlay.read(overlay))
         except RanklakeError as error:
-            yield ConfigError(error.what, where=error.where, mend=error.mend)
+            yield ConfigError(error.what, where=error.where, hint=error.hint)
 
 
 def _roles(config: Config, where: Where) -> Iterator[ConfigError]:
@@ -141,16 +141,16 @@ def _roles(config: Config, where: Where) -> Iterator[ConfigError]:
     if not file.is_file() or importlib.util.find_spec("datafusion") is None:
         return
     reader = importlib.import_module("ranklake.lake.query.role_file")
-    conditions = importlib.import_module("ranklake.lake.roles.conditions")
+    conditions = importlib.import_module("ranklake.retention.roles.conditions")
     try:
         contracts = load_contracts(overlay)
         for role in reader.load_roles(file, contracts).values():
             for one in conditions.broken_conditions(role, contracts):
-                yield ConfigError(one.line, where=str(file), mend=one.mend)
+                yield ConfigError(one.line, where=str(file), hint=one.hint)
     except ContractError:  # of the overlay, and told with it
         return
     except RanklakeError as error:
-        yield ConfigError(error.what, where=error.where or where("sql.roles"), mend=error.mend)
+        yield ConfigError(error.what, where=error.where or where("sql.roles"), hint=error.hint)
 
 
 def _masking(config: Config, where: Where) -> Iterator[ConfigError]:
@@ -163,11 +163,11 @@ def _masking(config: Config, where: Where) -> Iterator[ConfigError]:
     except ContractError:  # said of the overlay
         return
     except MaskError as error:
-        yield ConfigError(f"masking.policy: {error.what}", where=error.where, mend=error.mend)
+        yield ConfigError(f"masking.policy: {error.what}", where=error.where, hint=error.hint)
         return
     if masks.hashed and not config.masking_key:
         what = f"masking.policy: {masks.hashed} is to be hashed, and there is no key"
-        yield ConfigError(what, where=where("masking.policy"), mend="name a keyring by key under [masking]")
+        yield ConfigError(what, where=where("masking.policy"), hint="name a keyring by key under [masking]")
 
 
 def _references(config: Config, where: Where) -> Iterator[ConfigError]:
@@ -179,7 +179,7 @@ def _references(config: Config, where: Where) -> Iterator[ConfigError]:
     ]
     for place, at, source in keyrings:
         if source and not is_reference(source):
-            yield ConfigError(f"{place} is no reference, and no key may stand there", where=at, mend=f"write {FORMS}")
+            yield ConfigError(f"{place} is no reference, and no key may stand there", where=at, hint=f"write {FORMS}")
         elif source:
             yield from _tried(place, at, partial(read_keyring, source))
     for name, text in config.storage.items():
@@ -187,11 +187,11 @@ def _references(config: Config, where: Where) -> Iterator[ConfigError]:
         if is_reference(text):
             yield from _tried(place, where(place), partial(read_reference, text, f"value of {name}"))
         elif text and tells(name):
-            mend = f"write {FORMS} there, and change the secret, which others may have read"
-            yield ConfigError(f"{place}: a secret stands there in clear", where=where(place), mend=mend)
+            hint = f"write {FORMS} there, and change the secret, which others may have read"
+            yield ConfigError(f"{place}: a secret stands there in clear", where=where(place), hint=hint)
     if config.capture.encryption_key and importlib.util.find_spec("cryptography") is None:
-        mend = "pip install 'ranklake[encryption]'"
-        yield ConfigError("encryption needs cryptography", where=where("capture.encryption_key"), mend=mend)
+        hint = "pip install 'ranklake[encryption]'"
+        yield ConfigError("encryption needs cryptography", where=where("capture.encryption_key"), hint=hint)
 
 
 def _tried(place: str, at: str, read: Callable[[], object]) -> Iterator[ConfigError]:
@@ -199,30 +199,30 @@ def _tried(place: str, at: str, read: Callable[[], object]) -> Iterator[ConfigEr
         read()
     except RanklakeError as error:
         what = f"{place}: {error.where}: {error.what}" if error.where else f"{place}: {error.what}"
-        yield ConfigError(what, where=at, mend=error.mend or f"write {FORMS}")
+        yield ConfigError(what, where=at, hint=error.hint or f"write {FORMS}")
 
 
 def _values(config: Config, where: Where) -> Iterator[ConfigError]:
     """Yield values that are of their type, and that whoever uses them would refuse."""
     dask, scheme = config.dask, config.dask.address.partition("://")[0]
     if "://" in dask.address and scheme not in _SCHEDULERS:
-        mend = did_you_mean(scheme, _SCHEDULERS)
-        yield ConfigError(f"dask.address: no scheduler is reached by {scheme}:", where=where("dask.address"), mend=mend)
+        hint = did_you_mean(scheme, _SCHEDULERS)
+        yield ConfigError(f"dask.address: no scheduler is reached by {scheme}:", where=where("dask.address"), hint=hint)
     if not _MEMORY.fullmatch(dask.memory_limit):
-        mend = "write it as 2GiB, or as a share of the machine's such as 0.25"
-        yield ConfigError("dask.memory_limit is no amount of memory", where=where("dask.memory_limit"), mend=mend)
+        hint = "write it as 2GiB, or as a share of the machine's such as 0.25"
+        yield ConfigError("dask.memory_limit is no amount of memory", where=where("dask.memory_limit"), hint=hint)
     if "://" in config.spool.local:
-        mend = "name a folder on the node's own disk; where segments go is [spool] uri"
-        yield ConfigError("spool.local: ranks record into a folder", where=where("spool.local"), mend=mend)
+        hint = "name a folder on the node's own disk; where segments go is [spool] uri"
+        yield ConfigError("spool.local: ranks record into a folder", where=where("spool.local"), hint=hint)
     try:
         signals_named(config.capture.preemption_signals)
     except ValueError as error:
         place = "capture.preemption_signals"
-        yield ConfigError(f"{place}: {error}", where=where(place), mend="write it as SIGTERM, SIGUSR1")
+        yield ConfigError(f"{place}: {error}", where=where(place), hint="write it as SIGTERM, SIGUSR1")
     for one in fields(config.ingest):
         if one.name not in _MAY_BE_0 and not getattr(config.ingest, one.name):
             place = f"ingest.{one.name}"
-            yield ConfigError(f"{place}: no segment is within 0", where=where(place), mend=f"{one.default} is usual")
+            yield ConfigError(f"{place}: no segment is within 0", where=where(place), hint=f"{one.default} is usual")
 
 
 def _together(config: Config, where: Where) -> Iterator[ConfigError]:
@@ -245,15 +245,15 @@ def _together(config: Config, where: Where) -> Iterator[ConfigError]:
         "shares.roles": "roles are to be shared, and nobody says where",
         "dask.workers": "workers of a local cluster, and the address of another one",
     }
-    for (place, mend), is_wrong in found.items():
+    for (place, hint), is_wrong in found.items():
         if is_wrong:
-            yield ConfigError(f"{place}: {says[place]}", where=where(place), mend=mend)
+            yield ConfigError(f"{place}: {says[place]}", where=where(place), hint=hint)
     try:
         config.spool.writers.rules()
     except SecretError:
         return
     except RanklakeError as error:
-        yield ConfigError(error.what, where=where("spool.prefixes"), mend=error.mend)
+        yield ConfigError(error.what, where=where("spool.prefixes"), hint=error.hint)
 
 
 def _value(config: Config, place: str) -> str:

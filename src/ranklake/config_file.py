@@ -75,7 +75,7 @@ def read_file(file: Path, kinds: Mapping[str, Any], tables: Mapping[str, type]) 
     except (ValueError, RecursionError) as error:
         line = _AT_LINE.search(str(error))
         where = f"{file}:{line[1]}" if line else str(file)
-        wrong = ConfigError(f"not valid TOML: {error}", where=where, mend="fix the line named")
+        wrong = ConfigError(f"not valid TOML: {error}", where=where, hint="fix the line named")
         return FileRead(problems=(wrong,), file=str(file.absolute()))
     return _Reader(file, text, kinds, tables).read(raw)
 
@@ -90,7 +90,7 @@ def _text(file: Path) -> str:
         before = os.fstat(fd)
         if not stat.S_ISREG(before.st_mode):
             what = "is a folder" if stat.S_ISDIR(before.st_mode) else "is no regular file"
-            raise ConfigError(f"{what}, not a configuration file", where=str(file), mend="name the file itself")
+            raise ConfigError(f"{what}, not a configuration file", where=str(file), hint="name the file itself")
         for _ in range(_TRIES):
             raw, again, after = _read(fd), _read(fd), os.fstat(fd)
             # Times of files are as coarse as the kernel's tick, and many writes may fall into one.
@@ -98,18 +98,18 @@ def _text(file: Path) -> str:
                 break
             before = after
         else:
-            raise ConfigError("is being written", where=str(file), mend="run it again when it is whole")
+            raise ConfigError("is being written", where=str(file), hint="run it again when it is whole")
     except OSError as error:
         raise unreadable(file, error) from None
     finally:
         os.close(fd)
     if len(raw) > MOST_BYTES:
-        raise ConfigError(f"has more than {MOST_BYTES:,} bytes", where=str(file), mend="name a configuration file")
+        raise ConfigError(f"has more than {MOST_BYTES:,} bytes", where=str(file), hint="name a configuration file")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         what = f"not valid TOML: byte {error.start} is not UTF-8"
-        raise ConfigError(what, where=str(file), mend="save it as UTF-8") from None
+        raise ConfigError(what, where=str(file), hint="save it as UTF-8") from None
 
 
 def _read(fd: int) -> bytes:
@@ -122,8 +122,8 @@ def _read(fd: int) -> bytes:
 
 def unreadable(file: Path, error: OSError) -> ConfigError:
     """Return what is wrong with a configuration file that is there, or may be, and cannot be read."""
-    mend = "give the right to read it, or name another by RANKLAKE_CONFIG"
-    return ConfigError(f"cannot be read ({error.strerror})", where=str(file), mend=mend)
+    hint = "give the right to read it, or name another by RANKLAKE_CONFIG"
+    return ConfigError(f"cannot be read ({error.strerror})", where=str(file), hint=hint)
 
 
 class _Reader:
@@ -152,8 +152,8 @@ class _Reader:
 
     def _refuse_value(self, name: str, body: object) -> None:
         if name in {*self._kinds, STORAGE}:
-            mend = f"write [{name}] in a line of its own, and its keys below"
-            self._fault(f"{name} must be a section, not {type(body).__name__}", name, mend)
+            hint = f"write [{name}] in a line of its own, and its keys below"
+            self._fault(f"{name} must be a section, not {type(body).__name__}", name, hint)
         else:
             self._fault(f"{name!r} stands outside a section", name, "put it under a [section]")
 
@@ -215,10 +215,10 @@ class _Reader:
             place = place[:-1].rpartition("[")[0] if place.endswith("]") else place.rpartition(".")[0]
         return 0
 
-    def _fault(self, what: str, place: str, mend: str = "") -> None:
+    def _fault(self, what: str, place: str, hint: str = "") -> None:
         line = self._line(place)
         where = f"{self._file}:{line}" if line else str(self._file)
-        self._problems.append((line, ConfigError(what, where=where, mend=mend)))
+        self._problems.append((line, ConfigError(what, where=where, hint=hint)))
 
 
 def line_numbers(text: str) -> dict[str, int]:

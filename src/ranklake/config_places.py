@@ -10,7 +10,7 @@ from typing import Final
 from ranklake.config import Config
 from ranklake.config_file import ConfigError
 from ranklake.errors import did_you_mean
-from ranklake.lake.storage.objects import delta_options
+from ranklake.lake.store.objects import delta_options
 from ranklake.redaction.redact import has_credential
 from ranklake.redaction.secret_names import tells
 from ranklake.segments.references import FORMS, KINDS, is_reference
@@ -33,22 +33,22 @@ def misplaced(config: Config, where: Where) -> Iterator[ConfigError]:
     for place, uri in (uris | {"report.out": config.report.out, "shares.to": config.shares.to}).items():
         yield from _unusable(place, uri, where)
         if has_credential(uri):
-            mend = "take it out, and name it under [storage] by a reference"
-            yield ConfigError(f"{place}: a credential stands in the URI", where=where(place), mend=mend)
+            hint = "take it out, and name it under [storage] by a reference"
+            yield ConfigError(f"{place}: a credential stands in the URI", where=where(place), hint=hint)
     for place in ("lake.uri", "spool.uri"):
         if uris[place].partition("://")[0] in _STORES:
             plain = {name: text for name, text in config.storage.items() if not is_reference(text)}
             try:
                 delta_options(uris[place], plain)
             except StorageOptionError as error:
-                yield ConfigError(error.what, where=where(place), mend=error.mend)
+                yield ConfigError(error.what, where=where(place), hint=error.hint)
     lake, spool, witness = (_folder(uri) for uri in uris.values())
     folders = {"lake.uri": lake, "spool.uri": spool, "report.out": _folder(config.report.out)}
     yield from _overlapping(folders | {"shares.to": _folder(config.shares.to)}, where)
     if lake and witness.startswith(lake):
-        mend = "name a place that writers of the lake cannot write to"
+        hint = "name a place that writers of the lake cannot write to"
         what = "audit.witness: lies in the lake, and vouches for nothing there"
-        yield ConfigError(what, where=where("audit.witness"), mend=mend)
+        yield ConfigError(what, where=where("audit.witness"), hint=hint)
     yield from _options(config, where)
 
 
@@ -57,28 +57,28 @@ def _overlapping(folders: Mapping[str, str], where: Where) -> Iterator[ConfigErr
     for first, second in combinations([name for name, folder in folders.items() if folder], 2):
         if folders[first].startswith(folders[second]) or folders[second].startswith(folders[first]):
             names = " and ".join(_NOUNS[name] for name in (first, second))
-            mend = "give each a folder or prefix of its own"
-            yield ConfigError(f"{names} lie in one another", where=where(second), mend=mend)
+            hint = "give each a folder or prefix of its own"
+            yield ConfigError(f"{names} lie in one another", where=where(second), hint=hint)
 
 
 def _unusable(place: str, uri: str, where: Where) -> Iterator[ConfigError]:
     """Yield why a URI or folder is not one that anybody meant."""
     if not uri:
         return
-    what, mend = "", ""
+    what, hint = "", ""
     scheme = _SCHEME.fullmatch(uri.strip())
     if uri != uri.strip():
-        what, mend = "begins or ends with a blank", "take it out"
+        what, hint = "begins or ends with a blank", "take it out"
     elif uri.startswith(("~", "$")):
-        what, mend = f"{uri[0]} stands for nothing here: no shell reads it", "write the whole path"
+        what, hint = f"{uri[0]} stands for nothing here: no shell reads it", "write the whole path"
     elif scheme and scheme[1] not in _SCHEMES and scheme[2]:
-        what, mend = f"no store is reached by {scheme[1]}:", did_you_mean(scheme[1].lower(), _SCHEMES)
+        what, hint = f"no store is reached by {scheme[1]}:", did_you_mean(scheme[1].lower(), _SCHEMES)
     elif scheme and scheme[1] in _STORES and (len(scheme[2]) != len("//") or not scheme[3].strip("/")):
-        what, mend = "no bucket or container is named", f"write it as {scheme[1]}://bucket/folder"
+        what, hint = "no bucket or container is named", f"write it as {scheme[1]}://bucket/folder"
     elif scheme and scheme[1] in _STORES and _BLANK.search(scheme[3].partition("/")[0]):
-        what, mend = "a blank stands in the name of the bucket or container", "take it out"
+        what, hint = "a blank stands in the name of the bucket or container", "take it out"
     if what:
-        yield ConfigError(f"{place}: {what}", where=where(place), mend=mend)
+        yield ConfigError(f"{place}: {what}", where=where(place), hint=hint)
 
 
 def _folder(uri: str) -> str:
@@ -95,14 +95,14 @@ def _options(config: Config, where: Where) -> Iterator[ConfigError]:
         meant = CLIENT_NAMES.get(name, "")
         near = difflib.get_close_matches(name.lower(), OPTION_NAMES, n=1, cutoff=_NEAR)
         if name not in OPTION_NAMES and (meant or near):
-            mend = f"did you mean {meant or near[0]!r}?"
-            yield ConfigError(f"{place} is not what both clients of a store take", where=where(place), mend=mend)
+            hint = f"did you mean {meant or near[0]!r}?"
+            yield ConfigError(f"{place} is not what both clients of a store take", where=where(place), hint=hint)
         kind, colon, rest = text.strip().partition(":")
         if tells(name) and colon and rest and kind not in KINDS:
             if difflib.get_close_matches(kind.lower(), KINDS, n=1, cutoff=_KIND_NEAR):
                 yield ConfigError(
-                    f"{place} looks like a reference, and is none", where=where(place), mend=f"write {FORMS}"
+                    f"{place} looks like a reference, and is none", where=where(place), hint=f"write {FORMS}"
                 )
         elif name.endswith(("endpoint_url", "endpoint", "base_url")) and "://" not in text and not is_reference(text):
-            mend = "write it as https://host, or http://host:port"
-            yield ConfigError(f"{place} is not an address", where=where(place), mend=mend)
+            hint = "write it as https://host, or http://host:port"
+            yield ConfigError(f"{place} is not an address", where=where(place), hint=hint)

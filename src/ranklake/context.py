@@ -20,17 +20,17 @@ from ranklake.lake.audit.heads import refuse_witnessed
 from ranklake.lake.contracts.capture_masks import NO_MASKS, load_capture_masks
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.grants.use import ended
+from ranklake.lake.ingest.spool.fed import refuse_lost
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.dask_workers import held, on_demand
 from ranklake.lake.plans.workers import Workers
 from ranklake.lake.query.role_file import load_roles
 from ranklake.lake.query.roles import Role, RoleError
-from ranklake.lake.spool.fed import refuse_lost
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.lake_config import LakeConfig
+from ranklake.lake.store.lake_config import LakeConfig
+from ranklake.lake.store.store import Lake
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.redaction.redact import redact_uri
+from ranklake.retention.grants.use import ended
 from ranklake.retention.mask_proof import Proof, prove
 from ranklake.retention.policy import load_policies
 from ranklake.retention.rules.policies import Policies
@@ -153,7 +153,7 @@ class Context:
         """Return all roles, from the configured file. Raises `ranklake.lake.query.roles.RoleError`."""
         file = self.config.sql.roles
         if not file:
-            raise RoleError("no roles are defined", mend="name their file by roles under [sql] in ranklake.toml")
+            raise RoleError("no roles are defined", hint="name their file by roles under [sql] in ranklake.toml")
         return load_roles(Path(file), lake.contracts())
 
     def share_refusal(self, lake: Lake) -> Callable[[str], str]:

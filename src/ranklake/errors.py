@@ -23,9 +23,9 @@ class RanklakeError(Exception):
 
     exit_code = 2
 
-    def __init__(self, what: str, *, where: str = "", mend: str = "") -> None:
-        super().__init__(what, where, mend)
-        self.what, self.where, self.mend = what, where, mend
+    def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
+        super().__init__(what, where, hint)
+        self.what, self.where, self.hint = what, where, hint
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A subclass may build itself from other facts than it shows; an error of a worker process comes back by pickle.
@@ -33,8 +33,8 @@ class RanklakeError(Exception):
 
     def __str__(self) -> str:
         line = f"{self.where}: {self.what}" if self.where else self.what
-        if self.mend:
-            line += f"; {self.mend}"
+        if self.hint:
+            line += f"; {self.hint}"
         return " ".join(line.split())
 
 

@@ -9,15 +9,15 @@ from ranklake.capture.spool.locations import existing_root
 from ranklake.capture.spool.waiting import Waiting, waiting
 from ranklake.context import Context
 from ranklake.lake.audit.proof import Proof, prove
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest.index_summary import IngestionIndex
 from ranklake.lake.ingest.ingestion_index import sort_out, unknown
+from ranklake.lake.ingest.status.duplicate_ranks import DuplicateRank, duplicate_ranks
+from ranklake.lake.ingest.status.liveness import RankState, liveness
+from ranklake.lake.ingest.status.reconciliation import TableBalance, reconcile
 from ranklake.lake.plans.plan import DamagedPlanError, last_finished, read_plan
 from ranklake.lake.plans.verification import authorise
-from ranklake.lake.status.duplicate_ranks import DuplicateRank, duplicate_ranks
-from ranklake.lake.status.liveness import RankState, liveness
-from ranklake.lake.status.reconciliation import TableBalance, reconcile
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.removals import unaccounted
 from ranklake.segments.envelope import MissingKeyError
 

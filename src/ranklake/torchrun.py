@@ -36,4 +36,4 @@ def torchrun(module: str, words: Sequence[str], ranks: int, log: Path, *, may_fa
     if ended != 0 and not may_fail:
         said = re.search(r"\w+(?:Error|Exception): .*", log.read_text(errors="replace"))
         what = f"the ranks failed: {said[0].strip()}" if said else "the ranks failed"
-        raise TrainingFailedError(what, where=str(log), mend="read the log")
+        raise TrainingFailedError(what, where=str(log), hint="read the log")

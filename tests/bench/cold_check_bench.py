@@ -21,8 +21,8 @@ from pathlib import Path
 from quality_bench import FIRST, made
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import replace_partitions
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.commit import replace_partitions
 from ranklake.quality.check import run_checks
 
 DATES = 3

@@ -40,17 +40,17 @@ import telemetry
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.encodings import writer_options
-from ranklake.lake.delta.parquet import ROW_GROUP_ROWS
-from ranklake.lake.delta.read import read_files
 from ranklake.lake.ingest import ingest_plan
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.task import compact
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.encodings import writer_options
+from ranklake.lake.tables.parquet import ROW_GROUP_ROWS
+from ranklake.lake.tables.read import read_files
 
 KEY = ("incarnation", "segment", "slot")
 LIMIT_ROWS = 2_000_000

@@ -53,15 +53,15 @@ from deltalake.schema import PrimitiveType
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import number_of, swap
-from ranklake.lake.delta.data_file import DataFile
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.tables import delta_table, ensure_table
 from ranklake.lake.migrations import applying
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import on_demand
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.commit import number_of, swap
+from ranklake.lake.tables.data_file import DataFile
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.tables import delta_table, ensure_table
 
 PER_FILE = 80_000
 COLUMNS = {

@@ -30,10 +30,10 @@ import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract, load_metrics
-from ranklake.lake.delta.commit import replace_partitions
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.commit import replace_partitions
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.tables import delta_table
 from ranklake.quality.partition import Partition
 from ranklake.quality.suite import Suite, compile_suite
 
@@ -153,7 +153,7 @@ def ranklake(lake: Lake, processes: int) -> dict[str, int]:
 
 def gx(lake: Lake, _processes: int) -> dict[str, int]:
     """Put all rows to Great Expectations' pandas engine, a partition at a time."""
-    from ranklake.lake.delta.read import read
+    from ranklake.lake.tables.read import read
     from ranklake.quality.engine import _one
     from ranklake.quality.frame import frame
 

@@ -21,12 +21,12 @@ import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import load_contracts, load_metrics
-from ranklake.lake.delta.commit import replace_partitions
-from ranklake.lake.delta.live_files import files, files_digest
-from ranklake.lake.delta.tables import latest
 from ranklake.lake.plans.ledger import append_own
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.lake_config import ContractsSection, LakeConfig
+from ranklake.lake.store.lake_config import ContractsSection, LakeConfig
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.commit import replace_partitions
+from ranklake.lake.tables.live_files import files, files_digest
+from ranklake.lake.tables.tables import latest
 from ranklake.quality.report.gather import gather
 from ranklake.quality.suite import compile_suite
 from ranklake.views.html.library import library
@@ -158,7 +158,7 @@ def _published(lake: Lake, place: Lake) -> tuple[Published, float]:
 def _last_results(lake: Lake) -> list[dict]:
     """Return what a check of one partition finds a day later: one more failure."""
     from ranklake.lake.contracts.load import contract
-    from ranklake.lake.delta.read import read
+    from ranklake.lake.tables.read import read
 
     day = LAST + timedelta(days=1)
     rows = read(lake, contract("quality_results"), partitions=[day]).to_pylist()

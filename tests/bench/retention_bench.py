@@ -36,10 +36,10 @@ from deltalake import DeltaTable
 from migrate_bench import copied
 
 from ranklake.lake.contracts.load import contract, load_contracts
-from ranklake.lake.delta.commit import number_of, swap
-from ranklake.lake.delta.parquet import write_partition
-from ranklake.lake.delta.tables import ensure_table
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.commit import number_of, swap
+from ranklake.lake.tables.parquet import write_partition
+from ranklake.lake.tables.tables import ensure_table
 from ranklake.retention.apply import apply, approve
 from ranklake.retention.plan import make_plan
 from ranklake.retention.policy import load_policies

@@ -37,9 +37,6 @@ import telemetry
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import number_of, swap
-from ranklake.lake.delta.parquet import write_days
-from ranklake.lake.delta.tables import delta_table, ensure_table
 from ranklake.lake.query.engine import SessionConfig, SessionContext, engine
 from ranklake.lake.query.scan import live_files, register
 from ranklake.lake.rollups.declaration import Rollup
@@ -47,7 +44,10 @@ from ranklake.lake.rollups.evaluate import evaluate_day
 from ranklake.lake.rollups.inputs import snapshot
 from ranklake.lake.rollups.registry import chosen
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.commit import number_of, swap
+from ranklake.lake.tables.parquet import write_days
+from ranklake.lake.tables.tables import delta_table, ensure_table
 
 CORES = os.cpu_count() or 1
 HOUR_ROWS = {"steps": 3600, "gpu_samples": 28_800}  # of a rank; of a host of eight devices

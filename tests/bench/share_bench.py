@@ -27,16 +27,16 @@ import sql_lake
 from deltalake import DeltaTable
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import number_of, swap
-from ranklake.lake.delta.parquet import write_partition
-from ranklake.lake.delta.tables import ensure_table
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import on_demand
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
-from ranklake.lake.shares.sharing import share
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.commit import number_of, swap
+from ranklake.lake.tables.parquet import write_partition
+from ranklake.lake.tables.tables import ensure_table
 from ranklake.masking.masks import Mask
+from ranklake.retention.shares.sharing import share
 
 AIM_ROWS_A_S = 1.5e6
 _TABLES = frozenset({"scalars"})

@@ -31,10 +31,10 @@ import pyarrow as pa  # noqa: E402
 from datafusion import SessionConfig, SessionContext  # noqa: E402
 from sql_lake import METRIC, fill  # noqa: E402
 
-from ranklake.lake.delta.live_files import files  # noqa: E402
-from ranklake.lake.delta.tables import delta_table  # noqa: E402
 from ranklake.lake.query.sql import query  # noqa: E402
-from ranklake.lake.storage.store import Lake  # noqa: E402
+from ranklake.lake.store.store import Lake  # noqa: E402
+from ranklake.lake.tables.live_files import files  # noqa: E402
+from ranklake.lake.tables.tables import delta_table  # noqa: E402
 
 QUESTIONS = {
     "one hour": f"""

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import number_of, swap
-from ranklake.lake.delta.parquet import write_partition
-from ranklake.lake.delta.tables import ensure_table
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.commit import number_of, swap
+from ranklake.lake.tables.parquet import write_partition
+from ranklake.lake.tables.tables import ensure_table
 
 RUNS, RANKS, METRICS, HOUR_S = 4, 8, 58, 3600
 START = datetime(2026, 3, 1, tzinfo=UTC)

@@ -17,10 +17,10 @@ from ranklake.capture.samplers.cgroup import CGROUP_COLUMNS
 from ranklake.capture.samplers.hardware import INFINIBAND_COLUMNS
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import number_of, swap
-from ranklake.lake.delta.parquet import write_partition
-from ranklake.lake.delta.tables import ensure_table
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.commit import number_of, swap
+from ranklake.lake.tables.parquet import write_partition
+from ranklake.lake.tables.tables import ensure_table
 
 TABLE = "host_samples"
 FILE_ROWS = 240_000

@@ -26,15 +26,15 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.read import read
 from ranklake.quality.check import run_checks
 
 PASSING = {"check_run", "ts", "files_sha256", "table_version", "duration_s"}

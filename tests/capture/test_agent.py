@@ -30,10 +30,10 @@ from ranklake.capture.spool.stream import META_FILE
 from ranklake.capture.spool.stream_files import SealedFile, ready_files, sealed_files, streams
 from ranklake.lake.contracts.load import load_metrics
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.status.reconciliation import balance
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 
 SLOWER = 4
 """So many times as long as at rest a machine may take that others keep busy."""

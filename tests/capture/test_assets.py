@@ -25,13 +25,13 @@ from ranklake.cli import run as ranklake
 from ranklake.config import ArtifactsSection, Config
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
-from ranklake.flows.calls import ArtifactsError, refuse_altered, verify_artifacts_once
-from ranklake.flows.headlines import headline
 from ranklake.flows.pages import page
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.query.sql import query
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.pipeline.calls import ArtifactsError, refuse_altered, verify_artifacts_once
+from ranklake.pipeline.headlines import headline
 from ranklake.quality.check import run_checks
 from tests.support.bringing import adds_up, bring
 from tests.support.recorded import check_books, rows

@@ -15,13 +15,13 @@ from ranklake.capture.histogram import FINEST, Buckets, Histogram, histogram_of,
 from ranklake.capture.steps import device_queue
 from ranklake.capture.steps.device_queue import MOST_BYTES
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.status.reconciliation import balance
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.read import read
 
 torch = pytest.importorskip("torch")
 

@@ -21,7 +21,7 @@ from ranklake.capture.logs.limits import MOST_TEMPLATES, Limits
 from ranklake.capture.logs.loglines import shape_of
 from ranklake.capture.logs.logs import below_its_package, severity_number
 from ranklake.lake.query.sql import query
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "logs.md"
 

@@ -18,10 +18,10 @@ from ranklake.capture.samplers.sample import Row, Value
 from ranklake.capture.sending.breaker import Breaker, Standing
 from ranklake.capture.spool.stream_files import streams
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.status.reconciliation import balance
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 
 NODE = """
 import os, signal, sys

@@ -18,10 +18,10 @@ from ranklake.capture.spool.meta import read_meta
 from ranklake.capture.spool.stream import META_FILE
 from ranklake.capture.spool.stream_files import DROPPED, sealed_files, streams
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.status.reconciliation import balance
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 
 BUDGET = 1 << 20
 STEPS, EACH = 400, 300

@@ -11,13 +11,13 @@ from distributed.comm.core import CommClosedError
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit.trail import record
+from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.ingest.run import ingest
-from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 
 GRACE = timedelta(minutes=2)
 """Longer than any driver here lives; much shorter than a campaign."""

@@ -35,17 +35,17 @@ from segments import DAY, put_segment
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
+from ranklake.lake.ingest.maintenance.run import upkeep
+from ranklake.lake.ingest.maintenance.vacuum import garbage
 from ranklake.lake.ingest.run import ingest
-from ranklake.lake.maintenance.run import upkeep
-from ranklake.lake.maintenance.vacuum import garbage
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.migrations.proof import verify
 from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.status.reconciliation import balance
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.read import read
 
 PER_SEGMENT = 500_000
 AT_ONCE = 2_000_000

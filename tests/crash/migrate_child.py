@@ -14,18 +14,18 @@ from pathlib import Path
 import duckdb
 from deltalake import DeltaTable
 
-from ranklake.lake.ask.ask import ask
+from ranklake.insight.ask.ask import ask
 from ranklake.lake.contracts import freeze, load
-from ranklake.lake.delta.table_schema import UnmigratedTableError
-from ranklake.lake.delta.tables import NewerTableError
+from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.ingest.run import ingest
-from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.migrations import applying, registry
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.plan import RefusedPlanError
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.table_schema import UnmigratedTableError
+from ranklake.lake.tables.tables import NewerTableError
 
 LOW_S, HIGH_S, TOKENS = 0.25, 1.25, 1024
 """Least and greatest `step_time_s` that a row may have, and its `tokens`."""

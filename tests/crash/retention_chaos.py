@@ -29,24 +29,24 @@ from keyed import section
 from retaining import APPROVER, CONTRACTS, TODAY
 from segments import step_rows
 
-from ranklake.lake.archives.register import archives
-from ranklake.lake.archives.rehydrated import rehydrated
-from ranklake.lake.archives.soundness import examine
-from ranklake.lake.ask.ask import ask
+from ranklake.insight.ask.ask import ask
 from ranklake.lake.audit.proof import prove
-from ranklake.lake.governance.kept import kept
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.subjects.state import key_state
-from ranklake.lake.subjects.store import KeyStore
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.retention.apply import apply, approve
 from ranklake.retention.archive import rehydration
+from ranklake.retention.archive.register import archives
+from ranklake.retention.archive.rehydrated import rehydrated
+from ranklake.retention.archive.soundness import examine
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.plan import make_plan as make_erasure
 from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.subject import subject_of
 from ranklake.retention.holds import set_hold
 from ranklake.retention.plan import make_plan
+from ranklake.retention.proposals.kept import kept
 from ranklake.retention.removals import unaccounted
+from ranklake.retention.subjects.state import key_state
+from ranklake.retention.subjects.store import KeyStore
 from ranklake.retention.traces.search import search
 
 STEPS = ("apply", "cancel", "purge", "archive", "rehydrate", "erase", "forget")

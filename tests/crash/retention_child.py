@@ -5,13 +5,13 @@ from pathlib import Path
 
 from keyed import section
 
-from ranklake.lake.archives.rehydrated import remove_expired
 from ranklake.lake.audit import clock
 from ranklake.lake.contracts.load import load_contracts
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.store.store import Lake
 from ranklake.retention.apply import apply
 from ranklake.retention.archive.rehydrate import rehydrate
+from ranklake.retention.archive.rehydrated import remove_expired
 from ranklake.retention.archive.sweeping import sweep_archives
 from ranklake.retention.erasure.apply import apply as erase
 from ranklake.retention.erasure.reach import Reach

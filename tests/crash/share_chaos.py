@@ -25,12 +25,12 @@ from deltalake import DeltaTable
 from rollup_inputs import NOON, append
 
 from ranklake.lake.contracts.load import load_contracts
-from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.sql import query
-from ranklake.lake.shares.register import known, shares
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.retention.shares.register import known, shares
 
 REFRESH = """
 import sys

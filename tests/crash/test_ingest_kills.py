@@ -17,16 +17,16 @@ from segments import put_segment, step_rows
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import trail
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.maintenance.merges import FAN_IN
-from ranklake.lake.maintenance.vacuum import garbage
+from ranklake.lake.ingest.maintenance.merges import FAN_IN
+from ranklake.lake.ingest.maintenance.vacuum import garbage
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.plan import last_finished, read_plan
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.status.reconciliation import balance
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.lake_config import AuditSection
+from ranklake.lake.store.lake_config import AuditSection
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table
 
 KILLS = int(os.environ.get("RANKLAKE_KILLS", "20"))
 SEED = int(os.environ.get("RANKLAKE_SEED", "20261120"))

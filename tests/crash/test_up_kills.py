@@ -8,9 +8,9 @@ from serving import Up, wait_for
 
 from ranklake.flows.deployments import DEPLOYMENTS
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(900)]
 

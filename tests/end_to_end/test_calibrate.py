@@ -14,8 +14,8 @@ from ranklake.calibration.compare import compare
 from ranklake.calibration.short import FEWEST_STEPS
 from ranklake.calibration.truth import Step, Truth
 from ranklake.calibration.work import FORWARD_S, SLOW_S, TOKENS, Noise
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.rollups.thresholds import MIN_SLOWER_RATIO, WARMUP_STEPS
-from ranklake.lake.spool.spool import Spool
 
 
 @pytest.mark.slow

@@ -12,9 +12,9 @@ from segments import put_segment, step_rows
 
 from ranklake.cli import run
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,12 @@ from torch.utils.checkpoint import checkpoint
 
 from ranklake import capture
 from ranklake.lake.ingest.run import ingest
-from ranklake.lake.mfu.flops import Model, convention, token_flops
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
+from ranklake.lake.rollups.flops import Model, convention, token_flops
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 
 pytestmark = pytest.mark.slow
 

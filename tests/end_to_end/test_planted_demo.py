@@ -10,9 +10,9 @@ import pytest
 from planted import FAULTS, Fault, again, plus, without
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import replace_partitions
-from ranklake.lake.delta.read import read
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.commit import replace_partitions
+from ranklake.lake.tables.read import read
 from ranklake.quality.check import run_checks
 
 pytestmark = pytest.mark.slow

@@ -6,8 +6,8 @@ import pytest
 from bringing import bring
 
 from ranklake import capture, cli
-from ranklake.lake.status.duplicate_ranks import duplicate_ranks
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.ingest.status.duplicate_ranks import duplicate_ranks
+from ranklake.lake.store.store import Lake
 
 
 def run_command(capsys, *arguments):

@@ -9,15 +9,15 @@ from contextlib import closing
 import pytest
 from segments import put_segment, step_rows
 
-from ranklake.flows.calls import ingest_once
 from ranklake.flows.retrying import may_pass
 from ranklake.flows.settings import FlowSettings
-from ranklake.flows.stages import pipeline_once
 from ranklake.flows.storage import StorageReferenceError, storage_options
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
 from ranklake.lake.rollups.registry import ROLLUPS
-from ranklake.lake.storage.store import Lake, LakeUnreachableError, NotALakeError
+from ranklake.lake.store.store import Lake, LakeUnreachableError, NotALakeError
+from ranklake.lake.tables.read import read
+from ranklake.pipeline.calls import ingest_once
+from ranklake.pipeline.stages import pipeline_once
 from ranklake.quality.check import run_checks
 
 SECRET = "q8Zr3xKpW1vT6yLmN4cJ9sHd2fGb7aQe"  # the scenario's, too
@@ -110,7 +110,7 @@ def test_options_are_read_where_they_are_needed(tmp_path, monkeypatch):
 def test_calls_need_no_prefect(tmp_path):
     """The plain calls work in a process that never imports Prefect."""
     code = (
-        "import sys; from ranklake.flows.stages import pipeline_once;"
+        "import sys; from ranklake.pipeline.stages import pipeline_once;"
         "assert 'prefect' not in sys.modules and 'great_expectations' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,8 +12,8 @@ from serving import PATIENCE_S, Up, wait_for
 
 from ranklake.flows.deployments import DEPLOYMENTS
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.read import read
 
 pytestmark = [
     pytest.mark.postgres,

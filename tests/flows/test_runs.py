@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from ranklake.flows.headlines import headline
+from ranklake.pipeline.headlines import headline
 
 pytestmark = pytest.mark.slow
 MINUTE = r"\d{4}-\d\d-\d\dT\d\d:\d\d"

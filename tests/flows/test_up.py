@@ -20,8 +20,8 @@ from ranklake.cli import run
 from ranklake.flows.deployments import DEPLOYMENTS
 from ranklake.flows.serving.runs import collapse_overdue
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.read import read
 
 SECRET = "q8Zr3xKpW1vT6yLmN4cJ9sHd2fGb7aQe"
 ELSEWHERE = "planted9vXs2LkQw7TzR4mB8nYc5HdJ1"

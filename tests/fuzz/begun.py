@@ -18,14 +18,11 @@ from plan_files import all_plans, write_plan
 from retaining import agree, carry_out, days_ago, plan
 from segments import put_segment, step_rows
 
-from ranklake.lake.governance.erasures import ERASURES
-from ranklake.lake.governance.releases import RELEASES
-from ranklake.lake.governance.retention_plans import RETENTION_PLANS
+from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.ingest.run import ingest
-from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.trust.writers import Prefix, Writers
+from ranklake.lake.store.writers import Prefix, Writers
 from ranklake.quality.check import run_checks
 from ranklake.quality.release import apply, approve, plan_release
 from ranklake.retention.erasure.apply import apply as erase
@@ -33,6 +30,9 @@ from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.plan import make_plan, propose
 from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.subject import subject_of
+from ranklake.retention.proposals.erasures import ERASURES
+from ranklake.retention.proposals.releases import RELEASES
+from ranklake.retention.proposals.retention_plans import RETENTION_PLANS
 
 ADA = "ada.lovelace"
 STRICT = "extends: steps\nchecks: [{id: small, kind: between, columns: [loss], max: 3.0, on_fail: quarantine}]\n"

@@ -28,11 +28,11 @@ from segments import put_segment, step_rows
 
 from ranklake import cli
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.read import read
 
 ANSWERS = os.fdopen(os.dup(1), "w")
 CANARY = b"canary that nobody may read, copy or change: 5f0c1d"

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from importing import ask, imported
 
+from ranklake.lake.ingest.status.liveness import liveness
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.status.liveness import liveness
 
 BEGIN = datetime(2024, 6, 1, 12, 0, 0, tzinfo=UTC)
 HEAD = (

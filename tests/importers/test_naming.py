@@ -193,4 +193,4 @@ def test_sacct_without_the_columns_it_takes(tmp_path, text, what):
     with pytest.raises(SourceError) as error:
         import_files("sacct", [str(tmp_path / "jobs.txt")], str(tmp_path / "spool"))
     assert what in error.value.what
-    assert "sacct --parsable2 --allusers --format=JobID," in str(error.value.mend)
+    assert "sacct --parsable2 --allusers --format=JobID," in str(error.value.hint)

@@ -13,14 +13,13 @@ from overlays import written
 from segments import DAY, put_segment
 
 from ranklake.cli import run
-from ranklake.lake.ask.ask import ask, used
-from ranklake.lake.catalog.catalog import pages
+from ranklake.insight.ask.ask import ask, used
+from ranklake.insight.catalog.catalog import pages
 from ranklake.lake.contracts import freeze
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.overlay import Overlay
-from ranklake.lake.delta.table_schema import UnmigratedTableError
 from ranklake.lake.migrations import applying
 from ranklake.lake.migrations.drift import drift
 from ranklake.lake.migrations.due import due
@@ -30,7 +29,8 @@ from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.as_of import AsOf
 from ranklake.lake.query.sql import query
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.table_schema import UnmigratedTableError
 
 ADDED = """extends: steps
 columns:

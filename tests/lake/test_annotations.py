@@ -9,15 +9,15 @@ from ranklake import capture
 from ranklake.capture.annotate import annotate
 from ranklake.capture.provenance.annotations import annotation
 from ranklake.cli import run as command
+from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.find import Wanted, find, named
+from ranklake.insight.runs.said import said_of_each
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.status.liveness import liveness
+from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
-from ranklake.lake.runs.asking import asking
-from ranklake.lake.runs.find import Wanted, find, named
-from ranklake.lake.runs.said import said_of_each
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.status.liveness import liveness
-from ranklake.lake.status.reconciliation import balance
 from ranklake.segments.readable_names import readable_name
 
 

@@ -18,18 +18,18 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.proof import verify
 from ranklake.lake.audit.trail import record, trail
-from ranklake.lake.governance.evidence import NoEvidenceError, require
-from ranklake.lake.governance.examination import examine
-from ranklake.lake.governance.identities import NobodyError, Signing, name_of
-from ranklake.lake.governance.lifecycle import standing, statement
-from ranklake.lake.governance.modes import ClockError, DowngradeError
-from ranklake.lake.governance.proposals import NotApprovedError, SameOperatorError
-from ranklake.lake.governance.statements import StatementError
 from ranklake.lake.plans.plan import last_finished
-from ranklake.lake.trust.allowed_signers import load_signers
-from ranklake.lake.trust.approvals import ApprovalsSection, Tier
-from ranklake.lake.trust.ssh_signatures import SignatureError, SigningToolError, sign
-from ranklake.lake.trust.ssh_signatures import verify as verified
+from ranklake.lake.store.allowed_signers import load_signers
+from ranklake.lake.store.approvals import ApprovalsSection, Tier
+from ranklake.lake.store.ssh_signatures import SignatureError, SigningToolError, sign
+from ranklake.lake.store.ssh_signatures import verify as verified
+from ranklake.retention.proposals.evidence import NoEvidenceError, require
+from ranklake.retention.proposals.examination import examine
+from ranklake.retention.proposals.identities import NobodyError, Signing, name_of
+from ranklake.retention.proposals.lifecycle import standing, statement
+from ranklake.retention.proposals.modes import ClockError, DowngradeError
+from ranklake.retention.proposals.proposals import NotApprovedError, SameOperatorError
+from ranklake.retention.proposals.statements import StatementError
 
 pytestmark = needs_ssh_keygen
 PEOPLE = ("pia", "ada", "otto", "eve")

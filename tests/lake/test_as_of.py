@@ -12,9 +12,9 @@ from rollup_inputs import NOON, append
 
 import ranklake.lake
 from ranklake.commands.sql import sql
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.query.sql import QueryError, query
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.tables import delta_table
 
 COUNT = "SELECT count(*) AS n FROM steps"
 BOTH = "SELECT (SELECT count(*) FROM steps) AS steps, (SELECT count(*) FROM events) AS events"

@@ -14,20 +14,20 @@ from segments import put_bytes, put_segment, segment_bytes, step_rows
 
 from ranklake.cli import run
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import number_of
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.table_schema import CONTRACT_VERSION
-from ranklake.lake.delta.tables import NewerTableError, delta_table
 from ranklake.lake.ingest import ingest_plan
-from ranklake.lake.maintenance.compaction import merge_small
-from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.ingest.maintenance.compaction import merge_small
+from ranklake.lake.ingest.maintenance.run import upkeep
+from ranklake.lake.ingest.spool.gate import NEWER
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.plan import DamagedPlanError, Plan, last_finished
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.gate import NEWER
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import LakeUnreachableError
-from ranklake.lake.trust.writers import CONFLICT
+from ranklake.lake.store.store import LakeUnreachableError
+from ranklake.lake.store.writers import CONFLICT
+from ranklake.lake.tables.commit import number_of
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.table_schema import CONTRACT_VERSION
+from ranklake.lake.tables.tables import NewerTableError, delta_table
 from ranklake.segments.segment import SegmentFooter
 
 INGEST = {"spool": "s", "writer": "w", "versions": {"steps": 1}, "segments": []}

@@ -19,10 +19,10 @@ from ranklake.lake.ingest import batch_columns, batches
 from ranklake.lake.ingest.batches import Loader
 from ranklake.lake.ingest.segment_opener import Opener
 from ranklake.lake.ingest.segment_reading import load
-from ranklake.lake.spool.packs import Reader
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.trust.limits import DEFAULT
-from ranklake.lake.trust.writers import NOT_ASKED
+from ranklake.lake.ingest.spool.packs import Reader
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.store.limits import DEFAULT
+from ranklake.lake.store.writers import NOT_ASKED
 from ranklake.segments.segment import METADATA_KEY, SegmentFooter
 
 SCALARS = contract("scalars")

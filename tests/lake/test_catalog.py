@@ -10,8 +10,8 @@ from changed_contracts import ChangedContracts
 from click.testing import CliRunner
 
 from ranklake.commands.catalog import catalog
-from ranklake.lake.catalog.catalog import UnknownNameError, find, pages, stale, write
-from ranklake.lake.catalog.command import main
+from ranklake.insight.catalog.catalog import UnknownNameError, find, pages, stale, write
+from ranklake.insight.catalog.command import main
 from ranklake.lake.contracts import Contract, ContractError, Metric, load, load_contracts, load_metrics
 
 DOCS = Path(__file__).parents[2] / "docs" / "catalog"
@@ -32,7 +32,7 @@ def shown(*arguments):
 
 
 def test_the_committed_pages_are_up_to_date():
-    """docs/catalog is what the contracts generate; after a change run `python -m ranklake.lake.catalog --write`."""
+    """docs/catalog is what the contracts generate; after a change run `python -m ranklake.insight.catalog --write`."""
     assert stale(WANTED, DOCS) == []
 
 

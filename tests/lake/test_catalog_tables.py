@@ -17,17 +17,17 @@ from ranklake.bench.generate import write_node
 from ranklake.bench.job import Job
 from ranklake.cli import cli
 from ranklake.errors import RanklakeError
-from ranklake.flows.calls import catalog_once
 from ranklake.flows.settings import FlowSettings
-from ranklake.lake.catalog.refresh import refresh
-from ranklake.lake.catalog.sizes import column_sizes, live_files, newest, table_size
+from ranklake.insight.catalog.refresh import refresh
+from ranklake.insight.catalog.sizes import column_sizes, live_files, newest, table_size
 from ranklake.lake.contracts import contract, load_contracts, load_metrics
 from ranklake.lake.contracts.odcs import document
-from ranklake.lake.life.register import move
-from ranklake.lake.life.state import Link
 from ranklake.lake.query.sql import query
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.limits import Limits
+from ranklake.lake.rollups.life.register import move
+from ranklake.lake.rollups.life.state import Link
+from ranklake.lake.store.limits import Limits
+from ranklake.lake.store.store import Lake
+from ranklake.pipeline.calls import catalog_once
 
 ODCS = json.loads((Path(__file__).parent / "odcs-json-schema-v3.1.0.json").read_text(encoding="utf-8"))
 ODCS_VALIDATOR = jsonschema.Draft201909Validator(ODCS)

@@ -13,15 +13,15 @@ from segments import DAY, put_segment, step_rows
 from signed import sign_segment
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
 from ranklake.lake.ingest.claims import Said, disagree, only_new
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.status.reconciliation import balance
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.lake_config import LakeConfig
-from ranklake.lake.trust.writers import ANYBODY, CONFLICT, NOT_SIGNED, Prefix, Writers
+from ranklake.lake.store.lake_config import LakeConfig
+from ranklake.lake.store.store import Lake
+from ranklake.lake.store.writers import ANYBODY, CONFLICT, NOT_SIGNED, Prefix, Writers
+from ranklake.lake.tables.read import read
 
 
 def bring(lake, spool, writers=ANYBODY):

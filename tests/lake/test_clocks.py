@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import job, record, spans_of
 
-from ranklake.lake.diagnosis.clocks import MIN_COLLECTIVES, aligned, clock_offsets
-from ranklake.lake.diagnosis.place import place
-from ranklake.lake.diagnosis.run_spans import one_clock, trace_of
-from ranklake.lake.diagnosis.spans import COLUMNS
-from ranklake.lake.diagnosis.what_if import what_if
+from ranklake.insight.diagnosis.clocks import MIN_COLLECTIVES, aligned, clock_offsets
+from ranklake.insight.diagnosis.place import place
+from ranklake.insight.diagnosis.run_spans import one_clock, trace_of
+from ranklake.insight.diagnosis.spans import COLUMNS
+from ranklake.insight.diagnosis.what_if import what_if
 
 BASE_US = 1_700_000_000_000_000
 

@@ -10,9 +10,9 @@ from page_read import Read, compared
 from rollup_inputs import NOON, append
 
 from ranklake.cli import run as command
-from ranklake.lake.fleet import cluster
-from ranklake.lake.fleet.cluster import HEAT_ROWS, HOURS, cluster_state
-from ranklake.lake.storage.store import Lake
+from ranklake.insight.fleet import cluster
+from ranklake.insight.fleet.cluster import HEAT_ROWS, HOURS, cluster_state
+from ranklake.lake.store.store import Lake
 from ranklake.views.html import site as publishing
 from ranklake.views.html.cluster_pages import section
 from ranklake.views.html.shell import render

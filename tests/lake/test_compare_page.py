@@ -10,13 +10,13 @@ from scipy.stats import ttest_ind
 from told_runs import EVIL
 
 from ranklake.cli import run
+from ranklake.insight.runs.asking import Answered, asking
+from ranklake.insight.runs.compare import compare
+from ranklake.insight.runs.plotted import plotted
+from ranklake.insight.runs.repeats import Verdict, corrected, repeats
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.runs.asking import Answered, asking
-from ranklake.lake.runs.compare import compare
-from ranklake.lake.runs.plotted import plotted
-from ranklake.lake.runs.repeats import Verdict, corrected, repeats
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 from ranklake.views.html import site as publishing
 from ranklake.views.html.compare_pages import section
 from ranklake.views.html.shell import render

@@ -13,17 +13,17 @@ from segments import put_segment, step_rows
 
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import LostRaceError, swap
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.table_schema import CONTRACT_VERSION, UnmigratedTableError, follow
-from ranklake.lake.delta.tables import commit_info, delta_table, ensure_table
-from ranklake.lake.maintenance.compaction import merge_small
-from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.ingest.maintenance.compaction import merge_small
+from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.commit import LostRaceError, swap
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.table_schema import CONTRACT_VERSION, UnmigratedTableError, follow
+from ranklake.lake.tables.tables import commit_info, delta_table, ensure_table
 
 
 class Distant(Lake):

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import job, record, spans_of
 
-from ranklake.lake.diagnosis.critical_path import critical_path, on_path
-from ranklake.lake.diagnosis.place import place
-from ranklake.lake.diagnosis.run_spans import trace_of
-from ranklake.lake.diagnosis.simulate import own_lengths, step_times
+from ranklake.insight.diagnosis.critical_path import critical_path, on_path
+from ranklake.insight.diagnosis.place import place
+from ranklake.insight.diagnosis.run_spans import trace_of
+from ranklake.insight.diagnosis.simulate import own_lengths, step_times
 
 LENGTH_US = {"forward-compute": 1000, "backward-compute": 2000, "optimizer": 500, "gc": 0}
 
@@ -79,5 +79,5 @@ def test_steps_may_be_taken_in_pieces(monkeypatch):
     rng = np.random.default_rng(1)
     trace, own = traced((2, 3, 4), 5, lambda op, step: int(LENGTH_US.get(op[0], 100) * rng.uniform(1, 2)))
     whole = critical_path(trace, own)
-    monkeypatch.setattr("ranklake.lake.diagnosis.critical_path._AT_A_TIME", 1)
+    monkeypatch.setattr("ranklake.insight.diagnosis.critical_path._AT_A_TIME", 1)
     assert critical_path(trace, own) == whole

@@ -16,28 +16,28 @@ from governed import Site
 from segments import DAY, put_segment, step_rows
 
 from ranklake.cli import cli, run
-from ranklake.flows.calls import DamageError, refuse_damage, rollup_once, upkeep_once
 from ranklake.flows.settings import FlowSettings
-from ranklake.flows.stages import pipeline_once
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import number_of, swap
-from ranklake.lake.delta.data_file import DataFile, digest_of
-from ranklake.lake.delta.integrity import DamagedFileError, damaged
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.parquet import FileMismatchError, append_files
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.ingest.maintenance import merges
+from ranklake.lake.ingest.maintenance.run import upkeep
+from ranklake.lake.ingest.maintenance.scrub import scrub
 from ranklake.lake.ingest.run import ingest
-from ranklake.lake.maintenance import merges
-from ranklake.lake.maintenance.run import upkeep
-from ranklake.lake.maintenance.scrub import scrub
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.recompute import recompute
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.commit import number_of, swap
+from ranklake.lake.tables.data_file import DataFile, digest_of
+from ranklake.lake.tables.integrity import DamagedFileError, damaged
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.parquet import FileMismatchError, append_files
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table
+from ranklake.pipeline.calls import DamageError, refuse_damage, rollup_once, upkeep_once
+from ranklake.pipeline.stages import pipeline_once
 
 FLIPS = int(os.environ.get("RANKLAKE_FLIPS", "16"))
 REPLAYED = int(os.environ.get("RANKLAKE_FLIPS", "10"))
@@ -278,7 +278,7 @@ def test_a_right_that_lacks_is_no_damage(site, monkeypatch):
         def refuse(*_, error=error):
             raise error
 
-        monkeypatch.setattr("ranklake.lake.delta.integrity._examine", refuse)
+        monkeypatch.setattr("ranklake.lake.tables.integrity._examine", refuse)
         with pytest.raises(type(error)):
             damaged(Lake.open(site.lake.uri), "steps", live(site))
 

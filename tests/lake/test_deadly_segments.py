@@ -12,12 +12,12 @@ from bringing import adds_up, bring
 from segments import put_bytes, put_segment, segment_bytes, step_rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
 from ranklake.lake.ingest import ingest_plan, isolation, task
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans import subprocess_workers
 from ranklake.lake.plans.attempts import WHOLE, Attempts, segments_digest
 from ranklake.lake.plans.workers import InProcess, WorkersError
-from ranklake.lake.spool.spool import Spool
+from ranklake.lake.tables.read import read
 from ranklake.segments.segment import SegmentFooter, SegmentName
 
 KILLER = """
@@ -65,8 +65,8 @@ def test_a_segment_that_kills_is_set_aside(lake, spool, deadly, monkeypatch):
     segments(spool)
     script = f"""{deadly}
 from ranklake.lake.ingest.run import ingest
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.store.store import Lake
 from ranklake.lake.plans.workers import InProcess
 ingest(Lake.open({lake.uri!r}), Spool({str(spool)!r}), InProcess())
 """

@@ -13,11 +13,6 @@ from segments import DAY, put_segment, step_rows
 
 from ranklake.cli import run
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import swap_plan
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.migrations import applying, carry_out, composing
 from ranklake.lake.migrations.proof import verify
 from ranklake.lake.migrations.registry import contract_at
@@ -29,7 +24,12 @@ from ranklake.lake.rollups import tasks
 from ranklake.lake.rollups.anew import FromInputs
 from ranklake.lake.rollups.inputs import Tables
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.commit import swap_plan
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table
 
 TABLE = """table: step_daily
 version: 1

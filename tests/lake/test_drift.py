@@ -12,15 +12,15 @@ from overlays import written
 from segments import DAY, put_segment, step_rows
 
 from ranklake.cli import run
-from ranklake.lake.delta.table_schema import commit, fields_of, metadata_action
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.migrations import applying
 from ranklake.lake.migrations.drift import drift
 from ranklake.lake.migrations.log_heads import foreign
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.table_schema import commit, fields_of, metadata_action
+from ranklake.lake.tables.tables import delta_table
 from ranklake.quality.check import run_checks
 
 OWN = """extends: steps

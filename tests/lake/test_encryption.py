@@ -17,13 +17,13 @@ from segments import put_segment, step_rows
 
 from ranklake.cli import run
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.status.reconciliation import balance
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.lake_config import LakeConfig
+from ranklake.lake.store.lake_config import LakeConfig
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.read import read
 from ranklake.segments import references
 from ranklake.segments.envelope import EncryptionError, Key, MissingKeyError, NotAuthenticError, decrypt, encrypt
 from ranklake.segments.keys import Keyring, find_key, read_keyring

@@ -22,15 +22,15 @@ from ranklake.lake.contracts.checks.registry import wrong
 from ranklake.lake.contracts.edge import judge
 from ranklake.lake.contracts.json_text import is_json
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta import order as order_module
-from ranklake.lake.delta import parquet
-from ranklake.lake.delta.order import sort_names, sort_order, taken
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import ensure_table
 from ranklake.lake.ingest import ingest_plan, segment_reading
 from ranklake.lake.ingest import piece as piece_module
 from ranklake.lake.ingest.deduplication import first_of_key, joined_slots, seen_before, slot_texts
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables import order as order_module
+from ranklake.lake.tables import parquet
+from ranklake.lake.tables.order import sort_names, sort_order, taken
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import ensure_table
 from ranklake.segments.segment import SegmentName
 
 STEPS = contract("steps")

@@ -10,9 +10,9 @@ import pytest
 from page_read import Read, compared
 from rollup_inputs import DAY, NOON, bring, run_of, told
 
-from ranklake.lake.fleet.facts import WEEKS, fleet_state
+from ranklake.insight.fleet.facts import WEEKS, fleet_state
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 from ranklake.views.html.executive_pages import section
 from ranklake.views.html.shell import render
 from ranklake.views.words import hours_text

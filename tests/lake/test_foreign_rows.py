@@ -14,14 +14,14 @@ from segments import step_rows
 from ranklake.cli import run
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import replace_partitions
-from ranklake.lake.delta.integrity import DamagedFileError
-from ranklake.lake.delta.read import read
-from ranklake.lake.governance import releases, retention_plans
-from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import Plan, RefusedPlanError
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.tables.commit import replace_partitions
+from ranklake.lake.tables.integrity import DamagedFileError
+from ranklake.lake.tables.read import read
+from ranklake.retention.proposals import releases, retention_plans
 
 
 @pytest.fixture

@@ -15,10 +15,8 @@ from segments import DAY, put_segment, step_rows
 
 import ranklake.lake
 from ranklake.commands.sql import sql
-from ranklake.lake.ask.ask import ask, used
+from ranklake.insight.ask.ask import ask, used
 from ranklake.lake.contracts.load import contract, load_contracts
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.migrations import applying, registry
 from ranklake.lake.migrations.former import former_names
 from ranklake.lake.migrations.former import moved as moved_on
@@ -28,7 +26,9 @@ from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.roles import Role
 from ranklake.lake.rollups.own import faults
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.tables import delta_table
 from ranklake.masking.masks import Mask
 
 TODAY = datetime.now(UTC).date()

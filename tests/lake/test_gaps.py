@@ -8,12 +8,12 @@ from deltalake.exceptions import DeltaError
 from rollup_inputs import NOON, rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import LostRaceError, number_of, swap
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.delta.tables import asked_again, at_version, delta_table, ensure_table, move_on
-from ranklake.lake.storage.reachability import LakeUnreachableError
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.reachability import LakeUnreachableError
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.commit import LostRaceError, number_of, swap
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.tables import asked_again, at_version, delta_table, ensure_table, move_on
 
 STEPS = contract("steps")
 GAP = "Kernel error: Generic delta kernel error: Expected contiguous commit files, but found gap"

@@ -15,16 +15,24 @@ from segments import put_bytes, put_segment, step_rows
 
 from ranklake.lake.contracts.edge import judge
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
 from ranklake.lake.ingest import ingest_plan
 from ranklake.lake.ingest import piece as piece_module
+from ranklake.lake.ingest.spool import local_folder
+from ranklake.lake.ingest.spool.gate import (
+    DENIED,
+    IRREGULAR,
+    MEMBER_LIKE,
+    TOO_LARGE,
+    UNPRINTABLE,
+    UNSTEADY,
+    UnreadError,
+)
+from ranklake.lake.ingest.spool.local_folder import SpoolFolder
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.plan import Plan
-from ranklake.lake.spool import local_folder
-from ranklake.lake.spool.gate import DENIED, IRREGULAR, MEMBER_LIKE, TOO_LARGE, UNPRINTABLE, UNSTEADY, UnreadError
-from ranklake.lake.spool.local_folder import SpoolFolder
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.trust.lake_config import LakeConfig
-from ranklake.lake.trust.limits import DEFAULT, Limits
+from ranklake.lake.store.lake_config import LakeConfig
+from ranklake.lake.store.limits import DEFAULT, Limits
+from ranklake.lake.tables.read import read
 from ranklake.segments.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
 
 SAID = SegmentFooter("steps", 1, "evil", 0, 0, 1, 66, 0, rows=3)

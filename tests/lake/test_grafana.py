@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ranklake.capture.node.agent_metrics import AgentMetrics, prometheus
 from ranklake.lake.contracts.load import contract, load_contracts
-from ranklake.lake.delta.read import read
 from ranklake.lake.query.sql import query
+from ranklake.lake.tables.read import read
 
 
 @pytest.fixture(scope="module")

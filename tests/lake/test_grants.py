@@ -14,14 +14,14 @@ from ranklake.doctor.books import grants as probe
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.trail import record, trail
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance.examination import examine
-from ranklake.lake.governance.lifecycle import propose
-from ranklake.lake.grants.access import accesses
-from ranklake.lake.grants.grant import GRANTED, GRANTS, REQUEST, REVIEW, GrantError, register, request
-from ranklake.lake.grants.use import NotGrantedError, approve, ask, ended, review, revoke, used
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.tables import delta_table
+from ranklake.retention.grants.access import accesses
+from ranklake.retention.grants.grant import GRANTED, GRANTS, REQUEST, REVIEW, GrantError, register, request
+from ranklake.retention.grants.use import NotGrantedError, approve, ask, ended, review, revoke, used
+from ranklake.retention.proposals.examination import examine
+from ranklake.retention.proposals.lifecycle import propose
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

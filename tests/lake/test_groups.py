@@ -12,18 +12,18 @@ import yaml
 from deltalake import DeltaTable
 from rollup_inputs import NOON, append
 
-from ranklake.lake.ask.ask import ask
+from ranklake.insight.ask.ask import ask
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.groups import Groups
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.sql import QueryError, answer, query
-from ranklake.lake.roles.explain import view
-from ranklake.lake.shares.definition import definition
-from ranklake.lake.shares.register import shares
-from ranklake.lake.shares.sharing import keep, share
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.retention.roles.explain import view
+from ranklake.retention.shares.definition import definition
+from ranklake.retention.shares.register import shares
+from ranklake.retention.shares.sharing import keep, share
 
 BY = ("team", "cluster", "world_size")
 SHOWN = 'team, "cluster", world_size'

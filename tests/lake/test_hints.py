@@ -9,8 +9,8 @@ from rollup_inputs import append
 from ranklake import cli
 from ranklake.commands.catalog import catalog
 from ranklake.errors import did_you_mean
-from ranklake.lake.diagnosis.graph import WhatIfError
-from ranklake.lake.diagnosis.run_spans import read_spans
+from ranklake.insight.diagnosis.graph import WhatIfError
+from ranklake.insight.diagnosis.run_spans import read_spans
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -63,11 +63,11 @@ ENDINGS = "end it in .txt, .md, .csv, .json, .parquet, .pq, or say --format"
 
 
 @pytest.mark.parametrize(("name", "mend"), [("x.xlsx", "write x.csv, which"), ("x", ENDINGS), ("x.feather", ENDINGS)])
-def test_an_ending_that_cannot_be_written_is_refused(lake, tmp_path, capsys, name, mend):
+def test_an_ending_that_cannot_be_written_is_refused(lake, tmp_path, capsys, name, hint):
     """No file of another kind than its name says."""
     code = cli.run(["sql", "SELECT 1 AS one", "--lake", lake.uri, "--output", str(tmp_path / name)])
     assert code == 2
-    assert mend in capsys.readouterr().err
+    assert hint in capsys.readouterr().err
     assert not (tmp_path / name).exists()
 
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from segments import put_bytes, put_segment, step_rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read, read_batches, read_where
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest import index_summary, summary_file
 from ranklake.lake.ingest.index_summary import IngestionIndex
 from ranklake.lake.ingest.slot_file_keys import key_of, keys_of
-from ranklake.lake.spool.purging import purge
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.spool.spooled import Spooled
+from ranklake.lake.ingest.spool.purging import purge
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.spool.spooled import Spooled
+from ranklake.lake.tables.read import read, read_batches, read_where
+from ranklake.lake.tables.tables import delta_table
 from ranklake.segments.segment import SegmentFooter, SegmentName
 
 TODAY = datetime.now(UTC)

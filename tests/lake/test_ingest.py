@@ -16,16 +16,16 @@ from segments import DAY, put_bytes, put_segment, step_rows
 
 from ranklake.commands.status import status
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta import commit
-from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest import ingest_plan
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans import ledger
 from ranklake.lake.plans.plan import last_finished, read_plan
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.status.reconciliation import balance
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables import commit
+from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table
 from ranklake.segments.segment import SegmentFooter
 
 

@@ -19,24 +19,24 @@ from segments import DAY, put_bytes, put_segment, step_rows
 from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.contracts.errors import ContractMismatchError
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.live_files import DamagedLogError
-from ranklake.lake.delta.parquet import write_partition
-from ranklake.lake.delta.read import read, read_files
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest import ingest_plan, piece
 from ranklake.lake.ingest.index_summary import IngestionIndex
 from ranklake.lake.ingest.ingestion_index import damaged_when
+from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.ingest.run import ingest
-from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.ingest.spool.packs import Reader
+from ranklake.lake.ingest.spool.purging import purge
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import on_demand, workers
 from ranklake.lake.plans.plan import DamagedPlanError
 from ranklake.lake.plans.workers import InProcess, WorkersError
-from ranklake.lake.spool.packs import Reader
-from ranklake.lake.spool.purging import purge
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.status.reconciliation import balance
-from ranklake.lake.storage.store import Lake, LakeError, LakeUnreachableError
+from ranklake.lake.store.store import Lake, LakeError, LakeUnreachableError
+from ranklake.lake.tables.live_files import DamagedLogError
+from ranklake.lake.tables.parquet import write_partition
+from ranklake.lake.tables.read import read, read_files
+from ranklake.lake.tables.tables import delta_table
 from ranklake.segments.segment import METADATA_KEY, SegmentFooter
 
 
@@ -483,7 +483,7 @@ def test_a_stranger_s_folder_is_still_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "error", [LakeUnreachableError("what", where="w", mend="m"), ContractMismatchError("t", ("a", "b"))]
+    "error", [LakeUnreachableError("what", where="w", hint="m"), ContractMismatchError("t", ("a", "b"))]
 )
 def test_errors_come_back_from_other_processes(error):
     """An error of a worker keeps its class, its line and its facts."""

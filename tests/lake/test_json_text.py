@@ -14,9 +14,9 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.checks.kinds import json as json_kind
 from ranklake.lake.contracts.json_text import NESTED, facts_in, is_json
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
+from ranklake.lake.ingest.status.liveness import MOST_RANKS, liveness
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.status.liveness import MOST_RANKS, liveness
+from ranklake.lake.tables.read import read
 
 BAD = ["", "{", "nope", '{"a": 1,}', "[" * 100_000, '{"a":' * 500 + "1" + "}" * 500, "9" * 5_000, "{'a': 1}", '"\t"']
 ODD = [

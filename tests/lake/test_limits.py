@@ -10,11 +10,11 @@ from bringing import adds_up, bring
 from segments import DAY, put_bytes, put_segment, step_rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
 from ranklake.lake.ingest.ingest_plan import compose
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.plan import Plan
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.trust.limits import Limits
+from ranklake.lake.store.limits import Limits
+from ranklake.lake.tables.read import read
 from ranklake.segments.segment import METADATA_KEY, SegmentFooter
 
 

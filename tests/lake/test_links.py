@@ -15,12 +15,12 @@ from ranklake.cli import run
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.trail import trail
 from ranklake.lake.query.roles import Role
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.retention.shares.server.app import sharing_app
+from ranklake.retention.shares.server.links import Links
+from ranklake.retention.shares.server.tokens import FILE, LINK, sealed
 from ranklake.segments.envelope import Key
 from ranklake.segments.keys import Keyring
-from ranklake.sharing.app import sharing_app
-from ranklake.sharing.links import Links
-from ranklake.sharing.tokens import FILE, LINK, sealed
 
 ROLES = """
 roles:

@@ -10,11 +10,11 @@ from fsspec.implementations.memory import MemoryFileSystem
 from segments import put_segment, segment_bytes, step_rows
 
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool import spool as spool_module
+from ranklake.lake.ingest.spool.listing_cache import QUIET, Rounds, is_recent
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool import spool as spool_module
-from ranklake.lake.spool.listing_cache import QUIET, Rounds, is_recent
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.status.reconciliation import balance
 
 NOW = datetime(2026, 3, 10, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from ranklake.capture.recover import recover
 from ranklake.commands.status import status
 from ranklake.lake.contracts import contract
-from ranklake.lake.delta.read import read
-from ranklake.lake.status.liveness import liveness
+from ranklake.lake.ingest.status.liveness import liveness
+from ranklake.lake.tables.read import read
 
 CHILD = Path(__file__).parents[1] / "capture" / "lifecycle_child.py"
 INTERVAL_S = 0.5

@@ -10,16 +10,16 @@ from deltalake.exceptions import DeltaError
 from rollup_inputs import NOON, rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta import log_end, tables
-from ranklake.lake.delta.commit import LostRaceError, number_of, said, swap
-from ranklake.lake.delta.data_file import addition, removal
-from ranklake.lake.delta.live_files import DamagedLogError, files
-from ranklake.lake.delta.log_end import LogEnd
-from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.delta.table_schema import commit, fields_of, metadata_action
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.storage.reachability import LakeUnreachableError
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.reachability import LakeUnreachableError
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables import log_end, tables
+from ranklake.lake.tables.commit import LostRaceError, number_of, said, swap
+from ranklake.lake.tables.data_file import addition, removal
+from ranklake.lake.tables.live_files import DamagedLogError, files
+from ranklake.lake.tables.log_end import LogEnd
+from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.table_schema import commit, fields_of, metadata_action
+from ranklake.lake.tables.tables import delta_table
 
 STEPS = contract("steps")
 

@@ -9,9 +9,9 @@ from segments import put_segment, step_rows
 
 from ranklake.cli import run
 from ranklake.lake.audit.trail import record
-from ranklake.lake.spool.fed import NOT_MARKED, LostLakeError, mark_fed, refuse_lost
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.ingest.spool.fed import NOT_MARKED, LostLakeError, mark_fed, refuse_lost
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.store.store import Lake
 
 
 @pytest.fixture

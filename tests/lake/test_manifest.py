@@ -9,8 +9,8 @@ from bringing import adds_up, bring
 from segments import put_segment, step_rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
 from ranklake.lake.ingest import ingest_plan
+from ranklake.lake.tables.read import read
 
 AFTER = ["steps", "rejects", "segments"]
 

@@ -11,14 +11,14 @@ from random_roles import COLUMNS, KEYS, NEW, OLD, facts, keyring, planted_lake, 
 from rollup_inputs import NOON, append
 
 from ranklake.commands.sql import sql
-from ranklake.lake.ask.ask import ask
+from ranklake.insight.ask.ask import ask
 from ranklake.lake.contracts.load import contract, load_contracts
-from ranklake.lake.life.series import series
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.sql import QueryError, query
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.lake_config import MaskingSection
+from ranklake.lake.rollups.life.series import series
+from ranklake.lake.store.lake_config import MaskingSection
+from ranklake.lake.store.store import Lake
 from ranklake.masking.masks import Mask
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.segments.keys import Keyring

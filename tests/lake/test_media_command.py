@@ -11,11 +11,11 @@ from told_runs import PICTURE, SCRIPT, lake_of_runs, media_of
 from ranklake.cli import run
 from ranklake.commands.writing import write_whole
 from ranklake.errors import RanklakeError
+from ranklake.insight.runs.asking import UnseenError, asking
+from ranklake.insight.runs.medium import MediumError, media_names, medium
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.roles import Role
-from ranklake.lake.runs.asking import UnseenError, asking
-from ranklake.lake.runs.medium import MediumError, media_names, medium
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 
 TABLES = frozenset(load_contracts())
 OPERATIONAL = frozenset({"operational"})

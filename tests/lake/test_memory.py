@@ -10,18 +10,18 @@ import pytest
 import telemetry
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import swap
-from ranklake.lake.delta.parquet import write_days
-from ranklake.lake.delta.tables import ensure_table
 from ranklake.lake.ingest import ingest_plan
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.workers import ONE, InProcess, Room
 from ranklake.lake.query.roles import Role
-from ranklake.lake.shares.sharing import share
-from ranklake.lake.spool.spool import Spool
+from ranklake.lake.tables.commit import swap
+from ranklake.lake.tables.parquet import write_days
+from ranklake.lake.tables.tables import ensure_table
 from ranklake.masking.masks import Mask
+from ranklake.retention.shares.sharing import share
 
 LIMIT_BYTES = 768 * 2**20
 SHARING_BYTES = 2**30
@@ -133,7 +133,7 @@ READS_MANY_FILES = """
 import sys
 from pathlib import Path
 from ranklake.lake.query.sql import session
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 
 def threads():
     return len(list(Path("/proc/self/task").iterdir()))

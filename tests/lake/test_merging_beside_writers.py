@@ -6,17 +6,17 @@ from deltalake import DeltaTable
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import record, trail
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta import log_end
-from ranklake.lake.delta.commit import PLAN_ID, LostRaceError, said
-from ranklake.lake.delta.data_file import removal
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.log_end import LogEnd
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.maintenance.merges import FAN_IN
-from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.ingest.maintenance.merges import FAN_IN
+from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables import log_end
+from ranklake.lake.tables.commit import PLAN_ID, LostRaceError, said
+from ranklake.lake.tables.data_file import removal
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.log_end import LogEnd
+from ranklake.lake.tables.tables import delta_table
 
 AUDIT = contract("audit")
 MOST_TRIES = 5

@@ -5,8 +5,8 @@ from importlib.resources import files
 
 import pytest
 
-from ranklake.lake.mfu import peaks
-from ranklake.lake.mfu.peaks import DTYPES, NoPeak, Peak, devices, find_peak, name_key, peak_flops, peak_rows
+from ranklake.lake.rollups import peaks
+from ranklake.lake.rollups.peaks import DTYPES, NoPeak, Peak, devices, find_peak, name_key, peak_flops, peak_rows
 
 
 def rows():

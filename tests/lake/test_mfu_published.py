@@ -4,7 +4,7 @@ import pytest
 from published_data import DATA, table
 from published_mfu import bigscience, bridge_tflops, llm_foundry
 
-from ranklake.lake.mfu.rows import INCONSISTENT as WRONG
+from ranklake.lake.rollups.mfu_rows import INCONSISTENT as WRONG
 
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no published data at {DATA}; set RANKLAKE_PUBLISHED_DATA")
 INCONSISTENT = {"658", "660", "670"}

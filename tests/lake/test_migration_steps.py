@@ -11,12 +11,7 @@ from bringing import adds_up, bring
 from segments import DAY, put_segment, step_rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.order import sort_order
-from ranklake.lake.delta.read import read, read_files
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance.proposals import NotApprovedError
-from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.migrations import applying, composing, keys, registry, rewriting
 from ranklake.lake.migrations.due import KEY_CPU_S, due
 from ranklake.lake.migrations.migration import Migration
@@ -28,7 +23,12 @@ from ranklake.lake.migrations.steps.retype import narrowed
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.plan import Plan, RefusedPlanError
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.order import sort_order
+from ranklake.lake.tables.read import read, read_files
+from ranklake.lake.tables.tables import delta_table
 from ranklake.quality.check import run_checks
+from ranklake.retention.proposals.proposals import NotApprovedError
 
 
 def apply(lake):

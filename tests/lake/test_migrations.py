@@ -13,13 +13,9 @@ from segments import DAY, put_segment, segment_bytes, step_rows
 
 from ranklake.lake.audit.trail import trail
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.table_schema import UnmigratedTableError
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance import lifecycle
-from ranklake.lake.governance.proposals import NotApprovedError, SameOperatorError
-from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.ingest.maintenance.run import upkeep
+from ranklake.lake.ingest.replay.run import replay
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.migrations import applying, composing, registry, rewriting
 from ranklake.lake.migrations.drift import drift
 from ranklake.lake.migrations.due import due as are_due
@@ -30,10 +26,14 @@ from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.plan import RefusedPlanError
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
-from ranklake.lake.replay.run import replay
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.reachability import LakeUnreachableError
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.reachability import LakeUnreachableError
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.table_schema import UnmigratedTableError
+from ranklake.lake.tables.tables import delta_table
+from ranklake.retention.proposals import lifecycle
+from ranklake.retention.proposals.proposals import NotApprovedError, SameOperatorError
 
 
 def drop(facts, name="loss"):

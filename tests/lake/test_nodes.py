@@ -8,14 +8,14 @@ from rollup_inputs import NOON, append
 from told_runs import lake_of_runs
 
 from ranklake.cli import run as command
+from ranklake.insight.oncall.facts import of_failed, of_ranks, of_stragglers
+from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.facts import gather
+from ranklake.insight.runs.nodes import nodes, placed
+from ranklake.insight.runs.report import runs_state
 from ranklake.lake.contracts.load import load_contracts
-from ranklake.lake.oncall.facts import of_failed, of_ranks, of_stragglers
+from ranklake.lake.ingest.status.liveness import RankState
 from ranklake.lake.query.roles import Role
-from ranklake.lake.runs.asking import asking
-from ranklake.lake.runs.facts import gather
-from ranklake.lake.runs.nodes import nodes, placed
-from ranklake.lake.runs.report import runs_state
-from ranklake.lake.status.liveness import RankState
 from ranklake.views.endings import NOTHING_SAVED, ended
 from ranklake.views.html.run_pages import section
 from ranklake.views.html.shell import render

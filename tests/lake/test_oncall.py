@@ -8,11 +8,11 @@ from rollup_inputs import NOON, append, told
 from told_runs import EVIL, lake_of_runs
 
 from ranklake.cli import run as command
-from ranklake.lake.oncall import facts
-from ranklake.lake.oncall.facts import of_failed, of_ranks, on_call
-from ranklake.lake.runs.asking import asking
-from ranklake.lake.status.liveness import RankState
-from ranklake.lake.storage.store import Lake
+from ranklake.insight.oncall import facts
+from ranklake.insight.oncall.facts import of_failed, of_ranks, on_call
+from ranklake.insight.runs.asking import asking
+from ranklake.lake.ingest.status.liveness import RankState
+from ranklake.lake.store.store import Lake
 from ranklake.views.html import site as publishing
 from ranklake.views.html.oncall_pages import section
 from ranklake.views.html.run_pages import href

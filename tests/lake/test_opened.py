@@ -5,13 +5,13 @@ from datetime import timedelta
 import pytest
 from rollup_inputs import NOON, append
 
+from ranklake.insight.runs.asking import asking
 from ranklake.lake.query import opened as opening
 from ranklake.lake.query import sql
 from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.opened import Opened
 from ranklake.lake.query.sql import answer, answer_next
-from ranklake.lake.runs.asking import asking
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 
 ODD = ((-0.0, -0.0), (0.0, 5.0), (3.0, 7.0), (-0.0, 0.0), (None, 1.0), (float("nan"), 2.0))
 ROWS = sum(map(len, ODD))

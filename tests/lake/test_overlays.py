@@ -13,21 +13,21 @@ from overlays import documented, written
 from segments import put_segment, step_rows
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.ask.ask import ask, used
+from ranklake.insight.ask.ask import ask, used
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import load_contracts, load_metrics
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest import ingest_plan
-from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.ingest.maintenance.run import upkeep
+from ranklake.lake.ingest.replay.run import replay
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
-from ranklake.lake.replay.run import replay
 from ranklake.lake.rollups.own import OwnRollupError, faults
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.status.reconciliation import balance
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.tables import delta_table
 
 TABLE = """\
 table: things

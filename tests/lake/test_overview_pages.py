@@ -9,11 +9,11 @@ from page_read import Read, compared
 from rollup_inputs import NOON, append
 
 from ranklake.cli import run as command
-from ranklake.flows.report_sections import SECTIONS
-from ranklake.lake.catalog.refresh import refresh
-from ranklake.lake.overview.catalog import catalog_state
-from ranklake.lake.overview.pipeline import pipeline_state
-from ranklake.lake.storage.store import Lake
+from ranklake.insight.catalog.refresh import refresh
+from ranklake.insight.overview.catalog import catalog_state
+from ranklake.insight.overview.pipeline import pipeline_state
+from ranklake.lake.store.store import Lake
+from ranklake.pipeline.report_sections import SECTIONS
 from ranklake.views.html import catalog_pages, pipeline_pages
 from ranklake.views.html import site as publishing
 from ranklake.views.html.lineage_drawing import drawing

@@ -12,9 +12,8 @@ from own_table import TABLE, rows
 from segments import put_segment
 
 from ranklake.cli import run
-from ranklake.lake.ask.ask import ask, used
+from ranklake.insight.ask.ask import ask, used
 from ranklake.lake.contracts.errors import ContractError
-from ranklake.lake.delta.table_schema import UnmigratedTableError
 from ranklake.lake.migrations import applying
 from ranklake.lake.migrations.drift import drift
 from ranklake.lake.migrations.due import due
@@ -23,7 +22,8 @@ from ranklake.lake.migrations.registry import load_own
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.table_schema import UnmigratedTableError
 
 LATER = (
     TABLE.replace("version: 1", "version: 2")

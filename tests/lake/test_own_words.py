@@ -13,15 +13,15 @@ from retaining import days_ago
 from rollup_inputs import NOON, append
 from segments import DAY, step_rows
 
-from ranklake.lake.delta.own_words import own_words
-from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.ingest.maintenance.compaction import merge_small
+from ranklake.lake.ingest.replay.run import replay
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.migrations.applying import apply
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
-from ranklake.lake.replay.run import replay
-from ranklake.lake.shares.sharing import share
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.own_words import own_words
+from ranklake.retention.shares.sharing import share
 from ranklake.views.result_set import as_parquet
 
 SECRET = "zoe mailed her resignation"

@@ -15,19 +15,19 @@ from packing import pack_up
 from segments import put_segment, step_rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest import ingest_plan
 from ranklake.lake.ingest.index_summary import IngestionIndex
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool import packs
+from ranklake.lake.ingest.spool import spool as spool_module
+from ranklake.lake.ingest.spool.packs import Reader
+from ranklake.lake.ingest.spool.purging import purge
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool import packs
-from ranklake.lake.spool import spool as spool_module
-from ranklake.lake.spool.packs import Reader
-from ranklake.lake.spool.purging import purge
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.lake_config import LakeConfig
+from ranklake.lake.store.lake_config import LakeConfig
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table
 from ranklake.segments.pack import NotAPackError, PackName, pack, read_directory, salvage
 
 

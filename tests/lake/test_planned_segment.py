@@ -4,7 +4,7 @@ from bringing import bring
 from segments import put_segment, step_rows
 
 from ranklake.lake.plans.plan import read_plan
-from ranklake.lake.trust.planned_segment import EarlierCut, PlannedSegment
+from ranklake.lake.store.planned_segment import EarlierCut, PlannedSegment
 
 
 def test_plans_say_what_the_type_declares(lake, spool):

@@ -12,14 +12,14 @@ from rollup_inputs import NOON, append
 from told_runs import EVIL, lake_of_runs
 
 from ranklake.cli import run
+from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.curves import curves
+from ranklake.insight.runs.plotted import PARTS, plotted, smoothed
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.runs.asking import asking
-from ranklake.lake.runs.curves import curves
-from ranklake.lake.runs.plotted import PARTS, plotted, smoothed
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 from ranklake.views.run_plot import plot_lines
 
 NAN = float("nan")

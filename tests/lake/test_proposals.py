@@ -12,13 +12,13 @@ from governed import Site
 
 from ranklake.lake.audit.proof import verify
 from ranklake.lake.audit.trail import trail
-from ranklake.lake.governance.proposals import (
+from ranklake.lake.plans.plan import last_finished
+from ranklake.retention.proposals.proposals import (
     ExpiredProposalError,
     SameOperatorError,
     UnknownProposalError,
     VoidProposalError,
 )
-from ranklake.lake.plans.plan import last_finished
 
 NOW = datetime.now(UTC)
 

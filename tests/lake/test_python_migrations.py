@@ -25,7 +25,7 @@ from ranklake.lake.migrations.steps.compute import Compute
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 
 LATER = (
     TABLE.replace("version: 1", "version: 2")

@@ -11,12 +11,12 @@ from queries_of_versions import asked, asked_of_duckdb
 from rollup_inputs import NOON, append
 
 from ranklake.cli import run
-from ranklake.lake.life.names import renamed
-from ranklake.lake.life.register import move
-from ranklake.lake.life.state import Link
 from ranklake.lake.migrations.queries.findings import edited
 from ranklake.lake.migrations.queries.meanings import Renamed, table_at
 from ranklake.lake.migrations.queries.rewrite import rewrite
+from ranklake.lake.rollups.life.names import renamed
+from ranklake.lake.rollups.life.register import move
+from ranklake.lake.rollups.life.state import Link
 
 COLUMNS = {"run": "string", "step": "int64", "metric": "string", "value": "float64", "agg_std": "float64"}
 METRICS = {

@@ -18,12 +18,12 @@ from rollup_inputs import NOON, append
 
 from ranklake.cli import cli
 from ranklake.commands.sql import sql
-from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.trust.lake_config import LakeConfig, QuerySection
-from ranklake.lake.usage.log import FOLDER, note, noted, tidy
-from ranklake.lake.usage.record import Asked, ConsumerError, consumer_named
-from ranklake.lake.usage.use import uses
+from ranklake.lake.query.usage import uses
+from ranklake.lake.query.usage_log import FOLDER, note, noted, tidy
+from ranklake.lake.query.usage_record import Asked, ConsumerError, consumer_named
+from ranklake.lake.store.lake_config import LakeConfig, QuerySection
 
 TODAY = datetime.now(UTC).date()
 SECRET = "hunter2"
@@ -195,9 +195,9 @@ def test_a_store_that_hangs_holds_nobody_up(lake, monkeypatch):
 
 CHILD = """
 import sys
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.usage.log import note
-from ranklake.lake.usage.record import Asked
+from ranklake.lake.store.store import Lake
+from ranklake.lake.query.usage_log import note
+from ranklake.lake.query.usage_record import Asked
 lake = Lake.open(sys.argv[1])
 print("ready", flush=True)
 while True:

@@ -12,10 +12,10 @@ import pytest
 from rollup_inputs import NOON, append
 
 from ranklake.lake.contracts.load import load_contracts
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.tables import delta_table, ensure_table
 from ranklake.lake.query.sql import query
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.tables import delta_table, ensure_table
 
 RECIPES = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
 BLOCKS = dict(

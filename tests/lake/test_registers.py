@@ -2,12 +2,12 @@
 
 import pytest
 
-from ranklake.lake.governance.erasures import ERASURES
-from ranklake.lake.governance.registers import ForgedRegisterError, stamped
-from ranklake.lake.governance.releases import RELEASES
-from ranklake.lake.governance.retention_plans import RETENTION_PLANS
 from ranklake.lake.plans.ledger import append_own
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.retention.proposals.erasures import ERASURES
+from ranklake.retention.proposals.registers import ForgedRegisterError, stamped
+from ranklake.retention.proposals.releases import RELEASES
+from ranklake.retention.proposals.retention_plans import RETENTION_PLANS
 
 REGISTERS = (
     (ERASURES, "erasures", "erasure", "place"),

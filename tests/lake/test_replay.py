@@ -15,11 +15,11 @@ from segments import DAY, put_segment, step_rows
 
 from ranklake.commands.replay import replay as command
 from ranklake.lake.contracts.load import contract, load_contracts
-from ranklake.lake.delta.commit import number_of, swap
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.ingest.replay.errors import MissingSegmentsError, ReplayError
+from ranklake.lake.ingest.replay.run import replay
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
@@ -28,11 +28,11 @@ from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.scan import MissingFileError
 from ranklake.lake.query.sql import query
-from ranklake.lake.replay.errors import MissingSegmentsError, ReplayError
-from ranklake.lake.replay.run import replay
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.status.reconciliation import balance
+from ranklake.lake.tables.commit import number_of, swap
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table
 from ranklake.quality.check import run_checks
 
 MARCH = (date(2026, 3, 1), date(2026, 3, 3))

@@ -14,11 +14,11 @@ import pytest
 from rollup_inputs import NOON, append
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.ask.ask import ask
+from ranklake.insight.ask.ask import ask
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.query.roles import Role
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.lake_config import MaskingSection
+from ranklake.lake.store.lake_config import MaskingSection
+from ranklake.lake.store.store import Lake
 from ranklake.masking.masks import Mask
 
 _CHANCE = re.compile(r"did you mean .*|metadata: \{[^}]*\}")

@@ -10,17 +10,17 @@ from told_runs import lake_of_runs
 
 from ranklake.cli import run
 from ranklake.commands.roles import PACKAGED
-from ranklake.flows.report_sections import ROLE_SECTIONS
+from ranklake.insight.fleet.cluster import cluster_state
+from ranklake.insight.fleet.facts import fleet_state
+from ranklake.insight.runs.asking import UnseenError, spoilt
+from ranklake.insight.runs.report import runs_state
 from ranklake.lake.contracts.load import load_contracts
-from ranklake.lake.fleet.cluster import cluster_state
-from ranklake.lake.fleet.facts import fleet_state
 from ranklake.lake.query.opened import Opened
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role
-from ranklake.lake.runs.asking import UnseenError, spoilt
-from ranklake.lake.runs.report import runs_state
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 from ranklake.masking.masks import Mask
+from ranklake.pipeline.report_sections import ROLE_SECTIONS
 from ranklake.views.html import site as publishing
 from ranklake.views.html.shell import Page, render
 from ranklake.views.html.site import NotASiteError, Section, publish

@@ -11,8 +11,8 @@ from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.sql import NotReadOnlyError, QueryError, query
-from ranklake.lake.roles.conditions import broken_conditions
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.retention.roles.conditions import broken_conditions
 
 ROLES = """
 roles:

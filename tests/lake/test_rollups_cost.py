@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from rollup_inputs import DAY, NOON, append, computed, context
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
 from ranklake.lake.rollups.prices import COLUMNS, PriceError, price_table, read_prices
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.rollups.session import replace_table
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.lake_config import CostSection
+from ranklake.lake.store.lake_config import CostSection
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.read import read
 
 HOUR = 3600 * 10**9
 NEXT = DAY + timedelta(days=1)

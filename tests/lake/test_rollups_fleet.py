@@ -16,13 +16,13 @@ from rollup_inputs import DAY, NOON, append, computed, context, rows
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import number_of, swap
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.rollups.pseudonyms import pseudonym
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.commit import number_of, swap
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table
 from ranklake.segments.keys import read_keyring
 
 MIDNIGHT = datetime(DAY.year, DAY.month, DAY.day, tzinfo=UTC)

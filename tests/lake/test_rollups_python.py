@@ -13,7 +13,6 @@ from python_rollup import EPOCHS
 from rollup_inputs import DAY, NOON, append, context, rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
 from ranklake.lake.rollups import registry
 from ranklake.lake.rollups.bodies import PythonBody
 from ranklake.lake.rollups.evaluate import evaluate_day
@@ -21,7 +20,8 @@ from ranklake.lake.rollups.reach import Input
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.rollups.session import AFFECTED, replace_table
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.read import read
 
 (IN_SQL,) = (rollup for rollup in ROLLUPS if rollup.name == "run_epochs")
 IN_PYTHON = replace(IN_SQL, body=EPOCHS)

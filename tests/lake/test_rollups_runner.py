@@ -14,11 +14,6 @@ from lake_fixtures import copied
 from rollup_inputs import DAY, FLEET, NOON, OF_RUNS, append, bring, rows, run_of, state
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import number_of, replace_partitions, swap
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.table_schema import CONTRACT_VERSION
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.rollups import due
 from ranklake.lake.rollups.due import due_runs
 from ranklake.lake.rollups.inputs import by_only_run, snapshot
@@ -26,8 +21,13 @@ from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.reach import Input
 from ranklake.lake.rollups.registry import ROLLUPS, UnknownRollupError, chosen
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.lake_config import CostSection
+from ranklake.lake.store.lake_config import CostSection
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.commit import number_of, replace_partitions, swap
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.table_schema import CONTRACT_VERSION
+from ranklake.lake.tables.tables import delta_table
 
 NEXT = DAY + timedelta(days=1)
 SOME = chosen(["goodput", "rank_health"])

@@ -13,9 +13,6 @@ from lake_fixtures import copied
 from rollup_inputs import NOON, append, bring, run_of, state
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import LostRaceError
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_tasks import OnDask
 from ranklake.lake.plans.dask_workers import workers
@@ -26,8 +23,11 @@ from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.rollups.work import Work
-from ranklake.lake.storage.store import Lake, LakeUnreachableError
-from ranklake.lake.trust.lake_config import CostSection
+from ranklake.lake.store.lake_config import CostSection
+from ranklake.lake.store.store import Lake, LakeUnreachableError
+from ranklake.lake.tables.commit import LostRaceError
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table
 
 pytestmark = pytest.mark.slow
 

@@ -8,11 +8,11 @@ from page_read import Read
 from rollup_inputs import NOON, append
 from told_runs import lake_of_runs
 
+from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.facts import gather
+from ranklake.insight.runs.report import MOST_CHARACTERS, MOST_LINES, runs_state
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.roles import Role
-from ranklake.lake.runs.asking import asking
-from ranklake.lake.runs.facts import gather
-from ranklake.lake.runs.report import MOST_CHARACTERS, MOST_LINES, runs_state
 from ranklake.masking.masks import Mask
 from ranklake.views.endings import ended
 from ranklake.views.html.run_ends import ends_table

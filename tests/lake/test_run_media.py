@@ -10,12 +10,12 @@ from page_read import Read
 from rollup_inputs import NOON, append
 from told_runs import PICTURE, SCRIPT, lake_of_runs, media_of
 
+from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.media import FOR_ROLES, MOST_BYTES, media
+from ranklake.insight.runs.report import runs_state
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.role_file import load_role
-from ranklake.lake.runs.asking import asking
-from ranklake.lake.runs.media import FOR_ROLES, MOST_BYTES, media
-from ranklake.lake.runs.report import runs_state
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 from ranklake.views.html.run_media import drawn
 from ranklake.views.html.run_pages import href, section
 from ranklake.views.html.run_tables import media_table

@@ -14,13 +14,13 @@ from told_runs import RUNS, lake_of_runs
 from wide_site import steps_of
 
 from ranklake.cli import run
-from ranklake.flows.report_sections import SECTIONS
+from ranklake.insight.runs import report
+from ranklake.insight.runs.curves import HEAT_PARTS, HEAT_ROWS, MOST_METRICS, PARTS
+from ranklake.insight.runs.report import runs_state
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.runs import report
-from ranklake.lake.runs.curves import HEAT_PARTS, HEAT_ROWS, MOST_METRICS, PARTS
-from ranklake.lake.runs.report import runs_state
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.pipeline.report_sections import SECTIONS
 from ranklake.views.html import site as publishing
 from ranklake.views.html.run_pages import href, section
 from ranklake.views.html.shell import render

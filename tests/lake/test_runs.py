@@ -14,15 +14,15 @@ from rollup_inputs import NOON, append
 from told_runs import EVIL, RUNS, lake_of_runs
 
 from ranklake.cli import run
+from ranklake.insight.runs import facts as run_facts
+from ranklake.insight.runs import statements
+from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.facts import gather
+from ranklake.insight.runs.find import SORTS, Wanted, find, said_equal, value_of
 from ranklake.lake.query.literal import literal
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.runs import facts as run_facts
-from ranklake.lake.runs import statements
-from ranklake.lake.runs.asking import asking
-from ranklake.lake.runs.facts import gather
-from ranklake.lake.runs.find import SORTS, Wanted, find, said_equal, value_of
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 from ranklake.views.json_output import json_text
 from ranklake.views.result_set import as_json
 from ranklake.views.run import run_lines

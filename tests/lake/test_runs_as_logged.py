@@ -12,13 +12,13 @@ from ranklake import capture
 from ranklake.capture.node.agent import Agent
 from ranklake.capture.node.agent_run import AgentRun
 from ranklake.cli import run as cli
+from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.find import NoSuchRunError, named
+from ranklake.insight.runs.report import runs_state
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.lookups import STEP_METRICS
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.runs.asking import asking
-from ranklake.lake.runs.find import NoSuchRunError, named
-from ranklake.lake.runs.report import runs_state
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 from ranklake.views.html.run_pages import section
 from ranklake.views.html.shell import render
 

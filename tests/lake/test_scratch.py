@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ranklake.lake.storage.scratch import PREFIX, scratch, sweep
+from ranklake.lake.store.scratch import PREFIX, scratch, sweep
 from ranklake.quality.keys import Hashes
 
 
@@ -20,7 +20,7 @@ def test_what_a_killed_process_left_goes_with_the_next(tmp_path):
     """The folder of a process that died is removed; that of one that lives stays."""
     code = (
         "import pathlib, time\n"
-        "from ranklake.lake.storage.scratch import scratch\n"
+        "from ranklake.lake.store.scratch import scratch\n"
         f"with scratch('x', pathlib.Path({str(tmp_path)!r})) as folder:\n"
         "    (folder / 'x').write_text('x'); print(folder, flush=True); time.sleep(600)\n"
     )
@@ -61,7 +61,7 @@ import pyarrow as pa
 from ranklake.lake.audit import trail
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.query.sql import session
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 lake = Lake.create(os.environ["TMPDIR"] + "/of-a-lake")
 trail.record(lake, "Petra", "plan", "it")
 held = session(lake, ["audit"])
@@ -106,7 +106,7 @@ def test_a_project_that_is_killed_while_it_is_built_goes_with_the_next(tmp_path)
     """Beside its place nothing stays once somebody exports there again, and what was there is as it was."""
     code = f"""
 from pathlib import Path
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 from ranklake.quality.export import project
 def begun(folder, *_):
     (folder / "half").write_text("built")

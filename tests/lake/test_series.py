@@ -16,26 +16,26 @@ from segments import DAY, put_segment, step_rows
 
 from ranklake.cli import run
 from ranklake.commands.compare import drawn
+from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.curves import curves
+from ranklake.insight.runs.plotted import plotted, shared
 from ranklake.lake.audit.trail import trail
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.life import register
-from ranklake.lake.life.continuous import continuous
-from ranklake.lake.life.register import link_to, lives, move
-from ranklake.lake.life.select import select
-from ranklake.lake.life.series import series, views
-from ranklake.lake.life.state import Life, Link, MetricLifeError, Transition, fold
 from ranklake.lake.migrations import applying
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.engine import engine
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.sql import query
+from ranklake.lake.rollups.life import register
+from ranklake.lake.rollups.life.continuous import continuous
+from ranklake.lake.rollups.life.register import link_to, lives, move
+from ranklake.lake.rollups.life.select import select
+from ranklake.lake.rollups.life.series import series, views
+from ranklake.lake.rollups.life.state import Life, Link, MetricLifeError, Transition, fold
 from ranklake.lake.rollups.named import rollups_of
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.runs.asking import asking
-from ranklake.lake.runs.curves import curves
-from ranklake.lake.runs.plotted import plotted, shared
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 
 METRICS = """version: 1
 metrics:

@@ -20,20 +20,20 @@ from rollup_inputs import NOON, append
 from starlette.testclient import TestClient
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import number_of, swap
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
-from ranklake.lake.shares.sharing import share
-from ranklake.lake.shares.withdrawal import withdraw
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.lake_config import MaskingSection
+from ranklake.lake.store.lake_config import MaskingSection
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.commit import number_of, swap
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.tables import delta_table
 from ranklake.masking.masks import Mask
+from ranklake.retention.shares.server.app import sharing_app
+from ranklake.retention.shares.server.tokens import FILE, PROFILE, sealed
+from ranklake.retention.shares.sharing import share
+from ranklake.retention.shares.withdrawal import withdraw
 from ranklake.segments.envelope import Key
 from ranklake.segments.keys import Keyring
-from ranklake.sharing.app import sharing_app
-from ranklake.sharing.tokens import FILE, PROFILE, sealed
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaky("engines keep threads and connections")]
 HIDDEN = ("mallory", "trudi", "closed", "cathode", "caesium", "leaver", "retired")

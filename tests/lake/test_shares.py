@@ -24,24 +24,24 @@ from ranklake.cli import run
 from ranklake.config import Config, SharesSection
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
-from ranklake.flows.calls import share_once
-from ranklake.flows.headlines import headline
-from ranklake.flows.stages import steps as stage_steps
 from ranklake.lake.audit.trail import trail
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role, RoleError
-from ranklake.lake.shares import pieces, refresh, register, shared_table, withdrawal
-from ranklake.lake.shares.place import ShareError
-from ranklake.lake.shares.register import shares
-from ranklake.lake.shares.sharing import end, keep, share
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.lake_config import MaskingSection
+from ranklake.lake.store.lake_config import MaskingSection
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table
 from ranklake.masking.masks import Mask
+from ranklake.pipeline.calls import share_once
+from ranklake.pipeline.headlines import headline
+from ranklake.pipeline.stages import steps as stage_steps
+from ranklake.retention.shares import pieces, refresh, register, shared_table, withdrawal
+from ranklake.retention.shares.place import ShareError
+from ranklake.retention.shares.register import shares
+from ranklake.retention.shares.sharing import end, keep, share
 from ranklake.retention.traces.search import search
 
 OPERATIONAL = frozenset({"operational"})

@@ -31,12 +31,12 @@ from ranklake.config import Config
 from ranklake.context import Context
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
-from ranklake.lake.shares.sharing import share
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.retention.shares.server.app import sharing_app
+from ranklake.retention.shares.server.tokens import FILE, PROFILE, sealed
+from ranklake.retention.shares.sharing import share
 from ranklake.segments.envelope import Key
 from ranklake.segments.keys import Keyring
-from ranklake.sharing.app import sharing_app
-from ranklake.sharing.tokens import FILE, PROFILE, sealed
 
 pytestmark = [
     pytest.mark.slow,

@@ -7,17 +7,17 @@ from segments import phase_rows, put_segment, step_rows
 from slowdowns import SOUND
 from told_runs import lake_of_runs
 
-from ranklake.lake.diagnosis.critical_path import CriticalPath
-from ranklake.lake.diagnosis.what_if import Worker
+from ranklake.insight.diagnosis.critical_path import CriticalPath
+from ranklake.insight.diagnosis.what_if import Worker
+from ranklake.insight.runs import slowed as slowed_module
+from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.report import runs_state
+from ranklake.insight.runs.slowed import NO_SPANS, Cause, slowed
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.runs import slowed as slowed_module
-from ranklake.lake.runs.asking import asking
-from ranklake.lake.runs.report import runs_state
-from ranklake.lake.runs.slowed import NO_SPANS, Cause, slowed
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 from ranklake.views.critical_path import path_facts, path_line, path_words
 from ranklake.views.html.run_pages import section
 from ranklake.views.html.shell import render

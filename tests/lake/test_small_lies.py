@@ -9,10 +9,10 @@ from governed import Site
 from segments import step_rows
 
 from ranklake.cli import run
-from ranklake.lake.delta.commit import number_of
-from ranklake.lake.delta.live_files import DamagedLogError
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.commit import number_of
+from ranklake.lake.tables.live_files import DamagedLogError
+from ranklake.lake.tables.tables import delta_table
 
 LONG = "9" * 400
 COMMANDS = [["status"], ["sql", "SELECT count(*) FROM steps"], ["rollup"], ["check"], ["upkeep"], ["catalog", "sizes"]]

@@ -22,11 +22,11 @@ from ranklake.commands.sql import sql
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import ARROW_TYPES
 from ranklake.lake.contracts.load import contract, load_contracts
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.query.sql import NotReadOnlyError, QueryError, engine, query, session
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table
 
 COUNT = "SELECT rank, count(*) AS n, sum(tokens) AS tokens FROM steps GROUP BY rank ORDER BY rank"
 

@@ -8,13 +8,13 @@ import pytest
 from segments import put_segment, step_rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import number_of, swap
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import delta_table, ensure_table, latest
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import MARKER, Lake, LakeUnreachableError, NotALakeError
+from ranklake.lake.store.store import MARKER, Lake, LakeUnreachableError, NotALakeError
+from ranklake.lake.tables.commit import number_of, swap
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table, ensure_table, latest
 
 
 def test_a_damaged_log_is_said_in_one_line(tmp_path):

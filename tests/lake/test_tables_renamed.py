@@ -10,11 +10,9 @@ from segments import put_segment, step_rows
 
 from ranklake.cli import run
 from ranklake.commands.sql import sql
-from ranklake.lake.ask.ask import ask, used
+from ranklake.insight.ask.ask import ask, used
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import contract, load_contracts
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.migrations import applying, registry
 from ranklake.lake.migrations.dependents import _named, dependents
 from ranklake.lake.migrations.due import due
@@ -23,6 +21,8 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.sql import session
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.tables import delta_table
 
 TODAY = datetime.now(UTC).date()
 TOMORROW = TODAY + timedelta(days=1)

@@ -17,18 +17,18 @@ from ranklake.config import load_config
 from ranklake.doctor import rules
 from ranklake.doctor.examination import Patient
 from ranklake.lake.contracts.load import contract, load_contracts
-from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.role_file import load_role, load_roles
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.sql import QueryError, query
-from ranklake.lake.roles.differences import differences
-from ranklake.lake.roles.explain import view
-from ranklake.lake.roles.known_teams import unknown_teams
-from ranklake.lake.shares.sharing import share
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 from ranklake.retention.policy import load_policies
 from ranklake.retention.report.record import markdown, record
+from ranklake.retention.roles.differences import differences
+from ranklake.retention.roles.explain import view
+from ranklake.retention.roles.known_teams import unknown_teams
+from ranklake.retention.shares.sharing import share
 
 CONTRACTS = load_contracts()
 SEEN = frozenset({"operational"})
@@ -307,7 +307,7 @@ def test_a_misspelt_team_is_told(lake):
     """A team that the lake has no rows of is named with the nearest; a known one is not, nor a role without teams."""
     found = unknown_teams(lake, [role("vision", "speach"), role()])
     assert [one.line for one in found] == ["role r: no run and no job is of team 'speach' yet"]
-    assert found[0].mend == "did you mean 'speech'?"
+    assert found[0].hint == "did you mean 'speech'?"
     assert unknown_teams(Lake.open(lake.uri), [role()]) == []
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from rollup_inputs import NOON, append
 
 from ranklake.cli import run
+from ranklake.insight.runs.asking import Answered
+from ranklake.insight.runs.trace import StepTrace
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.runs.asking import Answered
-from ranklake.lake.runs.trace import StepTrace
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 from ranklake.views.trace_events import trace_events
 
 ROLES = """

@@ -20,27 +20,27 @@ from ranklake.cli import run
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import record
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta import read as read_module
-from ranklake.lake.delta.live_files import files, files_digest
-from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance.retention_plans import RetentionPlan, head_row, stamped
 from ranklake.lake.ingest import ingest_plan
+from ranklake.lake.ingest.maintenance import compaction, log, merges
+from ranklake.lake.ingest.maintenance.compaction import merge_small
+from ranklake.lake.ingest.maintenance.merges import FAN_IN, TIERS, groups_due
+from ranklake.lake.ingest.maintenance.run import upkeep
+from ranklake.lake.ingest.maintenance.vacuum import GRACE, GraceError, garbage
 from ranklake.lake.ingest.run import ingest
-from ranklake.lake.maintenance import compaction, log, merges
-from ranklake.lake.maintenance.compaction import merge_small
-from ranklake.lake.maintenance.merges import FAN_IN, TIERS, groups_due
-from ranklake.lake.maintenance.run import upkeep
-from ranklake.lake.maintenance.vacuum import GRACE, GraceError, garbage
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.ledger import row_files
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.inputs import snapshot
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake, LakeUnreachableError
+from ranklake.lake.store.store import Lake, LakeUnreachableError
+from ranklake.lake.tables import read as read_module
+from ranklake.lake.tables.live_files import files, files_digest
+from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table
+from ranklake.retention.proposals.retention_plans import RetentionPlan, head_row, stamped
 from ranklake.segments.segment import SegmentFooter
 
 TODAY = datetime.now(UTC).date()

@@ -3,13 +3,13 @@
 import pyarrow as pa
 import pytest
 
+from ranklake.insight.diagnosis.graph import WhatIfError
+from ranklake.insight.diagnosis.place import place
+from ranklake.insight.diagnosis.run_spans import trace_of
+from ranklake.insight.diagnosis.spans import COLUMNS
+from ranklake.insight.diagnosis.what_if import what_if
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.diagnosis.graph import WhatIfError
-from ranklake.lake.diagnosis.place import place
-from ranklake.lake.diagnosis.run_spans import trace_of
-from ranklake.lake.diagnosis.spans import COLUMNS
-from ranklake.lake.diagnosis.what_if import what_if
 
 
 def analysed(facts):

@@ -27,8 +27,8 @@ from ranklake.lake.plans import dask_tasks, dask_workers
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import ClusterNotStartedError, held, on_demand, workers
 from ranklake.lake.plans.workers import InProcess, Room, WorkersError
-from ranklake.lake.storage import objects
-from ranklake.lake.storage.store import Lake, LakeUnreachableError
+from ranklake.lake.store import objects
+from ranklake.lake.store.store import Lake, LakeUnreachableError
 
 SCHEDULER = """
 import asyncio, json, sys

@@ -22,15 +22,14 @@ from signed import footer_of, sign_segment
 
 from ranklake.cli import run
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
+from ranklake.lake.ingest.replay.run import replay
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.replay.run import replay
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.status.reconciliation import balance
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.lake_config import LakeConfig
-from ranklake.lake.trust.writers import (
+from ranklake.lake.store.lake_config import LakeConfig
+from ranklake.lake.store.store import Lake
+from ranklake.lake.store.writers import (
     FORGED,
     NOT_ENCRYPTED,
     NOT_SIGNED,
@@ -41,6 +40,7 @@ from ranklake.lake.trust.writers import (
     Prefix,
     Writers,
 )
+from ranklake.lake.tables.read import read
 from ranklake.segments.envelope import MissingKeyError
 from ranklake.segments.segment import SegmentName
 from ranklake.segments.signing import is_signed_by

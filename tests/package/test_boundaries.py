@@ -121,8 +121,8 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
 IMPORTS_BY_NAME = {
     "lake/__init__.py",  # what users may call, when they first do
     "lake/contracts/__init__.py",  # its own modules, when they are first asked for
-    "lake/ask/python.py",  # the package's configuration, for users who name no lake
-    "lake/storage/objects.py",  # a library of one provider
+    "src/ranklake/insight/ask/python.py",  # the package's configuration, for users who name no lake
+    "lake/store/objects.py",  # a library of one provider
     "lake/plans/dask_workers.py",  # what starts a cluster, of the same folder
     "lake/plans/kinds.py",  # what carries out and verifies a kind of plan: in folders that stand on this one
     "lake/contracts/checks/registry.py",  # check kinds: a module in its folder is one by being there

@@ -13,7 +13,7 @@ import pytest
 import ranklake.capture
 import ranklake.lake
 from ranklake import capture
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("docs/**/*.md")]

@@ -26,16 +26,16 @@ from ranklake.doctor.examination import PROBES
 from ranklake.flows.serving.home import Home
 from ranklake.lake.audit.trail import record
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.delta.read import read
 from ranklake.lake.ingest import ingest_plan
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.ledger import commit_rows, ledger_row
 from ranklake.lake.plans.plan import Plan
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.lake_config import AuditSection
+from ranklake.lake.store.lake_config import AuditSection
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.read import read
 from ranklake.segments.segment import SegmentFooter
 from ranklake.segments.storage_options import fsspec_options
 

@@ -17,9 +17,9 @@ from ranklake.config import load_config
 from ranklake.context import Context
 from ranklake.flows.storage import StorageReferenceError, storage_options
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake, LakeUnreachableError
+from ranklake.lake.store.store import Lake, LakeUnreachableError
 from ranklake.segments import references
 from ranklake.segments.references import SecretError, is_reference, read_reference, resolved
 from ranklake.segments.storage_options import fsspec_options

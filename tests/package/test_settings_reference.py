@@ -6,7 +6,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from ranklake.config import Config
-from ranklake.lake.trust.writers import Prefix
+from ranklake.lake.store.writers import Prefix
 from ranklake.settings_reference import described, main, reference
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ranklake.lake.runs.asking import Answered
+from ranklake.insight.runs.asking import Answered
 from ranklake.views.slow_rank import why_slow
 from ranklake.views.table import TextColumn, columns_of, fitting, table_lines
 from ranklake.views.text_plot import text_plot

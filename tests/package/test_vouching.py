@@ -12,12 +12,12 @@ from ranklake.doctor.examination import Patient
 from ranklake.doctor.vouching import anchors, keys
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.trail import record
-from ranklake.lake.governance.anchors import anchor_if_due, last_anchor, verify_anchors
-from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.storage.key_uses import first_uses, note_keys
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.lake_config import AuditSection, MaskingSection
+from ranklake.lake.store.key_uses import first_uses, note_keys
+from ranklake.lake.store.lake_config import AuditSection, MaskingSection
+from ranklake.lake.store.store import Lake
+from ranklake.retention.proposals.anchors import anchor_if_due, last_anchor, verify_anchors
 from ranklake.retention.report.key_ages import key_ages
 from ranklake.segments.keys import read_keyring
 
@@ -125,7 +125,7 @@ def test_ages_are_counted_from_first_use(patient, tmp_path, monkeypatch):
     assert one.age_days <= 1
     monkeypatch.setenv("RING", "C" * 43 + "=")
     (one,) = key_ages(lake.configured(masking=MaskingSection("env:RING")), NOW)
-    assert (one.age_days, one.mend) == (None, "'ranklake upkeep' notes it from now on")
+    assert (one.age_days, one.hint) == (None, "'ranklake upkeep' notes it from now on")
     assert b"AAAA" not in b"".join(path.read_bytes() for path in (tmp_path / "lake").rglob("*") if path.is_file())
 
 

@@ -20,20 +20,20 @@ from told_runs import SCRIPT, lake_of_runs, media_of
 from wide_site import RUN, SLOW, wide_site
 
 from ranklake.capture.node.endpoint import Endpoint
-from ranklake.lake.catalog.refresh import refresh
-from ranklake.lake.fleet.cluster import cluster_state
-from ranklake.lake.fleet.facts import fleet_state
-from ranklake.lake.oncall.facts import on_call
-from ranklake.lake.overview.catalog import catalog_state
-from ranklake.lake.overview.pipeline import pipeline_state
+from ranklake.insight.catalog.refresh import refresh
+from ranklake.insight.fleet.cluster import cluster_state
+from ranklake.insight.fleet.facts import fleet_state
+from ranklake.insight.oncall.facts import on_call
+from ranklake.insight.overview.catalog import catalog_state
+from ranklake.insight.overview.pipeline import pipeline_state
+from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.compare import compare
+from ranklake.insight.runs.plotted import plotted
+from ranklake.insight.runs.repeats import repeats
+from ranklake.insight.runs.report import runs_state
+from ranklake.insight.runs.slowed import MANY, Cause
 from ranklake.lake.query.role_file import load_roles
-from ranklake.lake.runs.asking import asking
-from ranklake.lake.runs.compare import compare
-from ranklake.lake.runs.plotted import plotted
-from ranklake.lake.runs.repeats import repeats
-from ranklake.lake.runs.report import runs_state
-from ranklake.lake.runs.slowed import MANY, Cause
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 from ranklake.live_page import LivePage
 from ranklake.quality.check import run_checks
 from ranklake.quality.report.gather import gather

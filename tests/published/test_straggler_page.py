@@ -6,8 +6,8 @@ import pytest
 from importing import imported
 from page_read import Read
 
+from ranklake.insight.runs.report import runs_state
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.runs.report import runs_state
 from ranklake.views.html.run_pages import section
 from ranklake.views.html.shell import render
 

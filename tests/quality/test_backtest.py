@@ -8,7 +8,7 @@ from governed import under
 from segments import step_rows
 
 from ranklake.cli import run
-from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.tables.tables import delta_table
 from ranklake.quality.backtest import GONE, backtest
 from ranklake.quality.check import run_checks
 

@@ -18,15 +18,15 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.checks.kinds import json as json_kind
 from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.contracts.load import contract, load_metrics
-from ranklake.lake.delta.commit import replace_partitions
-from ranklake.lake.delta.live_files import FILE_SCHEMA, files
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.plans.workers import OneByOne
-from ranklake.lake.storage.reachability import LakeError
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.reachability import LakeError
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.commit import replace_partitions
+from ranklake.lake.tables.live_files import FILE_SCHEMA, files
+from ranklake.lake.tables.tables import delta_table
 from ranklake.quality import scan as scanning
 from ranklake.quality.check import run_checks
 from ranklake.quality.partition import Partition
@@ -217,7 +217,7 @@ def test_sound_rows_import_no_great_expectations(site):
     site.bring(step_rows(100))
     program = (
         "import sys\n"
-        "from ranklake.lake.storage.store import Lake\n"
+        "from ranklake.lake.store.store import Lake\n"
         "from ranklake.quality.check import run_checks\n"
         f"report = run_checks(Lake.open({site.lake.address!r}))\n"
         "print(sorted({one.status for one in report.results}), 'great_expectations' in sys.modules)\n"

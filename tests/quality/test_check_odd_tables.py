@@ -8,9 +8,9 @@ from segments import step_rows
 
 from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.contracts.load import contract, load_contracts
-from ranklake.lake.delta.commit import replace_partitions
-from ranklake.lake.delta.read import read
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.commit import replace_partitions
+from ranklake.lake.tables.read import read
 from ranklake.quality.check import run_checks
 from ranklake.quality.tables import KINDS
 

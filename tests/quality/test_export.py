@@ -11,7 +11,7 @@ from governed import under
 from segments import step_rows
 
 from ranklake.commands.quality import quality
-from ranklake.lake.trust.lake_config import QualitySection
+from ranklake.lake.store.lake_config import QualitySection
 from ranklake.quality.check import run_checks
 from ranklake.quality.export.pages import local
 from ranklake.quality.export.project import ExportError, export_project
@@ -26,8 +26,8 @@ OPENS = """
 import json, sys
 import great_expectations as gx
 from datetime import date
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.lake_config import ContractsSection
+from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake_config import ContractsSection
 from ranklake.quality.export.rows import partition_rows
 
 folder, lake, overlay = sys.argv[1:]

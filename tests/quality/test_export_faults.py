@@ -5,7 +5,7 @@ import json
 import pytest
 from segments import step_rows
 
-from ranklake.lake.trust.lake_config import QualitySection
+from ranklake.lake.store.lake_config import QualitySection
 from ranklake.quality.check import run_checks
 from ranklake.quality.export.project import MARK, ExportError, _build, _swap, export_project
 

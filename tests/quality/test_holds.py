@@ -8,14 +8,14 @@ import pytest
 from governed import under
 from segments import DAY, phase_rows, step_rows
 
-from ranklake.lake.governance.holds import holds
-from ranklake.lake.governance.proposals import NotApprovedError, SameOperatorError, VoidProposalError
-from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.quality.check import run_checks
 from ranklake.quality.release import NothingToReleaseError, apply, approve, plan_release
 from ranklake.quality.trust import inputs_of
+from ranklake.retention.proposals.holds import holds
+from ranklake.retention.proposals.proposals import NotApprovedError, SameOperatorError, VoidProposalError
 
 pytestmark = pytest.mark.slow
 

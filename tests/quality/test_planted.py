@@ -5,8 +5,8 @@ import pytest
 from planted import FAULTS, SOUND, dates_of, sound
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import replace_partitions
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.commit import replace_partitions
 from ranklake.quality.check import run_checks
 
 pytestmark = pytest.mark.slow

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from segments import DAY, step_rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.plans import action_plan, plan
 from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.tables import delta_table
 from ranklake.quality import quarantine, tasks
 from ranklake.quality.check import run_checks
 from ranklake.quality.partition import Partition

@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 from segments import DAY, step_rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import replace_partitions
-from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.delta.read import read, read_some
-from ranklake.lake.governance.proposals import VoidProposalError
-from ranklake.lake.governance.registers import stamped
-from ranklake.lake.governance.releases import RELEASES, TABLE, head_row
 from ranklake.lake.plans.action_plan import compose, live_files
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.ledger import row_files
 from ranklake.lake.plans.plan import Plan, RefusedPlanError, last_finished
 from ranklake.lake.plans.verification import named_files
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.tables.commit import replace_partitions
+from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.read import read, read_some
 from ranklake.quality.check import run_checks
 from ranklake.quality.rejected import mended_rows
 from ranklake.quality.release import NothingToReleaseError, _write, apply, approve, plan_release
+from ranklake.retention.proposals.proposals import VoidProposalError
+from ranklake.retention.proposals.registers import stamped
+from ranklake.retention.proposals.releases import RELEASES, TABLE, head_row
 
 pytestmark = pytest.mark.slow
 

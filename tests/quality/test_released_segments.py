@@ -10,16 +10,16 @@ from packing import pack_up
 from segments import put_segment, step_rows
 
 from ranklake.cli import run
-from ranklake.lake.governance.proposals import VoidProposalError
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.listing_cache import Rounds, Seen
+from ranklake.lake.ingest.spool.local_folder import SpoolFolder
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.listing_cache import Rounds, Seen
-from ranklake.lake.spool.local_folder import SpoolFolder
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.status.reconciliation import balance
-from ranklake.lake.trust.writers import Prefix, Writers
+from ranklake.lake.store.writers import Prefix, Writers
 from ranklake.quality import release
 from ranklake.quality.release import NoSpoolError, NothingToReleaseError, apply, approve, plan_release
+from ranklake.retention.proposals.proposals import VoidProposalError
 
 pytestmark = pytest.mark.slow
 

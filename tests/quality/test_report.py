@@ -12,13 +12,12 @@ from segments import DAY, step_rows
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import replace_partitions
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance.holds import holds
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.query.sql import query
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.lake_config import Objective
+from ranklake.lake.store.lake_config import Objective
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.commit import replace_partitions
+from ranklake.lake.tables.tables import delta_table
 from ranklake.quality.check import run_checks
 from ranklake.quality.incidents import incidents
 from ranklake.quality.objectives import statement
@@ -26,6 +25,7 @@ from ranklake.quality.release import apply, approve, plan_release
 from ranklake.quality.report.gather import NEVER, gather
 from ranklake.quality.report.state import worst
 from ranklake.quality.report.statements import on_results
+from ranklake.retention.proposals.holds import holds
 from ranklake.views.html import site as publishing
 from ranklake.views.html.library import library
 from ranklake.views.html.quality_pages import section

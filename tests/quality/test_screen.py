@@ -18,9 +18,9 @@ from segments import step_rows
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.checks.masks import checked, failures
 from ranklake.lake.contracts.load import contract, load_metrics
-from ranklake.lake.delta.commit import replace_partitions
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.tables.commit import replace_partitions
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.tables import delta_table
 from ranklake.quality import scan as scanning
 from ranklake.quality.forms import FORMS, clear
 from ranklake.quality.frame import frame

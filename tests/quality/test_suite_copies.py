@@ -8,8 +8,8 @@ import fsspec
 import pytest
 from segments import step_rows
 
-from ranklake.lake.storage.reachability import LakeUnreachableError
-from ranklake.lake.trust.lake_config import QualitySection
+from ranklake.lake.store.lake_config import QualitySection
+from ranklake.lake.store.reachability import LakeUnreachableError
 from ranklake.quality.check import run_checks
 from ranklake.quality.suites import asking, copies
 from ranklake.quality.suites.folder import SuitesError, read_folder

@@ -7,8 +7,8 @@ import pytest
 from segments import DAY, step_rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.trust.lake_config import QualitySection
+from ranklake.lake.store.lake_config import QualitySection
+from ranklake.lake.tables.tables import delta_table
 from ranklake.quality.check import run_checks
 from ranklake.quality.export.facts import table_facts
 from ranklake.quality.report.gather import gather

@@ -10,7 +10,7 @@ import pytest
 from segments import step_rows
 
 from ranklake.lake.contracts.load import load_contracts
-from ranklake.lake.trust.lake_config import QualitySection
+from ranklake.lake.store.lake_config import QualitySection
 from ranklake.quality.check import run_checks
 from ranklake.quality.results import standing
 from ranklake.quality.suites.asking import own_suites

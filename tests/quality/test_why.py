@@ -15,7 +15,7 @@ from segments import step_rows
 from ranklake.cli import run
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import replace_partitions
+from ranklake.lake.tables.commit import replace_partitions
 from ranklake.quality.check import run_checks
 from ranklake.quality.report.gather import gather
 from ranklake.quality.why import samples as sampling

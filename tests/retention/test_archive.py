@@ -9,11 +9,11 @@ from retaining import TODAY, agree, bring_days, carry_out, days_ago, plan
 from segments import step_rows
 
 from ranklake.cli import run
-from ranklake.lake.archives.register import archives
-from ranklake.lake.archives.soundness import examine
-from ranklake.lake.governance.proposals import VoidProposalError
 from ranklake.lake.plans.plan import RefusedPlanError
+from ranklake.retention.archive.register import archives
+from ranklake.retention.archive.soundness import examine
 from ranklake.retention.holds import set_hold
+from ranklake.retention.proposals.proposals import VoidProposalError
 from ranklake.retention.removals import unaccounted
 
 

@@ -19,16 +19,16 @@ from ranklake.lake.audit.proof import prove, verify
 from ranklake.lake.audit.trail import BrokenTrailError, Entry, record, record_all, resume, trail
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import number_of, swap
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.maintenance.merges import FAN_IN
-from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.ingest.maintenance.merges import FAN_IN
+from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.lake_config import AuditSection
+from ranklake.lake.store.lake_config import AuditSection
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.commit import number_of, swap
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.tables import delta_table
 
 ACTOR = "Zacharias.Zebra"
 
@@ -44,7 +44,7 @@ def rewrite(site, change):
     rows = pa.Table.from_pylist(change(trail(site.lake)), schema=arrow_schema(contract("audit")))
     number = number_of(handle)
     new = append_files(site.lake, contract("audit"), rows, number)
-    from ranklake.lake.delta import commit
+    from ranklake.lake.tables import commit
 
     genuine, commit.number_of = commit.number_of, lambda _: -1
     try:

@@ -15,7 +15,7 @@ from ranklake.lake.audit.proof import first_row_of, prove
 from ranklake.lake.audit.trail import Entry, record, record_all, trail
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.trust.lake_config import AuditSection
+from ranklake.lake.store.lake_config import AuditSection
 from ranklake.views.audit_lines import as_cef, as_json
 
 SCHEMA = arrow_schema(contract("audit"))

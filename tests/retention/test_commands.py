@@ -16,8 +16,8 @@ from segments import step_rows
 
 from ranklake.cli import run
 from ranklake.lake.audit.trail import record
-from ranklake.lake.governance.modes import UNSIGNED_NOTE
-from ranklake.lake.governance.retention_plans import register
+from ranklake.retention.proposals.modes import UNSIGNED_NOTE
+from ranklake.retention.proposals.retention_plans import register
 
 OWN = "version: 1\nclasses:\n"
 

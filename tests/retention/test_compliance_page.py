@@ -10,10 +10,10 @@ from retaining import CONTRACTS, POLICIES
 
 from ranklake.cli import run
 from ranklake.lake.audit import clock
-from ranklake.lake.grants.use import approve, ask
 from ranklake.lake.query.role_file import load_roles
-from ranklake.lake.storage.posture import posture
-from ranklake.lake.trust.lake_config import MaskingSection
+from ranklake.lake.store.lake_config import MaskingSection
+from ranklake.lake.store.posture import posture
+from ranklake.retention.grants.use import approve, ask
 from ranklake.retention.report.compliance import compliance
 from ranklake.retention.report.record import CLASSIFIED
 from ranklake.views.html import site as publishing

@@ -12,8 +12,8 @@ from segments import put_segment
 
 from ranklake.cli import run
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
 from ranklake.retention.cost.alerts import Outlook, alerts
 from ranklake.retention.cost.growth import growth
 from ranklake.retention.policy import load_policies
@@ -84,13 +84,13 @@ def test_a_budget_that_is_passed_is_mended_by_a_period(site):
     budget = int(held(site).bytes * 0.68)
     (one,) = told(site, rule(budget_bytes=budget), price=2.0)
     assert (one.kind, one.day) == ("budget", None)
-    assert one.mend.text == "p.yaml:7: add delete_after_days: 19 to rule ours"
+    assert one.hint.text == "p.yaml:7: add delete_after_days: 19 to rule ours"
     longer = replace(POLICIES, rules=(*POLICIES.rules, rule(deletes=True, delete_after_days=19)))
     end = next(one for one in simulate(site.lake, CONTRACTS, longer, TODAY) if one.table == "scalars").months[-1]
     assert end.bytes <= budget
     before = next(one for one in simulate(site.lake, CONTRACTS, POLICIES, TODAY) if one.table == "scalars").months[-1]
-    assert one.mend.saves_bytes == before.bytes - end.bytes
-    assert one.mend.saves_per_month == pytest.approx(one.mend.saves_bytes / 1e9 * 2)
+    assert one.hint.saves_bytes == before.bytes - end.bytes
+    assert one.hint.saves_per_month == pytest.approx(one.hint.saves_bytes / 1e9 * 2)
 
 
 def test_a_budget_that_will_be_passed(site):
@@ -108,7 +108,7 @@ def test_growth_above_what_is_allowed(site):
     per_day = held(site).bytes_per_day(TODAY)
     (one,) = told(site, rule(growth_bytes_per_day=int(per_day / 2)))
     assert one.kind == "growth"
-    assert "add delete_after_days: 44 " in one.mend.text, "half of the 91 days that are held"
+    assert "add delete_after_days: 44 " in one.hint.text, "half of the 91 days that are held"
     assert told(site, rule(growth_bytes_per_day=int(per_day * 2))) == []
 
 
@@ -117,7 +117,7 @@ def test_a_minimum_lets_no_period_mend_it(site):
     bring_scalars(site, range(1, 11))
     least = rule("least", minimum_days=90)
     (one,) = told(site, rule(budget_bytes=1000), least)
-    assert one.mend is None
+    assert one.hint is None
     assert "legal minimums" in one.why_not
 
 
@@ -126,7 +126,7 @@ def test_a_rule_that_has_a_period_is_changed(site):
     bring_scalars(site, range(1, 31))
     budget = int(held(site).bytes * 0.68)
     (one,) = told(site, rule(budget_bytes=budget, deletes=True, delete_after_days=60))
-    assert one.mend.text == "p.yaml:7: delete_after_days: 19 (60 days now)"
+    assert one.hint.text == "p.yaml:7: delete_after_days: 19 (60 days now)"
 
 
 def test_the_command(site, tmp_path, capsys, monkeypatch):

@@ -11,9 +11,9 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.disowned import Claim, NotAClaimError
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.status.reconciliation import MOST_TOLD, balance
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.status.reconciliation import MOST_TOLD, balance
 from ranklake.retention.disown import disown
 
 LIAR = "steps/liar~a0~r00000~0000000000000063"

@@ -22,14 +22,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from retaining import CONTRACTS, TODAY, agree, carry_out, days_ago, plan, with_period
 
-from ranklake.lake.delta.integrity import DamagedFileError
-from ranklake.lake.life.series import series
+from ranklake.lake.ingest.replay.run import replay
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.plan import RefusedPlanError, last_finished, read_plan
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.sql import query
-from ranklake.lake.replay.run import replay
-from ranklake.lake.spool.spool import Spool
+from ranklake.lake.rollups.life.series import series
+from ranklake.lake.tables.integrity import DamagedFileError
 from ranklake.retention.downsample.exact_sums import parts, rounded
 from ranklake.retention.downsample.fold import Fold
 from ranklake.retention.downsample.histograms import MOST, SCALE, buckets
@@ -343,7 +343,7 @@ CHILD = """
 import sys
 from datetime import date
 from pathlib import Path
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 from ranklake.retention.apply import apply
 from ranklake.retention.policy import load_policies
 

@@ -31,18 +31,15 @@ from subjects import ADA, EMAIL, GRACE, GRACE_MAIL, GRACES, VALUES, others, plan
 
 from ranklake.cli import run
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.delta import parquet
-from ranklake.lake.delta.commit import replace_partitions
-from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.governance.erasures import register
-from ranklake.lake.governance.kept import kept
-from ranklake.lake.governance.proposals import SameOperatorError, VoidProposalError
+from ranklake.lake.ingest.replay.errors import ReplayError
+from ranklake.lake.ingest.replay.run import replay
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import Plan, RefusedPlanError, last_finished
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.replay.errors import ReplayError
-from ranklake.lake.replay.run import replay
+from ranklake.lake.tables import parquet
+from ranklake.lake.tables.commit import replace_partitions
+from ranklake.lake.tables.parquet import append_files
 from ranklake.retention.erasure import apply as erasure_apply
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.certificate import Certificate
@@ -53,6 +50,9 @@ from ranklake.retention.erasure.spooled import NotIngestedError
 from ranklake.retention.erasure.subject import OtherSubjectError, subject_of
 from ranklake.retention.grace.cancel import cancel
 from ranklake.retention.holds import set_hold
+from ranklake.retention.proposals.erasures import register
+from ranklake.retention.proposals.kept import kept
+from ranklake.retention.proposals.proposals import SameOperatorError, VoidProposalError
 from ranklake.retention.removals import unaccounted
 from ranklake.retention.sweep import sweep
 from ranklake.retention.traces.marks import rows_holding
@@ -466,8 +466,8 @@ def test_what_an_approval_prints_is_what_applies_it(site, words, given, monkeypa
 
 CHILD = """
 import sys
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.store.store import Lake
 from ranklake.retention.erasure.apply import apply
 from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.subject import subject_of

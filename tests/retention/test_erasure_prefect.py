@@ -13,7 +13,7 @@ from governed import any_rows
 from serving import free_port, wait_for
 from subjects import ADA, EMAIL, GRACE, VALUES
 
-from ranklake.lake.spool.spool import Spool
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan, propose
 from ranklake.retention.erasure.reach import Reach

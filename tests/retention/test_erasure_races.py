@@ -10,12 +10,12 @@ from governed import Site, any_rows
 from segments import step_rows
 from subjects import ADA, EMAIL, VALUES
 
-from ranklake.lake.delta.commit import LostRaceError
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.rollups import tasks, work
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.spool.spool import Spool
+from ranklake.lake.tables.commit import LostRaceError
 from ranklake.retention.erasure import apply as erasure_apply
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan, propose

@@ -10,10 +10,10 @@ import libfaketime
 import pytest
 from retaining import APPROVER, CONTRACTS, POLICIES, agree, bring_days, plan
 
-from ranklake.lake.governance.retention_plans import register
-from ranklake.lake.storage import store_clock
-from ranklake.lake.storage.store_clock import FastClockError
+from ranklake.lake.store import store_clock
+from ranklake.lake.store.store_clock import FastClockError
 from ranklake.retention.apply import apply
+from ranklake.retention.proposals.retention_plans import register
 
 
 def far(site, *words):

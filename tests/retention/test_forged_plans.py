@@ -15,22 +15,22 @@ from signed import sign_segment
 
 from ranklake.cli import run
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance.retention_plans import head_row, stamped
 from ranklake.lake.ingest import ingest_plan
-from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.ingest.maintenance.compaction import merge_small
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.ledger import row_files
 from ranklake.lake.plans.plan import DamagedPlanError, Plan, RefusedPlanError, last_finished, sealed
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.removal import OutsideError, delete
-from ranklake.lake.trust.lake_config import PlansSection, SpoolSection
-from ranklake.lake.trust.writers import Prefix
+from ranklake.lake.store.lake_config import PlansSection, SpoolSection
+from ranklake.lake.store.removal import OutsideError, delete
+from ranklake.lake.store.writers import Prefix
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table
+from ranklake.retention.proposals.retention_plans import head_row, stamped
 from ranklake.segments.envelope import Key
 
 ACTION = {"writer": "w", "add": [], "remove": {}, "purge": False, "kept": {}, "account": {}, "facts": {}}

@@ -14,17 +14,17 @@ from segments import step_rows
 from subjects import ADA, EMAIL, VALUES, person_rows
 
 from ranklake.cli import run
-from ranklake.lake.catalog.refresh import refresh
-from ranklake.lake.governance.proposals import ProposalKind
+from ranklake.insight.catalog.refresh import refresh
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan, propose
 from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.subject import subject_of
 from ranklake.retention.grace.cancel import cancel
 from ranklake.retention.holds import set_hold
+from ranklake.retention.proposals.proposals import ProposalKind
 from ranklake.retention.report.facts import governance
 from ranklake.retention.report.waiting import KINDS, waiting
 from ranklake.views.html import site as publishing

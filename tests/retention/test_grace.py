@@ -26,19 +26,16 @@ from segments import step_rows
 from ssh_keys import Keys, needs_ssh_keygen
 
 from ranklake.cli import run
-from ranklake.lake.archives.register import archives
-from ranklake.lake.archives.soundness import examine
 from ranklake.lake.audit import clock
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.audit.proof import prove
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance.kept import kept
-from ranklake.lake.governance.purges import BEGIN, compose
-from ranklake.lake.governance.retention_plans import register
-from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.ingest.maintenance.run import upkeep
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.plan import RefusedPlanError, last_finished
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
+from ranklake.lake.tables.tables import delta_table
+from ranklake.retention.archive.register import archives
+from ranklake.retention.archive.soundness import examine
 from ranklake.retention.archive.sweeping import sweep_archives
 from ranklake.retention.erasure.apply import apply as erase
 from ranklake.retention.erasure.apply import approve as approve_erasure
@@ -50,6 +47,9 @@ from ranklake.retention.grace import purge
 from ranklake.retention.grace.cancel import CancelError, cancel
 from ranklake.retention.grace.purge import purge_due
 from ranklake.retention.holds import set_hold
+from ranklake.retention.proposals.kept import kept
+from ranklake.retention.proposals.purges import BEGIN, compose
+from ranklake.retention.proposals.retention_plans import register
 from ranklake.retention.removals import unaccounted
 from ranklake.retention.rules.read import PACKAGED
 from ranklake.retention.sweep import sweep

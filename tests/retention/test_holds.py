@@ -13,15 +13,8 @@ from ssh_keys import Keys, needs_ssh_keygen
 
 from ranklake.cli import run
 from ranklake.lake.audit.trail import record, trail
-from ranklake.lake.governance import lifecycle
-from ranklake.lake.governance.erasures import ERASURES
-from ranklake.lake.governance.examination import examine
-from ranklake.lake.governance.identities import NobodyError, name_of
-from ranklake.lake.governance.proposals import SameOperatorError, UnknownProposalError, VoidProposalError
-from ranklake.lake.governance.purges import BEGIN
-from ranklake.lake.governance.retention_plans import RETENTION_PLANS
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.trust.allowed_signers import NAMESPACE
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.store.allowed_signers import NAMESPACE
 from ranklake.quality.check import run_checks
 from ranklake.retention.begun import begun_before
 from ranklake.retention.erasure.apply import apply as erase
@@ -34,6 +27,13 @@ from ranklake.retention.grace import purge
 from ranklake.retention.hold import ACTION, HoldError, all_holds
 from ranklake.retention.hold_release import HOLD_RELEASES, approve, propose
 from ranklake.retention.holds import holds_of, rows_held, set_hold
+from ranklake.retention.proposals import lifecycle
+from ranklake.retention.proposals.erasures import ERASURES
+from ranklake.retention.proposals.examination import examine
+from ranklake.retention.proposals.identities import NobodyError, name_of
+from ranklake.retention.proposals.proposals import SameOperatorError, UnknownProposalError, VoidProposalError
+from ranklake.retention.proposals.purges import BEGIN
+from ranklake.retention.proposals.retention_plans import RETENTION_PLANS
 from ranklake.retention.removals import unaccounted
 
 LATER = TODAY + timedelta(days=100)

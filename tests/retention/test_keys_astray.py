@@ -12,15 +12,15 @@ from keyed import CLEAR, erased, section, users
 from subjects import ADA, GRACE
 
 from ranklake.lake.query.sql import query
-from ranklake.lake.subjects import columns
-from ranklake.lake.subjects import key_files as key_files_module
-from ranklake.lake.subjects import store as store_module
-from ranklake.lake.subjects.columns import SubjectColumnError, sealed_columns
-from ranklake.lake.subjects.known import KNOWN, SubjectKeysError
-from ranklake.lake.subjects.places import MARKER
-from ranklake.lake.subjects.state import key_state
-from ranklake.lake.subjects.store import KeyStore
-from ranklake.lake.subjects.whose import RunSubject
+from ranklake.retention.subjects import columns
+from ranklake.retention.subjects import key_files as key_files_module
+from ranklake.retention.subjects import store as store_module
+from ranklake.retention.subjects.columns import SubjectColumnError, sealed_columns
+from ranklake.retention.subjects.known import KNOWN, SubjectKeysError
+from ranklake.retention.subjects.places import MARKER
+from ranklake.retention.subjects.state import key_state
+from ranklake.retention.subjects.store import KeyStore
+from ranklake.retention.subjects.whose import RunSubject
 from ranklake.retention.traces.search import search
 
 

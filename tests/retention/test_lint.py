@@ -136,7 +136,7 @@ def test_a_planted_mistake_is_found(tmp_path, code, line, text, said):
     assert mine, [str(one) for one in lint_policies(CONTRACTS, place, today=TODAY)]
     wanted = line + 1 if (code in {"RP003", "RP019"}) and "review" not in said and line == 6 else line
     assert mine[0].at.line == wanted
-    assert mine[0].mend
+    assert mine[0].hint
     if mine[0].error:
         with pytest.raises(PolicyError):
             load_policies(CONTRACTS, place)

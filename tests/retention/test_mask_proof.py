@@ -15,19 +15,19 @@ from retaining import CONTRACTS, POLICIES, TODAY, agree, carry_out, days_ago, pl
 from ranklake.cli import run
 from ranklake.config import load_config
 from ranklake.context import Context
-from ranklake.flows.calls import ChecksFailedError, check_once, refuse_failure
-from ranklake.flows.mask_findings import with_masks
 from ranklake.flows.pages import findings
-from ranklake.flows.report_sections import compliance_of
 from ranklake.lake.contracts.capture_masks import CaptureMasks
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
-from ranklake.lake.shares.sharing import share
 from ranklake.masking.columns import masked
 from ranklake.masking.masks import HASH, Mask
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.masking.shape import unmasked
+from ranklake.pipeline.calls import ChecksFailedError, check_once, refuse_failure
+from ranklake.pipeline.mask_findings import with_masks
+from ranklake.pipeline.report_sections import compliance_of
 from ranklake.retention.mask_proof import prove, spread
+from ranklake.retention.shares.sharing import share
 from ranklake.segments.keys import Keyring
 from ranklake.views.html import compliance_pages
 from ranklake.views.html.shell import render
@@ -76,7 +76,7 @@ def test_values_at_rest(keyed, policies):
     bring_runs(site, 5, age=60, incarnation=8)
     named = proofs(site, found)["at rest", "runs", "user"]
     assert (named.status, named.unmasked, named.first) == ("unmasked", 10, days_ago(60).date())
-    assert "'ranklake retain plan'" in named.mend
+    assert "'ranklake retain plan'" in named.hint
     made = plan(site, TODAY, found)
     agree(site, made.name)
     carry_out(site, made.name, TODAY, found)
@@ -115,7 +115,7 @@ def test_values_in_shares(keyed, tmp_path):
     other = Role("reader", *sees, class_masks={"pseudonymous": Mask("keep", "1")})
     found = proofs(site, roles={"reader": other})["in the share of reader", "runs", "user"]
     assert (found.status, found.unmasked) == ("unmasked", 5)
-    assert "ranklake share" in found.mend
+    assert "ranklake share" in found.hint
 
 
 def test_the_command_names_the_column_and_fails(keyed, tmp_path, monkeypatch, capsys):

@@ -14,21 +14,21 @@ from governed import die_before
 from people import NEW, OLD, PEOPLE, bring_runs, with_keys
 from retaining import CONTRACTS, TODAY, agree, carry_out, days_ago, plan
 
-from ranklake.lake.governance.proposals import VoidProposalError
-from ranklake.lake.governance.retired import retired_dates, thinned_dates
-from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.ingest.maintenance.compaction import merge_small
+from ranklake.lake.ingest.replay.errors import ReplayError
+from ranklake.lake.ingest.replay.run import replay
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.plan import RefusedPlanError
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.replay.errors import ReplayError
-from ranklake.lake.replay.run import replay
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.spool.spool import Spool
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.retention.cases import run_cases
 from ranklake.retention.explain import Asked, explain
 from ranklake.retention.holds import holds_of, rules_on, set_hold
 from ranklake.retention.plan import left_for_next
 from ranklake.retention.policy import PolicyError, lint_policies
+from ranklake.retention.proposals.proposals import VoidProposalError
+from ranklake.retention.proposals.retired import retired_dates, thinned_dates
 from ranklake.retention.removals import unaccounted
 
 COLUMNS = ("user", "host", "git_branch", "git_patch", "command_line")
@@ -354,8 +354,8 @@ CHILD = """
 import sys
 from datetime import date
 from ranklake.lake.contracts.load import load_contracts
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.lake_config import MaskingSection
+from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake_config import MaskingSection
 from ranklake.retention.apply import apply
 from ranklake.retention.policy import load_policies
 from pathlib import Path

@@ -19,19 +19,17 @@ from segments import put_segment, step_rows
 
 from ranklake.capture.importers.imports import import_files
 from ranklake.cli import run
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance.proposals import NotApprovedError
-from ranklake.lake.governance.restorations import restorations
+from ranklake.lake.ingest.maintenance.compaction import merge_small
+from ranklake.lake.ingest.maintenance.run import upkeep
+from ranklake.lake.ingest.replay.errors import ReplayError
+from ranklake.lake.ingest.replay.run import replay
 from ranklake.lake.ingest.run import ingest
-from ranklake.lake.maintenance.compaction import merge_small
-from ranklake.lake.maintenance.run import upkeep
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.replay.errors import ReplayError
-from ranklake.lake.replay.run import replay
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.status.reconciliation import balance
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.tables import delta_table
 from ranklake.quality.release import NothingToReleaseError, plan_release
 from ranklake.retention.archive.rehydrate import rehydrate
 from ranklake.retention.archive.rehydration import RehydrationError, chosen, write_down
@@ -41,6 +39,8 @@ from ranklake.retention.erasure.plan import make_plan, propose
 from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.subject import subject_of
 from ranklake.retention.grace.cancel import cancel
+from ranklake.retention.proposals.proposals import NotApprovedError
+from ranklake.retention.proposals.restorations import restorations
 from ranklake.retention.removals import unaccounted
 from ranklake.retention.sweep import sweep
 from ranklake.retention.traces.search import search

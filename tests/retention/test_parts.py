@@ -7,16 +7,16 @@ from governed import any_rows, die_before
 from retaining import CONTRACTS, POLICIES, TODAY, agree, carry_out, days_ago, plan
 from segments import step_rows
 
-from ranklake.lake.governance.proposals import VoidProposalError
-from ranklake.lake.governance.retired import retired_dates, thinned_dates
+from ranklake.lake.ingest.replay.errors import ReplayError
+from ranklake.lake.ingest.replay.run import replay
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.plan import RefusedPlanError, last_finished, read_plan
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.replay.errors import ReplayError
-from ranklake.lake.replay.run import replay
-from ranklake.lake.spool.spool import Spool
 from ranklake.retention import parts as parts_module
 from ranklake.retention.parts import Parts, all_run_facts, severity_of
 from ranklake.retention.policy import PolicyError, load_policies
+from ranklake.retention.proposals.proposals import VoidProposalError
+from ranklake.retention.proposals.retired import retired_dates, thinned_dates
 from ranklake.retention.removals import unaccounted
 from ranklake.retention.rules.read import PACKAGED
 

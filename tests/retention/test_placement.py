@@ -6,7 +6,7 @@ from retaining import CONTRACTS
 from ranklake.config import load_config
 from ranklake.doctor import vouching
 from ranklake.doctor.examination import Patient
-from ranklake.lake.storage.posture import EMPTY, Posture
+from ranklake.lake.store.posture import EMPTY, Posture
 from ranklake.retention.placement import Held, places, verdicts
 from ranklake.retention.policy import load_policies
 from ranklake.retention.report.compliance import compliance
@@ -37,7 +37,7 @@ def policies(tmp_path):
 def state(demands, what, tables=("runs", "logs"), **facts):
     """Return the state, and what was found, of one thing at a place."""
     found = verdicts(demands, [Held(Posture("lake", "s3", **facts), frozenset(tables))], CONTRACTS)
-    return next((one.state, one.found, one.mend != "") for one in found if one.what == what)
+    return next((one.state, one.found, one.hint != "") for one in found if one.what == what)
 
 
 KMS = {"by_default": "aws:kms", "of_object": "aws:kms"}

@@ -9,18 +9,17 @@ from people import OLD, with_keys
 from retaining import CONTRACTS, TODAY, bring_days, days_ago, with_period
 from segments import step_rows
 
-from ranklake.lake.archives.place import ArchiveError
-from ranklake.lake.archives.register import archives
-from ranklake.lake.archives.rehydrated import rehydrated, remove_expired
-from ranklake.lake.archives.soundness import examine
-from ranklake.lake.ask.ask import ask
-from ranklake.lake.governance.proposals import NotApprovedError, SameOperatorError
+from ranklake.insight.ask.ask import ask
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.migrations.applying import apply as migrate
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
-from ranklake.lake.spool.spool import Spool
+from ranklake.retention.archive.place import ArchiveError
+from ranklake.retention.archive.register import archives
 from ranklake.retention.archive.rehydrate import end, rehydrate
+from ranklake.retention.archive.rehydrated import rehydrated, remove_expired
 from ranklake.retention.archive.rehydration import RehydrationError, approve, chosen, propose, write_down
+from ranklake.retention.archive.soundness import examine
 from ranklake.retention.erasure.apply import apply as erase
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.held import HeldError
@@ -29,6 +28,7 @@ from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.subject import subject_of
 from ranklake.retention.grace.purge import expired_names
 from ranklake.retention.holds import set_hold
+from ranklake.retention.proposals.proposals import NotApprovedError, SameOperatorError
 from ranklake.retention.removals import unaccounted
 from ranklake.retention.traces.search import search
 

@@ -14,15 +14,15 @@ from ranklake.lake.audit import trail as audit
 from ranklake.lake.audit.chain import GENESIS, digest
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta import commit
-from ranklake.lake.delta.commit import number_of, swap
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance.evidence import NoEvidenceError
-from ranklake.lake.governance.proposals import AlteredProposalError
-from ranklake.lake.governance.retention_plans import register
 from ranklake.lake.plans.plan import Plan
+from ranklake.lake.tables import commit
+from ranklake.lake.tables.commit import number_of, swap
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.tables import delta_table
+from ranklake.retention.proposals.evidence import NoEvidenceError
+from ranklake.retention.proposals.proposals import AlteredProposalError
+from ranklake.retention.proposals.retention_plans import register
 from ranklake.retention.removals import unaccounted
 
 

@@ -10,10 +10,10 @@ from segments import DAY, step_rows
 from ranklake import cli
 from ranklake.lake.audit.proof import verify
 from ranklake.lake.audit.trail import trail
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.query.sql import query
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.status.reconciliation import balance
 from ranklake.quality.check import run_checks
 from ranklake.retention.renumber import NoRepeatError, OneLifeError, UnknownRunError, renumber
 

@@ -27,18 +27,18 @@ from ranklake.lake.audit import trail as audit
 from ranklake.lake.audit.proof import verify
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import replace_partitions
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance.proposals import NotApprovedError, UnknownProposalError, VoidProposalError
-from ranklake.lake.governance.retention_plans import register
+from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.ingest.run import ingest
-from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.trust.limits import Limits
+from ranklake.lake.store.limits import Limits
+from ranklake.lake.tables.commit import replace_partitions
+from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.plan import make_plan
+from ranklake.retention.proposals.proposals import NotApprovedError, UnknownProposalError, VoidProposalError
+from ranklake.retention.proposals.retention_plans import register
 from ranklake.retention.report.waiting import waiting
 
 

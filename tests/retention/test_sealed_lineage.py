@@ -13,10 +13,10 @@ from segments import put_segment
 from subjects import ADA, GRACE
 
 from ranklake.cli import run
-from ranklake.lake.ask.ask import ask
-from ranklake.lake.governance.lifecycle import approve as agree_to
+from ranklake.insight.ask.ask import ask
+from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.ingest.run import ingest
-from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.migrations.applying import apply as migrate
 from ranklake.lake.migrations.applying import undo
 from ranklake.lake.migrations.due import due
@@ -24,13 +24,13 @@ from ranklake.lake.migrations.register import MIGRATIONS
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.subjects.columns import SubjectColumnError
-from ranklake.lake.subjects.known import SubjectKeysError
-from ranklake.lake.subjects.state import key_state
-from ranklake.lake.trust.lake_config import SubjectsSection
+from ranklake.lake.store.lake_config import SubjectsSection
 from ranklake.retention.archive.rehydrate import rehydrate
 from ranklake.retention.archive.rehydration import approve, chosen, propose, write_down
+from ranklake.retention.proposals.lifecycle import approve as agree_to
+from ranklake.retention.subjects.columns import SubjectColumnError
+from ranklake.retention.subjects.known import SubjectKeysError
+from ranklake.retention.subjects.state import key_state
 
 OF_BEFORE = 'SELECT unsealed("user") AS who, unsealed(command_line) AS line FROM runs ORDER BY run'
 OF_TODAY = "SELECT unsealed(account) AS who, unsealed(command_line) AS line FROM runs ORDER BY run"
@@ -245,10 +245,10 @@ def test_nothing_is_computed_of_what_is_sealed(site, changed, kind):
         facts["columns"] += [{**like, "id": 900 + at, "name": name, "since": version} for at, name in enumerate(come)]
 
     changed.migrate("runs", change, steps)
-    mend = r"runs.user is stored under keys.* rename it, or drop it and add the others"
-    with pytest.raises(MigrationError, match=mend):
+    hint = r"runs.user is stored under keys.* rename it, or drop it and add the others"
+    with pytest.raises(MigrationError, match=hint):
         list(due(site.lake, "runs"))
-    with pytest.raises(MigrationError, match=mend):
+    with pytest.raises(MigrationError, match=hint):
         migrate(site.lake, InProcess(), "Mia")
     assert len(query(site.lake, 'SELECT "user" FROM runs')) == 2
 

@@ -11,16 +11,13 @@ from retaining import CONTRACTS, TODAY, agree, carry_out, days_ago, keeping, pla
 from segments import put_segment
 from subjects import ADA, GRACE, VALUES
 
-from ranklake.lake.ask.ask import ask
+from ranklake.insight.ask.ask import ask
 from ranklake.lake.contracts.capture_masks import CaptureMasks
+from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.ingest.run import ingest
-from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.subjects.known import SubjectKeysError
-from ranklake.lake.subjects.state import key_state
-from ranklake.lake.subjects.store import KeyStore
-from ranklake.lake.trust.lake_config import SubjectsSection
+from ranklake.lake.store.lake_config import SubjectsSection
 from ranklake.masking.masks import Mask
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.retention.archive.rehydrate import end, rehydrate
@@ -31,6 +28,9 @@ from ranklake.retention.grace.cancel import cancel
 from ranklake.retention.holds import set_hold
 from ranklake.retention.mask_proof import prove
 from ranklake.retention.policy import load_policies
+from ranklake.retention.subjects.known import SubjectKeysError
+from ranklake.retention.subjects.state import key_state
+from ranklake.retention.subjects.store import KeyStore
 
 CLEAR = 'SELECT run, unsealed("user") AS who, unsealed(command_line) AS line FROM runs ORDER BY run'
 LINE = "train --out /home/{}/out --mail {}@x.example"

@@ -12,11 +12,11 @@ from keyed import CLEAR, config_of, erased, users
 from subjects import ADA, GRACE
 
 from ranklake.cli import run
-from ranklake.lake.governance.erasures import register
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.subjects.store import KeyStore
 from ranklake.retention.erasure.subject import ColumnError, subject_of
+from ranklake.retention.proposals.erasures import register
+from ranklake.retention.subjects.store import KeyStore
 from ranklake.retention.traces.needles import NeedleError, needles
 from ranklake.retention.traces.words import WORDS
 

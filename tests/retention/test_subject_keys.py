@@ -29,28 +29,28 @@ from ranklake.cli import run
 from ranklake.config import load_config
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.subject_keys import subject_keys
-from ranklake.lake.governance.erasures import register
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.sql import QueryError, query
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.shares.sharing import share
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.subjects.columns import SubjectColumnError, sealed_columns
-from ranklake.lake.subjects.keys import NotSealedError
-from ranklake.lake.subjects.known import SubjectKeysError, know, known
-from ranklake.lake.subjects.state import key_state
-from ranklake.lake.subjects.store import UNREAD, KeyStore
-from ranklake.lake.subjects.whose import RunSubject
-from ranklake.lake.trust.lake_config import SubjectsSection
+from ranklake.lake.store.lake_config import SubjectsSection
+from ranklake.lake.store.store import Lake
 from ranklake.retention.erasure.held import HeldError
 from ranklake.retention.erasure.plan import make_plan
 from ranklake.retention.erasure.proof import verify_alone
 from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.subject import subject_of
 from ranklake.retention.holds import set_hold
+from ranklake.retention.proposals.erasures import register
+from ranklake.retention.shares.sharing import share
+from ranklake.retention.subjects.columns import SubjectColumnError, sealed_columns
+from ranklake.retention.subjects.keys import NotSealedError
+from ranklake.retention.subjects.known import SubjectKeysError, know, known
+from ranklake.retention.subjects.state import key_state
+from ranklake.retention.subjects.store import UNREAD, KeyStore
+from ranklake.retention.subjects.whose import RunSubject
 from ranklake.segments.keys import read_keyring
 
 
@@ -247,8 +247,8 @@ def test_a_damaged_key_stores_nothing_and_is_named(site, harm):
     with pytest.raises(SubjectKeysError, match="is damaged"):
         users(site, ADA, first=11)
     assert len(site.rows("runs")) == 2
-    ((where, what, mend),) = key_state(site.lake).faults
-    assert (where, what, mend[:7]) == (str(place), "is damaged", "restore")
+    ((where, what, hint),) = key_state(site.lake).faults
+    assert (where, what, hint[:7]) == (str(place), "is damaged", "restore")
     KeyStore(site.lake).forget([ADA])
     users(site)
     assert query(site.lake, CLEAR)["who"].to_pylist() == [None, ADA, GRACE]
@@ -429,9 +429,9 @@ def test_columns_that_cannot_be_sealed_are_refused(site, said, why):
 AT_ONCE = """
 import json, sys, time
 from pathlib import Path
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.subjects.store import KeyStore
-from ranklake.lake.trust.lake_config import SubjectsSection
+from ranklake.lake.store.store import Lake
+from ranklake.retention.subjects.store import KeyStore
+from ranklake.lake.store.lake_config import SubjectsSection
 uri, keys, copy, wrap, gate = sys.argv[1:]
 lake = Lake.open(uri).configured(subjects=SubjectsSection(keys, (copy,), wrap, ("runs.user",)))
 print("ready", flush=True)
@@ -463,8 +463,8 @@ def test_processes_that_make_keys_at_once_make_the_same(site):
 
 TOLD_AT_ONCE = """
 import pathlib, sys, time
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.subjects.known import know
+from ranklake.lake.store.store import Lake
+from ranklake.retention.subjects.known import know
 uri, *_, gate, name = sys.argv[1:]
 lake = Lake.open(uri)
 print("ready", flush=True)
@@ -502,9 +502,9 @@ def test_what_an_earlier_release_wrote_is_remembered(sealing):
 
 CHILD = """
 import json, sys
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.subjects.store import KeyStore
-from ranklake.lake.trust.lake_config import SubjectsSection
+from ranklake.lake.store.store import Lake
+from ranklake.retention.subjects.store import KeyStore
+from ranklake.lake.store.lake_config import SubjectsSection
 uri, keys, copy, wrap = sys.argv[1:]
 lake = Lake.open(uri).configured(subjects=SubjectsSection(keys, (copy,), wrap, ("runs.user",)))
 print("ready", flush=True)

@@ -11,11 +11,11 @@ from segments import put_segment, step_rows
 
 from ranklake.cli import run
 from ranklake.lake.audit import trail as audit
+from ranklake.lake.ingest.replay.run import replay
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.replay.run import replay
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 from ranklake.retention.holds import set_hold
 from ranklake.retention.removals import unaccounted
 from ranklake.retention.sweep import sweep

@@ -27,11 +27,11 @@ from packing import pack_up
 from segments import put_segment, step_rows
 
 from ranklake.cli import run
-from ranklake.lake.maintenance.compaction import merge_small
+from ranklake.lake.ingest.maintenance.compaction import merge_small
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.lake_config import LakeConfig
+from ranklake.lake.store.lake_config import LakeConfig
+from ranklake.lake.store.store import Lake
 from ranklake.retention.traces.columns import holding
 from ranklake.retention.traces.contents import look
 from ranklake.retention.traces.found import Hit, Unsearched

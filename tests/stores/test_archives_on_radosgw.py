@@ -7,15 +7,15 @@ from radosgw import radosgw
 from retaining import TODAY, bring_days, days_ago
 from stores import Store, s3_storage
 
-from ranklake.lake.archives.register import archives
-from ranklake.lake.archives.soundness import examine
-from ranklake.lake.ask.ask import ask
+from ranklake.insight.ask.ask import ask
 from ranklake.lake.migrations.applying import apply as migrate
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.storage.versions import versions
+from ranklake.lake.store.store import Lake
+from ranklake.lake.store.versions import versions
+from ranklake.retention.archive.register import archives
 from ranklake.retention.archive.rehydrate import rehydrate
 from ranklake.retention.archive.rehydration import approve, chosen, write_down
+from ranklake.retention.archive.soundness import examine
 
 pytestmark = pytest.mark.radosgw
 LIFE = {

@@ -6,13 +6,13 @@ from governed import Site
 from retaining import TODAY, bring_days, days_ago
 from stores import Store, moto_server, s3_storage
 
-from ranklake.lake.archives.objects import AtHand, look
-from ranklake.lake.archives.place import open_place
-from ranklake.lake.archives.register import archives
-from ranklake.lake.archives.soundness import examine
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.retention.archive.objects import AtHand, look
+from ranklake.retention.archive.place import open_place
+from ranklake.retention.archive.register import archives
 from ranklake.retention.archive.rehydrate import Waiting, rehydrate
 from ranklake.retention.archive.rehydration import approve, chosen, write_down
+from ranklake.retention.archive.soundness import examine
 
 pytestmark = pytest.mark.moto
 

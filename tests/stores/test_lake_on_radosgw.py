@@ -15,7 +15,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.storage.store import Lake, UnsafeStoreError
+from ranklake.lake.store.store import Lake, UnsafeStoreError
 
 pytestmark = pytest.mark.radosgw
 SEGMENTS, DRIVERS = 12, 3

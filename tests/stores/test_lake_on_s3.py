@@ -17,10 +17,10 @@ from ranklake.capture.sending.upload import Uploader
 from ranklake.cli import run
 from ranklake.errors import RanklakeError
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake, LakeUnreachableError, UnsafeStoreError
+from ranklake.lake.store.store import Lake, LakeUnreachableError, UnsafeStoreError
 from ranklake.retention.traces.kept_versions import PLACE
 from ranklake.retention.traces.search import search
 from ranklake.segments.storage_options import StorageOptionError, deferred_options

@@ -11,11 +11,11 @@ from starlette.testclient import TestClient
 from stores import moto_server, s3_storage
 
 from ranklake.lake.query.roles import Role
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.retention.shares.server.app import sharing_app
+from ranklake.retention.shares.server.links import Links
 from ranklake.segments.envelope import Key
 from ranklake.segments.keys import Keyring
-from ranklake.sharing.app import sharing_app
-from ranklake.sharing.links import Links
 
 pytestmark = pytest.mark.moto
 KEYS = Keyring((Key(bytes(range(32))),))

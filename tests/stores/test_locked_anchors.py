@@ -7,10 +7,10 @@ from ssh_keys import Keys, needs_ssh_keygen
 from stores import moto_server, s3_storage
 
 from ranklake.lake.audit.trail import record
-from ranklake.lake.governance.anchors import anchor, last_anchor
-from ranklake.lake.storage.object_lock import ObjectLockError, put_locked
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.lake_config import AuditSection
+from ranklake.lake.store.lake_config import AuditSection
+from ranklake.lake.store.object_lock import ObjectLockError, put_locked
+from ranklake.lake.store.store import Lake
+from ranklake.retention.proposals.anchors import anchor, last_anchor
 
 pytestmark = [pytest.mark.moto, needs_ssh_keygen]
 
@@ -58,7 +58,7 @@ def test_a_bucket_without_a_lock_says_so(storage, tmp_path):
     with pytest.raises(ObjectLockError) as refused:
         anchor(lake, None, key)
     assert "keeps no object locked (InvalidRequest)" in str(refused.value)
-    assert "Object Lock" in refused.value.mend
+    assert "Object Lock" in refused.value.hint
     assert last_anchor(lake) is None
 
 

@@ -8,13 +8,13 @@ from segments import step_rows
 from stores import Store, moto_server, s3_storage, sent
 
 from ranklake.cli import run
-from ranklake.flows.report_sections import SECTIONS
-from ranklake.lake.catalog.refresh import refresh
+from ranklake.insight.catalog.refresh import refresh
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.pipeline.report_sections import SECTIONS
 from ranklake.quality.check import run_checks
 
 pytestmark = pytest.mark.moto

@@ -4,8 +4,8 @@ import pytest
 from stores import moto_server, s3_storage
 
 from ranklake.lake.contracts.load import load_contracts
-from ranklake.lake.storage.posture import posture
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.posture import posture
+from ranklake.lake.store.store import Lake
 from ranklake.retention.placement import places, verdicts
 from ranklake.retention.policy import load_policies
 from ranklake.retention.rules.read import PACKAGED

@@ -20,13 +20,13 @@ from stores import KEY, SECRET, s3_storage
 
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
-from ranklake.lake.shares.policies import storage_policy
-from ranklake.lake.shares.sharing import share
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.retention.shares.policies import storage_policy
+from ranklake.retention.shares.server.app import sharing_app
+from ranklake.retention.shares.server.tokens import PROFILE, sealed
+from ranklake.retention.shares.sharing import share
 from ranklake.segments.envelope import Key
 from ranklake.segments.keys import Keyring
-from ranklake.sharing.app import sharing_app
-from ranklake.sharing.tokens import PROFILE, sealed
 
 pytestmark = pytest.mark.radosgw
 OPERATIONAL = frozenset({"operational"})

@@ -17,7 +17,7 @@ from store_suite import StoreSuite, stream_folder
 from stores import Proxy, Store, free_port, moto_server, s3_storage, serving
 
 from ranklake.capture.sending.upload import Uploader
-from ranklake.lake.storage.store import Lake, LakeUnreachableError, UnsafeStoreError
+from ranklake.lake.store.store import Lake, LakeUnreachableError, UnsafeStoreError
 
 pytestmark = [
     pytest.mark.stores,

@@ -6,18 +6,18 @@ import pytest
 from governed import Site, any_rows
 from stores import Store, moto_server, s3_storage
 
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.query.sql import query
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.storage.versions import versions
-from ranklake.lake.subjects.known import SubjectKeysError
-from ranklake.lake.subjects.state import key_state
-from ranklake.lake.subjects.store import KeyStore
-from ranklake.lake.trust.lake_config import SubjectsSection
+from ranklake.lake.store.lake_config import SubjectsSection
+from ranklake.lake.store.store import Lake
+from ranklake.lake.store.versions import versions
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan
 from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.subject import subject_of
+from ranklake.retention.subjects.known import SubjectKeysError
+from ranklake.retention.subjects.state import key_state
+from ranklake.retention.subjects.store import KeyStore
 
 ADA, GRACE = "ada.lovelace", "grace.hopper"
 CLEAR = 'SELECT unsealed("user") AS who FROM runs ORDER BY run'
@@ -104,5 +104,5 @@ def test_keys_that_are_damaged_or_lost_are_told(url, tmp_path):
     with pytest.raises(SubjectKeysError, match="is damaged"):
         users(site, ADA, first=11)
     state = key_state(site.lake)
-    assert {(what, mend[:7]) for _, what, mend in state.faults} == {("is damaged", "restore")}
+    assert {(what, hint[:7]) for _, what, hint in state.faults} == {("is damaged", "restore")}
     assert state.lost == (("runs.user", 2),)

@@ -12,10 +12,10 @@ from stores import Store, moto_server, s3_storage, sent
 
 from ranklake.doctor.kept import of_bucket
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.storage.versions import UNKNOWN, versions
+from ranklake.lake.store.store import Lake
+from ranklake.lake.store.versions import UNKNOWN, versions
 from ranklake.retention.erasure.apply import apply as erase
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.plan import make_plan as make_erasure

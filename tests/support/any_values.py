@@ -16,12 +16,12 @@ from allowed_rows import spool_of
 from reading import READING
 
 from ranklake import cli
-from ranklake.lake.catalog.refresh import refresh
+from ranklake.insight.catalog.refresh import refresh
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 from ranklake.quality.check import run_checks
 
 BUG = re.compile(r"\(\w+\.py:\d+\)")

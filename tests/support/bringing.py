@@ -1,10 +1,10 @@
 """Bringing segments into a lake, and asking whether the books add up."""
 
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.status.reconciliation import balance
-from ranklake.lake.trust.lake_config import LakeConfig, SpoolSection
+from ranklake.lake.store.lake_config import LakeConfig, SpoolSection
 
 
 def bring(lake, spool, **options):

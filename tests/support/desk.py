@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from ranklake.lake.audit.trail import trail
-from ranklake.lake.governance.lifecycle import apply, approve, propose
-from ranklake.lake.governance.proposals import Proposal, ProposalKind, Risk, VoidProposalError, digest_of
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.kinds import COMPACTION
 from ranklake.lake.plans.plan import last_finished
+from ranklake.retention.proposals.lifecycle import apply, approve, propose
+from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, VoidProposalError, digest_of
 
 NOW = datetime.now(UTC)
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from ranklake.flows.embedded import run_pipeline
 from ranklake.flows.settings import FlowSettings
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
-from ranklake.lake.governance.proposals import ProposalError
 from ranklake.lake.plans.units import Unit, carry_out, watched_by
-from ranklake.lake.storage.store import LakeUnreachableError, NotALakeError
+from ranklake.lake.store.store import LakeUnreachableError, NotALakeError
+from ranklake.lake.tables.read import read
 from ranklake.retention.apply import approve
+from ranklake.retention.proposals.proposals import ProposalError
 
 WAIT_S = 30
 ASSETS = {"event": {"prefix": ["prefect.asset."]}}

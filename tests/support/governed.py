@@ -11,14 +11,14 @@ from segments import put_segment
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta import commit, log_end
-from ranklake.lake.delta.read import read
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.status.reconciliation import balance
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.lake_config import ContractsSection
+from ranklake.lake.store.lake_config import ContractsSection
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables import commit, log_end
+from ranklake.lake.tables.read import read
 
 
 class Site:

@@ -6,8 +6,8 @@ from bringing import adds_up, bring
 from ranklake.capture.importers.imports import import_files
 from ranklake.capture.importers.source import SourceError
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
 from ranklake.lake.query.sql import query
+from ranklake.lake.tables.read import read
 
 
 def imported(lake, spool, format_name, *paths, **options):

@@ -7,14 +7,14 @@ from governed import any_rows
 from segments import put_segment
 
 from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.subjects.store import KeyStore
-from ranklake.lake.trust.lake_config import SubjectsSection
+from ranklake.lake.store.lake_config import SubjectsSection
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan, propose
 from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.subject import subject_of
+from ranklake.retention.subjects.store import KeyStore
 
 COLUMNS = ("runs.user", "runs.command_line by user")
 CLEAR = 'SELECT run, unsealed("user") AS who, unsealed(command_line) AS line FROM runs ORDER BY run'

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from ranklake.lake.migrations import rewriting
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans import ledger
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 
 
 class KilledError(BaseException):

@@ -15,23 +15,23 @@ from stores import sent
 
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta import commit
-from ranklake.lake.delta.integrity import DamagedFileError
-from ranklake.lake.delta.live_files import files
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import delta_table, ensure_table
 from ranklake.lake.ingest import ingest_plan
+from ranklake.lake.ingest.maintenance.scrub import scrub
+from ranklake.lake.ingest.replay.run import replay
 from ranklake.lake.ingest.run import ingest
-from ranklake.lake.maintenance.scrub import scrub
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.migrations import applying as migrations
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
-from ranklake.lake.replay.run import replay
 from ranklake.lake.rollups.recompute import recompute
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.storage.store import MARKER, Lake, LakeError, NotALakeError
-from ranklake.lake.trust.lake_config import AuditSection, LakeConfig
+from ranklake.lake.store.lake_config import AuditSection, LakeConfig
+from ranklake.lake.store.store import MARKER, Lake, LakeError, NotALakeError
+from ranklake.lake.tables import commit
+from ranklake.lake.tables.integrity import DamagedFileError
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table, ensure_table
 from ranklake.quality.check import run_checks
 from ranklake.retention.apply import apply, approve
 from ranklake.retention.erasure import apply as erasure_apply

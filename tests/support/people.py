@@ -5,7 +5,7 @@ import base64
 from governed import any_rows
 from retaining import days_ago
 
-from ranklake.lake.trust.lake_config import MaskingSection
+from ranklake.lake.store.lake_config import MaskingSection
 
 PEOPLE = (
     "people: {where: {table: runs, column: [user, host, git_patch, command_line]}, mask_after_days: 30, reason: enough}"

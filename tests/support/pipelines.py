@@ -1,6 +1,6 @@
 """Synthetic traces of pipeline-parallel jobs, and a slow simulator of them, event by event: what-if's oracle.
 
-Nothing here is shared with `ranklake.lake.diagnosis`: an operation is a tuple (name, index, stage, dp_rank), and what
+Nothing here is shared with `ranklake.insight.diagnosis`: an operation is a tuple (name, index, stage, dp_rank), and what
 it waits for a list of such tuples.
 """
 
@@ -10,9 +10,9 @@ from statistics import median
 import numpy as np
 import pyarrow as pa
 
+from ranklake.insight.diagnosis.spans import COLUMNS
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.diagnosis.spans import COLUMNS
 
 OVER_DP = {"params-all-gather", "grads-reduce-scatter", "optimizer-clip-main-grad"}
 COMPUTES = {"forward-compute", "backward-compute", "gc", "optimizer"}

@@ -17,7 +17,7 @@ import published_lakes as lakes
 import published_mfu as mfu
 from published_data import table
 
-from ranklake.lake.mfu.rows import INCONSISTENT
+from ranklake.lake.rollups.mfu_rows import INCONSISTENT
 
 
 @dataclass(frozen=True, kw_only=True)

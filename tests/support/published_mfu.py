@@ -5,7 +5,7 @@ import json
 from click.testing import CliRunner
 
 from ranklake.commands.mfu import mfu
-from ranklake.lake.mfu.flops import Model, convention, token_flops
+from ranklake.lake.rollups.flops import Model, convention, token_flops
 
 
 def _command(*words):

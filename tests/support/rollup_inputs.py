@@ -9,14 +9,14 @@ from deltalake import DeltaTable
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.commit import number_of, swap
-from ranklake.lake.delta.parquet import append_files
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import ensure_table
 from ranklake.lake.query.sql import engine
 from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_days, evaluate_runs
 from ranklake.lake.rollups.registry import ROLLUPS, chosen
 from ranklake.lake.rollups.session import replace_table
+from ranklake.lake.tables.commit import number_of, swap
+from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import ensure_table
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DAY = NOON.date()

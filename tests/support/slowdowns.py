@@ -1,8 +1,8 @@
 """A run of two stages as the simulation tells it, of which no part is much slower than the others."""
 
-from ranklake.lake.diagnosis.critical_path import CriticalPath, Pace
-from ranklake.lake.diagnosis.facts import Slowdowns, StepTimes
-from ranklake.lake.diagnosis.what_if import Worker
+from ranklake.insight.diagnosis.critical_path import CriticalPath, Pace
+from ranklake.insight.diagnosis.facts import Slowdowns, StepTimes
+from ranklake.insight.diagnosis.what_if import Worker
 
 SOUND = Slowdowns(
     run="r", attempt=0, s=1.2,

@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from ranklake.lake.governance.identities import Signing
-from ranklake.lake.trust.approvals import ApprovalsSection
+from ranklake.lake.store.approvals import ApprovalsSection
+from ranklake.retention.proposals.identities import Signing
 
 needs_ssh_keygen = pytest.mark.skipif(
     shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed: apt-get install openssh-client"

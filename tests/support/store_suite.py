@@ -9,7 +9,7 @@ import pytest
 
 from ranklake.capture.sending.upload import Uploader
 from ranklake.capture.spool.stream_files import SealedFile, StreamName
-from ranklake.lake.spool.spool import Spool
+from ranklake.lake.ingest.spool.spool import Spool
 
 NAME = StreamName("run", 0, 3, 0xABC)
 

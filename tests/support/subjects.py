@@ -14,20 +14,20 @@ from retaining import agree, carry_out, keeping, plan, purge_after
 from segments import put_segment, step_rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import delta_table
+from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.ingest.summary_file import COLUMNS, Summary, no_rows, save
-from ranklake.lake.maintenance.compaction import merge_small
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
+from ranklake.lake.query.usage_log import note
+from ranklake.lake.query.usage_record import Asked
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.shares.sharing import share
-from ranklake.lake.usage.log import note
-from ranklake.lake.usage.record import Asked
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.archive.rehydrate import rehydrate
 from ranklake.retention.archive.rehydration import approve, chosen, propose, write_down
 from ranklake.retention.grace.cancel import cancel
+from ranklake.retention.shares.sharing import share
 
 ADA, EMAIL = "ada.lovelace", "ada@analytical.example"
 GRACE, GRACE_MAIL = "grace.hopper", "grace@navy.example"

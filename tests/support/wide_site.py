@@ -5,15 +5,15 @@ import pyarrow as pa
 from cluster_hours import device_hours
 from rollup_inputs import NOON, append
 
+from ranklake.insight.fleet.cluster import cluster_state
+from ranklake.insight.fleet.facts import fleet_state
+from ranklake.insight.oncall.facts import on_call
+from ranklake.insight.overview.pipeline import pipeline_state
+from ranklake.insight.runs.report import runs_state
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.fleet.cluster import cluster_state
-from ranklake.lake.fleet.facts import fleet_state
-from ranklake.lake.oncall.facts import on_call
-from ranklake.lake.overview.pipeline import pipeline_state
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.runs.report import runs_state
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 from ranklake.views.html import cluster_pages, executive_pages, oncall_pages, pipeline_pages, run_pages
 from ranklake.views.html.site import publish
 

@@ -120,7 +120,7 @@ def _walk(path: Path) -> Iterator[Path | FileOutcome]:
     elif path.is_dir():
         yield from _within(path)
     elif not path.exists():
-        raise MigrationError("no such file or folder", where=str(path), mend="correct the path")
+        raise MigrationError("no such file or folder", where=str(path), hint="correct the path")
     elif path.suffix not in KINDS:
         yield FileOutcome(path, passed_over=f"its name ends in none of {', '.join(KINDS)}")
     elif not path.is_file():
@@ -162,7 +162,7 @@ def write(one: FileOutcome) -> None:
             os.fsync(file.fileno())
         scratch.chmod(mode)
         if path.is_symlink() or path.read_bytes() != one.before.encode("utf-8"):
-            raise MigrationError("somebody changed it meanwhile", where=str(path), mend="run the command again")
+            raise MigrationError("somebody changed it meanwhile", where=str(path), hint="run the command again")
         scratch.replace(path)
     finally:
         with suppress(FileNotFoundError):

@@ -52,8 +52,8 @@ def dialects_of(name: str | None) -> tuple[str, ...]:
     try:
         Dialect.get_or_raise(chosen)
     except (SqlglotError, ValueError):
-        mend = did_you_mean(name, ("datafusion", *DIALECTS))
-        raise MigrationError(f"no dialect {name!r}", where="--dialect", mend=mend) from None
+        hint = did_you_mean(name, ("datafusion", *DIALECTS))
+        raise MigrationError(f"no dialect {name!r}", where="--dialect", hint=hint) from None
     return (chosen,)
 
 

@@ -44,14 +44,14 @@ def tables(
         For a migration that there is not, and a version without its snapshot.
     """
     if begin is not None and end is not None and begin > end:
-        raise MigrationError(f"version {begin} is after {end}", where="--from", mend="swap --from and --to")
+        raise MigrationError(f"version {begin} is after {end}", where="--from", hint="swap --from and --to")
     every = load_migrations(folder, overlay)
     chosen = None if label is None else _found(label, [one.label for one in every])
     known = load_contracts(overlay)
     newest = max(contract.version for contract in known.values())
     for option, version in (("--from", begin), ("--to", end)):
         if version is not None and version > newest:
-            raise MigrationError(f"no table has a version {version}", where=option, mend=f"the newest is {newest}")
+            raise MigrationError(f"no table has a version {version}", where=option, hint=f"the newest is {newest}")
     found = {}
     for name, contract in known.items():
         ours = [one for one in every if one.table == name and chosen in (None, one.label)]
@@ -83,4 +83,4 @@ def _found(label: str, labels: Sequence[str]) -> str:
     for one in labels:
         if label == one or (label.isdigit() and int(label) == int(one.partition("_")[0])):
             return one
-    raise MigrationError(f"no migration {label}", where="--migration", mend=did_you_mean(label, labels))
+    raise MigrationError(f"no migration {label}", where="--migration", hint=did_you_mean(label, labels))

@@ -23,7 +23,7 @@ class Add(ColumnStep):
         """Add the column as the next contract has it."""
         if self.column in before or self.column not in after:
             why = "is there already" if self.column in before else "is not in the next contract"
-            raise MigrationError(f"{self.text}: {self.column!r} {why}", mend="correct the step")
+            raise MigrationError(f"{self.text}: {self.column!r} {why}", hint="correct the step")
         return {**before, self.column: after[self.column]}
 
     def names_before(self, after: Names) -> Names:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from ranklake.lake.migrations.steps.step import MigrationError
-from ranklake.lake.storage.reachability import LakeError
+from ranklake.lake.store.reachability import LakeError
 
 
 class UntrustedCodeError(LakeError):
@@ -31,11 +31,11 @@ class Code:
         """Return a function of it. Raises `UntrustedCodeError`, and `MigrationError` where there is none."""
         if not self.is_trusted:
             what = "rows need a function of this file, and it runs only where your folder of contracts has it"
-            mend = "name the folder: overlay under [contracts], or --contracts"
-            raise UntrustedCodeError(what, where=self.path, mend=mend)
+            hint = "name the folder: overlay under [contracts], or --contracts"
+            raise UntrustedCodeError(what, where=self.path, hint=hint)
         found = _namespace(self.text, self.path).get(name)
         if not callable(found):
-            raise MigrationError(f"it has no function {name!r}", where=self.path, mend="write it, or correct the step")
+            raise MigrationError(f"it has no function {name!r}", where=self.path, hint="write it, or correct the step")
         return found  # type: ignore[no-any-return]
 
 

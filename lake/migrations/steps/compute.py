@@ -66,7 +66,7 @@ class Compute(Replaced):
             for name, said in some:
                 if said != shapes[name].type:
                     what = f"{self.text}: {name} is {shapes[name].type}, and the step says {said}"
-                    raise MigrationError(what, mend="correct the step")
+                    raise MigrationError(what, hint="correct the step")
 
     def made(self, rows: pa.Table) -> Values:
         """Return what `by` makes."""
@@ -78,7 +78,7 @@ class Compute(Replaced):
 
     def _run(self, name: str, rows: pa.Table, take: Typed, give: Typed) -> Values:
         if self.code is None:
-            raise MigrationError(f"{self.text}: such a step stands in a Python file alone", mend="name it NNNN_name.py")
+            raise MigrationError(f"{self.text}: such a step stands in a Python file alone", hint="name it NNNN_name.py")
         function = self.code.function(name)
         schema = pa.schema([(one, ARROW_TYPES[type_]) for one, type_ in give])
         taken = pa.table({one: _column(rows, one, ARROW_TYPES[type_]) for one, type_ in take})

@@ -41,18 +41,18 @@ class Convert(ColumnStep):
         del after
         found = self.there(before)
         if self.to != self.column and self.to in before:
-            raise MigrationError(f"{self.text}: {self.to!r} is taken", mend="rename that one first, to a third name")
+            raise MigrationError(f"{self.text}: {self.to!r} is taken", hint="rename that one first, to a third name")
         if self.until is not None and self.to == self.column:
-            mend = "give the column another name, or take until away"
-            raise MigrationError(f"{self.text}: one name cannot answer in two units", mend=mend)
+            hint = "give the column another name, or take until away"
+            raise MigrationError(f"{self.text}: one name cannot answer in two units", hint=hint)
         if found.type not in {*FLOATS, "int32", "int64"}:
-            mend = "add a column in the new unit instead"
-            raise MigrationError(f"{self.text}: a {found.type} cannot be converted", mend=mend)
+            hint = "add a column in the new unit instead"
+            raise MigrationError(f"{self.text}: a {found.type} cannot be converted", hint=hint)
         if self.factor == 0:
-            raise MigrationError(f"{self.text}: a factor of 0 loses every value", mend="correct the factor")
+            raise MigrationError(f"{self.text}: a factor of 0 loses every value", hint="correct the factor")
         if found.type not in FLOATS and not (_is_whole(self.factor) and _is_whole(self.offset)):
-            mend = "retype it to float64 first"
-            raise MigrationError(f"{self.text}: {found.type} would lose fractions", mend=mend)
+            hint = "retype it to float64 first"
+            raise MigrationError(f"{self.text}: {found.type} would lose fractions", hint=hint)
         return moved(before, self.column, replace(found, name=self.to, unit=self.unit))
 
     def names(self, before: Names) -> Names:

@@ -57,10 +57,10 @@ def _planned(rows: pa.Table, expressions: Expressions) -> "DataFrame":
         frame = ctx.sql(f"SELECT {chosen} FROM rows")  # noqa: S608 - a released migration's own text
         plan = frame.logical_plan().display_indent()
     except Exception as error:  # noqa: BLE001 - DataFusion raises nothing narrower
-        raise MigrationError(f"no expression: {_said(error)}", mend="correct it") from None
+        raise MigrationError(f"no expression: {_said(error)}", hint="correct it") from None
     if not all(map(_PLAIN.match, plan.splitlines())) or any(_FICKLE.search(text) for _, text in expressions):
         what = "an expression looks at more than its row"
-        raise MigrationError(what, mend="leave away aggregates, windows, subqueries, and what differs each time")
+        raise MigrationError(what, hint="leave away aggregates, windows, subqueries, and what differs each time")
     return frame
 
 

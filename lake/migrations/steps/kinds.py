@@ -66,24 +66,24 @@ def step_of(facts: Any, where: str, code: Code | None = None) -> Step:  # noqa: 
     """
     first = str(next(iter(facts), "")) if isinstance(facts, dict) else ""
     if first not in KINDS:
-        mend = did_you_mean(first, KINDS) or f"begin it with one of {', '.join(KINDS)}"
-        raise MigrationError(f"{first!r} is no kind of step", where=where, mend=mend)
+        hint = did_you_mean(first, KINDS) or f"begin it with one of {', '.join(KINDS)}"
+        raise MigrationError(f"{first!r} is no kind of step", where=where, hint=hint)
     kind = KINDS[first]
     rest = {key: value for key, value in facts.items() if key != first}
     if lacking := kind.needs.keys() - rest.keys():
-        raise MigrationError(f"{first} lacks {', '.join(sorted(lacking))}", where=where, mend="add it")
+        raise MigrationError(f"{first} lacks {', '.join(sorted(lacking))}", where=where, hint="add it")
     known = {**kind.needs, **kind.may}
     if strange := sorted(rest.keys() - known.keys()):
-        mend = did_you_mean(strange[0], known) or "remove it"
-        raise MigrationError(f"{first} has no key {strange[0]!r}", where=where, mend=mend)
+        hint = did_you_mean(strange[0], known) or "remove it"
+        raise MigrationError(f"{first} has no key {strange[0]!r}", where=where, hint=hint)
     for key, value in facts.items():
         meant = kind.first if key == first else known[key]
         if not _is(value, meant):
-            raise MigrationError(f"{key} of {first} is no {_said(meant)}", where=where, mend="correct it")
+            raise MigrationError(f"{key} of {first} is no {_said(meant)}", where=where, hint="correct it")
     if kind.make is Compute:
         if code is None:
             what = f"{first} names a function, and this is no Python file"
-            raise MigrationError(what, where=where, mend="write NNNN_name.py")
+            raise MigrationError(what, where=where, hint="write NNNN_name.py")
         rest["code"] = code
     return kind.make(_frozen(facts[first]), **{key: _frozen(value) for key, value in rest.items()})
 

@@ -30,7 +30,7 @@ class Rename(ColumnStep):
         del after
         found = self.there(before)
         if self.to in before:
-            raise MigrationError(f"{self.text}: {self.to!r} is taken", mend="rename that one first, to a third name")
+            raise MigrationError(f"{self.text}: {self.to!r} is taken", hint="rename that one first, to a third name")
         return moved(before, self.column, replace(found, name=self.to))
 
     def names(self, before: Names) -> Names:

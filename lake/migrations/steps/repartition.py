@@ -33,7 +33,7 @@ class Repartition(Step):
         del after
         for name in self.dated:
             if (found := there(self, name, before)).type not in {"timestamp", "date"}:
-                raise MigrationError(f"{self.text}: {name} is {found.type}", mend="name a column that has dates")
+                raise MigrationError(f"{self.text}: {name} is {found.type}", hint="name a column that has dates")
         return before
 
     def grain(self, before: Names) -> Names:

@@ -65,19 +65,19 @@ class Replaced(Step):
         for name in self.came:
             if name in left or name not in after:
                 why = "is taken" if name in left else "is not in the next contract"
-                raise MigrationError(f"{self.text}: {name!r} {why}", mend="correct the step")
+                raise MigrationError(f"{self.text}: {name!r} {why}", hint="correct the step")
             left[name] = after[name]
         if self.until is not None and not self.is_reversible:
-            mend = "say back, or take until away"
-            raise MigrationError(f"{self.text}: a former name cannot answer, as nothing says its values", mend=mend)
+            hint = "say back, or take until away"
+            raise MigrationError(f"{self.text}: a former name cannot answer, as nothing says its values", hint=hint)
         self.refuse_types(before, after)
         return left
 
     def names(self, before: Names) -> Names:
         """Refuse to take a column of the key away."""
         if gone := [name for name in before if name in self.sources]:
-            mend = "add a step before it: {rekey: [column, …]}"
-            raise MigrationError(f"{self.text}: {gone[0]!r} is part of the key", mend=mend)
+            hint = "add a step before it: {rekey: [column, …]}"
+            raise MigrationError(f"{self.text}: {gone[0]!r} is part of the key", hint=hint)
         return before
 
     def names_before(self, after: Names) -> Names:

@@ -29,8 +29,8 @@ class Retype(ColumnStep):
         found = self.there(before)
         if self.to not in WIDER.get(found.type, set()):
             wider = ", ".join(sorted(WIDER.get(found.type, set()))) or "no other type"
-            mend = f"{found.type} widens to {wider}; else add a column and drop this one"
-            raise MigrationError(f"{self.text}: not every {found.type} is a {self.to}", mend=mend)
+            hint = f"{found.type} widens to {wider}; else add a column and drop this one"
+            raise MigrationError(f"{self.text}: not every {found.type} is a {self.to}", hint=hint)
         return moved(before, self.column, replace(found, type=self.to))
 
     def rows(self, rows: pa.Table) -> pa.Table:

@@ -54,13 +54,13 @@ class Computed(Replaced):
         if not self.comes_back:
             return
         if {name for name, _ in self.comes_back} != set(self.sources):
-            raise MigrationError(f"{self.text}: back is not of {', '.join(self.sources)}", mend="name each once")
+            raise MigrationError(f"{self.text}: back is not of {', '.join(self.sources)}", hint="name each once")
         types = types_of({name: ARROW_TYPES[before[name].type] for name in self.sources}, self.into_by)
         for name, found in zip(self.came, types, strict=True):
             meant = ARROW_TYPES[after[name].type]
             if meant in NARROW and found != meant:
-                mend = f"cast it there: CAST(… AS {'REAL' if meant == pa.float32() else 'DATE'})"
-                raise MigrationError(f"{self.text}: {name} is {meant}, and its expression gives {found}", mend=mend)
+                hint = f"cast it there: CAST(… AS {'REAL' if meant == pa.float32() else 'DATE'})"
+                raise MigrationError(f"{self.text}: {name} is {meant}, and its expression gives {found}", hint=hint)
 
     def comes_of(self, name: str) -> tuple[str, Names]:
         """Return how it is computed back."""

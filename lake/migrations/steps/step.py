@@ -132,8 +132,8 @@ class Step(ABC):
     def names(self, before: Names) -> Names:
         """Return names of columns, such as a key's, after the step. Raises `MigrationError` where it takes one away."""
         if gone := [name for name in before if name in self.lost]:
-            mend = "give the table another key first, by a step rekey"
-            raise MigrationError(f"{self.text}: {gone[0]!r} is part of the key", mend=mend)
+            hint = "give the table another key first, by a step rekey"
+            raise MigrationError(f"{self.text}: {gone[0]!r} is part of the key", hint=hint)
         return before
 
     def names_before(self, after: Names) -> Names:
@@ -186,8 +186,8 @@ class ColumnStep(Step):
 def there(step: Step, name: str, before: Mapping[str, Shape]) -> Shape:
     """Return the shape of a column that a step needs. Raises `MigrationError` where it is not there."""
     if name not in before:
-        mend = did_you_mean(name, before)
-        raise MigrationError(f"{step.text}: no column {name!r}", mend=mend or "name one that is there")
+        hint = did_you_mean(name, before)
+        raise MigrationError(f"{step.text}: no column {name!r}", hint=hint or "name one that is there")
     return before[name]
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.query.sql import query
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.status.reconciliation import balance
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 
 if TYPE_CHECKING:
     from ranklake.calibration.truth import Truth

@@ -7,7 +7,7 @@ from ranklake.calibration.compare import Comparison, compare_at
 from ranklake.capture.recover import recover
 from ranklake.config import Config
 from ranklake.context import Context
-from ranklake.flows.stages import pipeline_once
+from ranklake.pipeline.stages import pipeline_once
 
 if TYPE_CHECKING:
     from ranklake.calibration.truth import Truth

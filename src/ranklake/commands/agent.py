@@ -193,8 +193,8 @@ def _try_to_lead(duty: Duty) -> Leadership | None:
     try:
         return Leadership.take(duty.root, duty.spool)
     except OSError as error:
-        mend = "name a folder that can be written by --local-dir"
-        raise LocalSpoolError(f"cannot be used ({error.strerror})", where=str(duty.root), mend=mend) from error
+        hint = "name a folder that can be written by --local-dir"
+        raise LocalSpoolError(f"cannot be used ({error.strerror})", where=str(duty.root), hint=hint) from error
 
 
 def _elected(duty: Duty) -> Leadership | None:

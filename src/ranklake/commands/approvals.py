@@ -9,12 +9,12 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
-from ranklake.lake.governance.identities import identify, statement_of
-from ranklake.lake.governance.modes import LOWERED, downgrade, last_mode, said_mode
-from ranklake.lake.governance.retention_plans import RETENTION_PLANS
-from ranklake.lake.governance.steps import recorded_actions
-from ranklake.lake.trust.allowed_signers import Signer, load_signers
-from ranklake.lake.trust.approvals import DEFAULT_TIERS, SIGNED, Tier
+from ranklake.lake.store.allowed_signers import Signer, load_signers
+from ranklake.lake.store.approvals import DEFAULT_TIERS, SIGNED, Tier
+from ranklake.retention.proposals.identities import identify, statement_of
+from ranklake.retention.proposals.modes import LOWERED, downgrade, last_mode, said_mode
+from ranklake.retention.proposals.retention_plans import RETENTION_PLANS
+from ranklake.retention.proposals.steps import recorded_actions
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 from ranklake.views.words import size_text

@@ -9,9 +9,9 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
-from ranklake.lake.governance.identities import APPROVE
-from ranklake.lake.governance.lifecycle import Approve, standing
-from ranklake.lake.governance.proposals import Proposal, ProposalKind, Some
+from ranklake.retention.proposals.identities import APPROVE
+from ranklake.retention.proposals.lifecycle import Approve, standing
+from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Some
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 

@@ -16,16 +16,16 @@ from ranklake.lake.audit.export import verify_lines
 from ranklake.lake.audit.proof import Proof, first_row_of, prove
 from ranklake.lake.audit.trail import TABLE, record, trail_table
 from ranklake.lake.audit.trail import resume as go_on
-from ranklake.lake.delta.tables import delta_table
-from ranklake.lake.governance.anchors import Anchored, verify_anchors
-from ranklake.lake.governance.anchors import anchor as sign_head
-from ranklake.lake.governance.examination import Examined, examine
-from ranklake.lake.governance.identities import doer, unproven
-from ranklake.lake.governance.modes import UNSIGNED_NOTE
-from ranklake.lake.governance.restorations import restorations
 from ranklake.lake.query.sql import query
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.approvals import SIGNED, UNSIGNED
+from ranklake.lake.store.approvals import SIGNED, UNSIGNED
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.tables import delta_table
+from ranklake.retention.proposals.anchors import Anchored, verify_anchors
+from ranklake.retention.proposals.anchors import anchor as sign_head
+from ranklake.retention.proposals.examination import Examined, examine
+from ranklake.retention.proposals.identities import doer, unproven
+from ranklake.retention.proposals.modes import UNSIGNED_NOTE
+from ranklake.retention.proposals.restorations import restorations
 from ranklake.views.audit_lines import FORMS, iso
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell

@@ -10,13 +10,13 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import contracts_option, json_option, lake_option
 from ranklake.context import Context
 from ranklake.errors import did_you_mean
-from ranklake.lake.catalog.refresh import refresh as refresh_catalog
-from ranklake.lake.catalog.sizes import column_sizes, live_files, newest, table_size
+from ranklake.insight.catalog.refresh import refresh as refresh_catalog
+from ranklake.insight.catalog.sizes import column_sizes, live_files, newest, table_size
 from ranklake.lake.contracts import contract
 from ranklake.lake.contracts.odcs import document
-from ranklake.lake.life.changes import changes as changed
-from ranklake.lake.storage.store import cannot_write
-from ranklake.lake.usage.use import uses
+from ranklake.lake.query.usage import uses
+from ranklake.lake.rollups.life.changes import changes as changed
+from ranklake.lake.store.store import cannot_write
 from ranklake.printable import printable
 from ranklake.views.catalog import column_size_lines, size_lines
 from ranklake.views.json_output import show_json

@@ -12,7 +12,7 @@ from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context
 from ranklake.lake.contracts.model import SEVERITIES
 from ranklake.lake.migrations.drift import Drift, drift
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 from ranklake.printable import printable
 from ranklake.quality.backtest import backtest
 from ranklake.quality.check import run_checks
@@ -115,14 +115,14 @@ def check(
 def _proved(proofs: Sequence[Proof]) -> Iterator[str]:
     """Yield which columns hold values that their mask cannot have left, and else how many hold none."""
     for one in proofs:
-        if one.mend:
-            yield printable(f"masks: {one.said}; {one.mend}")
+        if one.hint:
+            yield printable(f"masks: {one.said}; {one.hint}")
     if seen := [one for one in proofs if one.status == "masked"]:
         yield f"masks: values of {counted(len(seen), 'masked column')} sampled, and masked"
 
 
 def _told(one: Drift) -> str:
-    return printable(f"drift: {one.table}: {one.what}; {one.mend}")
+    return printable(f"drift: {one.table}: {one.what}; {one.hint}")
 
 
 def _show_incidents(found: Sequence[Incident], *, as_json: bool) -> None:

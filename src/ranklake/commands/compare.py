@@ -11,13 +11,13 @@ from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
-from ranklake.lake.life.continuous import continuous
-from ranklake.lake.runs.asking import Ask, asking
-from ranklake.lake.runs.compare import compare as compared
-from ranklake.lake.runs.curves import MOST_METRICS
-from ranklake.lake.runs.find import named
-from ranklake.lake.runs.plotted import NothingToPlotError, Plotted, plotted, shared
-from ranklake.lake.runs.repeats import repeats
+from ranklake.insight.runs.asking import Ask, asking
+from ranklake.insight.runs.compare import compare as compared
+from ranklake.insight.runs.curves import MOST_METRICS
+from ranklake.insight.runs.find import named
+from ranklake.insight.runs.plotted import NothingToPlotError, Plotted, plotted, shared
+from ranklake.insight.runs.repeats import repeats
+from ranklake.lake.rollups.life.continuous import continuous
 from ranklake.terminal import width
 from ranklake.views.comparison import comparison_lines
 from ranklake.views.html.compare_pages import METRICS, section
@@ -26,7 +26,7 @@ from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 
 @click.command()
@@ -54,7 +54,7 @@ def compare(
     ask = asking(lake, noted_role_of(context, lake, role))
     names = tuple(dict.fromkeys(named(ask, run) for run in runs))
     if len(names) == 1:
-        raise RanklakeError("one run has nothing to be compared with", where=names[0], mend="name another run")
+        raise RanklakeError("one run has nothing to be compared with", where=names[0], hint="name another run")
     found = compared(ask, names)
     if as_page:
         page = section(found, list(drawn(lake, ask, names)), repeats(ask, found))

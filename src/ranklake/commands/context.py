@@ -9,13 +9,13 @@ import click
 
 from ranklake.commands.configured import configured, given
 from ranklake.context import Context
-from ranklake.lake.governance.identities import account
-from ranklake.lake.grants.use import used
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.usage.log import note
-from ranklake.lake.usage.record import Asked, consumer_named
+from ranklake.lake.query.usage_log import note
+from ranklake.lake.query.usage_record import Asked, consumer_named
+from ranklake.lake.store.store import Lake
+from ranklake.retention.grants.use import used
+from ranklake.retention.proposals.identities import account
 from ranklake.views.tell import tell
 
 
@@ -32,14 +32,14 @@ def with_context(command: Callable[..., Any]) -> Callable[..., Any]:
 def role_of(context: Context, lake: Lake, name: str | None) -> Role | None:
     """Return a role by its name, from the configured file; None for no name.
 
-    Raises `RoleError`, and `ranklake.lake.grants.use.NotGrantedError` where roles need grants and none holds.
+    Raises `RoleError`, and `ranklake.retention.grants.use.NotGrantedError` where roles need grants and none holds.
     """
     if name is None:
         return None
     file = context.config.sql.roles
     if not file:
-        mend = "name their file by roles under [sql] in ranklake.toml"
-        raise RoleError(f"no roles are defined, so none is called {name!r}", where="--role", mend=mend)
+        hint = "name their file by roles under [sql] in ranklake.toml"
+        raise RoleError(f"no roles are defined, so none is called {name!r}", where="--role", hint=hint)
     found = load_role(Path(file), name, lake.contracts())
     if context.config.sql.grants:
         grant = used(lake, name, account(lake))

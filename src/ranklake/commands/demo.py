@@ -18,9 +18,9 @@ from ranklake.config import Config
 from ranklake.context import Context
 from ranklake.demo.facts import Facts, gather
 from ranklake.demo.launch import WORLD_SIZE, launch
-from ranklake.flows.calls import report_once
 from ranklake.flows.embedded import run_pipeline
 from ranklake.flows.settings import FlowSettings
+from ranklake.pipeline.calls import report_once
 from ranklake.views.critical_path import path_facts
 from ranklake.views.demo import summary_lines
 from ranklake.views.json_output import show_json

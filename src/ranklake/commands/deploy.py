@@ -104,5 +104,5 @@ def _check_server(url: str) -> None:
     except ValueError:
         usable = False
     if not usable:
-        mend = "set it to one such as http://prefect:4200/api"
-        raise ConfigError("is no HTTP address", where="PREFECT_API_URL", mend=mend)
+        hint = "set it to one such as http://prefect:4200/api"
+        raise ConfigError("is no HTTP address", where="PREFECT_API_URL", hint=hint)

@@ -11,8 +11,8 @@ from ranklake.commands.erase_certificate import certificate
 from ranklake.commands.erase_steps import apply, approve, given_values, list_, plan
 from ranklake.commands.options import json_option, lake_option, spool_option
 from ranklake.context import Context
-from ranklake.lake.subjects.state import LOST, key_state
 from ranklake.retention.erasure.keys import key_traces
+from ranklake.retention.subjects.state import LOST, key_state
 from ranklake.retention.traces.search import Trace, search
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
@@ -87,8 +87,8 @@ def keys(context: Context, *, as_json: bool) -> int:
     if as_json:
         show_json(state.plain())
         return 0 if state.is_sound else 1
-    for where, wrong, mend in state.faults:
-        tell(f"{where}: {wrong}; {mend}")
+    for where, wrong, hint in state.faults:
+        tell(f"{where}: {wrong}; {hint}")
     for column, rows in state.lost:
         tell(f"{column}: {counted(rows, 'row')} under keys that are lost; {LOST}")
     tell(f"{counted(state.keys, 'key')} of subjects, {state.forgotten:,} forgotten")

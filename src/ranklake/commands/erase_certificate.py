@@ -30,8 +30,8 @@ def show(context: Context, name: str, out: Path | None) -> None:
     """Print the newest certificate of an erasure, or write it into a folder."""
     found = certificates(context.open_lake(), name)
     if not found:
-        mend = "apply it: ranklake erase apply"
-        raise NoCertificateError("this erasure has no certificate yet", where=name, mend=mend)
+        hint = "apply it: ranklake erase apply"
+        raise NoCertificateError("this erasure has no certificate yet", where=name, hint=hint)
     if out is None:
         click.echo(found[-1].raw.decode(), nl=False)  # noqa: TID251 - a document, as it is
         return

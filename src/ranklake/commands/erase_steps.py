@@ -13,15 +13,15 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import Command, json_option, lake_option, optional_spool
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
-from ranklake.lake.governance.erasures import ERASURES, FILES, NAMES, RAW, ROWS, STAYS, Erasure, register
-from ranklake.lake.governance.identities import APPLY, PROPOSE
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.approvals import ApprovalsSection
+from ranklake.lake.store.approvals import ApprovalsSection
+from ranklake.lake.store.store import Lake
 from ranklake.retention.erasure.apply import apply as apply_erasure
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.plan import make_plan, propose
 from ranklake.retention.erasure.reach import Reach
 from ranklake.retention.erasure.subject import Subject, subject_of, subject_under
+from ranklake.retention.proposals.erasures import ERASURES, FILES, NAMES, RAW, ROWS, STAYS, Erasure, register
+from ranklake.retention.proposals.identities import APPLY, PROPOSE
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.table import TextColumn, numbers, table_lines

@@ -12,9 +12,9 @@ from ranklake.commands.signing import Told, key_option, mode_facts, tell_mode
 from ranklake.context import Context
 from ranklake.errors import did_you_mean
 from ranklake.lake.audit import clock
-from ranklake.lake.grants.grant import GRANTS, GrantError
-from ranklake.lake.grants.use import ask
 from ranklake.lake.query.roles import RoleError
+from ranklake.retention.grants.grant import GRANTS, GrantError
+from ranklake.retention.grants.use import ask
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 
@@ -75,11 +75,11 @@ def grant(  # noqa: PLR0913 - one parameter an option
     Roles need grants where [sql] grants = true.
     """
     if again and not glass:
-        raise GrantError("--again is about roles that are taken", where="--again", mend="say --break-glass, too")
+        raise GrantError("--again is about roles that are taken", where="--again", hint="say --break-glass, too")
     lake = context.open_lake()
     roles = context.roles(lake)
     if role not in roles:
-        raise RoleError(f"unknown role {role!r}", where="ROLE", mend=did_you_mean(role, roles))
+        raise RoleError(f"unknown role {role!r}", where="ROLE", hint=did_you_mean(role, roles))
     who = told.who(lake, f"ranklake grant {role} --to {to} --until TIME --reason TEXT", by, elsewhere=False)
     found = ask(lake, role, to, until, reason, who, glass=glass, again=again, signing=told.signing)
     if as_json:

@@ -8,7 +8,7 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import dask_option, json_option, lake_option, new_option, spool_option
 from ranklake.context import Context
 from ranklake.lake.ingest.run import ingest as run_ingest
-from ranklake.lake.spool.gate import is_newer
+from ranklake.lake.ingest.spool.gate import is_newer
 from ranklake.segments.envelope import MissingKeyError
 from ranklake.segments.keys import read_keyring
 from ranklake.views.json_output import show_json
@@ -56,14 +56,14 @@ def ingest(context: Context, keep_days: int, *, is_new: bool, as_json: bool) -> 
         for reason, count in done.refused.items():
             tell(f"{count} of them refused: {reason}", err=True)
     for why, count in done.held.items():
-        mend = "upgrade ranklake, or its contracts, to take them in; " if is_newer(why) else ""
-        tell(f"{count} files of the spool left alone ({why}); {mend}the first: {done.held_first[why]}", err=True)
+        hint = "upgrade ranklake, or its contracts, to take them in; " if is_newer(why) else ""
+        tell(f"{count} files of the spool left alone ({why}); {hint}the first: {done.held_first[why]}", err=True)
     for key_id, count in done.waiting.items():
         if key_id.startswith("of the prefix"):
             tell(f"{count} segments wait for the keys {key_id}", err=True)
             continue
-        mend = "name its source by encryption_key under [capture] in ranklake.toml"
-        tell(f"{count} segments wait for the key {key_id}; {_why(lake.config.encryption_key) or mend}", err=True)
+        hint = "name its source by encryption_key under [capture] in ranklake.toml"
+        tell(f"{count} segments wait for the key {key_id}; {_why(lake.config.encryption_key) or hint}", err=True)
     tell_damaged(done.damaged)
     is_unread = done.unreadable > sum(done.refused.values())
     return 1 if done.waiting or done.damaged or is_unread else 0

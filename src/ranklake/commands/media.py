@@ -12,9 +12,9 @@ from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.commands.writing import write_whole
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
-from ranklake.lake.runs.asking import asking
-from ranklake.lake.runs.find import named
-from ranklake.lake.runs.medium import Medium, media_names, medium
+from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.find import named
+from ranklake.insight.runs.medium import Medium, media_names, medium
 from ranklake.terminal import width
 from ranklake.views.json_output import show_json
 from ranklake.views.run import media_lines
@@ -47,7 +47,7 @@ def media(
     if name is None:
         if step is not None or rank is not None or output is not None:
             raise RanklakeError(
-                "--step, --rank and -o are about one medium", mend=f"name it: ranklake media {run} NAME"
+                "--step, --rank and -o are about one medium", hint=f"name it: ranklake media {run} NAME"
             )
         found = media_names(ask, whole).seen()
         if as_json:
@@ -64,8 +64,8 @@ def _write(found: Medium, output: Path | None, *, as_json: bool) -> None:
             _refuse_disguised(found)
         write_whole(output, found.raw)
     elif found.kind == "image" and not as_json:
-        mend = f"name a file with -o, ending in .{found.media_type.rpartition('/')[2] or 'png'}"
-        raise RanklakeError(f"{found.name} is an image", mend=mend)
+        hint = f"name a file with -o, ending in .{found.media_type.rpartition('/')[2] or 'png'}"
+        raise RanklakeError(f"{found.name} is an image", hint=hint)
     if as_json:
         about = {name: getattr(found, name) for name in ("run", "name", "kind", "media_type", "attempt", "rank")}
         counts = {"step": found.step, "ts": found.ts, "bytes": len(found.raw), "others": found.others}

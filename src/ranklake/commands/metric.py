@@ -10,8 +10,8 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import contracts_option, json_option, lake_option
 from ranklake.context import Context
 from ranklake.errors import did_you_mean
-from ranklake.lake.life.register import link_to, lives, move
-from ranklake.lake.life.state import Life, Link, MetricLifeError
+from ranklake.lake.rollups.life.register import link_to, lives, move
+from ranklake.lake.rollups.life.state import Life, Link, MetricLifeError
 from ranklake.printable import printable
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
@@ -44,8 +44,8 @@ def show(context: Context, name: str | None, *, as_json: bool) -> None:
     """Show where a metric stands; without NAME, all that are not simply active."""
     every = lives(context.open_lake())
     if name is not None and name not in every:
-        mend = did_you_mean(name, every) or "see: ranklake catalog"
-        raise MetricLifeError("there is no such metric", where=name, mend=mend)
+        hint = did_you_mean(name, every) or "see: ranklake catalog"
+        raise MetricLifeError("there is no such metric", where=name, hint=hint)
     found = [one for one in every.values() if (one.metric == name if name else one.status not in {"active", "planned"})]
     if as_json:
         show_json([one.plain() for one in found])

@@ -9,9 +9,9 @@ import click
 
 from ranklake.commands.options import json_option
 from ranklake.errors import RanklakeError
-from ranklake.lake.mfu.calculate import GivenPeak, Utilization, named_peak, utilization
-from ranklake.lake.mfu.flops import CONVENTIONS, N_CONVENTIONS, RECOMPUTE, Model, convention, token_flops
-from ranklake.lake.mfu.rows import COMPARED, INCONSISTENT, Published, rows_with_utilization, write_csv
+from ranklake.lake.rollups.flops import CONVENTIONS, N_CONVENTIONS, RECOMPUTE, Model, convention, token_flops
+from ranklake.lake.rollups.mfu import GivenPeak, Utilization, named_peak, utilization
+from ranklake.lake.rollups.mfu_rows import COMPARED, INCONSISTENT, Published, rows_with_utilization, write_csv
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 
@@ -101,12 +101,12 @@ def mfu(*, convention_name: str, n_convention: str, rows: Path | None, **given: 
         _print_rows(rows, convention_name, n_convention, given["recompute"], _published(given), as_json=as_json)
         return
     if given["published"] is not None:
-        raise RanklakeError("--published names a column of a file", mend="give it with --rows FILE.csv")
+        raise RanklakeError("--published names a column of a file", hint="give it with --rows FILE.csv")
     if given["tokens_per_s"] is None:
-        raise RanklakeError("--tokens-per-s is missing", mend="give it, or --rows FILE.csv")
+        raise RanklakeError("--tokens-per-s is missing", hint="give it, or --rows FILE.csv")
     heads, head_dim = given["heads"], given["head_dim"]
     if (heads is None) != (head_dim is None):
-        raise RanklakeError("--heads and --head-dim go together", mend="give both or neither")
+        raise RanklakeError("--heads and --head-dim go together", hint="give both or neither")
     model = Model(
         params=given["params"],
         active_params=given["active_params"],
@@ -189,7 +189,7 @@ def _published(given: dict[str, Any]) -> Published | None:
     except ValueError:
         number = math.nan
     if not 0 <= number < math.inf:
-        raise RanklakeError(f"{text!r} is not a tolerance", where="--tolerance", mend="such as 0.01, or 2%")
+        raise RanklakeError(f"{text!r} is not a tolerance", where="--tolerance", hint="such as 0.01, or 2%")
     is_relative = text.endswith("%")
     return Published(given["published"], given["published_as"], number / 100 if is_relative else number, is_relative)
 
@@ -208,9 +208,9 @@ def _print_rows(
             chosen = convention(convention_name)
             rows = list(rows_with_utilization(source, str(path), chosen, n_convention, recompute, published))
     except UnicodeDecodeError as error:
-        raise RanklakeError("not UTF-8", where=str(path), mend="convert it: iconv -t UTF-8") from error
+        raise RanklakeError("not UTF-8", where=str(path), hint="convert it: iconv -t UTF-8") from error
     if not rows:
-        raise RanklakeError("no rows are under the header", where=str(path), mend="give one a run")
+        raise RanklakeError("no rows are under the header", where=str(path), hint="give one a run")
     for number, row in enumerate(rows, start=1):
         if row["mfu_pct"] is None:
             tell(f"warning: {path}: row {number}: {row['mfu_reason']}", err=True)

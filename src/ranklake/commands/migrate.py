@@ -13,8 +13,6 @@ from ranklake.commands.migrate_queries import queries
 from ranklake.commands.options import contracts_option, dask_option, json_option, lake_option, overriding
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
-from ranklake.lake.governance import lifecycle
-from ranklake.lake.governance.identities import APPROVE
 from ranklake.lake.migrations import applying
 from ranklake.lake.migrations import draft as drafting
 from ranklake.lake.migrations.dependents import dependents
@@ -22,13 +20,15 @@ from ranklake.lake.migrations.due import due
 from ranklake.lake.migrations.proof import verify as prove
 from ranklake.lake.migrations.register import MIGRATIONS
 from ranklake.lake.rollups.anew import FromInputs
+from ranklake.retention.proposals import lifecycle
+from ranklake.retention.proposals.identities import APPROVE
 from ranklake.views.json_output import show_json
 from ranklake.views.migration_preview import preview_lines
 from ranklake.views.progress import progress_bar
 from ranklake.views.tell import tell
 
 if TYPE_CHECKING:
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 _by = click.option("--by", metavar="NAME", help="Who does it, for the audit trail; default: your login name.")
 _alone = click.option("--single-operator", is_flag=True, help="One person approves and applies; the trail says so.")

@@ -50,10 +50,10 @@ def queries(  # noqa: PLR0913 - a command's options
 
     Exits 1 if something is left for a person.
     """
-    from ranklake.lake.life.names import renamed
     from ranklake.lake.migrations.queries.files import FileOutcome, outcome, walk, write  # sqlglot is 0.3 s to import
     from ranklake.lake.migrations.queries.statements import dialects_of
     from ranklake.lake.migrations.queries.tables import tables
+    from ranklake.lake.rollups.life.names import renamed
 
     metrics = overlay = None
     if uri is not None:

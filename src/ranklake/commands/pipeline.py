@@ -7,8 +7,8 @@ import click
 from ranklake.commands.context import with_context
 from ranklake.commands.options import dask_option, json_option, lake_option, new_option, spool_option
 from ranklake.context import Context
-from ranklake.flows.calls import damage_in, unreadable_in
-from ranklake.flows.stages import pipeline_once
+from ranklake.pipeline.calls import damage_in, unreadable_in
+from ranklake.pipeline.stages import pipeline_once
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell, tell_broken, tell_damaged
 from ranklake.views.words import counted

@@ -11,10 +11,10 @@ from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.commands.writing import write_whole
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
-from ranklake.lake.life.continuous import continuous
-from ranklake.lake.runs.asking import asking
-from ranklake.lake.runs.find import named
-from ranklake.lake.runs.plotted import AXES, PARTS, plotted
+from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.find import named
+from ranklake.insight.runs.plotted import AXES, PARTS, plotted
+from ranklake.lake.rollups.life.continuous import continuous
 from ranklake.terminal import width
 from ranklake.views.json_output import show_json
 from ranklake.views.plot_file import SUFFIXES, picture, plot_spec
@@ -59,12 +59,12 @@ def plot(  # noqa: PLR0913 - one parameter an option
     beginning of their names.
     """
     if output and output.suffix.lower() not in SUFFIXES:
-        raise RanklakeError("a picture is PNG or SVG", where=str(output), mend="end the name in .png or .svg")
+        raise RanklakeError("a picture is PNG or SVG", where=str(output), hint="end the name in .png or .svg")
     lake = context.open_lake()
     ask = asking(lake, noted_role_of(context, lake, role))
     runs = tuple(dict.fromkeys(named(ask, one) for one in (run, *others)))
     if len(runs) > _MOST_RUNS:
-        raise RanklakeError(f"{len(runs)} curves cannot be told apart", where="--with", mend=f"name {_MOST_RUNS} runs")
+        raise RanklakeError(f"{len(runs)} curves cannot be told apart", where="--with", hint=f"name {_MOST_RUNS} runs")
     units = {name: metric.unit for name, metric in lake.metrics().items()}
     wanted = tuple(dict.fromkeys(metrics))
     found = plotted(ask, runs, wanted, units, axis, smooth, continuous(lake, wanted))

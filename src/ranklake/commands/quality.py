@@ -12,10 +12,10 @@ from ranklake.commands.options import json_option, lake_option
 from ranklake.commands.quality_release import release
 from ranklake.commands.quality_why import why
 from ranklake.context import Context
-from ranklake.lake.governance.holds import Hold, holds
 from ranklake.quality.export.project import export_project
 from ranklake.quality.report.gather import gather
 from ranklake.quality.trust import Input, inputs_of
+from ranklake.retention.proposals.holds import Hold, holds
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell

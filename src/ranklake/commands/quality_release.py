@@ -10,13 +10,13 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option, optional_spool
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
-from ranklake.lake.governance.identities import APPLY
-from ranklake.lake.governance.releases import RELEASES, Item, Release, register
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.trust.approvals import ApprovalsSection
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.store.approvals import ApprovalsSection
 from ranklake.quality.release import KINDS, plan_release
 from ranklake.quality.release import apply as apply_release
 from ranklake.quality.release import approve as approve_release
+from ranklake.retention.proposals.identities import APPLY
+from ranklake.retention.proposals.releases import RELEASES, Item, Release, register
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell

@@ -10,8 +10,8 @@ from ranklake.commands.completing import complete_tables
 from ranklake.commands.context import with_context
 from ranklake.commands.options import dask_option, json_option, lake_option, spool_option
 from ranklake.context import Context
+from ranklake.lake.ingest.replay.run import replay as run_replay
 from ranklake.lake.plans.workers import InProcess, Workers
-from ranklake.lake.replay.run import replay as run_replay
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.tell import tell

@@ -6,8 +6,8 @@ from ranklake.commands.completing import complete_roles, complete_runs
 from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import json_option, lake_option, optional_lake
 from ranklake.context import Context
-from ranklake.flows.calls import report_as, report_of
-from ranklake.flows.report_sections import SECTIONS, compliance_of
+from ranklake.pipeline.calls import report_as, report_of
+from ranklake.pipeline.report_sections import SECTIONS, compliance_of
 from ranklake.retention.report.record import markdown
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell, tell_broken

@@ -47,7 +47,7 @@ def request_signal(
     """
     overlay = configuration(ctx).overlay
     if overlay is None:
-        raise ConfigError("no folder of your own contracts configured", mend=_MEND)
+        raise ConfigError("no folder of your own contracts configured", hint=_MEND)
     wanted = Metric(name, unit, kind, redact(owner), sampling, redact(why.strip()), status="requested")
     own = configured(ctx).overlay
     filed = file_request(overlay, wanted)
@@ -59,8 +59,8 @@ def request_signal(
     shows = f"ranklake catalog {name}"
     if own is None or overlay.resolve() != own.resolve():
         shows += f" --contracts {overlay}"
-        mend = f'without --contracts it is where ranklake.toml says overlay = "{overlay}" under [contracts]'
-        tell(f"`{shows}` shows it; {mend}")
+        hint = f'without --contracts it is where ranklake.toml says overlay = "{overlay}" under [contracts]'
+        tell(f"`{shows}` shows it; {hint}")
     else:
         tell(f"`{shows}` shows it")
     if filed.near:

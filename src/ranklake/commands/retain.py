@@ -19,20 +19,20 @@ from ranklake.commands.retain_release import release
 from ranklake.commands.retain_simulate import simulate
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
-from ranklake.lake.archives.rehydrated import remove_expired
-from ranklake.lake.governance.identities import APPLY, PROPOSE
-from ranklake.lake.governance.lifecycle import propose, standing
-from ranklake.lake.governance.retention_plans import RETENTION_PLANS, Item, RetentionPlan, register
-from ranklake.lake.shares.withdrawal import withdraw
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.approvals import SIGNED
+from ranklake.lake.store.approvals import SIGNED
+from ranklake.lake.store.store import Lake
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.apply import apply as apply_plan
 from ranklake.retention.apply import approve as approve_plan
+from ranklake.retention.archive.rehydrated import remove_expired
 from ranklake.retention.archive.sweeping import sweep_archives
 from ranklake.retention.holds import holds_of
 from ranklake.retention.plan import held_rows, left_for_next, make_plan
+from ranklake.retention.proposals.identities import APPLY, PROPOSE
+from ranklake.retention.proposals.lifecycle import propose, standing
+from ranklake.retention.proposals.retention_plans import RETENTION_PLANS, Item, RetentionPlan, register
 from ranklake.retention.reviews import overdue_line, record_overdue
+from ranklake.retention.shares.withdrawal import withdraw
 from ranklake.retention.simulate import over_budget
 from ranklake.retention.sweep import Swept
 from ranklake.retention.sweep import sweep as sweep_spool

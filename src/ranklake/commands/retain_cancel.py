@@ -6,13 +6,13 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
-from ranklake.lake.governance.cancellations import CANCELLATIONS, needs_approval
-from ranklake.lake.governance.identities import APPLY, APPROVE, PROPOSE
-from ranklake.lake.governance.lifecycle import standing
-from ranklake.lake.governance.proposals import NotApprovedError
-from ranklake.lake.governance.steps import recorded_actions
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 from ranklake.retention.grace.cancel import approve, cancel, propose
+from ranklake.retention.proposals.cancellations import CANCELLATIONS, needs_approval
+from ranklake.retention.proposals.identities import APPLY, APPROVE, PROPOSE
+from ranklake.retention.proposals.lifecycle import standing
+from ranklake.retention.proposals.proposals import NotApprovedError
+from ranklake.retention.proposals.steps import recorded_actions
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 from ranklake.views.words import counted

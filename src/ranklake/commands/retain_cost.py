@@ -114,9 +114,9 @@ def _show(
 
 def _tell(one: Alert, currency: str) -> None:
     tell(f"{one.rule.at}: rule {one.rule.name} ({one.rule.owner}): {one.what}")
-    if one.mend is None:
+    if one.hint is None:
         tell(f"  {one.why_not}")
         return
-    money = one.mend.saves_per_month
+    money = one.hint.saves_per_month
     more = "" if money is None else f", {money:,.2f}{f' {currency}' if currency else ''} a month"
-    tell(f"  would mend it: {one.mend.text}; saves {size_text(one.mend.saves_bytes)}{more} in the end")
+    tell(f"  would mend it: {one.hint.text}; saves {size_text(one.hint.saves_bytes)}{more} in the end")

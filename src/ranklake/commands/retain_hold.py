@@ -10,7 +10,7 @@ from ranklake.commands.options import json_option, lake_option
 from ranklake.commands.retain_dates import day_of
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 from ranklake.quality.evidence import evidence
 from ranklake.retention.begun import begun_before
 from ranklake.retention.hold import Hold, HoldError, all_holds
@@ -94,8 +94,8 @@ def _conditions(lake: Lake, where: tuple[str, ...]) -> tuple[str, ...]:
     """Return conditions with the evidence of an incident in the place of its name."""
     named = [one.removeprefix(_INCIDENT) for one in where if one.startswith(_INCIDENT)]
     if named and len(where) > 1:
-        mend = "set a hold for each incident, and others for what else is to be held"
-        raise HoldError("an incident stands alone", where="--where", mend=mend)
+        hint = "set a hold for each incident, and others for what else is to be held"
+        raise HoldError("an incident stands alone", where="--where", hint=hint)
     return evidence(lake, named[0]) if named else where
 
 

@@ -10,7 +10,7 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, overriding
 from ranklake.commands.retain_dates import day_of
 from ranklake.context import Context
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.cases import case_files, run_cases
 from ranklake.retention.explain import Asked, Explanation

@@ -11,12 +11,12 @@ from ranklake.commands.options import json_option, lake_option
 from ranklake.commands.retain_dates import day_of
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
-from ranklake.lake.archives.rehydrated import rehydrated
-from ranklake.lake.governance.identities import PROPOSE
 from ranklake.retention.archive.rehydrate import Waiting, end, needs_approval
 from ranklake.retention.archive.rehydrate import rehydrate as bring_back
+from ranklake.retention.archive.rehydrated import rehydrated
 from ranklake.retention.archive.rehydration import REHYDRATIONS, Rehydration, chosen, propose, register, write_down
 from ranklake.retention.archive.rehydration import approve as approve_rehydration
+from ranklake.retention.proposals.identities import PROPOSE
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 from ranklake.views.words import counted

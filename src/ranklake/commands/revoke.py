@@ -7,8 +7,8 @@ from ranklake.commands.options import json_option, lake_option
 from ranklake.commands.signing import mode_facts
 from ranklake.context import Context
 from ranklake.lake.audit import clock
-from ranklake.lake.governance.identities import doer
-from ranklake.lake.grants.use import revoke as revoke_grant
+from ranklake.retention.grants.use import revoke as revoke_grant
+from ranklake.retention.proposals.identities import doer
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 

@@ -13,13 +13,13 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.query.role_file import load_role, load_roles
 from ranklake.lake.query.roles import RoleError
-from ranklake.lake.roles.cases import run_cases
-from ranklake.lake.roles.conditions import broken_conditions
-from ranklake.lake.roles.differences import MORE, differences
-from ranklake.lake.roles.explain import View, view
-from ranklake.lake.roles.known_teams import unknown_teams
-from ranklake.lake.shares.place import ShareError
-from ranklake.lake.shares.policies import STORES, storage_policy
+from ranklake.retention.roles.cases import run_cases
+from ranklake.retention.roles.conditions import broken_conditions
+from ranklake.retention.roles.differences import MORE, differences
+from ranklake.retention.roles.explain import View, view
+from ranklake.retention.roles.known_teams import unknown_teams
+from ranklake.retention.shares.place import ShareError
+from ranklake.retention.shares.policies import STORES, storage_policy
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, table_lines
 from ranklake.views.tell import tell
@@ -58,10 +58,10 @@ def explain(context: Context, role: str, table: str, place: Path | None, *, as_j
     file = _file(context, place)
     found = load_role(file, role, contracts)
     if table not in contracts:
-        raise RanklakeError(f"unknown table {table!r}", where="TABLE", mend=did_you_mean(table, contracts))
+        raise RanklakeError(f"unknown table {table!r}", where="TABLE", hint=did_you_mean(table, contracts))
     shown = view(found, contracts[table])
     for one in unknown_teams(context.open_lake(), [found]) if context.config.lake.uri else ():
-        tell(f"warning: {one.line}: {one.mend}", err=True)
+        tell(f"warning: {one.line}: {one.hint}", err=True)
     if as_json:
         show_json(shown.plain())
     else:
@@ -79,7 +79,7 @@ def test(context: Context, files: tuple[Path, ...], place: Path | None, *, as_js
     contracts = _contracts(context)
     known = load_roles(_file(context, place), contracts)
     for broken in (one for role in known.values() for one in broken_conditions(role, contracts)):
-        raise RoleError(broken.line, where=str(_file(context, place)), mend=broken.mend)
+        raise RoleError(broken.line, where=str(_file(context, place)), hint=broken.hint)
     results = run_cases(files, known, contracts)
     failed = [one for one in results if not one.passed]
     if as_json:
@@ -120,8 +120,8 @@ def policy(context: Context, role: str, store: str, principal: str) -> None:
     if context.config.sql.roles:
         load_role(Path(context.config.sql.roles), role, _contracts(context))
     if not context.config.shares.to:
-        mend = "pass --to URI, or write to under [shares] in ranklake.toml"
-        raise ShareError("nobody says where shares are", where="--to", mend=mend)
+        hint = "pass --to URI, or write to under [shares] in ranklake.toml"
+        raise ShareError("nobody says where shares are", where="--to", hint=hint)
     show_json(storage_policy(store, context.config.shares.to, role, principal))
 
 
@@ -141,8 +141,8 @@ def _contracts(context: Context) -> dict[str, Contract]:
 
 def _file(context: Context, place: Path | None) -> Path:
     if place is None and not context.config.sql.roles:
-        mend = "name their file by roles under [sql] in ranklake.toml, or by --roles"
-        raise RoleError("no roles are defined", where="--roles", mend=mend)
+        hint = "name their file by roles under [sql] in ranklake.toml, or by --roles"
+        raise RoleError("no roles are defined", where="--roles", hint=hint)
     return place or Path(context.config.sql.roles)
 
 

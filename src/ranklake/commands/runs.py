@@ -11,10 +11,10 @@ from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
-from ranklake.lake.runs.asking import asking
-from ranklake.lake.runs.caveats import caveats
-from ranklake.lake.runs.find import SORTS, STATUSES, Wanted, find
-from ranklake.lake.runs.said import said_of_each
+from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.caveats import caveats
+from ranklake.insight.runs.find import SORTS, STATUSES, Wanted, find
+from ranklake.insight.runs.said import said_of_each
 from ranklake.terminal import width
 from ranklake.views.json_output import show_json
 from ranklake.views.runs import run_table
@@ -117,5 +117,5 @@ def _pairs(option: str, said: tuple[str, ...]) -> dict[str, str]:
     found = dict(item.partition("=")[::2] for item in said)
     for item in said:
         if "=" not in item or item.startswith("="):
-            raise RanklakeError(f"{item!r} is not NAME=VALUE", where=option, mend=f"write {option} optimizer.lr=0.001")
+            raise RanklakeError(f"{item!r} is not NAME=VALUE", where=option, hint=f"write {option} optimizer.lr=0.001")
     return found

@@ -8,14 +8,14 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import dask_option, json_option, lake_option, overriding
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.governance.identities import doer
 from ranklake.lake.query.roles import Role, RoleError
-from ranklake.lake.shares.place import ShareError
-from ranklake.lake.shares.refresh import Refreshed
-from ranklake.lake.shares.register import Share, shares
-from ranklake.lake.shares.sharing import Dropped, Kept, end, keep
-from ranklake.lake.shares.sharing import share as share_with
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
+from ranklake.retention.proposals.identities import doer
+from ranklake.retention.shares.place import ShareError
+from ranklake.retention.shares.refresh import Refreshed
+from ranklake.retention.shares.register import Share, shares
+from ranklake.retention.shares.sharing import Dropped, Kept, end, keep
+from ranklake.retention.shares.sharing import share as share_with
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.table import TextColumn, table_lines
@@ -77,8 +77,8 @@ def share(
         else:
             found, places = _role(roles, role), _places(lake, context, role)
             if why := context.share_refusal(lake)(role):
-                mend = f"ranklake grant {role} --to NAME --until 30d --reason TEXT, and have it approved"
-                raise ShareError(why, where=role, mend=mend)
+                hint = f"ranklake grant {role} --to NAME --until 30d --reason TEXT, and have it approved"
+                raise ShareError(why, where=role, hint=hint)
             done = Kept(tuple(share_with(lake, found, to, actor, workers, told) for to in places), ())
     if as_json:
         show_json(done.plain() if role is None else [one.plain() for one in done.refreshed])
@@ -91,7 +91,7 @@ def share(
 
 def _role(roles: dict[str, Role], name: str) -> Role:
     if name not in roles:
-        raise RoleError(f"unknown role {name!r}", where="ROLE", mend=did_you_mean(name, roles))
+        raise RoleError(f"unknown role {name!r}", where="ROLE", hint=did_you_mean(name, roles))
     return roles[name]
 
 
@@ -101,8 +101,8 @@ def _places(lake: Lake, context: Context, role: str) -> list[str]:
         return [context.config.shares.to]
     known = [one.uri.removesuffix(f"/{role}") for one in shares(lake) if one.role == role]
     if not known:
-        mend = "pass --to URI, or write to under [shares] in ranklake.toml"
-        raise ShareError(f"nobody says where to share {role}", where="--to", mend=mend)
+        hint = "pass --to URI, or write to under [shares] in ranklake.toml"
+        raise ShareError(f"nobody says where to share {role}", where="--to", hint=hint)
     return known
 
 
@@ -112,8 +112,8 @@ def _meant(lake: Lake, context: Context, role: str | None) -> list[Share]:
     uri = f"{context.place(to).address.rstrip('/')}/{role}" if to else ""
     mine = [one for one in shares(lake) if one.role == role and uri in {"", one.uri}]
     if not mine:
-        mend = did_you_mean(role or "", {one.role for one in shares(lake)}) or "'ranklake share' lists what is shared"
-        raise RanklakeError(f"{role} is not shared{' there' if to else ''}", where="ROLE", mend=mend)
+        hint = did_you_mean(role or "", {one.role for one in shares(lake)}) or "'ranklake share' lists what is shared"
+        raise RanklakeError(f"{role} is not shared{' there' if to else ''}", where="ROLE", hint=hint)
     return mine
 
 

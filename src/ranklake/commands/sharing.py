@@ -15,13 +15,13 @@ from ranklake.commands.sharing_options import handed_out
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit.trail import record
-from ranklake.lake.governance.identities import doer, unproven
-from ranklake.lake.grants.use import NotGrantedError, used
 from ranklake.lake.query.roles import RoleError
-from ranklake.lake.shares.register import shares
-from ranklake.lake.storage.store import Lake
-from ranklake.sharing.app import Refusal, sharing_app
-from ranklake.sharing.tokens import PROFILE, sealed, sharing_keys
+from ranklake.lake.store.store import Lake
+from ranklake.retention.grants.use import NotGrantedError, used
+from ranklake.retention.proposals.identities import doer, unproven
+from ranklake.retention.shares.register import shares
+from ranklake.retention.shares.server.app import Refusal, sharing_app
+from ranklake.retention.shares.server.tokens import PROFILE, sealed, sharing_keys
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 
@@ -49,8 +49,8 @@ def profile(context: Context, role: str, to: str, until: datetime, endpoint: str
     lake = context.open_lake()
     known = {one.role for one in shares(lake)}
     if role not in known:
-        mend = did_you_mean(role, known) or f"share it first: ranklake share {role} --to URI"
-        raise RanklakeError(f"{role} is not shared", where="ROLE", mend=mend)
+        hint = did_you_mean(role, known) or f"share it first: ranklake share {role} --to URI"
+        raise RanklakeError(f"{role} is not shared", where="ROLE", hint=hint)
     if context.config.sql.grants:
         used(lake, role, to)
     keys = sharing_keys(context.config.shares.key)
@@ -77,7 +77,7 @@ def serve(context: Context, host: str, port: int, tls_cert: str | None, tls_key:
     """Serve all shares of the lake to who has a profile, until Ctrl-C."""
     if not _is_loopback(host) and not (tls_cert and tls_key):
         what = "tokens would pass in clear where others can listen"
-        raise RanklakeError(what, where="--host", mend="give --tls-cert and --tls-key, or leave --host out")
+        raise RanklakeError(what, where="--host", hint="give --tls-cert and --tls-key, or leave --host out")
     lake = context.open_lake()
     links = links_of(context, lake) if context.config.sql.roles else None
     app = sharing_app(lake, sharing_keys(context.config.shares.key), _refusal(context, lake), links)

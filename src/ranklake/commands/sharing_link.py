@@ -10,12 +10,12 @@ from ranklake.commands.options import json_option, lake_option
 from ranklake.commands.sharing_options import handed_out
 from ranklake.context import Context
 from ranklake.lake.audit.trail import record
-from ranklake.lake.governance.identities import doer, unproven
-from ranklake.lake.grants.use import used
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 from ranklake.redaction.redact import redact_uri
-from ranklake.sharing.links import Links
-from ranklake.sharing.tokens import sharing_keys
+from ranklake.retention.grants.use import used
+from ranklake.retention.proposals.identities import doer, unproven
+from ranklake.retention.shares.server.links import Links
+from ranklake.retention.shares.server.tokens import sharing_keys
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 

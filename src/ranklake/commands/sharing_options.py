@@ -11,7 +11,7 @@ from ranklake.commands.grant import Until
 from ranklake.commands.options import Command
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import clock
-from ranklake.lake.grants.grant import NAME
+from ranklake.retention.grants.grant import NAME
 
 ENDPOINT: Final = "http://127.0.0.1:8411/delta-sharing"
 """Address of the server where nothing else is said."""
@@ -44,7 +44,7 @@ def _name(_context: click.Context, _option: click.Parameter, to: str) -> str:
     """Return who gets it, as the audit trail names people."""
     name = " ".join(to.split())
     if not NAME.fullmatch(name):
-        raise RanklakeError("nobody gets it", where="--to", mend="name an account, a person or a team, without #")
+        raise RanklakeError("nobody gets it", where="--to", hint="name an account, a person or a team, without #")
     return name
 
 
@@ -57,11 +57,11 @@ def _address(_context: click.Context, _option: click.Parameter, url: str | None)
     except ValueError:
         is_one = False
     if not is_one:
-        raise RanklakeError(f"{url!r} is no address of a server", where="--endpoint", mend=f"write one like {ENDPOINT}")
+        raise RanklakeError(f"{url!r} is no address of a server", where="--endpoint", hint=f"write one like {ENDPOINT}")
     return url.rstrip("/")
 
 
 def _to_come(_context: click.Context, _option: click.Parameter, until: datetime) -> datetime:
     if until <= clock.now():
-        raise RanklakeError(f"{until:%Y-%m-%d %H:%M} UTC is past", where="--until", mend="name a time to come")
+        raise RanklakeError(f"{until:%Y-%m-%d %H:%M} UTC is past", where="--until", hint="name a time to come")
     return until

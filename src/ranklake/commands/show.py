@@ -8,10 +8,10 @@ from ranklake.commands.completing import complete_runs
 from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.context import Context
-from ranklake.lake.runs.asking import asking
-from ranklake.lake.runs.facts import gather
-from ranklake.lake.runs.find import named
-from ranklake.lake.runs.slowed import slowed
+from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.facts import gather
+from ranklake.insight.runs.find import named
+from ranklake.insight.runs.slowed import slowed
 from ranklake.terminal import width
 from ranklake.views.critical_path import path_facts, path_line
 from ranklake.views.json_output import show_json

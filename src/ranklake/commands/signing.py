@@ -6,12 +6,12 @@ from typing import Any, Final
 import click
 
 from ranklake.commands.options import Command
-from ranklake.lake.governance.identities import Signing, name_of
-from ranklake.lake.governance.lifecycle import statement
-from ranklake.lake.governance.modes import UNSIGNED_NOTE
-from ranklake.lake.governance.proposals import AnyKind
-from ranklake.lake.storage.store import Lake
-from ranklake.lake.trust.approvals import COMMAND, UNSIGNED
+from ranklake.lake.store.approvals import COMMAND, UNSIGNED
+from ranklake.lake.store.store import Lake
+from ranklake.retention.proposals.identities import Signing, name_of
+from ranklake.retention.proposals.lifecycle import statement
+from ranklake.retention.proposals.modes import UNSIGNED_NOTE
+from ranklake.retention.proposals.proposals import AnyKind
 from ranklake.views.tell import tell
 
 _KEY: Final = "SSH key that signs: a private one, or a .pub of one in the agent; default: [approvals] key."
@@ -31,7 +31,7 @@ class Told:
         return bool(by or signing.key or signing.signed or section.key or section.mode == COMMAND)
 
     def who(self, lake: Lake, what: str, by: str | None, *, login: bool = True, elsewhere: bool = True) -> str:
-        """Return the name of whoever does it; see `ranklake.lake.governance.identities.name_of`."""
+        """Return the name of whoever does it; see `ranklake.retention.proposals.identities.name_of`."""
         if by is not None and not by.strip():
             raise click.BadParameter("the name is empty", param_hint="--by")
         return name_of(lake, what, by, self.signing, login=login, elsewhere=elsewhere)

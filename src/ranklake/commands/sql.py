@@ -17,9 +17,9 @@ from ranklake.commands.sql_params import TYPES, parameter
 from ranklake.commands.writing import write_whole
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
-from ranklake.lake.ask.ask import ask, asked, used
-from ranklake.lake.usage.log import note
-from ranklake.lake.usage.record import consumer_named
+from ranklake.insight.ask.ask import ask, asked, used
+from ranklake.lake.query.usage_log import note
+from ranklake.lake.query.usage_record import consumer_named
 from ranklake.shell.interruptible import interruptible
 from ranklake.shell.statements import placed
 from ranklake.views.result_set import as_csv, as_json, as_markdown, as_parquet, as_table, as_vertical
@@ -111,10 +111,10 @@ def sql(  # noqa: PLR0913 - one parameter an option
     Without a statement: an interactive shell on a terminal; else the statements on standard input.
     """
     if as_json and chosen not in {None, "json"}:
-        raise RanklakeError(f"--json and --format {chosen} are two formats", mend="leave one out")
+        raise RanklakeError(f"--json and --format {chosen} are two formats", hint="leave one out")
     kind = "json" if as_json else chosen or _by_ending(output)
     if kind == "parquet" and output is None:
-        raise RanklakeError("Parquet is not for a terminal", where="--format", mend="name a file with --output")
+        raise RanklakeError("Parquet is not for a terminal", where="--format", hint="name a file with --output")
     values = dict(parameter(item) for item in params)
     consumer = consumer_named(context.config.query.consumer)
     texts = _texts(text, source, kind, output)
@@ -156,22 +156,22 @@ def _texts(text: str | None, source: TextIO | None, kind: str, output: Path | No
     Raises `RanklakeError` for none.
     """
     if text is not None and source is not None:
-        raise RanklakeError("a statement and a file of statements", where="--file", mend="leave one out")
+        raise RanklakeError("a statement and a file of statements", where="--file", hint="leave one out")
     if text is None and source is None:
         if sys.stdin.isatty() and sys.stdout.isatty() and output is None:
             return None
         if sys.stdin.isatty():
-            mend = 'write ranklake sql "SELECT …", or -f FILE'
-            raise RanklakeError("no statement, and no terminal for a shell", mend=mend)
+            hint = 'write ranklake sql "SELECT …", or -f FILE'
+            raise RanklakeError("no statement, and no terminal for a shell", hint=hint)
     try:
         found = placed(text if text is not None else (source or sys.stdin).read())
     except UnicodeDecodeError as error:
-        raise RanklakeError("the statements are not UTF-8", where="--file", mend="save them as UTF-8") from error
+        raise RanklakeError("the statements are not UTF-8", where="--file", hint="save them as UTF-8") from error
     if not found:
-        raise RanklakeError("there is no statement", mend='write one: ranklake sql "SELECT * FROM runs LIMIT 5"')
+        raise RanklakeError("there is no statement", hint='write one: ranklake sql "SELECT * FROM runs LIMIT 5"')
     if len(found) > 1 and (output is not None or kind not in _FOR_PEOPLE):
         what = f"{len(found)} statements, and {output or f'the format {kind}'} takes one"
-        raise RanklakeError(what, mend="ask one at a time")
+        raise RanklakeError(what, hint="ask one at a time")
     return found
 
 
@@ -192,10 +192,10 @@ def _by_ending(output: Path | None) -> str:
         return "table"
     ending = output.suffix.lower()
     if ending in _SHEETS:
-        mend = f"write {output.with_suffix('.csv').name}, which spreadsheets open"
-        raise RanklakeError(f"no workbooks ({ending}) are written", where="--output", mend=mend)
+        hint = f"write {output.with_suffix('.csv').name}, which spreadsheets open"
+        raise RanklakeError(f"no workbooks ({ending}) are written", where="--output", hint=hint)
     kind = _SUFFIXES.get(ending)
     if kind is None:
-        mend = f"end it in {', '.join(_SUFFIXES)}, or say --format"
-        raise RanklakeError(f"cannot write {output.suffix or 'a file without an ending'}", where="--output", mend=mend)
+        hint = f"end it in {', '.join(_SUFFIXES)}, or say --format"
+        raise RanklakeError(f"cannot write {output.suffix or 'a file without an ending'}", where="--output", hint=hint)
     return kind

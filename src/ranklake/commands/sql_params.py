@@ -51,15 +51,15 @@ def parameter(item: str) -> tuple[str, pa.Scalar]:
     head, equals, value = item.partition("=")
     name, _, kind = head.partition(":")
     if not name or not equals:
-        raise RanklakeError(f"{item!r} is not NAME=VALUE", where="--param", mend="write --param run=demo-1")
+        raise RanklakeError(f"{item!r} is not NAME=VALUE", where="--param", hint="write --param run=demo-1")
     if kind and kind not in TYPES:
-        raise RanklakeError(f"unknown type {kind!r}", where=f"--param {name}", mend=did_you_mean(kind, TYPES))
+        raise RanklakeError(f"unknown type {kind!r}", where=f"--param {name}", hint=did_you_mean(kind, TYPES))
     for candidate in [kind] if kind else ["int", "float", "text"]:
         try:
             return name, pa.scalar(TYPES[candidate](value))
         except OverflowError as error:
-            mend = f"write --param {name}:text=… if it is not a {candidate}"
-            raise RanklakeError("the value is larger than 64 bits hold", where=f"--param {name}", mend=mend) from error
+            hint = f"write --param {name}:text=… if it is not a {candidate}"
+            raise RanklakeError("the value is larger than 64 bits hold", where=f"--param {name}", hint=hint) from error
         except ValueError:
             continue
-    raise RanklakeError(f"the value is not a {kind}", where=f"--param {name}", mend=f"write a {kind}, or another type")
+    raise RanklakeError(f"the value is not a {kind}", where=f"--param {name}", hint=f"write a {kind}, or another type")

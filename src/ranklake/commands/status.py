@@ -15,9 +15,9 @@ from ranklake.context import Context
 from ranklake.doctor.examination import PROBES, Patient, examine
 from ranklake.doctor.finding import Finding
 from ranklake.lake.audit.proof import Proof
-from ranklake.lake.spool.gate import firsts
-from ranklake.lake.status.liveness import NEEDS_A_LOOK, OVER, RankState
-from ranklake.lake.status.reconciliation import TableBalance
+from ranklake.lake.ingest.spool.gate import firsts
+from ranklake.lake.ingest.status.liveness import NEEDS_A_LOOK, OVER, RankState
+from ranklake.lake.ingest.status.reconciliation import TableBalance
 from ranklake.lake_state import LakeState, lake_state
 from ranklake.printable import printable
 from ranklake.views.json_output import show_json

@@ -14,10 +14,10 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, overriding, spool_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.runs import statements
-from ranklake.lake.runs.asking import asking
-from ranklake.lake.runs.find import named
-from ranklake.lake.runs.said import said_of
+from ranklake.insight.runs import statements
+from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.find import named
+from ranklake.insight.runs.said import said_of
 from ranklake.segments.segment import RUN_NAME
 from ranklake.segments.storage_options import fsspec_options
 from ranklake.views.json_output import show_json
@@ -63,9 +63,9 @@ def tag(
             *(annotation("summary", key, _plain(value), source=PERSON) for key, value in _pairs(summary)),
         ]
     except BadValueError as error:
-        raise RanklakeError(str(error), where="ranklake tag", mend="write TAG, TAG=VALUE, or text") from error
+        raise RanklakeError(str(error), where="ranklake tag", hint="write TAG, TAG=VALUE, or text") from error
     if not said:
-        raise RanklakeError("nothing to say", where="ranklake tag", mend="write a tag, --name, --note or --summary")
+        raise RanklakeError("nothing to say", where="ranklake tag", hint="write a tag, --name, --note or --summary")
     whose = _known(context, run)
     unknown = _unknown(context, whose, remove)
     keys = SealingKeys(context.config.capture.encryption_key, context.config.capture.signing_key)
@@ -76,7 +76,7 @@ def tag(
         told = [{key: row[key] for key in row if key != "author"} for row in said]
         show_json({"run": whose, "rows": told, "unknown_tags": list(unknown)})
     else:
-        tell(*(f"the lake knows no tag {tag} of {whose}; {mend}" for tag, mend in unknown.items()), err=True)
+        tell(*(f"the lake knows no tag {tag} of {whose}; {hint}" for tag, hint in unknown.items()), err=True)
         it = "them" if len(said) > 1 else "it"
         tell(f"{counted(len(said), 'row')} about {whose} in the spool; 'ranklake ingest' brings {it} in")
 
@@ -116,5 +116,5 @@ def _known(context: Context, run: str) -> str:
     if context.config.lake.uri:
         return named(asking(context.open_lake()), run)
     if not RUN_NAME.fullmatch(run):
-        raise RanklakeError(f"{run!r} is no run's name", where="ranklake tag", mend="name a lake to look it up in")
+        raise RanklakeError(f"{run!r} is no run's name", where="ranklake tag", hint="name a lake to look it up in")
     return run

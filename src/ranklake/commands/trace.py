@@ -10,9 +10,9 @@ from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.commands.writing import write_whole
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
-from ranklake.lake.runs.asking import asking
-from ranklake.lake.runs.find import named
-from ranklake.lake.runs.trace import MOST_SPANS, step_trace
+from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.find import named
+from ranklake.insight.runs.trace import MOST_SPANS, step_trace
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 from ranklake.views.trace_events import trace_file
@@ -43,7 +43,7 @@ def trace(
     found = step_trace(ask, named(ask, run), step, attempt)
     place = output or Path(f"{found.run}-step-{step}.json.gz")
     if place.suffix not in _SUFFIXES:
-        raise RanklakeError("a trace is JSON", where=str(place), mend="end the name in .json or .json.gz")
+        raise RanklakeError("a trace is JSON", where=str(place), hint="end the name in .json or .json.gz")
     data, events = trace_file(found, place.suffix)
     write_whole(place, data)
     ranks = len({row["rank"] for row in found.spans.rows})

@@ -8,12 +8,12 @@ import click
 from ranklake.commands.context import with_context
 from ranklake.commands.options import dask_option, json_option, lake_option
 from ranklake.context import Context
-from ranklake.lake.governance.identities import account
-from ranklake.lake.maintenance.run import Upkept
-from ranklake.lake.maintenance.run import upkeep as run_upkeep
-from ranklake.lake.maintenance.vacuum import GRACE
+from ranklake.lake.ingest.maintenance.run import Upkept
+from ranklake.lake.ingest.maintenance.run import upkeep as run_upkeep
+from ranklake.lake.ingest.maintenance.vacuum import GRACE
 from ranklake.lake.plans.workers import InProcess
 from ranklake.retention.grace.purge import Purged, expired_names, purge_due
+from ranklake.retention.proposals.identities import account
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.tell import tell, tell_damaged

@@ -8,13 +8,13 @@ from ranklake.commands.completing import complete_runs
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context
-from ranklake.lake.diagnosis.facts import slowdowns
-from ranklake.lake.diagnosis.run_spans import read_spans, trace_of
-from ranklake.lake.diagnosis.timeline import write_timeline
-from ranklake.lake.diagnosis.what_if import what_if as analyse
-from ranklake.lake.runs.asking import asking
-from ranklake.lake.runs.find import NoSuchRunError, named
-from ranklake.lake.storage.store import Lake
+from ranklake.insight.diagnosis.facts import slowdowns
+from ranklake.insight.diagnosis.run_spans import read_spans, trace_of
+from ranklake.insight.diagnosis.timeline import write_timeline
+from ranklake.insight.diagnosis.what_if import what_if as analyse
+from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.find import NoSuchRunError, named
+from ranklake.lake.store.store import Lake
 from ranklake.views.json_output import show_json
 from ranklake.views.slowdowns import show_slowdowns
 from ranklake.views.tell import tell

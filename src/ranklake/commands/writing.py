@@ -18,7 +18,7 @@ def write_whole(output: Path, data: bytes) -> None:
             _put(output.resolve(), data)
     except (OSError, RuntimeError) as error:  # also links that lead in a circle
         why = getattr(error, "strerror", None) or "links lead in a circle"
-        raise RanklakeError(f"cannot be written: {why}", where=str(output), mend="name another file") from error
+        raise RanklakeError(f"cannot be written: {why}", where=str(output), hint="name another file") from error
 
 
 def _put(path: Path, data: bytes) -> None:

@@ -6,14 +6,14 @@ from typing import Any
 from ranklake.allowed import allowed
 from ranklake.artifacts import recorded, verify
 from ranklake.demo.launch import Trained
+from ranklake.insight.runs import facts as runs
+from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.facts import RunFacts
+from ranklake.insight.runs.slowed import Cause, slowed
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.status.reconciliation import TableBalance, balance
 from ranklake.lake.query.sql import query
-from ranklake.lake.runs import facts as runs
-from ranklake.lake.runs.asking import asking
-from ranklake.lake.runs.facts import RunFacts
-from ranklake.lake.runs.slowed import Cause, slowed
-from ranklake.lake.spool.spool import Spool
-from ranklake.lake.status.reconciliation import TableBalance, balance
-from ranklake.lake.storage.store import Lake
+from ranklake.lake.store.store import Lake
 
 
 @dataclass(frozen=True, slots=True)

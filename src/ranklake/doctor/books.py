@@ -13,15 +13,15 @@ from ranklake.doctor.folders import no_plans
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.heads import head_records
 from ranklake.lake.audit.proof import prove
-from ranklake.lake.governance.examination import examine
-from ranklake.lake.governance.modes import UNSIGNED_NOTE
-from ranklake.lake.grants.grant import awaiting_review, register
 from ranklake.lake.migrations.drift import drift as drifted
 from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.verification import authorise
-from ranklake.lake.trust.allowed_signers import load_signers
-from ranklake.lake.trust.approvals import SIGNED, UNSIGNED
-from ranklake.lake.trust.ssh_signatures import require_tool
+from ranklake.lake.store.allowed_signers import load_signers
+from ranklake.lake.store.approvals import SIGNED, UNSIGNED
+from ranklake.lake.store.ssh_signatures import require_tool
+from ranklake.retention.grants.grant import awaiting_review, register
+from ranklake.retention.proposals.examination import examine
+from ranklake.retention.proposals.modes import UNSIGNED_NOTE
 from ranklake.retention.removals import unaccounted
 from ranklake.views.words import counted
 
@@ -62,8 +62,8 @@ def audit(patient: Patient) -> Iterator[Finding]:
     if proof.whole:
         yield ok(f"whole: {counted(proof.rows, 'row')}")
     else:
-        mend = "find out who did it and restore the table from a backup; 'ranklake audit resume' goes on after a loss"
-        yield failed(f"the audit trail is broken: {proof.why}", mend)
+        hint = "find out who did it and restore the table from a backup; 'ranklake audit resume' goes on after a loss"
+        yield failed(f"the audit trail is broken: {proof.why}", hint)
 
 
 def grants(patient: Patient) -> Iterator[Finding]:
@@ -85,9 +85,9 @@ def approvals(patient: Patient) -> Iterator[Finding]:
     config = Context.of(patient.config)
     lake, section = config.open_lake(), config.lake_config.approvals
     found = examine(lake)
-    mend = "docs/approvals.md says what each means; 'ranklake audit show' shows who wrote the row"
-    yield from (failed(fault, mend) for fault in found.faults)
-    yield from (warning(note, mend) for note in found.notes)
+    hint = "docs/approvals.md says what each means; 'ranklake audit show' shows who wrote the row"
+    yield from (failed(fault, hint) for fault in found.faults)
+    yield from (warning(note, hint) for note in found.notes)
     if section.mode != SIGNED:
         if not found.faults and not found.notes:
             yield skipped(UNSIGNED_NOTE) if section.mode == UNSIGNED else ok("a helper says who approves")
@@ -118,6 +118,6 @@ def drift(patient: Patient) -> Iterator[Finding]:
     found = drifted(Context.of(patient.config).open_lake(), commits=COMMITS)
     for one in found:
         finding = failed if one.severity == "error" else warning
-        yield finding(f"{one.table}: {one.what}", one.mend)
+        yield finding(f"{one.table}: {one.what}", one.hint)
     if not found:
         yield ok("tables are as their contracts say, and nobody else wrote to them")

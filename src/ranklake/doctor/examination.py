@@ -182,7 +182,7 @@ def _tried(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
         return [skipped(f"{error.name} is not installed", _PIPELINE)]
     except RanklakeError as error:
         where = f"{error.where}: " if error.where else ""
-        return [failed(_shown(f"{where}{error.what}"), _shown(error.mend))]
+        return [failed(_shown(f"{where}{error.what}"), _shown(error.hint))]
     except Exception as error:  # noqa: BLE001 - whatever goes wrong is what was asked for, and no traceback
         return [failed(_shown(f"cannot be looked at ({type(error).__name__}: {error})"), "fix that, and run it again")]
 

@@ -13,8 +13,8 @@ from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
 from ranklake.lake.contracts.model import ALARMS
+from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.query.sql import query
-from ranklake.lake.status.reconciliation import balance
 from ranklake.quality.results import standing
 from ranklake.segments.segment import SAMPLED_OUT
 from ranklake.views.words import counted

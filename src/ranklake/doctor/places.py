@@ -14,8 +14,8 @@ from fsspec.implementations.local import LocalFileSystem
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
-from ranklake.lake.storage.reachability import LakeUnreachableError, unsafe
-from ranklake.lake.storage.store import MARKER, Lake
+from ranklake.lake.store.reachability import LakeUnreachableError, unsafe
+from ranklake.lake.store.store import MARKER, Lake
 from ranklake.redaction.redact import redact_uri
 from ranklake.segments.references import resolved
 from ranklake.segments.storage_options import ENDPOINTS
@@ -103,7 +103,7 @@ def _written(place: Lake) -> Finding:
             place.put_if_absent(name, data)
         if place.overwrites(name, data):
             error = unsafe(redact_uri(place.uri))
-            return failed(f"{error.where}: {error.what}", error.mend)
+            return failed(f"{error.where}: {error.what}", error.hint)
     finally:
         if name != MARKER:
             with suppress(FileNotFoundError):

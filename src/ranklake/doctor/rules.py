@@ -17,12 +17,12 @@ from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.query.admission import pseudonyms_for
 from ranklake.lake.query.role_file import load_roles
 from ranklake.lake.query.roles import Role, RoleError
-from ranklake.lake.roles.conditions import broken_conditions
-from ranklake.lake.roles.known_teams import UnknownTeam, unknown_teams
 from ranklake.lake.rollups.own import faults
 from ranklake.lake.rollups.prices import read_prices
-from ranklake.lake.storage.store import LakeError
+from ranklake.lake.store.store import LakeError
 from ranklake.retention.reviews import overdue_line
+from ranklake.retention.roles.conditions import broken_conditions
+from ranklake.retention.roles.known_teams import UnknownTeam, unknown_teams
 from ranklake.segments.keys import read_keyring
 from ranklake.views.words import counted
 
@@ -45,11 +45,11 @@ def contracts(patient: Patient) -> Iterator[Finding]:
         load_own(Overlay.read(context.overlay)) if context.overlay is not None else None
     except MigrationError as error:
         wrong.append(error)
-    yield from (failed(f"{fault.where}: {fault.what}", fault.mend or "fix the query") for fault in wrong)
+    yield from (failed(f"{fault.where}: {fault.what}", fault.hint or "fix the query") for fault in wrong)
     if wrong:
         return
     if (fault := _refusal(context)) is not None:
-        yield failed(f"{fault.where}: {fault.what}", fault.mend)
+        yield failed(f"{fault.where}: {fault.what}", fault.hint)
         return
     own = f", with those in {context.overlay}" if context.overlay else ""
     yield ok(f"{counted(len(tables), 'table')}, {counted(len(metrics), 'metric')}{own}")
@@ -88,14 +88,14 @@ def roles(patient: Patient) -> Iterator[Finding]:
         try:
             pseudonyms_for(role, contracts.values(), patient.config.masking.key)
         except RoleError as error:
-            yield failed(f"{file}: role {role.name}: {error.what}", error.mend or "mend [masking] key")
+            yield failed(f"{file}: role {role.name}: {error.what}", error.hint or "mend [masking] key")
             return
     for role in found.values():
         for fault in broken_conditions(role, contracts):
-            yield failed(f"{file}: {fault.line}", fault.mend)
+            yield failed(f"{file}: {fault.line}", fault.hint)
     if patient.config.lake.uri:
         for one in _unknown_teams(Context.of(patient.config), found):
-            yield warning(f"{file}: {one.line}", one.mend)
+            yield warning(f"{file}: {one.line}", one.hint)
     yield ok(f"{file}: {', '.join(found) or 'none'}")
 
 

@@ -39,7 +39,7 @@ def settings(patient: Patient) -> Iterator[Finding]:
 
 
 def _told(error: ConfigError) -> Finding:
-    return failed(f"{error.where}: {error.what}" if error.where else error.what, error.mend or _MEND)
+    return failed(f"{error.where}: {error.what}" if error.where else error.what, error.hint or _MEND)
 
 
 def secret_files(patient: Patient) -> Iterator[Finding]:
@@ -72,7 +72,7 @@ def _secret_files(config: Config) -> Iterator[str]:
         yield config.file
 
 
-def _open_to(paths: Iterable[str], right: int, what: str, mend: str) -> Iterator[Finding]:
+def _open_to(paths: Iterable[str], right: int, what: str, hint: str) -> Iterator[Finding]:
     for name in dict.fromkeys(paths):
         path = Path(name).expanduser()
         try:
@@ -80,4 +80,4 @@ def _open_to(paths: Iterable[str], right: int, what: str, mend: str) -> Iterator
         except OSError:  # the probe of settings tells of it
             continue
         if mode & right:
-            yield failed(f"{path} can {what} by everybody ({stat.filemode(mode)})", f"{mend} {shlex.quote(str(path))}")
+            yield failed(f"{path} can {what} by everybody ({stat.filemode(mode)})", f"{hint} {shlex.quote(str(path))}")

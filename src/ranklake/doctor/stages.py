@@ -15,17 +15,17 @@ from typing import Final
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, ok, skipped, warning
-from ranklake.lake.catalog.sizes import live_files, table_size
+from ranklake.insight.catalog.sizes import live_files, table_size
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.delta.read import read
-from ranklake.lake.delta.tables import delta_table
 from ranklake.lake.ingest.index_summary import IngestionIndex
 from ranklake.lake.ingest.ingestion_index import sort_out, unknown
-from ranklake.lake.maintenance.vacuum import garbage
+from ranklake.lake.ingest.maintenance.vacuum import garbage
+from ranklake.lake.ingest.spool.listing_cache import Rounds
 from ranklake.lake.plans.kinds import INGEST
 from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.rollups.registry import ROLLUPS
-from ranklake.lake.spool.listing_cache import Rounds
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table
 from ranklake.views.words import counted
 
 DAILY: Final = 48

@@ -7,9 +7,9 @@ from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, not_known, ok
 from ranklake.doctor.finding import skipped as nothing
-from ranklake.lake.subjects.known import known_columns
-from ranklake.lake.subjects.state import LOST, key_state
 from ranklake.redaction.redact import redact_uri
+from ranklake.retention.subjects.known import known_columns
+from ranklake.retention.subjects.state import LOST, key_state
 from ranklake.views.words import counted
 
 MOST_ROWS: Final = 5_000_000
@@ -24,8 +24,8 @@ def subject_keys(patient: Patient) -> Iterator[Finding]:
         yield nothing("no column was stored under keys of subjects")
         return
     state = key_state(lake, MOST_ROWS)
-    for where, wrong, mend in state.faults[:_NAMED]:
-        yield failed(f"{redact_uri(where)}: a subject's key {wrong}", mend)
+    for where, wrong, hint in state.faults[:_NAMED]:
+        yield failed(f"{redact_uri(where)}: a subject's key {wrong}", hint)
     if len(state.faults) > _NAMED:
         yield failed(
             f"{counted(len(state.faults) - _NAMED, 'key')} more are like that", "'ranklake erase keys' has all"

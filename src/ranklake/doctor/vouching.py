@@ -9,10 +9,10 @@ from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, not_known, ok, warning
 from ranklake.doctor.finding import skipped as nothing
 from ranklake.lake.audit.heads import head_records
-from ranklake.lake.governance.anchors import last_anchor
-from ranklake.lake.storage.reachability import LakeError
-from ranklake.lake.trust.approvals import SIGNED
+from ranklake.lake.store.approvals import SIGNED
+from ranklake.lake.store.reachability import LakeError
 from ranklake.retention.placement import DIFFERS, UNKNOWN, places, verdicts
+from ranklake.retention.proposals.anchors import last_anchor
 from ranklake.retention.report.key_ages import key_ages
 from ranklake.views.words import counted
 
@@ -46,8 +46,8 @@ def anchors(patient: Patient) -> Iterator[Finding]:
     if now - last.signed > most:
         yield warning(f"{said}: {counted(behind, 'row')} came since", f"'ranklake upkeep' makes one, or {by_hand}")
     elif section.anchor_lock_days and (last.locked_until is None or last.locked_until < now):
-        mend = "make the witness's bucket with Object Lock, and let this account read retention"
-        yield warning(f"{said}, and the bucket does not say that it is locked", mend)
+        hint = "make the witness's bucket with Object Lock, and let this account read retention"
+        yield warning(f"{said}, and the bucket does not say that it is locked", hint)
     else:
         until = f", locked until {last.locked_until:%Y-%m-%d}" if last.locked_until else ""
         yield ok(f"{said}{until}")
@@ -63,7 +63,7 @@ def keys(patient: Patient) -> Iterator[Finding]:
     for one in found:
         if one.age_days is None:
             is_fine = False
-            yield not_known(f"the age of {one.setting}: {one.unknown}", one.mend)
+            yield not_known(f"the age of {one.setting}: {one.unknown}", one.hint)
         elif section.key_days and one.age_days > section.key_days:
             is_fine = False
             what = f"the key of {one.setting} is in use for {one.age_days:,} days, {section.key_days:,} are configured"
@@ -84,9 +84,9 @@ def placement(patient: Patient) -> Iterator[Finding]:
     found = verdicts(demands, places(lake, contracts, context.spool_place()), contracts)
     for one in found:
         if one.state == DIFFERS:
-            yield warning(one.said, one.mend)
+            yield warning(one.said, one.hint)
         elif one.state == UNKNOWN:
-            yield not_known(one.said, one.mend)
+            yield not_known(one.said, one.hint)
     met = sum(one.state not in {DIFFERS, UNKNOWN} for one in found)
     if met == len(found):
         yield ok(f"{counted(len(demands), 'demand')} of policies met at all places of their tables")

@@ -65,7 +65,7 @@ def _change(mask: Mask, pseudonyms: Pseudonyms | None) -> Callable[[str], str]:
         prefix, suffix = mask.kept
         return domain_kept if mask.how == "domain" else lambda text: ends_kept(text, prefix, suffix)
     if pseudonyms is None:
-        raise NoPseudonymsError("no key for pseudonyms", mend="name one by key under [masking] in ranklake.toml")
+        raise NoPseudonymsError("no key for pseudonyms", hint="name one by key under [masking] in ranklake.toml")
     return pseudonyms
 
 

@@ -59,14 +59,14 @@ class Mask:
         kind, colon, how = text.partition(":")
         kind, how = {"null": "nullify"}.get(kind.strip(), kind.strip()), how.strip()
         if kind not in KINDS:
-            mend = did_you_mean(kind, KINDS)
-            raise MaskError(f"unknown mask {text!r}", where=where, mend=f"{mend} Write {EXAMPLES}".strip())
+            hint = did_you_mean(kind, KINDS)
+            raise MaskError(f"unknown mask {text!r}", where=where, hint=f"{hint} Write {EXAMPLES}".strip())
         if kind not in _HOW:
             if colon:
-                raise MaskError(f"mask {text!r} takes nothing behind the colon", where=where, mend=f"write {kind}")
+                raise MaskError(f"mask {text!r} takes nothing behind the colon", where=where, hint=f"write {kind}")
             return cls(kind)
         if not _HOW[kind](how):
-            raise MaskError(f"mask {text!r} is not understood", where=where, mend=f"write {_FORMS[kind]}")
+            raise MaskError(f"mask {text!r} is not understood", where=where, hint=f"write {_FORMS[kind]}")
         return cls(kind, how)
 
     @property

@@ -81,7 +81,7 @@ class Key:
 
     @property
     def subject_secret(self) -> bytes:
-        """What subjects are looked up by; see `ranklake.lake.subjects.store`."""
+        """What subjects are looked up by; see `ranklake.retention.subjects.store`."""
         return self._derive(b"subject")
 
     def seed(self, clear: bytes, bound_to: bytes) -> bytes:
@@ -94,8 +94,8 @@ class Key:
         try:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # optional, and slow to import
         except ImportError as error:
-            mend = "pip install 'ranklake[encryption]'"
-            raise EncryptionError("encrypted segments need the package cryptography", mend=mend) from error
+            hint = "pip install 'ranklake[encryption]'"
+            raise EncryptionError("encrypted segments need the package cryptography", hint=hint) from error
         return AESGCM(hmac.digest(self._derive(b"message"), seed, "sha256"))
 
 

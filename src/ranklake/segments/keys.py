@@ -41,7 +41,7 @@ class Keyring:
         for key in self.keys:
             if key.id == key_id:
                 return key
-        raise MissingKeyError(f"key {key_id} is not available", mend="add it to the keyring")
+        raise MissingKeyError(f"key {key_id} is not available", hint="add it to the keyring")
 
     @classmethod
     def parse(cls, text: str, where: str) -> Self:
@@ -51,22 +51,22 @@ class Keyring:
             for word in line.partition("#")[0].replace(",", " ").split():
                 secret = _secret(word)
                 if secret is None:
-                    mend = "a key is 32 random bytes in base64 or hex, such as: openssl rand -base64 32"
-                    raise MissingKeyError(f"line {number} of the keyring holds no key", where=where, mend=mend)
+                    hint = "a key is 32 random bytes in base64 or hex, such as: openssl rand -base64 32"
+                    raise MissingKeyError(f"line {number} of the keyring holds no key", where=where, hint=hint)
                 keys.append(Key(secret))
         if not keys:
-            raise MissingKeyError("the keyring is empty", where=where, mend="make a key: openssl rand -base64 32")
+            raise MissingKeyError("the keyring is empty", where=where, hint="make a key: openssl rand -base64 32")
         return cls(tuple(keys))
 
 
 def read_keyring(source: str) -> Keyring:
     """Return the keys that a source gives now. Raises `MissingKeyError`."""
     if not is_reference(source):
-        raise MissingKeyError("the source of the encryption key is not valid", mend=MEND)
+        raise MissingKeyError("the source of the encryption key is not valid", hint=MEND)
     try:
         text, where = read_reference(source, "keyring", "key command")
     except SecretError as error:
-        raise MissingKeyError(error.what, where=error.where, mend=error.mend) from None
+        raise MissingKeyError(error.what, where=error.where, hint=error.hint) from None
     return Keyring.parse(text, where)
 
 
@@ -76,7 +76,7 @@ def find_key(source: str, key_id: str) -> Key:
     Raises `MissingKeyError`.
     """
     if not source:
-        raise MissingKeyError(f"a segment needs the key {key_id}", mend=f"name its source: {MEND}")
+        raise MissingKeyError(f"a segment needs the key {key_id}", hint=f"name its source: {MEND}")
     try:
         return _known(source).get(key_id)
     except MissingKeyError:

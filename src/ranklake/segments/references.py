@@ -64,7 +64,7 @@ def read_reference(source: str, noun: str = "secret", command: str = "command") 
     """
     kind, _, rest = source.strip().partition(":")
     if kind not in _READERS or not rest:
-        raise SecretError(f"the reference to the {noun} is not valid", mend=f"write {FORMS}")
+        raise SecretError(f"the reference to the {noun} is not valid", hint=f"write {FORMS}")
     where, raw = _READERS[kind](rest, noun, command)
     if len(raw) > _MOST_BYTES:
         raise SecretError(f"the {noun} has more than {_MOST_BYTES:,} bytes", where=where)
@@ -111,9 +111,9 @@ def _resolved(name: str, source: str) -> str:
     try:
         text = read_reference(source, f"value of {name}", f"command for {name}")[0].strip()
     except SecretError as error:
-        raise SecretError(error.what, where=error.where, mend=error.mend or f"mend {name}: {FORMS}") from None
+        raise SecretError(error.what, where=error.where, hint=error.hint or f"mend {name}: {FORMS}") from None
     if not text:
-        raise SecretError(f"the value of {name} is empty", where=shown(source), mend="write it there")
+        raise SecretError(f"the value of {name} is empty", where=shown(source), hint="write it there")
     with _lock:
         _kept[source] = time.monotonic(), text
     return text
@@ -147,7 +147,7 @@ def _from_command(line: str, noun: str, command: str) -> tuple[str, bytes]:
     del noun
     words = _words(line)
     if not words:
-        raise SecretError(f"the {command} is not valid", mend=f"write {FORMS}")
+        raise SecretError(f"the {command} is not valid", hint=f"write {FORMS}")
     try:
         helper = subprocess.Popen(
             words,

@@ -218,7 +218,7 @@ class SegmentFooter:
         try:
             return cls.from_facts(json.loads(raw))
         except (ValueError, AttributeError) as error:
-            raise NotASegmentError("the footer is not a segment's", mend=str(error)) from error
+            raise NotASegmentError("the footer is not a segment's", hint=str(error)) from error
 
     @classmethod
     def from_facts(cls, facts: dict[str, Any]) -> "SegmentFooter":
@@ -228,7 +228,7 @@ class SegmentFooter:
         try:
             footer = cls(**facts)
         except TypeError as error:
-            raise NotASegmentError("the footer is not a segment's", mend=str(error)) from error
+            raise NotASegmentError("the footer is not a segment's", hint=str(error)) from error
         if footer.format != FORMAT:
-            raise NotASegmentError(f"segment format {footer.format} is not {FORMAT}", mend="upgrade ranklake")
+            raise NotASegmentError(f"segment format {footer.format} is not {FORMAT}", hint="upgrade ranklake")
         return footer

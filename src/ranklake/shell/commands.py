@@ -44,7 +44,7 @@ def described(contracts: "Mapping[str, Contract]", role: "Role | None", name: st
         }
         return pa.table({key: pa.array(values, pa.string()) for key, values in facts.items()})
     if name not in seen:
-        raise ShellError(f"no table {name!r}", where="\\d", mend=did_you_mean(name, seen))
+        raise ShellError(f"no table {name!r}", where="\\d", hint=did_you_mean(name, seen))
     contract = seen[name]
     sights = None if role is None else [one for one in role.sights(contract) if not one.is_hidden]
     columns = contract.columns if sights is None else [one.column for one in sights]
@@ -97,7 +97,7 @@ def _switched(command: str, before: bool, said: str) -> bool:
     if not said:
         return not before
     if said not in {"on", "off"}:
-        raise ShellError(f"{said!r} is neither on nor off", where=command, mend="write on, off or nothing")
+        raise ShellError(f"{said!r} is neither on nor off", where=command, hint="write on, off or nothing")
     return said == "on"
 
 
@@ -118,5 +118,5 @@ def carry_out(shell: Shell, line: str) -> None:
     """Carry out a command. Raises `ShellError` for an unknown one."""
     name, _, said = line.strip().partition(" ")
     if name not in COMMANDS:
-        raise ShellError(f"no command {name}", mend="\\? lists them")
+        raise ShellError(f"no command {name}", hint="\\? lists them")
     COMMANDS[name][2](shell, said.strip())

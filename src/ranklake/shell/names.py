@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.ask.ask import ask
+from ranklake.insight.ask.ask import ask
 from ranklake.lake.contracts import load_metrics
 from ranklake.lake.query.engine import engine
 from ranklake.lake.query.errors import QueryError
@@ -14,7 +14,7 @@ from ranklake.printable import printable_name
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.query.roles import Role
-    from ranklake.lake.storage.store import Lake
+    from ranklake.lake.store.store import Lake
 
 _MOST_RUNS: Final = 10_000
 _FRESH_S: Final = 60.0

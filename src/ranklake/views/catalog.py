@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ranklake.catalog_facts import Listing, TableEntry, UnregisteredMetric
-from ranklake.lake.archives.register import Archive
-from ranklake.lake.catalog.catalog import span
-from ranklake.lake.catalog.sizes import Sizes, TableSize
+from ranklake.insight.catalog.catalog import span
+from ranklake.insight.catalog.sizes import Sizes, TableSize
 from ranklake.lake.contracts import Column, Metric
 from ranklake.lake.contracts.checks.registry import promise
 from ranklake.lake.migrations.told import told
+from ranklake.retention.archive.register import Archive
 from ranklake.retention.mask_proof import Proof
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.words import counted, size_text

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from ranklake.lake.runs.asking import Row
-from ranklake.lake.runs.compare import MEASURES, Comparison
-from ranklake.lake.runs.differences import Difference
-from ranklake.lake.runs.facts import PHASES
+from ranklake.insight.runs.asking import Row
+from ranklake.insight.runs.compare import MEASURES, Comparison
+from ranklake.insight.runs.differences import Difference
+from ranklake.insight.runs.facts import PHASES
 from ranklake.printable import printable
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.words import counted, loss_text, moment_text, number_text, percent_text, time_text

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ranklake.lake.diagnosis.critical_path import CriticalPath
-from ranklake.lake.runs.slowed import NO_SPANS, Cause
+from ranklake.insight.diagnosis.critical_path import CriticalPath
+from ranklake.insight.runs.slowed import NO_SPANS, Cause
 from ranklake.views.words import percent_text
 
 

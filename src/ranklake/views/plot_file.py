@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from ranklake.lake.runs.plotted import Plotted
+from ranklake.insight.runs.plotted import Plotted
 from ranklake.printable import printable
 from ranklake.views.html.charts import SCHEMA, Spec
 from ranklake.views.html.library import library_name

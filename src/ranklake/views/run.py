@@ -5,13 +5,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from ranklake.insight.runs.asking import Answered, Row
+from ranklake.insight.runs.facts import PHASES, RunFacts
+from ranklake.insight.runs.find import flat
+from ranklake.insight.runs.nodes import placed
+from ranklake.insight.runs.said import said_of
+from ranklake.insight.runs.steps_done import steps_done
 from ranklake.lake.contracts.json_text import facts_in
-from ranklake.lake.runs.asking import Answered, Row
-from ranklake.lake.runs.facts import PHASES, RunFacts
-from ranklake.lake.runs.find import flat
-from ranklake.lake.runs.nodes import placed
-from ranklake.lake.runs.said import said_of
-from ranklake.lake.runs.steps_done import steps_done
 from ranklake.printable import printable
 from ranklake.views.endings import NOTHING_SAVED, ended, saved_nothing
 from ranklake.views.runs import MOST_TAGS, tag_text

@@ -4,9 +4,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ranklake.lake.runs.asking import Row
-from ranklake.lake.runs.caveats import Caveats, FailedCheck
-from ranklake.lake.runs.said import Said
+from ranklake.insight.runs.asking import Row
+from ranklake.insight.runs.caveats import Caveats, FailedCheck
+from ranklake.insight.runs.said import Said
 from ranklake.printable import printable
 from ranklake.views.table import TextColumn, fitting
 from ranklake.views.words import loss_text, moment_text, number_text, or_dash, percent_text, time_text

@@ -3,7 +3,7 @@
 from statistics import median
 from typing import Final
 
-from ranklake.lake.runs.facts import RunFacts
+from ranklake.insight.runs.facts import RunFacts
 from ranklake.views.words import time_text
 
 _PHASES: Final = ("data", "forward", "backward", "optimizer")

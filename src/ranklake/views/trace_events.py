@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, Final
 
-from ranklake.lake.runs.asking import Row
-from ranklake.lake.runs.trace import StepTrace
+from ranklake.insight.runs.asking import Row
+from ranklake.insight.runs.trace import StepTrace
 
 Event = dict[str, Any]
 _HOST: Final = "host"

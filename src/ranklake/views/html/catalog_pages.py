@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from ranklake.lake.overview.catalog import CatalogState
-from ranklake.lake.runs.asking import Answered, Row
+from ranklake.insight.overview.catalog import CatalogState
+from ranklake.insight.runs.asking import Answered, Row
 from ranklake.views.html.figures import Column, FactTable, Figure, sourced, time_text
 from ranklake.views.html.lineage_drawing import BOX_HEIGHT, BOX_WIDTH, drawing
 from ranklake.views.html.shell import Entry, Page, digest_of, table_file

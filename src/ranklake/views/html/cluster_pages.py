@@ -5,8 +5,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from ranklake.lake.fleet.cluster import HOURS, ClusterState
-from ranklake.lake.runs.asking import Answered, Row
+from ranklake.insight.fleet.cluster import HOURS, ClusterState
+from ranklake.insight.runs.asking import Answered, Row
 from ranklake.views.html.charts import PERCENT, Chart
 from ranklake.views.html.cluster_charts import bins, lines_by_hour
 from ranklake.views.html.figures import Column, FactTable, Figure, sourced

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from ranklake.lake.runs.compare import MEASURES, Comparison
-from ranklake.lake.runs.differences import Difference
-from ranklake.lake.runs.plotted import Plotted
-from ranklake.lake.runs.repeats import LEVEL, Repeats, Verdict
+from ranklake.insight.runs.compare import MEASURES, Comparison
+from ranklake.insight.runs.differences import Difference
+from ranklake.insight.runs.plotted import Plotted
+from ranklake.insight.runs.repeats import LEVEL, Repeats, Verdict
 from ranklake.views.html.charts import Chart
 from ranklake.views.html.figures import FactTable, sourced
 from ranklake.views.html.run_curves import AXES

@@ -1,11 +1,11 @@
-"""The executive page: facts of `ranklake.lake.fleet` as figures of a week, lines by date, tables by week and group."""
+"""The executive page: facts of `ranklake.insight.fleet` as figures of a week, lines by date, tables by week and group."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from ranklake.lake.fleet.facts import FleetState
-from ranklake.lake.runs.asking import Answered, Row
+from ranklake.insight.fleet.facts import FleetState
+from ranklake.insight.runs.asking import Answered, Row
 from ranklake.views.html.charts import PERCENT, Chart
 from ranklake.views.html.date_charts import lines_by_date
 from ranklake.views.html.figures import Column, FactTable, Figure, sourced, time_text

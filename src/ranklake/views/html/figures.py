@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, Final
 
-from ranklake.lake.runs.asking import Answered
+from ranklake.insight.runs.asking import Answered
 
 UNKNOWN: Final = "unknown"
 

@@ -18,7 +18,7 @@ def library_name() -> str:
     try:
         return f"vega-{version(PACKAGE)}.js"
     except PackageNotFoundError:
-        raise NoChartLibraryError(f"{PACKAGE} is not installed", mend="pip install 'ranklake[report]'") from None
+        raise NoChartLibraryError(f"{PACKAGE} is not installed", hint="pip install 'ranklake[report]'") from None
 
 
 def library() -> bytes:

@@ -1,11 +1,11 @@
-"""The on-call page: what needs a look, worst first, with evidence and a next step; facts of `ranklake.lake.oncall`."""
+"""The on-call page: what needs a look, worst first, with evidence and a next step; facts of `ranklake.insight.oncall`."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from ranklake.lake.oncall.facts import OnCall
-from ranklake.lake.runs.asking import Answered
+from ranklake.insight.oncall.facts import OnCall
+from ranklake.insight.runs.asking import Answered
 from ranklake.views.html.figures import Column, FactTable, Figure, sourced, time_text
 from ranklake.views.html.run_pages import href
 from ranklake.views.html.run_tables import STATES

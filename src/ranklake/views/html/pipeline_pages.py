@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from ranklake.lake.overview.pipeline import PipelineState
-from ranklake.lake.runs.asking import Answered
+from ranklake.insight.overview.pipeline import PipelineState
+from ranklake.insight.runs.asking import Answered
 from ranklake.views.html.charts import Chart
 from ranklake.views.html.date_charts import lines_by_date
 from ranklake.views.html.figures import Column, FactTable, Figure, sourced, time_text

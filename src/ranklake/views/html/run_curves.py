@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Final
 
-from ranklake.lake.runs.asking import Answered, Row
-from ranklake.lake.runs.curves import Curves
-from ranklake.lake.runs.facts import PHASES
-from ranklake.lake.runs.report import RunState
+from ranklake.insight.runs.asking import Answered, Row
+from ranklake.insight.runs.curves import Curves
+from ranklake.insight.runs.facts import PHASES
+from ranklake.insight.runs.report import RunState
 from ranklake.views.html.charts import PERCENT, Chart
 from ranklake.views.html.figures import sourced
 from ranklake.views.html.heat_map import HeatMap

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from ranklake.lake.runs.facts import RunFacts
+from ranklake.insight.runs.facts import RunFacts
 from ranklake.views.endings import DID, launcher_of
 from ranklake.views.html.figures import Column, FactTable, moment_text, sourced
 from ranklake.views.words import time_text as length_text

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from ranklake.capture.assets.image_file import image_file
 from ranklake.capture.common.values import BadValueError
-from ranklake.lake.runs.asking import Row
-from ranklake.lake.runs.media import Media, key
+from ranklake.insight.runs.asking import Row
+from ranklake.insight.runs.media import Media, key
 from ranklake.views.words import counted, number_text
 
 _MOST_ROWS: Final = 50

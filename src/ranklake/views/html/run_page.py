@@ -4,15 +4,15 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from ranklake.insight.runs.asking import Ask
+from ranklake.insight.runs.changes import Changes
+from ranklake.insight.runs.facts import RunFacts
+from ranklake.insight.runs.find import flat
+from ranklake.insight.runs.report import run_state
+from ranklake.insight.runs.said import said_of
+from ranklake.insight.runs.slowed import Cause
+from ranklake.insight.runs.steps_done import steps_done
 from ranklake.lake.contracts.json_text import facts_in
-from ranklake.lake.runs.asking import Ask
-from ranklake.lake.runs.changes import Changes
-from ranklake.lake.runs.facts import RunFacts
-from ranklake.lake.runs.find import flat
-from ranklake.lake.runs.report import run_state
-from ranklake.lake.runs.said import said_of
-from ranklake.lake.runs.slowed import Cause
-from ranklake.lake.runs.steps_done import steps_done
 from ranklake.views.critical_path import path_words
 from ranklake.views.endings import NOTHING_SAVED, ended, saved_nothing
 from ranklake.views.html.figures import Figure, sourced, time_text
@@ -50,7 +50,7 @@ def page_facts(
     *,
     is_for_role: bool = False,
 ) -> Mapping[str, Any]:
-    """Return what the template of a run's page draws; parameters are as of `ranklake.lake.runs.report.RunsState`."""
+    """Return what the template of a run's page draws; parameters are as of `ranklake.insight.runs.report.RunsState`."""
     found, cause = run_state(ask, run, scalars, is_for_role=is_for_role), why(run)
     facts = found.facts
     summary, over = facts.summary.one, ended(facts)

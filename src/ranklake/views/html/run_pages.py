@@ -1,13 +1,13 @@
-"""The pages of runs: a list of them, and one a run; facts of `ranklake.lake.runs`."""
+"""The pages of runs: a list of them, and one a run; facts of `ranklake.insight.runs`."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from ranklake.lake.runs.asking import Row
-from ranklake.lake.runs.caveats import Caveats
-from ranklake.lake.runs.report import RunsState
+from ranklake.insight.runs.asking import Row
+from ranklake.insight.runs.caveats import Caveats
+from ranklake.insight.runs.report import RunsState
 from ranklake.views.html.figures import Column, FactTable, Figure, sourced, time_text
 from ranklake.views.html.run_page import LOW_MFU, page_facts
 from ranklake.views.html.run_tables import STATES

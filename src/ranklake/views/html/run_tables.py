@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from ranklake.lake.runs.asking import Answered
-from ranklake.lake.runs.facts import RunFacts
-from ranklake.lake.runs.media import MOST_MEDIA, MOST_OF_A_NAME
-from ranklake.lake.runs.report import MOST_CHARACTERS, MOST_LINES, NO_LINES, RunState
+from ranklake.insight.runs.asking import Answered
+from ranklake.insight.runs.facts import RunFacts
+from ranklake.insight.runs.media import MOST_MEDIA, MOST_OF_A_NAME
+from ranklake.insight.runs.report import MOST_CHARACTERS, MOST_LINES, NO_LINES, RunState
 from ranklake.views.html.figures import Column, FactTable, moment_text, sourced, time_text
 from ranklake.views.words import percent_text, size_text
 from ranklake.views.words import time_text as length_text

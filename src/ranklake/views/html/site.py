@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.storage.store import Lake, cannot_write
+from ranklake.lake.store.store import Lake, cannot_write
 from ranklake.redaction.redact import redact
 from ranklake.views.html.library import library, library_name
 from ranklake.views.html.shell import FOLDER, Entry, Page, assets, data_block, digest_of, render, shell_digest
@@ -92,7 +92,7 @@ def publish(place: Lake, *made: Section, role: str = "") -> Published:
     Parameters
     ----------
     place
-        As `ranklake.lake.storage.store.Lake.place` gives it.
+        As `ranklake.lake.store.store.Lake.place` gives it.
     role
         Who may see the site; empty for whoever may see all. A role's site has the sections of the last call alone:
         what the role no longer sees goes.
@@ -214,10 +214,10 @@ def _manifest(place: Lake, there: set[str], role: str) -> dict[str, Any]:
     if MANIFEST not in there:
         ours = (f"{FOLDER}/", _HOME, *(f"{name}/" for name in SECTIONS))  # of a call that was killed before its end
         if any(not name.startswith(ours) and not name.endswith(".tmp") for name in there):
-            mend = "name an empty place, or one with a report in it"
-            raise NotASiteError("not a report, and not empty", where=place.uri, mend=mend)
+            hint = "name an empty place, or one with a report in it"
+            raise NotASiteError("not a report, and not empty", where=place.uri, hint=hint)
         if role and there:  # whose pages they are, nobody knows
-            raise NotASiteError("a report without its manifest", where=place.uri, mend="name an empty place")
+            raise NotASiteError("a report without its manifest", where=place.uri, hint="name an empty place")
         return empty
     try:
         found = json.loads(place.fs.cat_file(place.path(MANIFEST)))
@@ -229,7 +229,7 @@ def _manifest(place: Lake, there: set[str], role: str) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError):
         return _unread(place, empty)
     what = f"the report as {f'role {whose}' if whose else 'whoever may see all'} sees it"
-    raise NotASiteError(what, where=place.uri, mend="name another place: a site is for one role")
+    raise NotASiteError(what, where=place.uri, hint="name another place: a site is for one role")
 
 
 def _unread(place: Lake, empty: dict[str, Any]) -> dict[str, Any]:
@@ -238,7 +238,7 @@ def _unread(place: Lake, empty: dict[str, Any]) -> dict[str, Any]:
     To a role's site that would leave what was there, whosever it was. Raises `NotASiteError`.
     """
     if empty["role"]:
-        raise NotASiteError("a report whose manifest cannot be read", where=place.uri, mend="name an empty place")
+        raise NotASiteError("a report whose manifest cannot be read", where=place.uri, hint="name an empty place")
     return empty
 
 

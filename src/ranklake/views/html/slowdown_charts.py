@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from ranklake.lake.diagnosis.critical_path import Pace
-from ranklake.lake.diagnosis.facts import Slowdowns
-from ranklake.lake.runs.slowed import MANY, Cause
+from ranklake.insight.diagnosis.critical_path import Pace
+from ranklake.insight.diagnosis.facts import Slowdowns
+from ranklake.insight.runs.slowed import MANY, Cause
 from ranklake.views.html.charts import PERCENT, SCHEMA, Chart, Spec
 from ranklake.views.html.figures import Column, FactTable, Source
 from ranklake.views.html.heat_map import HeatMap

@@ -1,5 +1,0 @@
-"""`python -m ranklake.lake.catalog`."""
-
-from ranklake.lake.catalog.command import main
-
-main()

@@ -1,0 +1,285 @@
+"""Replay: rebuilds partitions of a table from segments that the spool still has, or from the facts.
+
+    fact      segments (by ``segments``, by digest in the spool: selection.py) ─▶ task.py ─▶ one plan: new files in, old
+              ones out
+    derived   inputs as they are now ─▶ rollups/runner.py
+
+Nothing comes back that was taken out since: of a partition that retention took, only what came later is rebuilt; rows
+in ``rejects`` stay there; and where a plan of another kind changed a partition, which nothing here can redo, a replay
+is refused. Before the plan is written its rows are counted against the log and against the ledger.
+"""
+
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.errors import did_you_mean
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.ingest.group import Group
+from ranklake.lake.ingest.ingest_plan import expected_cpu_s
+from ranklake.lake.ingest.replay.errors import ReplayError, shown_days
+from ranklake.lake.ingest.replay.selection import Selection, select
+from ranklake.lake.ingest.replay.task import Rebuild, discard, rebuild
+from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.kinds import REPLAY
+from ranklake.lake.plans.plan import LEDGER
+from ranklake.lake.query.scan import live_files
+from ranklake.lake.rollups.recompute import recompute
+from ranklake.lake.rollups.registry import ROLLUPS
+from ranklake.lake.store.planned_segment import PlannedSegment
+from ranklake.lake.store.writers import Authenticator
+from ranklake.lake.tables.kept_overlay import keep_overlay
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table
+
+if TYPE_CHECKING:
+    from ranklake.lake.ingest.spool.spool import Spool
+    from ranklake.lake.plans.plan import Plan, Progress
+    from ranklake.lake.plans.workers import Workers
+    from ranklake.lake.store.store import Lake
+    from ranklake.lake.tables.data_file import DataFile
+
+GROUP_ROWS: Final = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a replay did, or would do.
+
+    Attributes
+    ----------
+    table, partitions
+        What was rebuilt; dates (ISO).
+    kept
+        Dates that stay as they are, since retention took away what they were made of.
+    plan
+        Number of the lake's plan; None for derived tables, which count their own commits, and where nothing was done.
+    segments
+        Segments that were read; 0 for derived tables.
+    rows
+        Rows in the partitions afterwards; in a dry run, before.
+    files_before, files_after
+        Data files of the partitions; after a dry run the same.
+    elapsed_s
+        Wall seconds.
+    """
+
+    table: str
+    partitions: tuple[str, ...]
+    kept: tuple[str, ...]
+    plan: int | None
+    segments: int
+    rows: int
+    files_before: int
+    files_after: int
+    elapsed_s: float
+
+
+def replay(
+    lake: "Lake",
+    spool: "Spool",
+    workers: "Workers",
+    table: str,
+    days: tuple[date, date],
+    *,
+    dry_run: bool = False,
+    progress: "Progress | None" = None,
+) -> Replayed:
+    """Rebuild a table's partitions from the first to the last of `days`.
+
+    Parameters
+    ----------
+    dry_run
+        Only look whether it can be done, and at what.
+
+    Raises
+    ------
+    ReplayError
+        The table is none that can be rebuilt, or it would not hold the rows that it should.
+    MissingSegmentsError
+        The spool no longer has all that is needed.
+
+    Nothing is changed then. A replay that dies before its plan is written leaves files that no commit names; later, the
+    next driver finishes it. Old files stay readable by time travel until upkeep.
+    """
+    began = time.monotonic()
+    first, last = days
+    if first > last:
+        raise ReplayError(f"{first} is after {last}", where="--from", hint="name the first date first")
+    if table not in lake.contracts():
+        raise ReplayError(f"unknown table {table!r}", hint=did_you_mean(table, lake.contracts()))
+    target = lake.contract(table)
+    if target.kind == "derived" and (target.rollup is not None or table in {rollup.name for rollup in ROLLUPS}):
+        return _recomputed(lake, table, first, last, dry_run=dry_run, began=began)
+    if not target.envelope:
+        what = f"a {target.kind} table that is made neither of segments nor by a rollup"
+        raise ReplayError(what, where=table, hint="name a table that ranks record, or a rollup")
+    composer = _Composer(lake.configured(spool=spool.config.spool), spool, workers, table, (first, last), progress)
+    if dry_run:
+        chosen = select(lake, spool, table, first, last)
+        return composer.result(None, chosen, chosen.live, began)
+    plan = drive(lake, composer.compose, workers).plan
+    after = live_files(delta_table(lake, table), composer.chosen.days)
+    return composer.result(plan.number if plan else None, composer.chosen, after, began)
+
+
+class _Composer:
+    """Composes the plan of a replay of facts, again if another plan comes first."""
+
+    def __init__(
+        self,
+        lake: "Lake",
+        spool: "Spool",
+        workers: "Workers",
+        table: str,
+        days: tuple[date, date],
+        progress: "Progress | None",
+    ) -> None:
+        self.lake, self.spool, self.workers, self.table = lake, spool, workers, table
+        self.first, self.last = days
+        self.progress = progress
+        self.chosen = Selection((), (), live_files(None), [])
+
+    def compose(self, number: int) -> "Plan | None":
+        """Return the plan, its files written; None where the partitions hold nothing and nothing is to come."""
+        self.chosen = chosen = select(self.lake, self.spool, self.table, self.first, self.last)
+        if not chosen.days:
+            return None
+        tasks = list(self._tasks(number))
+        count = 0
+
+        def done() -> None:
+            nonlocal count
+            count += 1
+            if self.progress is not None:
+                self.progress(count, len(tasks))
+
+        cpu_s = expected_cpu_s([row for task in tasks for row in task.group.segments])
+        made = self.workers.fitting(cpu_s).run(rebuild, tasks, done)
+        new = [file for one in made for file in one.files]
+        try:
+            _check_segments(self.table, [why for one in made for why in one.unreadable])
+            _check_rows(self.lake, self.table, chosen, new)
+        except ReplayError:
+            discard(self.lake, new)
+            raise
+        facts = {"segments": len(chosen.segments), "partitions": [day.isoformat() for day in chosen.days]}
+        return action_plan.compose(number, REPLAY.name, add=new, remove={self.table: chosen.live}, facts=facts)
+
+    def result(self, plan: int | None, chosen: Selection, after: pa.Table, began: float) -> Replayed:
+        """Return what was done."""
+        return Replayed(
+            self.table,
+            tuple(day.isoformat() for day in chosen.days),
+            tuple(day.isoformat() for day in chosen.kept),
+            plan,
+            len(chosen.segments),
+            _rows(after),
+            chosen.live.num_rows,
+            after.num_rows,
+            round(time.monotonic() - began, 3),
+        )
+
+    def _tasks(self, number: int) -> Iterator[Rebuild]:
+        created = datetime.now(UTC)
+        # Cuts of one slot file have seen different slots before them, so each goes into a task of its own.
+        by_days: dict[tuple[frozenset[date], int], list[PlannedSegment]] = defaultdict(list)
+        cuts: Counter[tuple[int, int]] = Counter()
+        for row, days in self.chosen.segments:
+            slot_file = (row["incarnation"], row["segment"])
+            by_days[days, cuts[slot_file]].append(row)
+            cuts[slot_file] += 1
+        for (days, _), rows in by_days.items():
+            for group in _groups(rows):
+                yield Rebuild(
+                    Group(
+                        self.lake.address,
+                        self.spool.address,
+                        self.lake.storage,
+                        self.table,
+                        group,
+                        number,
+                        created,
+                        store_rejects=False,
+                        authenticator=Authenticator(self.lake.config.encryption_key),
+                        limits=self.lake.config.ingest,
+                        contracts=keep_overlay(self.lake),
+                        subjects=self.lake.config.subjects,
+                        code=self.lake.overlay.code if self.lake.overlay is not None else frozenset(),
+                    ),
+                    days,
+                )
+
+
+def _groups(rows: Iterable[PlannedSegment]) -> Iterator[list[PlannedSegment]]:
+    """Cut segments into tasks."""
+    group: list[PlannedSegment] = []
+    held = 0
+    for row in rows:
+        if group and held + row["rows"] > GROUP_ROWS:
+            yield group
+            group, held = [], 0
+        group.append(row)
+        held += row["rows"]
+    if group:
+        yield group
+
+
+def _check_segments(table: str, unreadable: list[str]) -> None:
+    """Raise `ReplayError` where segments could not be read."""
+    if unreadable:
+        what = f"{len(unreadable)} segments cannot be read any more, the first of them: {unreadable[0]}"
+        raise ReplayError(what, where=table, hint="restore them in the spool, or replay other dates")
+
+
+def _check_rows(lake: "Lake", table: str, chosen: Selection, new: "Sequence[DataFile]") -> None:
+    """Raise `ReplayError` unless the new files hold as many rows as the log says.
+
+    They may hold more where the ledger says that rows are missing; never fewer: nobody else has what would go.
+    """
+    rebuilt = sum(file.rows for file in new)
+    before = _rows(chosen.live)
+    if rebuilt == before:
+        return
+    ledger = read(lake, contract(LEDGER), ["kind", "tables"]).to_pylist()
+    planned = sum(json.loads(row["tables"]).get(table, 0) for row in ledger if row["kind"] != REPLAY.name)
+    handle = delta_table(lake, table)
+    elsewhere = (0 if handle is None else _rows(files(handle))) - before
+    if rebuilt < before or elsewhere + rebuilt != planned:
+        what = (
+            f"the segments give {rebuilt:,} rows for {shown_days(chosen.days)}, the log has {before:,} "
+            f"and the ledger {planned - elsewhere:,}"
+        )
+        raise ReplayError(what, where=table, hint="see 'ranklake status'; nothing was changed")
+
+
+def _recomputed(lake: "Lake", table: str, first: date, last: date, *, dry_run: bool, began: float) -> Replayed:
+    """Rebuild partitions of a derived table by its rollup."""
+    span = [first + timedelta(days=offset) for offset in range((last - first).days + 1)]
+    before = live_files(delta_table(lake, table), span)
+    done, kept = recompute(lake, table, span, dry_run=dry_run)
+    after = live_files(delta_table(lake, table), span)
+    return Replayed(
+        table,
+        tuple(day.isoformat() for day in done),
+        tuple(day.isoformat() for day in kept),
+        None,
+        0,
+        _rows(after),
+        before.num_rows,
+        after.num_rows,
+        round(time.monotonic() - began, 3),
+    )
+
+
+def _rows(live: pa.Table) -> int:
+    return int(pc.sum(live["num_records"]).as_py() or 0)

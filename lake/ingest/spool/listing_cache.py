@@ -1,0 +1,146 @@
+"""The listing cache: which day folders of a spool need no listing now, so that listing stays fast.
+
+A day folder is named after the day of sealing, and late uploads may come to any of them. So today's, yesterday's and
+later ones are listed each time; an older one each time while it brings news, and once an hour when it has brought none
+for an hour. A late upload to a quiet day is thus seen an hour late at most.
+
+What was seen lies at ``<lake>/rounds/<digest of the spool's place>.json``. It is a hint: lost, damaged or written by
+two ingests at once, it costs listings, or leaves a late upload for the next hour.
+"""
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from ranklake.lake.store.json_shape import fault
+
+if TYPE_CHECKING:
+    from ranklake.lake.store.store import Lake
+
+FOLDER: Final = "rounds"
+QUIET: Final = timedelta(hours=1)
+RECENT_DAYS: Final = 1
+_SHAPE: Final = {"days": {...: {"listed_s": int, "news_s": int}}, "purge": {"old": str, "at_s": int}}
+
+
+@dataclass(slots=True)
+class Seen:
+    """A day folder: when it was last listed, and when it last brought something new, both in seconds since 1970."""
+
+    listed_s: int
+    news_s: int
+
+
+@dataclass(slots=True)
+class Rounds:
+    """What is known of a spool's old day folders.
+
+    Attributes
+    ----------
+    days
+        By folder name; recent days are always listed and are not here.
+    purged
+        Which segments were old enough to go when the spool was last purged (`purge_is_due`), and when that was.
+    """
+
+    name: str
+    days: dict[str, Seen] = field(default_factory=dict)
+    purged: tuple[str, int] = ("", 0)
+    _there: set[str] = field(default_factory=set)
+    _chosen: list[str] = field(default_factory=list)
+    _now: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    @classmethod
+    def load(cls, lake: "Lake", spool: str) -> "Rounds":
+        """Read what was seen of a spool; nothing, where that cannot be read."""
+        rounds = cls(f"{FOLDER}/{hashlib.sha256(spool.encode()).hexdigest()[:16]}.json")
+        try:
+            facts = json.loads(lake.fs.cat_file(lake.path(rounds.name)))
+        except (OSError, ValueError, RecursionError):
+            return rounds
+        if fault(facts, _SHAPE, "rounds") is None:
+            rounds.days = {day: Seen(one["listed_s"], one["news_s"]) for day, one in facts["days"].items()}
+            rounds.purged = (facts["purge"]["old"], facts["purge"]["at_s"])
+        return rounds
+
+    def save(self, lake: "Lake") -> None:
+        """Write it down, whole. A lake that cannot be written goes without."""
+        days = {day: {"listed_s": one.listed_s, "news_s": one.news_s} for day, one in self.days.items()}
+        raw = json.dumps({"days": days, "purge": {"old": self.purged[0], "at_s": self.purged[1]}}).encode()
+        target = lake.path(self.name)
+        try:
+            if not lake.is_local:
+                lake.fs.pipe_file(target, raw)
+                return
+            os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120 - fsspec paths are strings
+            scratch = f"{target}.{uuid.uuid4().hex}.tmp"
+            lake.fs.pipe_file(scratch, raw)
+            os.replace(scratch, target)  # noqa: PTH105 - likewise
+        except OSError:
+            return
+
+    def may_wait(self, day: str, now: datetime) -> bool:
+        """Return whether a folder need not be listed now."""
+        seen = self.days.get(day)
+        if seen is None or is_recent(day, now):
+            return False
+        since_news, since_look = now.timestamp() - seen.news_s, now.timestamp() - seen.listed_s
+        quiet = QUIET.total_seconds()
+        return since_news >= quiet and 0 <= since_look < quiet
+
+    def choose(self, there: Iterable[str], now: datetime) -> list[str]:
+        """Return which of the folders that are there must be listed now. To be followed by `note`."""
+        self._there = set(there)
+        self._chosen = sorted(day for day in self._there if not self.may_wait(day, now))
+        self._now = now
+        return self._chosen
+
+    def note(self, news: Iterable[str]) -> bool:
+        """Take in what the folders chosen last had; return whether there is anything worth saving.
+
+        Parameters
+        ----------
+        news
+            Folders that had something new.
+        """
+        before = {day: (one.listed_s, one.news_s) for day, one in self.days.items()}
+        at, fresh = int(self._now.timestamp()), set(news)
+        old = {day for day in self._there if not is_recent(day, self._now)}
+        for day in old.intersection(self._chosen):
+            seen = self.days.get(day)
+            self.days[day] = Seen(at, at if seen is None or day in fresh else seen.news_s)
+        self.days = {day: one for day, one in self.days.items() if day in old}
+        return before != {day: (one.listed_s, one.news_s) for day, one in self.days.items()}
+
+    def forget(self, folders: Iterable[str]) -> bool:
+        """Have some folders be listed next time, whatever is known of them; return whether any was known."""
+        known = {day for day in folders if self.days.pop(day, None) is not None}
+        return bool(known)
+
+    def purge_is_due(self, old: Mapping[str, int], now: datetime) -> bool:
+        """Return whether to look for segments that may go, and remember that it was done.
+
+        Parameters
+        ----------
+        old
+            Facts of what is old enough; as long as they are the same, once an hour is enough, for further copies.
+        """
+        said = json.dumps(dict(old), sort_keys=True)
+        if said == self.purged[0] and 0 <= now.timestamp() - self.purged[1] < QUIET.total_seconds():
+            return False
+        self.purged = (said, int(now.timestamp()))
+        return True
+
+
+def is_recent(day: str, now: datetime) -> bool:
+    """Return whether a folder, with or without its prefix, may still get what is sealed now, or is none of a day."""
+    try:
+        found = date.fromisoformat(day.rpartition("/")[2])
+    except ValueError:
+        return True
+    return found >= now.astimezone(UTC).date() - timedelta(days=RECENT_DAYS)

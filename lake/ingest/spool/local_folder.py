@@ -1,0 +1,214 @@
+"""A local folder as a spool that anyone may write to, opened so that no link leads outside."""
+
+import errno
+import os
+import stat
+import uuid
+from contextlib import suppress
+from typing import Any, Final
+
+from fsspec.implementations.local import LocalFileSystem
+
+from ranklake.lake.ingest.spool.gate import DENIED, IRREGULAR, TOO_LARGE, UnreadError
+from ranklake.printable import printable_name
+
+_OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE: Final = _OPEN | os.O_NONBLOCK | os.O_NOCTTY  # a FIFO would keep whoever opens it waiting for a writer
+
+
+_KINDS: Final = frozenset({errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENODEV, errno.ENAMETOOLONG, errno.EOPNOTSUPP})
+"""What opening says of links, sockets, devices without a driver, and names that no file has."""
+
+
+class SpoolFolder(LocalFileSystem):  # type: ignore[misc] # fsspec ships no types
+    """A folder of this machine as a spool: regular files below it alone, never by way of a link.
+
+    The folder itself may be a link, since the operator named it. What others put below it is opened one name after the
+    other from there, so that nothing outside is read or deleted whatever is exchanged meanwhile.
+
+    Parameters
+    ----------
+    top
+        The folder.
+    most_bytes
+        Of a file that is read whole.
+    """
+
+    cachable = False
+
+    def __init__(self, top: str, most_bytes: int, **options: Any) -> None:  # noqa: ANN401 - fsspec ships no types
+        super().__init__(**options)
+        self.top, self.most_bytes = top.rstrip("/"), most_bytes
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:  # noqa: ANN401
+        """Return the bytes of a file, or those from `start` to `end`.
+
+        Raises
+        ------
+        FileNotFoundError, UnreadError
+        """
+        handle, file_bytes = self._file(path)
+        with os.fdopen(handle, "rb", buffering=0) as file:
+            begin = 0 if start is None else start
+            size = (file_bytes if end is None else min(end, file_bytes)) - begin
+            if end is None and size > self.most_bytes:
+                raise UnreadError(TOO_LARGE, where=printable_name(path))
+            try:
+                return _read(file, begin, size)
+            except PermissionError:
+                raise UnreadError(DENIED, where=printable_name(path)) from None
+
+    def forget(self, path: str) -> None:
+        """Have the next look at a file come from the disk, as far as the system can be told."""
+        if not hasattr(os, "posix_fadvise"):
+            return
+        with suppress(OSError, UnreadError):
+            handle, _ = self._file(path)
+            try:
+                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(handle)
+
+    def renew(self, path: str) -> None:
+        """Date a file now. Raises `OSError` or `UnreadError`."""
+        handle, _ = self._file(path)
+        try:
+            os.utime(handle)
+        finally:
+            os.close(handle)
+
+    def put(self, path: str, raw: bytes) -> None:
+        """Write a whole file, and the folders to it that are lacking. Raises `OSError` or `UnreadError`."""
+        folder, _, name = path.rpartition("/")
+        handle = self._folder(folder, make=True)
+        scratch = f"{uuid.uuid4().hex}.tmp"
+        try:
+            with os.fdopen(os.open(scratch, _NEW, dir_fd=handle, mode=0o666), "wb") as file:
+                file.write(raw)
+            os.rename(scratch, name, src_dir_fd=handle, dst_dir_fd=handle)
+        finally:
+            with suppress(OSError):
+                os.unlink(scratch, dir_fd=handle)
+            os.close(handle)
+
+    def rm_file(self, path: str) -> None:
+        """Delete a file, or a link, below the folder. Raises `OSError` or `UnreadError`."""
+        folder, name = self._folder_of(path)
+        try:
+            os.unlink(name, dir_fd=folder)
+        finally:
+            os.close(folder)
+
+    def ls(self, path: str, detail: bool = False, **_: Any) -> list[Any]:  # noqa: ANN401 - fsspec's
+        """Return what lies in a folder, links as they are; raises `OSError` or `UnreadError`."""
+        folder = self._folder(path)
+        try:
+            with os.scandir(folder) as entries:
+                found = [_info(path.rstrip("/"), entry) for entry in entries]
+        finally:
+            os.close(folder)
+        there = [one for one in found if one is not None]
+        return there if detail else [one["name"] for one in there]
+
+    def find(self, path: str, **_: Any) -> dict[str, dict[str, Any]]:  # noqa: ANN401 - fsspec's
+        """Return all below a folder but folders, by path; of a folder that cannot be looked into, itself as "denied".
+
+        Raises `FileNotFoundError` where there is none.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        waiting = [path.rstrip("/")]
+        while waiting:
+            folder = waiting.pop()
+            try:
+                here = self.ls(folder, detail=True)
+            except FileNotFoundError:
+                if folder == path.rstrip("/"):
+                    raise
+                continue
+            except (OSError, UnreadError):
+                found[folder] = {"name": folder, "size": 0, "type": "denied", "mtime": None}
+                continue
+            for one in here:
+                if one["type"] == "directory":
+                    waiting.append(one["name"])
+                else:
+                    found[one["name"]] = one
+        return found
+
+    def _file(self, path: str) -> tuple[int, int]:
+        """Open a file for reading; return it and its size in bytes. Raises `OSError` or `UnreadError`."""
+        folder, name = self._folder_of(path)
+        try:
+            handle = _opened(name, _FILE, folder)
+        finally:
+            os.close(folder)
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode):
+            os.close(handle)
+            raise UnreadError(IRREGULAR, where=printable_name(path))
+        return handle, facts.st_size
+
+    def _folder_of(self, path: str) -> tuple[int, str]:
+        """Return a file's folder, opened, and its name there."""
+        folder, _, name = path.rpartition("/")
+        return self._folder(folder), name
+
+    def _folder(self, path: str, *, make: bool = False) -> int:
+        """Open a folder at or below the top, name by name; `make` what is lacking. Raises `OSError`, `UnreadError`."""
+        inside = path.rstrip("/").removeprefix(self.top)
+        if (inside and not inside.startswith("/")) or not path.startswith(self.top):
+            raise UnreadError(DENIED, where=printable_name(path), hint="it lies outside the spool")
+        handle = os.open(self.top or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for name in inside.split("/")[1:]:
+            try:
+                if name in {"", ".", ".."}:
+                    raise UnreadError(DENIED, where=printable_name(path), hint="it lies outside the spool")
+                if make:
+                    with suppress(FileExistsError):
+                        os.mkdir(name, dir_fd=handle)
+                below = _opened(name, _OPEN | os.O_DIRECTORY, handle)
+            finally:
+                os.close(handle)
+            handle = below
+        return handle
+
+
+def _opened(name: str, flags: int, folder: int) -> int:
+    """Open a name in a folder. Raises `FileNotFoundError`, `UnreadError`, or `OSError` where that is the disk's."""
+    try:
+        return os.open(name, flags, dir_fd=folder)
+    except FileNotFoundError:
+        raise
+    except PermissionError:
+        raise UnreadError(DENIED) from None
+    except (IsADirectoryError, NotADirectoryError):
+        raise UnreadError(IRREGULAR) from None
+    except ValueError:  # a NUL in a name that a plan holds
+        raise UnreadError(IRREGULAR) from None
+    except OSError as error:
+        if error.errno in _KINDS:
+            raise UnreadError(IRREGULAR) from None
+        raise
+
+
+def _read(file: Any, begin: int, size: int) -> bytes:  # noqa: ANN401 - a raw file
+    """Return what there is of a part of a file; it may have been cut since."""
+    file.seek(begin)
+    parts = []
+    while size > 0 and (part := file.read(size)):
+        parts.append(part)
+        size -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _info(folder: str, entry: "os.DirEntry[str]") -> dict[str, Any] | None:
+    """Return an entry of a folder as fsspec tells it; None where it is gone by now."""
+    try:
+        facts = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return {"name": f"{folder}/{entry.name}", "size": 0, "type": "denied", "mtime": None}
+    kind = "directory" if stat.S_ISDIR(facts.st_mode) else "file" if stat.S_ISREG(facts.st_mode) else "other"
+    return {"name": f"{folder}/{entry.name}", "size": facts.st_size, "type": kind, "mtime": facts.st_mtime}

@@ -1,0 +1,273 @@
+"""The spool as ingest sees it: which segments are there, and which may be deleted."""
+
+import hashlib
+from collections.abc import Callable, Collection, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from fsspec.implementations.local import LocalFileSystem
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.ingest.spool.gate import IRREGULAR, UNSTEADY, UnreadError
+from ranklake.lake.ingest.spool.listing_cache import Rounds
+from ranklake.lake.ingest.spool.local_folder import SpoolFolder
+from ranklake.lake.ingest.spool.packs import Reader, look_into, member_path, pack_name, settled
+from ranklake.lake.ingest.spool.spooled import _TABLE, MISPLACED, Spooled, unfit
+from ranklake.lake.store.lake_config import DEFAULT, LakeConfig
+from ranklake.lake.store.listing import Listed, written
+from ranklake.lake.store.objects import delta_options, file_system, put_new
+from ranklake.lake.store.reachability import LakeUnreachableError, unreachable
+from ranklake.lake.store.rewriting import overwrite
+from ranklake.printable import printable_name
+from ranklake.segments.segment import NotASegmentError, SegmentName
+
+STAYS: Final = "cannot be deleted"
+
+Known = Callable[[Collection[str]], pa.Table]
+
+
+class Spool:
+    """The spool at a URI.
+
+    Parameters
+    ----------
+    uri
+        Folder or object-store URI, as capture was given it.
+    storage
+        Options under delta-rs's names.
+    config
+        What the operator configured: segments are looked for below each prefix, too, and none larger is opened.
+
+    Attributes
+    ----------
+    writers
+        Who may write where.
+    root
+        The spool's own folder, for its file system.
+    passed_over
+        What the looks so far found and left alone, by printable path: why. It is nobody's rows.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        storage: dict[str, str] | None = None,
+        config: LakeConfig = DEFAULT,
+    ) -> None:
+        self.uri = uri.rstrip("/")
+        self._storage = delta_options(self.uri, storage or {})
+        self.fs, root = file_system(self.uri, self._storage)
+        self.address = root if isinstance(self.fs, LocalFileSystem) else self.uri
+        self.config, self.writers = config, config.spool.writers
+        self.root = root.rstrip("/")
+        prefixes = dict.fromkeys(("", *(one.prefix for one in self.writers.prefixes)))
+        self._roots = [f"{self.root}/{prefix}/segments".replace("//segments", "/segments") for prefix in prefixes]
+        if isinstance(self.fs, LocalFileSystem):
+            self.fs = SpoolFolder(root, config.ingest.segment_bytes)
+        self.passed_over: dict[str, str] = {}
+
+    def listing(self, known: Known | None = None, rounds: Rounds | None = None) -> list[Spooled]:
+        """Return the segments and other files there, in stream order; an absent folder is an empty spool.
+
+        Files still being written (names that end in .tmp) are left out. Of packs the members are listed, and the pack
+        itself only if it is damaged.
+
+        Parameters
+        ----------
+        known
+            Given the day folders that are listed, returns columns pack, date and members: how many sound members of
+            each pack were read on which date. Packs all of whose members were read are left out unopened.
+        rounds
+            Day folders that may wait are left out; by default none is.
+
+        Raises
+        ------
+        LakeUnreachableError
+            The spool, or a pack in it, cannot be read.
+        """
+        ((found, _),) = self.listings(known, rounds)
+        return found
+
+    def listings(
+        self, known: Known | None = None, rounds: Rounds | None = None, members: int | None = None
+    ) -> Iterator[tuple[list[Spooled], dict[str, int]]]:
+        """Yield the listing of some packs, then of more and at last of all; and which are not opened yet.
+
+        A backlog of a day is millions of segments, of which a plan names a few thousand: so no more packs are opened
+        than it takes.
+
+        Parameters
+        ----------
+        known, rounds
+            As for `listing`, which also says what is raised.
+        members
+            Segments to find in packs the first time; each further time twice as many. By default all.
+
+        With a listing comes how many members each pack has, by path, that was not opened for it.
+        """
+        files = self.files(rounds)
+        # A damaged member may be replaced, so a pack that has one is looked into each time.
+        done = set() if known is None else settled(known({self.day_of(path) for path in files}))
+        files = {path: one for path, one in files.items() if path not in done}
+        closed = {path: name.members for path in sorted(files) if (name := pack_name(path))}
+        some = {path: one for path, one in files.items() if path not in closed}
+        found: list[Spooled] = []
+        while True:
+            wanted = members
+            while closed and (wanted is None or wanted > 0):
+                path = next(iter(closed))
+                some[path] = files[path]
+                wanted = None if wanted is None else wanted - max(1, closed[path])
+                del closed[path]
+            found = sorted([*found, *self.open(some)], key=lambda item: (item.table, item.order))
+            yield found, closed
+            if not closed:
+                return
+            some, members = {}, 2 * members if members else None
+
+    def open(self, files: dict[str, Listed]) -> list[Spooled]:
+        """Return what some files are, and what is in those that are packs."""
+        packs = {path: one.size_bytes for path, one in files.items() if pack_name(path)}
+        try:
+            contents = look_into(self.fs, packs, self.config.ingest.segment_bytes, self.root)
+        except (OSError, LakeUnreachableError) as error:
+            raise self._unlisted(error) from None
+        spooled = [self._look(one) for path, one in files.items() if path not in packs]
+        for path, found in contents.items():
+            if found.unread:
+                self.passed_over[printable_name(path)] = found.unread
+                continue
+            for member in found.members:
+                where = member_path(path, member)
+                facts = (where, member.table, member.size, member.name, member.name.sha256)
+                spooled.append(Spooled(*facts, files[path].modified))
+            if not found.whole:
+                spooled.append(self._look(files[path]))
+        return sorted(spooled, key=lambda item: (item.table, item.order))
+
+    def _unlisted(self, error: Exception) -> LakeUnreachableError:
+        if isinstance(error, LakeUnreachableError):
+            return error
+        return unreachable(self.uri, error, self._storage, what="the spool cannot be listed")
+
+    def files(self, rounds: Rounds | None = None) -> dict[str, Listed]:
+        """Return all whole files, by path, but for those of day folders that may wait."""
+        found: dict[str, dict[str, Any]] = {}
+        if rounds is None:
+            for root in self._roots:
+                found |= self._find(root)
+        else:
+            top: dict[str, dict[str, Any]] = {}
+            for root in self._roots:
+                top |= self._entries(root)
+            found = {path: info for path, info in top.items() if info["type"] != "directory"}
+            folders = {self.folder_of(path): path for path in top if path not in found}
+            for day in rounds.choose(folders, datetime.now(UTC)):
+                found |= self._find(folders[day])
+        left = {path: why for path, info in found.items() if (why := unfit(path, info)) is not None}
+        self.passed_over |= {printable_name(path): why for path, why in left.items()}
+        return {
+            path: Listed(path, int(info["size"] or 0), written(info))
+            for path, info in found.items()
+            if path not in left and not path.endswith(".tmp")
+        }
+
+    def _entries(self, root: str) -> dict[str, dict[str, Any]]:
+        """Return what lies in a folder of segments: the day folders, and what is beside them, by path."""
+        self.fs.invalidate_cache()  # some file systems would answer from what they listed before
+        try:
+            found = self.fs.ls(root, detail=True)
+        except FileNotFoundError:
+            return {}
+        except (OSError, LakeUnreachableError, UnreadError) as error:
+            raise self._unlisted(error) from None
+        names = {str(info["name"]).rstrip("/"): info for info in found}
+        return {name: info for name, info in names.items() if name != root}  # a marker of itself, in some stores
+
+    def _find(self, folder: str) -> dict[str, dict[str, Any]]:
+        try:
+            found: dict[str, dict[str, Any]] = self.fs.find(folder, detail=True)
+        except FileNotFoundError:
+            return {}
+        except UnreadError as error:
+            if folder in self._roots:
+                raise self._unlisted(error) from None
+            self.passed_over[printable_name(folder)] = error.what
+            return {}
+        except (OSError, LakeUnreachableError) as error:
+            raise self._unlisted(error) from None
+        return found
+
+    def below(self, path: str) -> str:
+        """Return the path of a file below the spool."""
+        return path.removeprefix(f"{self.root}/")
+
+    def folder_of(self, path: str) -> str:
+        """Return the day folder in which a file lies, with its prefix; the file's own name if it lies in none."""
+        prefix, _, rest = f"/{self.below(path)}".partition("/segments/")
+        return f"{prefix}/{rest.partition('/')[0]}".removeprefix("/")
+
+    def day_of(self, path: str) -> str:
+        """Return the name of the folder beside the days' in which a file lies; its own name if it lies in none."""
+        return self.folder_of(path).rpartition("/")[2]
+
+    def _look(self, one: Listed) -> Spooled:
+        path, size = one.path, one.size_bytes
+        folder, _, base = path.rpartition("/")
+        table = MISPLACED if folder in self._roots else folder.rpartition("/")[2]
+        table = table if _TABLE.fullmatch(table) else MISPLACED
+        try:
+            name = SegmentName.parse(base)
+        except NotASegmentError:
+            digest = hashlib.sha256(f"{path} {size}".encode()).hexdigest()
+            return Spooled(path, table, size, None, digest, one.modified)
+        return Spooled(path, table, size, name, name.sha256, one.modified)
+
+    def is_readable(self, item: Spooled, why: str) -> bool:
+        """Say whether a file that could not be read, and why, can be now."""
+        try:
+            raw = Reader(self.fs, []).read(item.path)
+            return why != UNSTEADY or Reader(self.fs, []).read_again(item.path) == raw
+        except (OSError, RanklakeError):
+            return False
+
+    def renew(self, path: str, raw: bytes) -> None:
+        """Have a file be newer than what was judged of it: date it now, or write it where it is gone.
+
+        Raises `OSError`, or `ranklake.errors.RanklakeError` where it may not be written.
+        """
+        if not isinstance(self.fs, SpoolFolder):
+            self.fs.pipe_file(path, raw)
+            return
+        try:
+            self.fs.renew(path)
+        except FileNotFoundError:
+            self.fs.put(path, raw)
+
+    def delete(self, path: str) -> int:
+        """Delete a file; return how many went. One that cannot be deleted is reported in `passed_over`."""
+        try:
+            self.fs.rm_file(path)
+        except FileNotFoundError:  # another driver was faster
+            return 0
+        except (PermissionError, UnreadError):
+            self.passed_over[printable_name(path)] = STAYS
+            return 0
+        return 1
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a file where none is; one that is there stays. Raises `OSError`, `UnreadError` where a link leads out.
+
+        Killed half-way, it leaves a stray temporary file on a local disk, which no listing has.
+        """
+        if not isinstance(self.fs, SpoolFolder):
+            put_new(self.fs, path, data)
+            return
+        folder = Path(path).parent
+        if not folder.resolve().is_relative_to(Path(self.root).resolve()):
+            raise UnreadError(IRREGULAR, where=printable_name(path))
+        folder.mkdir(parents=True, exist_ok=True)
+        if not Path(path).exists():
+            overwrite(self.fs, path, data, local=True)

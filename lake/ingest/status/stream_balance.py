@@ -1,0 +1,165 @@
+"""The balance of each stream: what its recorder counted, compared with what became of its rows."""
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ranklake.lake.ingest.ingestion_index import Stream, stream_of_row
+from ranklake.lake.ingest.spool.gate import IRREGULAR, may_be_read_yet
+from ranklake.lake.store.writers import REFUSED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from ranklake.lake.ingest.spool.spooled import Spooled
+    from ranklake.lake.ingest.status.stream_accounts import Accounts, Row, SlotFile
+
+MOST_GAPS: Final = 10**12
+"""Rows that one process can have lost of a table: a million a second for eleven days."""
+NOBODY: Final[Stream] = ("", -1, -1, -1)
+"""Has the rows that were refused: they are no stream's."""
+
+
+@dataclass(slots=True)
+class StreamBalance:
+    """One stream of one table: what its recorder says, and what became of it.
+
+    A recorder that gives up a sealed segment for lack of room counts its rows as gaps from then on. Footers that were
+    sealed before still have them among the rows, but the sum of both only ever grows, and so do the gaps.
+
+    Attributes
+    ----------
+    said, said_gaps
+        The most rows (with gaps), and gaps, that its recorder tells of.
+    sampled_out
+        Of the gaps, those that were wanted.
+    named_rows
+        Rows that names of files tell of which nobody could read.
+    stored, rejected, in_flight
+        What became of its rows.
+    closed
+        Whether its recorder told of all it recorded when it closed.
+    """
+
+    said: int = 0
+    said_gaps: int = 0
+    sampled_out: int = 0
+    named_rows: int = 0
+    stored: int = 0
+    rejected: int = 0
+    in_flight: int = 0
+    closed: bool = False
+
+    def add(self, row: "Row") -> None:
+        """Take in what became of segments of it."""
+        self.stored += row["rows_stored"]
+        self.rejected += row["rows_rejected"]
+        self.said = max(self.said, int(row["said"]))
+        self.said_gaps = max(self.said_gaps, int(row["said_gaps"]))
+
+    @property
+    def said_rows(self) -> int:
+        """Rows that its recorder tells of, without those that it lost."""
+        return max(self.said - self.said_gaps, self.named_rows)
+
+    @property
+    def missing(self) -> int:
+        """Rows that its recorder tells of, and nobody has."""
+        return max(0, self.said_rows - self.stored - self.rejected - self.in_flight)
+
+    def fault(self) -> str | None:
+        """Return what does not add up, in words."""
+        if self.missing:
+            return f"{self.missing} rows are missing"
+        accounted = self.stored + self.rejected + self.in_flight
+        if self.closed and accounted > self.said_rows:
+            return f"{accounted - self.said_rows} rows too many"
+        if self.said_gaps > MOST_GAPS:
+            return f"{self.said_gaps} rows are said to be lost, more than a process can record"
+        return None
+
+
+def stream_balances(told: "Accounts", waiting: "Iterable[Spooled]") -> dict[tuple[str, Stream], StreamBalance]:
+    """Return the balance of every stream of every table.
+
+    Parameters
+    ----------
+    told
+        What became of the segments that plans took in.
+    waiting
+        Files of the spool that no plan took in.
+    """
+    balances: dict[tuple[str, Stream], StreamBalance] = defaultdict(StreamBalance)
+    ingested: dict[SlotFile, int] = defaultdict(int, told.held)
+    refused: dict[tuple[str, Stream], int] = defaultdict(int)
+    for row in told.streams:
+        balances[row["table"], stream_of_row(row)].add(row)
+    # Of a slot file that no sound copy brought one damaged copy counts, and what was gone only where there is none;
+    # where a sound one came, the damaged ones are nobody's rows.
+    for row in sorted(told.odd, key=lambda row: may_be_read_yet(row["unreadable"])):
+        stream = stream_of_row(row)
+        slot_file = (row["table"], stream, row["segment"])
+        if str(row["unreadable"]).startswith(REFUSED):  # nobody knows whose rows these are
+            balance = balances[row["table"], NOBODY]
+            balance.rejected += row["rows_rejected"]
+            balance.named_rows += row["rows_rejected"]
+            if row["incarnation"] is not None:
+                refused[row["table"], stream] += max(0, row["rows_rejected"] - ingested.get(slot_file, 0))
+            continue
+        if row["incarnation"] is None or slot_file in ingested or row["unreadable"] == IRREGULAR:
+            continue
+        # Only its name is known; later footers of the stream say what came before it.
+        balance = balances[row["table"], stream]
+        balance.add({**row, "said": row["rows"], "said_gaps": 0})
+        balance.named_rows = max(balance.named_rows, row["rows"])
+        if not may_be_read_yet(row["unreadable"]):
+            ingested[slot_file] = row["rows"]
+    for row in told.closings:
+        for table, rows, gaps in _closing_counts(row["totals"]):
+            closing = balances[table, stream_of_row(row)]
+            closing.said = max(closing.said, rows + gaps)
+            closing.said_gaps = max(closing.said_gaps, gaps)
+            closing.closed = True
+    for place, rows in told.sampled_out.items():
+        balances[place].sampled_out = min(rows, balances[place].said_gaps)
+    _add_in_flight(balances, ingested, waiting)
+    _return_refused(balances, refused)
+    return balances
+
+
+def _add_in_flight(
+    balances: dict[tuple[str, Stream], StreamBalance], ingested: "dict[SlotFile, int]", waiting: "Iterable[Spooled]"
+) -> None:
+    """Take in what waits in the spool: a slot file that is sent again brings only what none of its copies brought."""
+    for item in waiting:
+        if item.name is None:
+            continue
+        name = item.name
+        stream = (name.run, name.attempt, name.rank, name.incarnation)
+        slot_file = (item.table, stream, name.segment)
+        balance = balances[item.table, stream]
+        balance.in_flight += max(0, name.rows - ingested[slot_file])
+        ingested[slot_file] = max(ingested[slot_file], name.rows)
+
+
+def _return_refused(
+    balances: dict[tuple[str, Stream], StreamBalance], refused: "Mapping[tuple[str, Stream], int]"
+) -> None:
+    """Count among a stream's rows what its recorder tells of and nobody has, as far as it was refused in its name."""
+    for (table, stream), rows in refused.items():
+        own = min(rows, balances[table, stream].missing)
+        balances[table, stream].rejected += own
+        balances[table, NOBODY].rejected -= own
+        balances[table, NOBODY].named_rows -= own
+
+
+def _closing_counts(text: str) -> "Iterator[tuple[str, int, int]]":
+    """Yield table, rows and gaps that a recorder told of when it closed; what is none of it is passed over."""
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        return
+    for table, counts in said.items() if isinstance(said, dict) else ():
+        if isinstance(counts, list) and len(counts) == 2 and all(type(count) is int for count in counts):  # noqa: PLR2004
+            yield table, *counts

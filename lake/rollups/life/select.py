@@ -1,0 +1,144 @@
+"""The SELECT of a metric's series, put together of all that its values were recorded as.
+
+    what it is now, by its life ─▶ sources: rows of scalars, a column, parts that add up; each with factor and offset
+        ─▶ one SELECT: of what two sources have of a step, the newer counts
+
+It asks the tables, so that a role sees of a series what it sees of them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from ranklake.errors import did_you_mean
+from ranklake.lake.query.literal import literal
+from ranklake.lake.rollups.life.columns import Place, place_of
+from ranklake.lake.rollups.life.members import Member, members
+from ranklake.lake.rollups.life.state import Life, MetricLifeError
+
+if TYPE_CHECKING:
+    from ranklake.lake.store.store import Lake
+
+Read = Callable[[Member, Place], str]
+"""What makes the SELECT of one place."""
+KEY: Final = ("run", "attempt", "rank", "step")
+COLUMNS: Final = (*KEY, "ts", "value", "source", "reason")
+
+_TYPES: Final = {"run": "VARCHAR", "attempt": "BIGINT", "rank": "BIGINT", "step": "BIGINT"}
+AT: Final = "CASE WHEN step IS NULL THEN ts END AS at"
+"""What rows that have no step are matched by."""
+_FOLDED: Final = "downsampled"
+_LAST: Final = 2**31
+"""Where a sum that lacks a part stands: a value of any age is better than none."""
+
+
+def select(lake: "Lake", every: Mapping[str, Life], metric: str, *, intervals: bool = False) -> str:
+    """Return the SELECT of a metric's series, with the columns `COLUMNS`.
+
+    Parameters
+    ----------
+    intervals
+        Whether means of intervals stand for rows that were downsampled; the query then asks that table, too.
+
+    Raises `MetricLifeError` for what is no metric, and where its column waits for a migration.
+    """
+    if metric not in every:
+        raise MetricLifeError("there is no such metric", where=metric, hint=did_you_mean(metric, every) or "look again")
+    return _resolved(lake, every, metric, frozenset(), (_rows, _means) if intervals else (_rows,))
+
+
+def selected(columns: Sequence[str], source: str, rest: str = "") -> str:
+    """Return a SELECT; a source of more than a word is one itself."""
+    said = source if source.isidentifier() else f"(\n{source}\n)"
+    return f"SELECT {', '.join(columns)} FROM {said} {rest}".rstrip()  # noqa: S608 - our own words, and quoted texts
+
+
+def together(parts: Sequence[str]) -> str:
+    """Return the rows of several SELECTs."""
+    return "\nUNION ALL\n".join(parts)
+
+
+def _resolved(
+    lake: "Lake", every: Mapping[str, Life], metric: str, above: frozenset[str], read: tuple[Read, ...]
+) -> str:
+    """Return the SELECT of a metric, without what is already part of those above it."""
+    mine = [one for one in members(every, metric) if one.life.metric not in above]
+    seen = above | {one.life.metric for one in mine}
+    parts = []
+    for one in mine:
+        parts += [rows(one, place) for place in place_of(lake, one.life.metric) for rows in read]
+        if len(one.life.links) > 1:
+            parts.append(_sum(lake, every, one, seen, read))
+    best = f"min(prio) OVER (PARTITION BY {', '.join(KEY)}, at) AS best"
+    return selected(COLUMNS, selected(["*", best], together(parts)), "WHERE prio = best")
+
+
+def _rows(one: Member, place: Place) -> str:
+    """Return the SELECT of what was recorded in one place."""
+    keys = [name if name in place.names else f"CAST(NULL AS {_TYPES[name]}) AS {name}" for name in KEY]
+    at = AT if "step" in place.names else "ts AS at"
+    value = scaled(f'CAST("{place.column}" AS DOUBLE)', place.factor, place.offset)
+    reason, where = "CAST(NULL AS VARCHAR)", f'"{place.column}" IS NOT NULL'
+    if place.is_long:
+        reason = "CASE WHEN value_flag IS NOT NULL THEN 'recorded as ' || value_flag END"
+        where = f"metric = {literal(place.metric)}"
+    value, reason = _or_default(one, value, reason)
+    said = [f"{value} AS value", f"{literal(place.metric)} AS source", f"{reason} AS reason", f"{2 * one.age} AS prio"]
+    return selected([*keys, "ts", at, *said], place.table, f"WHERE {where}")
+
+
+def _means(one: Member, place: Place) -> str:
+    """Return the SELECT of means of what was recorded in one place, and downsampled since: by interval, without a step.
+
+    What a column was called before a migration does not count: aggregates keep the name that it had.
+    """
+    keys = [*KEY[:-1], "CAST(NULL AS BIGINT) AS step"]
+    value, reason = _or_default(
+        one,
+        scaled("CASE WHEN count > 0 THEN sum / count END", place.factor, place.offset),
+        "CASE WHEN count = 0 THEN 'no finite value in the interval' END",
+    )
+    where = f'"table" = {literal(place.table)} AND "column" = {literal(place.column)}'
+    where += f" AND metric = {literal(place.metric)}" if place.is_long else ""
+    same = [*KEY[:-1], "series", "ts", "interval_ns"]
+    figures = [*same, 'sum("sum") AS sum', 'sum("count") AS count']
+    added = selected(figures, _FOLDED, f"WHERE {where} GROUP BY {', '.join(same)}")
+    source = f"{literal(f'{place.metric}, means of ')} || CAST(interval_ns / 1000000000 AS VARCHAR) || ' s'"
+    said = [f"{value} AS value", f"{source} AS source", f"{reason} AS reason", f"{2 * one.age} AS prio"]
+    return selected([*keys, "ts", "ts AS at", *said], added)
+
+
+def _sum(lake: "Lake", every: Mapping[str, Life], one: Member, seen: frozenset[str], read: tuple[Read, ...]) -> str:
+    """Return the SELECT of what a metric was split into, added up: NULL, and why, where a step lacks a part."""
+    count = len(one.life.links)
+    parts = []
+    for number, link in enumerate(one.life.links):
+        value = scaled("value", 1 / link.factor, -link.offset / link.factor)
+        said = [*KEY, "ts", AT, f"{value} AS value", f"{number} AS part"]
+        parts.append(selected(said, _resolved(lake, every, link.name, seen - {link.name}, read)))
+    whole = f"count(value) = {count} AND count(*) = {count} AND count(DISTINCT part) = {count}"
+    names = literal(" + ".join(link.name for link in one.life.links))
+    value, reason = _or_default(
+        one, f"CASE WHEN {whole} THEN sum(value) END", f"CASE WHEN NOT ({whole}) THEN 'not every part once' END"
+    )
+    said = [
+        f"{value} AS value",
+        f"{names} AS source",
+        f"{reason} AS reason",
+        f"CASE WHEN {whole} THEN {2 * one.age - 1} ELSE {_LAST} END AS prio",
+    ]
+    return selected([*KEY, "max(ts) AS ts", "at", *said], together(parts), f"GROUP BY {', '.join(KEY)}, at")
+
+
+def _or_default(one: Member, value: str, reason: str) -> tuple[str, str]:
+    """Return a metric's value in the series' unit, and why there is none; a default stands for it, and is told."""
+    if one.life.default is not None:
+        value = f"coalesce({value}, CAST({one.life.default!r} AS DOUBLE))"
+        reason = f"'default: ' || {reason}"
+    return scaled(value, one.factor, one.offset), reason
+
+
+def scaled(value: str, factor: float, offset: float) -> str:
+    """Return a value times a factor, plus an offset."""
+    if (factor, offset) == (1.0, 0.0):
+        return value
+    return f"({value} * CAST({factor!r} AS DOUBLE) + CAST({offset!r} AS DOUBLE))"

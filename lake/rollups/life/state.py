@@ -1,0 +1,198 @@
+"""What can become of a metric. Everything here is pure: `ranklake.lake.rollups.life.register` reads, and writes it down.
+
+requested ─▶ active ─▶ deprecated ─▶ retired ─▶ sunset
+                ▲           │
+                └───────────┘ taken back
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import date, datetime, timedelta
+from math import isfinite
+from typing import Any, Final
+
+from ranklake.errors import RanklakeError
+
+NEXT: Final[Mapping[str, tuple[str, ...]]] = {
+    "requested": ("active",),
+    "planned": ("active",),
+    "active": ("deprecated",),
+    "deprecated": ("deprecated", "active", "retired"),
+    "retired": ("sunset",),
+    "sunset": (),
+}
+"""States, and those that may follow; one that is deprecated may be so anew, with another date or replacement."""
+
+
+class MetricLifeError(RanklakeError):
+    """A transition that cannot be; nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What took a metric's place, or a part of it.
+
+    Attributes
+    ----------
+    name
+        Of the metric that is recorded now.
+    factor, offset
+        Its value is the old one times `factor` + `offset`; of a part, that of the old one's part.
+    """
+
+    name: str
+    factor: float = 1.0
+    offset: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """Where a metric stands.
+
+    Attributes
+    ----------
+    status
+        One of `NEXT`.
+    unit
+        Of its values.
+    links
+        What took its place: one for another name or unit; several are parts that add up to it.
+    until
+        Last day on which it may still be recorded; None where nobody said one.
+    ends
+        Day from which its rows may go; likewise.
+    since
+        When it came to where it stands; None where the registry says so.
+    default
+        What its series has, once it is deprecated, where a step has no value, in its own unit; None where nobody said
+        one.
+    """
+
+    metric: str
+    status: str
+    unit: str
+    links: tuple[Link, ...] = ()
+    until: date | None = None
+    ends: date | None = None
+    since: datetime | None = None
+    default: float | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            **{name: getattr(self, name) for name in ("metric", "status", "unit")},
+            "links": [asdict(link) for link in self.links],
+            **{
+                name: None if (told := getattr(self, name)) is None else told.isoformat()
+                for name in ("until", "ends", "since")
+            },
+            "default": self.default,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A row of the trail, read.
+
+    Attributes
+    ----------
+    metric, to
+        Which, and to which state.
+    at
+        When.
+    unit, links, until, ends, default
+        As in `Life`; what it does not say is None.
+    seq
+        Number of the row.
+    """
+
+    metric: str
+    to: str
+    at: datetime
+    unit: str
+    links: tuple[Link, ...] | None = None
+    until: date | None = None
+    ends: date | None = None
+    seq: int = -1
+    default: float | None = None
+
+
+def refuse_impossible(lives: Mapping[str, Life], one: Transition) -> None:
+    """Raise `MetricLifeError` where a metric cannot come from where it stands to another state, or not yet."""
+    now = lives.get(one.metric)
+    if now is None:
+        raise MetricLifeError("there is no such metric", where=one.metric, hint="see: ranklake catalog")
+    if one.to not in NEXT[now.status]:
+        after = ", ".join(NEXT[now.status]) or "nothing"
+        raise MetricLifeError(
+            f"it is {now.status}, and {after} may follow", where=one.metric, hint="see: ranklake metric"
+        )
+    day = one.at.date()
+    if one.to == "retired" and now.until is not None and day <= now.until:
+        hint = f"retire it from {now.until + timedelta(days=1)} on, or deprecate it again with an --until before today"
+        raise MetricLifeError(f"it may be recorded until {now.until}", where=one.metric, hint=hint)
+    if one.to == "sunset" and now.ends is not None and day < now.ends:
+        raise MetricLifeError(f"its rows stay until {now.ends}", where=one.metric, hint="wait")
+    _refuse_odd(lives, one)
+    if around := _cycle({**_edges(lives), one.metric: [link.name for link in one.links or now.links]}, one.metric):
+        raise MetricLifeError(
+            f"a cycle: {' becomes '.join(around)}", where=one.metric, hint="name what is recorded now"
+        )
+
+
+def _refuse_odd(lives: Mapping[str, Life], one: Transition) -> None:
+    """Raise `MetricLifeError` where what takes a metric's place, or stands for it, cannot."""
+    if one.default is not None and not isfinite(one.default):
+        raise MetricLifeError(f"a default of {one.default} is no value", where=one.metric, hint="say a number")
+    for link in one.links or ():
+        if link.name not in lives:
+            raise MetricLifeError(f"nothing is known of {link.name}", where=one.metric, hint="register it first")
+        if link.factor == 0:
+            raise MetricLifeError(
+                f"a factor of 0 loses every value of {link.name}", where=one.metric, hint="correct it"
+            )
+    if len({link.name for link in one.links or ()}) < len(one.links or ()):
+        raise MetricLifeError("a part is named twice", where=one.metric, hint="name each once")
+
+
+def moved(lives: Mapping[str, Life], one: Transition) -> Life:
+    """Return where a metric stands after a transition."""
+    now = lives[one.metric]
+    if one.to == "active":
+        return Life(one.metric, "active", now.unit, since=one.at)
+    told = {
+        name: getattr(one, name) for name in ("links", "until", "ends", "default") if getattr(one, name) is not None
+    }
+    return replace(now, status=one.to, since=one.at, **told)
+
+
+def fold(begin: Mapping[str, Life], transitions: Iterable[Transition]) -> dict[str, Life]:
+    """Return where metrics stand after transitions; one that cannot be, such as the later of two at once, is none."""
+    lives = dict(begin)
+    for one in transitions:
+        lives.setdefault(one.metric, Life(one.metric, "active", one.unit))  # a later release dropped it
+        for link in one.links or ():
+            lives.setdefault(link.name, Life(link.name, "active", ""))
+        try:
+            refuse_impossible(lives, one)
+        except MetricLifeError:
+            continue
+        lives[one.metric] = moved(lives, one)
+    return lives
+
+
+def _edges(lives: Mapping[str, Life]) -> dict[str, list[str]]:
+    return {name: [link.name for link in life.links] for name, life in lives.items() if life.links}
+
+
+def _cycle(edges: Mapping[str, list[str]], begin: str) -> list[str]:
+    """Return the way from a metric back to itself; empty if there is none."""
+    ways = [[begin]]
+    while ways:
+        way = ways.pop()
+        for name in edges.get(way[-1], ()):
+            if name == begin:
+                return [*way, name]
+            if name not in way:
+                ways.append([*way, name])
+    return []

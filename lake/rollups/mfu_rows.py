@@ -1,0 +1,271 @@
+"""MFU and HFU for the rows of a file, compared with the figures that the file states.
+
+Columns, of which those that the convention needs must be there (`NEEDED`); others pass through:
+
+    n_gpus                    devices
+    tokens_per_s              of all devices together; or tokens_per_s_per_gpu; or global_batch_seqs and sec_per_iter
+    n_params                  parameters, input embedding included; where N enters
+    n_layers, d_model, seq_len, vocab
+    flops_per_token           for the convention ``counted``
+    active_params, input_embedding_params, n_heads with head_dim
+    peak_flops_per_gpu        dense; else gpu and precision name the peak
+    activation_checkpointing  true (full), false, selective; empty is unknown, and so is HFU then
+"""
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TextIO
+
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.rollups.flops import Convention, FlopsError, Model, token_flops
+from ranklake.lake.rollups.mfu import GivenPeak, Utilization, named_peak, utilization
+
+NEEDED: Final = {
+    "params": "n_params",
+    "layers": "n_layers",
+    "d_model": "d_model",
+    "seq_len": "seq_len",
+    "vocab": "vocab",
+    "flops_per_token": "flops_per_token",
+}
+"""What a convention needs of a model, and the column that tells it."""
+ALIASES: Final = {
+    "n_params": ("params",),
+    "n_layers": ("layers", "nlayers"),
+    "d_model": ("nhidden", "hidden_size"),
+    "vocab": ("vocab_size", "vocab_padded"),
+    "n_heads": ("nheads", "heads"),
+    "n_gpus": ("gpus",),
+    "global_batch_seqs": ("gbs",),
+}
+ADDED_COLUMNS: Final = (
+    "mfu_pct",
+    "hfu_pct",
+    "mfu_convention",
+    "mfu_n_convention",
+    "mfu_recompute",
+    "mfu_peak_flops_per_gpu",
+    "mfu_peak_source",
+    "mfu_reason",
+    "model_tflops_per_gpu",
+    "hardware_tflops_per_gpu",
+)
+COMPARED: Final = ("mfu_pct", "hfu_pct", "model_tflops_per_gpu", "hardware_tflops_per_gpu")
+WITHIN, INCONSISTENT, UNKNOWN = "within tolerance", "inconsistent as published", "not computed"
+
+
+class RowsError(RanklakeError):
+    """A file of rows that cannot be calculated; `where` is ``file:line``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Figures that a file states itself.
+
+    Attributes
+    ----------
+    column
+        Where they stand.
+    of
+        Which of `COMPARED` they are.
+    tolerance, is_relative
+        How far they may be off: in the column's unit, or as a share of what is published.
+    """
+
+    column: str
+    of: str = "mfu_pct"
+    tolerance: float = 0.01
+    is_relative: bool = False
+
+    def verdict(self, stated: float | None, computed: float | None) -> str:
+        """Say whether a stated figure is what its own inputs give."""
+        if stated is None or computed is None:
+            return UNKNOWN
+        room = self.tolerance * abs(stated) if self.is_relative else self.tolerance
+        return WITHIN if abs(computed - stated) <= room * (1 + 1e-9) else INCONSISTENT
+
+
+def rows_with_utilization(
+    source: TextIO,
+    name: str,
+    chosen: Convention,
+    n_convention: str,
+    recompute: str | None = None,
+    published: Published | None = None,
+) -> Iterator[Mapping[str, object]]:
+    """Yield each row of a CSV with `ADDED_COLUMNS` after its own.
+
+    Parameters
+    ----------
+    source, name
+        CSV with the columns that the module names. A column of the file that is called like one of those added comes
+        back as ``given_NAME``.
+    recompute
+        Of rows that do not say it.
+    published
+        Figures of the file to compare: then ``published_difference`` (computed less stated) and ``published_verdict``
+        (`WITHIN`, `INCONSISTENT` or `UNKNOWN`) come last.
+
+    Raises
+    ------
+    RowsError
+        A column is missing, or a cell is not what it must be: ``file:line: what``.
+    """
+    reader = csv.DictReader(source)
+    header = reader.fieldnames or ()
+    _check_header(header, name, chosen, published)
+    for row in reader:
+        where = f"{name}:{reader.line_num}"
+        if None in row or None in row.values():
+            raise RowsError(f"the row does not have {len(header)} cells", where=where, hint="check quotes and commas")
+        added = _added(_canonical(row), where, chosen, n_convention, recompute)
+        own = {f"given_{column}" if column in added else column: cell for column, cell in row.items()}
+        yield {**own, **added, **({} if published is None else _compared(row, where, added, published))}
+
+
+def _check_header(header: Iterable[str], name: str, chosen: Convention, published: Published | None) -> None:
+    there = {*header}
+    known = there | {column for column, others in ALIASES.items() if there.intersection(others)}
+    speeds = ({"tokens_per_s"}, {"tokens_per_s_per_gpu"}, {"global_batch_seqs", "sec_per_iter", "seq_len"})
+    needed = [*(NEEDED[what] for what in chosen.model.needs), "n_gpus"]
+    needed += [] if any(known >= speed for speed in speeds) else ["tokens_per_s"]
+    if "active_params" in known:
+        needed = [column for column in needed if column != "n_params"]
+    for column in needed:
+        if column not in known:
+            raise RowsError(f"no column {column!r}", where=f"{name}:1", hint=did_you_mean(column, sorted(there)))
+    if published is not None and published.column not in there:
+        hint = did_you_mean(published.column, sorted(there))
+        raise RowsError(f"no column {published.column!r} to compare with", where=f"{name}:1", hint=hint)
+
+
+def _canonical(row: Mapping[str, str]) -> dict[str, str]:
+    """Return a row's cells by the columns' own names."""
+    found = dict(row)
+    for column, others in ALIASES.items():
+        for other in others:
+            if not found.get(column) and found.get(other):
+                found[column] = found[other]
+    return found
+
+
+def _added(
+    row: Mapping[str, str], where: str, chosen: Convention, n_convention: str, otherwise: str | None
+) -> dict[str, object]:
+    heads = [_whole(row, column, where) if row.get(column) else None for column in ("n_heads", "head_dim")]
+    width = None if None in heads else (heads[0] or 0) * (heads[1] or 0)
+    embedding = row.get("input_embedding_params")
+    model = Model(
+        params=_some(row, "n_params", where),
+        active_params=_some(row, "active_params", where),
+        input_embedding_params=None if not embedding else _number(row, "input_embedding_params", where, least=0),
+        layers=_whole(row, "n_layers", where) if row.get("n_layers") else None,
+        d_model=_whole(row, "d_model", where) if row.get("d_model") else None,
+        seq_len=_whole(row, "seq_len", where) if row.get("seq_len") else None,
+        vocab=_whole(row, "vocab", where) if row.get("vocab") else None,
+        attention_width=width,
+        flops_per_token=_some(row, "flops_per_token", where),
+    )
+    recompute = _recompute(row.get("activation_checkpointing", ""), where) or otherwise
+    try:
+        flops = token_flops(model, chosen, n_convention=n_convention, recompute=recompute)
+    except FlopsError as error:
+        raise RowsError(error.what, where=where, hint=error.hint) from error
+    gpus = _whole(row, "n_gpus", where)
+    found = utilization(flops, _tokens_per_s(row, gpus, where), gpus, _row_peak(row, where))
+    reasons = found.reasons if recompute else (*found.reasons, "activation_checkpointing is not said")
+    values = (
+        _percent(found.mfu_ratio),
+        _percent(found.hfu_ratio if recompute else None),
+        chosen.name,
+        flops.n_convention,
+        recompute or "",
+        found.peak_flops_per_s,
+        found.peak_source,
+        "; ".join(reasons),
+        *_tflops(found, is_told=recompute is not None),
+    )
+    return dict(zip(ADDED_COLUMNS, values, strict=True))
+
+
+def _tflops(found: Utilization, *, is_told: bool) -> tuple[float, float | None]:
+    spent = found.hardware_flops_per_s if is_told else None
+    return round(found.model_flops_per_s / 1e12, 4), None if spent is None else round(spent / 1e12, 4)
+
+
+def _tokens_per_s(row: Mapping[str, str], gpus: int, where: str) -> float:
+    if row.get("tokens_per_s"):
+        return _number(row, "tokens_per_s", where)
+    if row.get("tokens_per_s_per_gpu"):
+        return _number(row, "tokens_per_s_per_gpu", where) * gpus
+    if row.get("sec_per_iter") and row.get("global_batch_seqs"):
+        sequences = _number(row, "global_batch_seqs", where)
+        return sequences * _number(row, "seq_len", where) / _number(row, "sec_per_iter", where)
+    return _number(row, "tokens_per_s", where)
+
+
+def _compared(
+    row: Mapping[str, str], where: str, added: Mapping[str, object], published: Published
+) -> dict[str, object]:
+    stated = _number(row, published.column, where, least=0) if row[published.column].strip() else None
+    computed = added[published.of]
+    assert computed is None or isinstance(computed, float)
+    difference = None if stated is None or computed is None else round(computed - stated, 4)
+    return {"published_difference": difference, "published_verdict": published.verdict(stated, computed)}
+
+
+def _row_peak(row: Mapping[str, str], where: str) -> GivenPeak | str:
+    if row.get("peak_flops_per_gpu"):
+        return GivenPeak(_number(row, "peak_flops_per_gpu", where), "given: peak_flops_per_gpu")
+    if row.get("gpu") and row.get("precision"):
+        return named_peak(row["gpu"], row["precision"])
+    return "neither peak_flops_per_gpu nor gpu and precision are given"
+
+
+def _recompute(cell: str, where: str) -> str | None:
+    words = {"true": "full", "1": "full", "yes": "full", "false": "none", "0": "none", "no": "none", "": None}
+    word = cell.strip().lower()
+    words |= {kind: kind for kind in ("none", "selective", "full")}
+    if word not in words:
+        raise RowsError(f"activation_checkpointing is {cell!r}", where=where, hint="write true or false")
+    return words[word]
+
+
+def _some(row: Mapping[str, str], column: str, where: str) -> float | None:
+    return _number(row, column, where) if row.get(column) else None
+
+
+def _number(row: Mapping[str, str], column: str, where: str, least: float | None = None) -> float:
+    """Return a cell's number: above 0, or at least as much as is said. Raises `RowsError`."""
+    cell = row.get(column, "")
+    try:
+        value = float(cell)
+    except ValueError:
+        value = -1.0
+    if not (value > 0 if least is None else least <= value) or value == float("inf"):
+        raise RowsError(
+            f"{column} is {cell!r}, not a number {'above 0' if least is None else ''}".rstrip(), where=where
+        )
+    return value
+
+
+def _whole(row: Mapping[str, str], column: str, where: str) -> int:
+    value = _number(row, column, where)
+    if not value.is_integer():
+        raise RowsError(f"{column} is {row[column]!r}, not a whole number above 0", where=where)
+    return int(value)
+
+
+def _percent(ratio: float | None) -> float | None:
+    return None if ratio is None else round(100 * ratio, 4)
+
+
+def write_csv(rows: Iterable[Mapping[str, object]], sink: TextIO) -> None:
+    """Write rows as CSV with a header; None is an empty cell."""
+    writer: csv.DictWriter[str] | None = None
+    for row in rows:
+        if writer is None:
+            writer = csv.DictWriter(sink, fieldnames=list(row), lineterminator="\n")
+            writer.writeheader()
+        writer.writerow(row)

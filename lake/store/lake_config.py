@@ -1,0 +1,202 @@
+"""A lake's configuration: the sections of ``ranklake.toml`` that its rooms use.
+
+Writers of the bucket cannot change them, so the lake's content can be checked against them. They are passed as one
+object, from the configuration to whatever opens a lake or a spool: a new key is a field here and a line where it is
+used.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from ranklake.lake.store.approvals import ApprovalsSection
+from ranklake.lake.store.limits import Limits
+from ranklake.lake.store.writers import Prefix, Writers
+
+MOST_DAYS: Final = 3_660
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolSection:
+    """Where capture uploads segments to and ingest reads them from."""
+
+    uri: str = field(default="", metadata={"variable": "RANKLAKE_SPOOL"})
+    """Folder or object-store URI of the spool; overridden by ``--spool``, too."""
+    local: str = field(default="", metadata={"variable": "RANKLAKE_LOCAL_SPOOL"})
+    """Folder on a node's own disk that ranks record into. Empty: below /var/tmp."""
+    prefixes: tuple[Prefix, ...] = ()
+    """Who may write where, each as a table ``[[spool.prefixes]]``."""
+
+    def __post_init__(self) -> None:
+        Writers(self.prefixes)  # raises `ValueError`
+
+    @property
+    def writers(self) -> Writers:
+        """The rules of all prefixes."""
+        return Writers(self.prefixes)
+
+
+@dataclass(frozen=True, slots=True)
+class ContractsSection:
+    """Your own tables, columns, metrics and rollups."""
+
+    overlay: str = ""
+    """Folder of contract files that extend the packaged ones; see docs/overlays.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostSection:
+    """Prices of devices."""
+
+    prices: str = field(default="", metadata={"variable": "RANKLAKE_PRICES"})
+    """Price table (CSV), see docs/goodput.md. Empty: costs are unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSection:
+    """What the audit trail is verified against."""
+
+    witness: str = field(default="", metadata={"variable": "RANKLAKE_AUDIT_WITNESS"})
+    """Where its head is also recorded, outside the lake: ``file:/folder``, or a URI that writers of the lake cannot
+    write to. Empty: only beside the table."""
+    anchor_every_h: float = 0.0
+    """How often upkeep signs the trail's head by ``[approvals] key``, and writes that to the witness; 0 for never. An
+    anchor that is twice as old is told by doctor."""
+    anchor_lock_days: int = 0
+    """Days for which the witness's bucket keeps each anchor locked, whoever asks to delete it: S3 Object Lock in
+    compliance mode. 0: it is not asked to."""
+    key_days: int = 365
+    """Days after which doctor and the compliance page say that a key should be rotated; 0 for never."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySection:
+    """The log of queries: which consumers use which columns, and nothing of what they ask or get."""
+
+    consumer: str = field(default="", metadata={"variable": "RANKLAKE_QUERY_CONSUMER"})
+    """Who asks: the name of a dashboard, a job, a team; overridden by ``--consumer``, too. Empty: the login name."""
+    log: bool = True
+    """Note in the lake which columns each query of ``ranklake sql`` uses."""
+    keep_days: int = 180
+    """Days after which upkeep deletes what was noted."""
+
+    def __post_init__(self) -> None:
+        if self.keep_days < 1:
+            raise ValueError("keep_days is at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class MaskingSection:
+    """What roles see in place of values that they must not see; see docs/roles.md."""
+
+    key: str = field(default="", metadata={"variable": "RANKLAKE_MASKING_KEY"})
+    """Where the keys of pseudonyms are: ``file:/path``, ``env:NAME`` or ``command:/path``, the newest first. Keys that
+    were used stay there. Empty: no role can see a column by its hash."""
+    policy: str = field(default="", metadata={"variable": "RANKLAKE_MASKING_POLICY"})
+    """File that says which columns are masked at capture, before a row is written; see docs/roles.md. Empty: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectsSection:
+    """Columns that are stored under keys of the people whom they tell of; see docs/subjects.md."""
+
+    keys: str = field(default="", metadata={"variable": "RANKLAKE_SUBJECT_KEYS"})
+    """Folder or URI of the keys, outside of the lake and of what copies it. Empty: no column is stored so."""
+    copies: tuple[str, ...] = ()
+    """Further places that have each key, too. Name every copy that you keep: a key is forgotten in all of them."""
+    wrap: str = field(default="", metadata={"variable": "RANKLAKE_SUBJECT_WRAP"})
+    """Where the keys are that wrap them: ``file:/path``, ``env:NAME`` or ``command:/path``, the newest first. Keys that
+    were used stay there."""
+    columns: tuple[str, ...] = ()
+    """Columns, such as ``runs.user`` (the person whom it names) or ``runs.command_line by user`` (of whom another
+    column of the row names)."""
+    clear: tuple[str, ...] = ()
+    """Columns that were stored under keys, such as ``runs.user``, and are stored in clear from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlansSection:
+    """Whether plans are sealed with a key that writers of the bucket need not have."""
+
+    key: str = field(default="", metadata={"variable": "RANKLAKE_PLANS_KEY"})
+    """Where the keys are: ``file:/path``, ``env:NAME`` or ``command:/path``. The first seals, all are accepted. Empty:
+    plans are not sealed."""
+    require_signed_plans: bool = False
+    """Refuse plans of other processes that have no seal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """How good data has to be, from ``[[quality.objectives]]``: which share of partitions no failure stands on."""
+
+    name: str = "partitions are sound"
+    """Its name."""
+    tables: tuple[str, ...] = ("*",)
+    """Patterns (``*``, ``?``) of the tables that it is about."""
+    objective_ratio: float = 0.99
+    """Share of partitions on which no check of severity critical or error fails, and none could not be computed."""
+    window_days: int = 28
+    """Over so many dates, up to the last one that was checked."""
+
+    def __post_init__(self) -> None:
+        if not self.name or not 0 < self.objective_ratio < 1 or not 1 <= self.window_days <= MOST_DAYS:
+            needs = f"a name, objective_ratio between 0 and 1, window_days of 1 to {MOST_DAYS:,}"
+            raise ValueError(f"objectives: {self.name!r} needs {needs}")
+
+
+@dataclass(frozen=True, slots=True)
+class QualitySection:
+    """Your own suites for Great Expectations, and how good data has to be."""
+
+    suites: str = ""
+    """Folder or object-store URI of suites: JSON as Great Expectations writes it, and Python files with your own
+    expectations, which are run if they stand in a folder. See docs/suites.md."""
+    suites_code_sha256: str = ""
+    """Digest of all Python files together: others are not run. Those of an object store are run only with it; the
+    errored result of such a suite names it."""
+    suite_timeout_s: float = 60.0
+    """How long one expectation that Great Expectations judges may take on one partition; then it is killed."""
+    suite_rows: int = 500_000
+    """Rows of a partition that Great Expectations is given for a user's suite; of larger ones a sample. Of tables with
+    more than 40 columns fewer."""
+
+    objectives: tuple[Objective, ...] = (Objective(),)
+    """How good data has to be, each as a table ``[[quality.objectives]]``. Default: 99 % of all partitions, 28 days."""
+
+    def __post_init__(self) -> None:
+        names = [one.name for one in self.objectives]
+        if len(set(names)) < len(names):
+            raise ValueError("objectives: two have one name")
+        if self.suite_timeout_s <= 0 or self.suite_rows < 1:
+            raise ValueError("suite_timeout_s is more than 0, suite_rows 1 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class LakeConfig:
+    """A lake's configuration by section; values from other parts of the configuration have names of their own.
+
+    Attributes
+    ----------
+    spool, contracts, cost, audit, approvals, plans, query, masking, subjects, ingest, quality
+        The sections.
+    encryption_key
+        Where the keys of encrypted segments are, ``[capture] encryption_key``; see `ranklake.segments.keys`.
+    spools
+        Spools (URIs or folders) that a found plan may read; none: any.
+    """
+
+    spool: SpoolSection = field(default_factory=SpoolSection)
+    contracts: ContractsSection = field(default_factory=ContractsSection)
+    cost: CostSection = field(default_factory=CostSection)
+    audit: AuditSection = field(default_factory=AuditSection)
+    approvals: ApprovalsSection = field(default_factory=ApprovalsSection)
+    plans: PlansSection = field(default_factory=PlansSection)
+    query: QuerySection = field(default_factory=QuerySection)
+    masking: MaskingSection = field(default_factory=MaskingSection)
+    subjects: SubjectsSection = field(default_factory=SubjectsSection)
+    ingest: Limits = field(default_factory=Limits)
+    quality: QualitySection = field(default_factory=QualitySection)
+    encryption_key: str = ""
+    spools: tuple[str, ...] = ()
+
+
+DEFAULT: Final = LakeConfig()

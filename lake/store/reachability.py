@@ -1,0 +1,115 @@
+"""Why a lake cannot be used: errors with a fix, made from a client's own."""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from ranklake.errors import RanklakeError
+from ranklake.redaction.redact import secrets_in, without
+from ranklake.segments.references import known_secrets
+
+_LONGEST: Final = 400
+_COLOUR: Final = re.compile("\x1b" + r"\[\d+m")
+_RETRIES: Final = re.compile(r" in [\d.]+\w+, after \d+ retries, max_retries: \d+, retry_timeout: \S+ -")
+_TAG: Final = re.compile(r"<[^<>]+>")
+_MEND: Final = "check the URI, the network and your rights there"
+_NO_CREDENTIALS: Final = "give or check credentials as the store's own tools take them (variables, profile, role)"
+
+
+class LakeError(RanklakeError):
+    """A lake that cannot be used."""
+
+
+class NotALakeError(LakeError):
+    """The place exists, or not, but holds no lake."""
+
+
+class LostLakeError(LakeError):
+    """A lake that is to be made where there was one. Nothing was written."""
+
+    def __init__(self, what: str, where: str) -> None:
+        hint = (
+            "restore it or correct its place; or make a new one, without the holds, the audit trail and the deletions "
+            "of the other: ranklake ingest --new"
+        )
+        super().__init__(what, where=where, hint=hint)
+
+    def __reduce__(self) -> tuple[type["LostLakeError"], tuple[str, str]]:
+        return type(self), (self.what, self.where)
+
+
+class LakeUnreachableError(LakeError):
+    """The place cannot be read, or not be written.
+
+    Attributes
+    ----------
+    status
+        The store's HTTP status, where it gave one.
+    """
+
+    status: int | None = None
+
+
+class UnsafeStoreError(LakeError):
+    """A store that lets two writers of the same name both win: commits would be lost there."""
+
+
+def told(error: BaseException, storage: Mapping[str, str]) -> str:
+    """Return one line about a client's error that may be shown: clients quote requests, and requests may be signed."""
+    said = str(error).partition(": ParsedLogPath")[0]  # a backtrace of delta-rs may follow
+    first, *causes = _COLOUR.sub("", said).split("\u21b3")  # an arrow before each cause that delta-rs knows
+    links = [(first.splitlines() or [""])[0], *causes]
+    line = _RETRIES.sub(":", ": ".join(" ".join(_TAG.sub(" ", link).split()) for link in links))
+    return without(line or type(error).__name__, [*secrets_in(storage), *known_secrets(storage)])[:_LONGEST]
+
+
+def unreachable(
+    where: str, error: BaseException, storage: Mapping[str, str], *, what: str = "cannot be reached", hint: str = _MEND
+) -> LakeUnreachableError:
+    """Return the error for a place where a client failed.
+
+    Raise it ``from None``: what the client said may hold more than `told` lets through, and a log shows causes.
+    """
+    reason = told(error, storage)
+    if "credential" in f"{type(error).__name__} {reason}".lower():
+        hint = _NO_CREDENTIALS
+    found = LakeUnreachableError(f"{what}: {reason}", where=_without_user_info(where), hint=hint)
+    found.status = _status(error)
+    return found
+
+
+def cannot_write(path: str, error: OSError) -> LakeUnreachableError:
+    """Return the error for a file that a full or read-only place refused."""
+    hint = "make room or get the right to write there, then run it again"
+    return LakeUnreachableError(f"cannot be written: {error.strerror or error}", where=path, hint=hint)
+
+
+def unsafe(where: str) -> UnsafeStoreError:
+    """Return the error for a store that does not honour conditions."""
+    hint = (
+        "use one that honours conditional writes (S3's If-None-Match), and no proxy that drops the header; "
+        "Ceph's radosgw honours them only in buckets without versioning"
+    )
+    return UnsafeStoreError("the store overwrites what it was asked to write only if absent", where=where, hint=hint)
+
+
+def _status(error: BaseException | None) -> int | None:
+    """Return the HTTP status behind an error, from where the clients put it."""
+    while error is not None:
+        response = getattr(error, "response", None)
+        said = [getattr(error, name, None) for name in ("status_code", "status", "code")]
+        if isinstance(response, Mapping):
+            said.append(response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
+        for status in said:
+            if isinstance(status, int):
+                return status
+        error = error.__cause__
+    return None
+
+
+def _without_user_info(uri: str) -> str:
+    scheme, found, rest = uri.partition("://")
+    if not found:
+        return uri
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"

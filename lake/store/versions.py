@@ -1,0 +1,189 @@
+"""Versions that a bucket keeps of objects: which there are, how they go, and what keeps them from going.
+
+A bucket with versioning answers a deletion with a marker, and an overwrite with another version; the bytes stay until
+somebody deletes those versions by name. Under an object lock nobody can until its day. This is S3's; of other stores it
+is not known here.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fsspec.implementations.local import LocalFileSystem
+
+from ranklake.lake.store.posture import error_code
+
+UNKNOWN: Final = "whether the bucket keeps versions of deleted objects cannot be told here"
+RIGHT_LACKS: Final = "the right to delete them is lacking: s3:DeleteObjectVersion"
+_DENIED: Final = frozenset({"AccessDenied", "AllAccessDisabled", "Forbidden", "403", "PermissionError"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """A version of an object.
+
+    Attributes
+    ----------
+    path
+        Of the object, with its bucket.
+    id
+        As the store names it.
+    is_marker
+        Whether it only says that the object was deleted; it holds no bytes.
+    is_current
+        Whether it is what a reader of the object meets.
+    """
+
+    path: str
+    id: str
+    is_marker: bool
+    is_current: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gone:
+    """What was done about versions: how many went, and which stay, each with the reason."""
+
+    removed: int = 0
+    stay: tuple[tuple[Version, str], ...] = ()
+
+
+def keeps_versions(fs: Any, path: str) -> bool | None:  # noqa: ANN401 - fsspec ships no types
+    """Say whether the bucket of a path keeps versions, or may have some; None where that cannot be told.
+
+    Who may list versions, and not ask whether the bucket keeps any, is told that it may.
+    """
+    if isinstance(fs, LocalFileSystem):
+        return False
+    try:
+        return bool(fs.call_s3("get_bucket_versioning", Bucket=_bucket(path)).get("Status"))
+    except Exception:  # noqa: BLE001 - no such store, no such right
+        return True if _are_listed(fs, path) else None
+
+
+def _are_listed(fs: Any, path: str) -> bool:  # noqa: ANN401 - likewise
+    try:
+        fs.call_s3("list_object_versions", Bucket=_bucket(path), MaxKeys=1)
+    except Exception:  # noqa: BLE001 - likewise: nobody knows
+        return False
+    return True
+
+
+def versions(fs: Any, prefix: str) -> Iterator[Version]:  # noqa: ANN401 - likewise
+    """Yield all versions of all objects whose paths begin with a prefix, markers among them.
+
+    Raises what the store raises.
+    """
+    bucket = _bucket(prefix)
+    at: dict[str, str] = {}
+    while True:
+        key = prefix.lstrip("/").partition("/")[2]
+        said = fs.call_s3("list_object_versions", Bucket=bucket, Prefix=key, **at)
+        for name, is_marker in (("Versions", False), ("DeleteMarkers", True)):
+            for one in said.get(name) or ():
+                path = f"{bucket}/{one['Key']}"
+                yield Version(path=path, id=one["VersionId"], is_marker=is_marker, is_current=bool(one["IsLatest"]))
+        if not said.get("IsTruncated"):
+            return
+        at = {"KeyMarker": said["NextKeyMarker"], "VersionIdMarker": said["NextVersionIdMarker"]}
+
+
+def read_version(fs: Any, path: str, version: str) -> bytes:  # noqa: ANN401 - likewise
+    """Return the bytes of a version. Raises `OSError`, and what the store raises."""
+    found: bytes = fs.cat_file(path, version_id=version)
+    return found
+
+
+def remove_version(fs: Any, one: Version) -> str:  # noqa: ANN401 - likewise
+    """Delete a version; return why it stays, empty if it went, or was gone."""
+    bucket, _, key = one.path.partition("/")
+    try:
+        fs.call_s3("delete_object", Bucket=bucket, Key=key, VersionId=one.id)
+    except FileNotFoundError:
+        return ""
+    except Exception as error:  # noqa: BLE001 - whatever the store answers, the version is there
+        return why_kept(fs, one) or _denied(error)
+    return ""
+
+
+def why_kept(fs: Any, one: Version) -> str:  # noqa: ANN401 - likewise
+    """Return what lock keeps a version, and until when; empty if none does, or nobody may ask."""
+    bucket, _, key = one.path.partition("/")
+    about = {"Bucket": bucket, "Key": key, "VersionId": one.id}
+    lock = _asked(fs, "get_object_retention", **about).get("Retention", {})
+    head = {} if lock else _asked(fs, "head_object", **about)  # not every store answers the former
+    until, mode = lock.get("RetainUntilDate"), lock.get("Mode", "?")
+    if until is None:
+        until, mode = head.get("ObjectLockRetainUntilDate"), head.get("ObjectLockMode", "?")
+    if until is not None:
+        return f"locked by the bucket until {until:%Y-%m-%d %H:%M} UTC ({mode})"
+    hold = _asked(fs, "get_object_legal_hold", **about).get("LegalHold", {})
+    return "under a legal hold of the bucket, without an end" if hold.get("Status") == "ON" else ""
+
+
+def lock_of_bucket(fs: Any, path: str) -> str:  # noqa: ANN401 - likewise
+    """Return by what lock a bucket keeps new objects; empty if it has none, or nobody may ask."""
+    said = _asked(fs, "get_object_lock_configuration", Bucket=_bucket(path)).get("ObjectLockConfiguration", {})
+    if said.get("ObjectLockEnabled") != "Enabled":
+        return ""
+    rule = said.get("Rule", {}).get("DefaultRetention", {})
+    length = next((f"{rule[name]} {name.lower()}" for name in ("Days", "Years") if rule.get(name)), "")
+    return f"each object for {length} ({rule.get('Mode', '?')})" if length else "objects that say so"
+
+
+def remove_dead(fs: Any, prefixes: Iterable[str], spare: Iterable[str] = ()) -> Gone:  # noqa: ANN401 - likewise
+    """Delete all versions below prefixes but current ones that can be read; nothing where the bucket keeps none.
+
+    Markers go when all versions that they hide are gone. Can be called again.
+
+    Parameters
+    ----------
+    spare
+        Paths of objects whose versions stay.
+    """
+    wanted, stay, removed = set(spare), [], 0
+    some = sorted(set(prefixes))
+    if not some or not keeps_versions(fs, some[0]):
+        return Gone()
+    for prefix in some:
+        hidden: dict[str, int] = {}
+        markers = []
+        for one in versions(fs, prefix):
+            if one.path in wanted or (one.is_current and not one.is_marker):
+                continue
+            if one.is_marker:
+                markers.append(one)
+                continue
+            why = remove_version(fs, one)
+            if why:
+                stay.append((one, why))
+                hidden[one.path] = hidden.get(one.path, 0) + 1
+            else:
+                removed += 1
+        removed += sum(not remove_version(fs, one) for one in markers if one.path not in hidden)
+    return Gone(removed=removed, stay=tuple(stay))
+
+
+def remove_lone_markers(fs: Any, path: str) -> None:  # noqa: ANN401 - likewise
+    """Delete the markers of an object of which nothing but markers is left."""
+    mine = [one for one in versions(fs, path) if one.path == path]
+    if all(one.is_marker for one in mine):
+        for one in mine:
+            remove_version(fs, one)
+
+
+def _asked(fs: Any, call: str, **about: str) -> dict[str, Any]:  # noqa: ANN401 - likewise
+    try:
+        found: dict[str, Any] = fs.call_s3(call, **about)
+    except Exception:  # noqa: BLE001 - without a lock stores answer with errors
+        return {}
+    return found
+
+
+def _denied(error: BaseException) -> str:
+    code = error_code(error)
+    return RIGHT_LACKS if code in _DENIED else f"the store does not delete it ({code})"
+
+
+def _bucket(path: str) -> str:
+    return path.lstrip("/").partition("/")[0]

@@ -1,0 +1,269 @@
+"""The compare-and-swap by which every mutator changes a table.
+
+A commit carries ``Transaction("lake", number)`` and is made on the handle on which a lower number was read. delta-rs
+refuses it if another commit of the same application landed since that handle was read; the number alone would not be
+checked, so the handle's own number is looked at first. Numbers of fact and system tables are plan numbers; derived
+tables, and system tables that are also written outside of plans (results of checks, retention plans, the audit trail),
+count their own; a plan that changes such a table says so under a second application, see `swap_plan`.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.store.reachability import unreachable
+from ranklake.lake.tables.data_file import DataFile
+from ranklake.lake.tables.live_files import damaged_log, files, live_paths
+from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.tables import asked_again, asking, ensure_table, keep, move_on
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.store.store import Lake
+
+APP_ID: Final = "lake"
+PLAN_ID: Final = "plan"
+FENCE_ID: Final = "fence"
+AGAIN: Final = "run it again"
+
+_MOST_COMMITS: Final = 2**62
+"""More than any lake will count, and room for the next number in 64 bits."""
+
+
+class LostRaceError(RanklakeError):
+    """Another process committed to the table first; nothing was changed by this one."""
+
+
+def number_of(table: DeltaTable) -> int:
+    """Return the table's transaction number on this handle; 0 before the first.
+
+    Raises `LakeUnreachableError`, and `DamagedLogError` for a number that cannot be.
+    """
+    found = said(table, APP_ID)
+    return 0 if found is None else found
+
+
+def said(table: DeltaTable, application: str) -> int | None:
+    """Return the number that an application committed last, see `swap`; None if it never did. Raises likewise."""
+    with asking(table):
+        found = table.transaction_version(application)
+    if found is not None and not is_possible(found):
+        raise damaged_log(table, "the number of its last transaction cannot be")
+    return None if found is None else int(found)
+
+
+def is_possible(number: int) -> bool:
+    """Say whether a table can have counted so many commits."""
+    return 0 <= number < _MOST_COMMITS
+
+
+def swap(
+    table: DeltaTable,
+    number: int,
+    *,
+    add: Sequence[DataFile] = (),
+    remove: pa.Table | None = None,
+    metadata: Mapping[str, str] | None = None,
+    data_change: bool = True,
+    also: Mapping[str, int] | None = None,
+    tidy: bool = True,
+) -> bool:
+    """Commit files to a table under a number, once.
+
+    Parameters
+    ----------
+    table
+        The handle that was read before the work whose result this is.
+    number
+        Must be above the handle's own number, else nothing is done.
+    add, remove
+        New files; files to drop, as rows of `files`.
+    metadata
+        Goes into the commit's own record, for people and for recovery.
+    data_change
+        False where the table holds the same rows before and after; those who follow the log then pass the commit over.
+    also
+        Numbers under further applications, which stand or fall with the commit; `said` reads them.
+    tidy
+        Whether to look for old commits that may go: it lists the log, and upkeep does it anyway.
+
+    Returns whether this call committed; False means that the number is there already. Raises `LostRaceError` if another
+    process won; the new files then stay behind, named by no commit. Raises `LakeUnreachableError` where the store
+    refuses the commit and shows none that won.
+    """
+    if number_of(table) >= number:
+        return False
+    _commit(table, number, add, remove, metadata, data_change=data_change, also=also, tidy=tidy)
+    return True
+
+
+def _commit(
+    table: DeltaTable,
+    number: int,
+    add: Sequence[DataFile],
+    remove: pa.Table | None,
+    metadata: Mapping[str, str] | None,
+    *,
+    data_change: bool = True,
+    also: Mapping[str, int] | None = None,
+    tidy: bool = True,
+) -> None:
+    """Commit files under a number that is above the handle's own; the rest as for `swap`.
+
+    A commit can be carried out and not be confirmed: the store lost its answer, or delta-rs failed to list the log
+    behind it. Asked for again, it is refused by itself; so one that was refused is looked up before it is called lost.
+    """
+    actions: list[AddAction | RemoveAction] = [file.add_action(data_change=data_change) for file in add]
+    actions += [] if remove is None else _remove_actions(remove, data_change=data_change)
+    numbers = {APP_ID: number, **(also or {})}
+    transactions = [Transaction(name, value) for name, value in numbers.items()]
+    hooks = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None if tidy else False)
+    properties = CommitProperties(custom_metadata=dict(metadata or {}), app_transactions=transactions)
+    try:
+        asked_again(
+            lambda: table.create_write_transaction(
+                actions,
+                mode="append",
+                schema=table.schema(),
+                partition_by=_partitions(table),
+                commit_properties=properties,
+                post_commithook_properties=hooks,
+            )
+        )
+    except CommitFailedError as error:
+        before = table.version()
+        move_on(table)
+        if table.version() <= before:  # who tries again until he wins would never end
+            what, hint = "the commit was refused, and no other is to be seen", "run it again later"
+            raise unreachable(table.table_uri, error, {}, what=what, hint=hint) from None
+        if _is_carried_out(table, numbers, add, remove):
+            return
+        raise LostRaceError(
+            f"another process committed {number} first", where=table.table_uri, hint="run it again"
+        ) from error
+    except (DeltaError, OSError) as error:
+        what, hint = "the commit was not confirmed", "check space and rights there; run it again"
+        raise unreachable(table.table_uri, error, {}, what=what, hint=hint) from None
+
+
+def _is_carried_out(
+    table: DeltaTable, numbers: Mapping[str, int], add: Sequence[DataFile], remove: pa.Table | None
+) -> bool:
+    """Say whether the numbers are told, files to add live, those to remove gone; False where no file tells it."""
+    if any((said(table, name) or 0) < number for name, number in numbers.items()):
+        return False
+    there = live_paths(table)
+    gone = set() if remove is None else set(remove["path"].to_pylist())
+    return bool(add or gone) and there.issuperset(file.path for file in add) and there.isdisjoint(gone)
+
+
+def swap_plan(
+    table: DeltaTable,
+    plan: int,
+    *,
+    add: Sequence[DataFile] = (),
+    remove: pa.Table | None = None,
+    metadata: Mapping[str, str] | None = None,
+    data_change: bool = True,
+) -> bool:
+    """Commit what a plan spells out for a table, once, whether the table counts plans or its own commits.
+
+    The plan's number stands in the log as a transaction of its own, since a table that counts its own commits may be
+    past that number without having seen the plan. Arguments, result and errors otherwise as for `swap`.
+    """
+    done = said(table, PLAN_ID)
+    if done is not None and done >= plan:
+        return False
+    number = max(plan, number_of(table) + 1)
+    _commit(table, number, add, remove, metadata, data_change=data_change, also={PLAN_ID: plan})
+    return True
+
+
+def fence(table: DeltaTable, plan: int) -> None:
+    """Have every commit fail that was computed from what was there before a plan; no row comes or goes.
+
+    Whoever computes a table from others notes the lake's last finished plan first, and gives it to `replace_files`.
+    Again for the same plan, or an earlier one, changes nothing. Raises `LakeUnreachableError`.
+    """
+    while (said(table, FENCE_ID) or 0) < plan:
+        try:
+            _commit(table, number_of(table) + 1, (), None, {"ranklake.plan": str(plan)}, also={FENCE_ID: plan})
+        except LostRaceError:  # a commit that came before it
+            continue
+        move_on(table)
+
+
+def replace_partitions(
+    lake: "Lake",
+    contract: "Contract",
+    rows: pa.Table,
+    partitions: Sequence[date],
+    *,
+    metadata: Mapping[str, str] | None = None,
+    expected_version: int | None = None,
+) -> int:
+    """Write rows and replace whole date partitions of a derived table by them; otherwise as `replace_files`."""
+    table = ensure_table(lake, contract)
+    _refuse_other(lake, table, contract, expected_version)
+    new = append_files(lake, contract, rows, number_of(table) + 1)
+    return replace_files(lake, contract, new, partitions, metadata=metadata, expected_version=table.version())
+
+
+def replace_files(
+    lake: "Lake",
+    contract: "Contract",
+    new: Sequence[DataFile],
+    partitions: Sequence[date],
+    *,
+    metadata: Mapping[str, str] | None = None,
+    expected_version: int | None = None,
+    since_plan: int | None = None,
+) -> int:
+    """Replace whole date partitions of a derived table by new files, in one commit.
+
+    Files must all be of `partitions`; a partition without files becomes empty. Raises `LostRaceError` if the table
+    moved on since `expected_version`, or while committing, or if a plan after `since_plan` put up a `fence`; nothing is
+    changed then, and the files stay behind, named by no commit. Returns the new Delta version.
+    """
+    table = ensure_table(lake, contract)
+    _refuse_other(lake, table, contract, expected_version)
+    if since_plan is not None and (said(table, FENCE_ID) or 0) > since_plan:
+        raise LostRaceError(f"rows that {contract.table} was computed from were erased", where=lake.uri, hint=AGAIN)
+    outside = {file.partition for file in new} - set(partitions)
+    if outside:
+        raise ValueError(f"rows outside the partitions to replace: {sorted(outside)}")
+    _commit(table, number_of(table) + 1, new, files(table, partitions), metadata)
+    move_on(table)  # a write transaction leaves its handle at the version that was read
+    keep(lake, contract.table, table)
+    return table.version()
+
+
+def _refuse_other(lake: "Lake", table: DeltaTable, contract: "Contract", expected_version: int | None) -> None:
+    if expected_version is not None and table.version() != expected_version:
+        raise LostRaceError(f"{contract.table} moved on", where=lake.uri, hint=AGAIN)
+
+
+def _remove_actions(remove: pa.Table, *, data_change: bool) -> list[AddAction | RemoveAction]:
+    now = int(time.time() * 1000)
+    rows: list[dict[str, Any]] = remove.select(["path", "size_bytes", "date"]).to_pylist()
+    return [
+        RemoveAction(
+            row["path"],
+            data_change=data_change,
+            deletion_timestamp=now,
+            size=row["size_bytes"],
+            partition_values={"date": row["date"].isoformat()},
+        )
+        for row in rows
+    ]
+
+
+def _partitions(table: DeltaTable) -> list[str]:
+    return list(table.metadata().partition_columns)

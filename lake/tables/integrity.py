@@ -1,0 +1,217 @@
+"""Verifies that data files are unchanged: by the digest in their names, or else by their page checksums.
+
+A file that ranklake writes carries the SHA-256 of all its bytes in its name (`ranklake.lake.tables.parquet`), so whoever
+knows a file from the Delta log, a plan or a listing knows its digest, too. Files of older versions have none: theirs
+are read whole, and each page is checked against its checksum. That tells damaged values, but not every damaged footer.
+
+What was found sound once is not looked at again through the same `Lake`, as long as it has its size and its time.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ranklake.lake.contracts.load import contract, table_names
+from ranklake.lake.store.reachability import LakeError
+from ranklake.lake.tables.data_file import digest_of
+
+if TYPE_CHECKING:
+    from datetime import date
+
+    from pyarrow import NativeFile
+
+    from ranklake.lake.store.store import Lake
+
+CHUNK_BYTES: Final = 2**20
+_AT_ONCE: Final = 4
+"""Files that are read side by side."""
+_BATCH_ROWS: Final = 65_536
+_OTHER_BYTES: Final = "its bytes differ from the digest in its name"
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A data file that is not what was written.
+
+    Attributes
+    ----------
+    table, partition, path
+        Whose, its UTC date (ISO; empty where the log tells none), and its path relative to the table.
+    why
+        What is wrong with it, in one clause.
+    """
+
+    table: str
+    partition: str
+    path: str
+    why: str
+
+    def __str__(self) -> str:
+        """Return one line: where, what, mend."""
+        return f"{self.table}/{self.path}: {self.why}; {self.hint}"
+
+    @property
+    def hint(self) -> str:
+        """What to do about it."""
+        if self.partition and _is_rebuilt(self.table):
+            return f"ranklake replay --table {self.table} --from {self.partition} --to {self.partition}"
+        return "restore the file from a backup: nothing else has its rows"
+
+
+def _is_rebuilt(table: str) -> bool:
+    """Say whether a replay makes a table's rows anew; it does so with each of an operator's."""
+    return table not in table_names() or contract(table).envelope or contract(table).kind == "derived"
+
+
+class DamagedFileError(LakeError):
+    """Data files are not what was written; nothing was made from them.
+
+    Attributes
+    ----------
+    damage
+        Which, and how.
+    """
+
+    exit_code = 1
+
+    def __init__(self, damage: Sequence[Damage]) -> None:
+        first, *others = damage
+        more = f" ({len(others)} more beside it: 'ranklake upkeep --scrub' lists all)" if others else ""
+        super().__init__(f"{first.why}{more}", where=f"{first.table}/{first.path}", hint=first.hint)
+        self.damage = tuple(damage)
+
+
+def damaged(lake: "Lake", table: str, some: pa.Table | Iterable[Mapping[str, Any]]) -> list[Damage]:
+    """Return which of some files are damaged.
+
+    Parameters
+    ----------
+    some
+        Rows of `ranklake.lake.tables.live_files.files`: path, size_bytes, num_records, date.
+
+    Raises `LakeUnreachableError`, and `OSError` where a file may not be read.
+    """
+    rows = (
+        some.select(["path", "size_bytes", "num_records", "date"]).to_pylist() if isinstance(some, pa.Table) else some
+    )
+    rows = list(rows)
+    if len(rows) <= 1:  # starting a thread takes longer than a look at a small file
+        found = [_examined(lake, table, row) for row in rows]
+    else:
+        with ThreadPoolExecutor(min(_AT_ONCE, len(rows))) as pool:
+            found = list(pool.map(lambda row: _examined(lake, table, row), rows))
+    return [one for one in found if one is not None]
+
+
+def refuse_damaged(lake: "Lake", table: str, some: pa.Table | Iterable[Mapping[str, Any]]) -> None:
+    """Raise `DamagedFileError` where some files are damaged; arguments as for `damaged`."""
+    if found := damaged(lake, table, some):
+        raise DamagedFileError(found)
+
+
+def sound_bytes(lake: "Lake", table: str, row: Mapping[str, Any]) -> pa.Buffer | None:
+    """Return all bytes of a file, held against the digest in its name; None where it has none, and nothing was read.
+
+    So what is found sound and what is used are the same bytes. Raises `DamagedFileError`, and what `damaged` does.
+    """
+    digest = digest_of(row["path"])
+    if digest is None:
+        return None
+    try:
+        with lake.open_file(lake.path("tables", table, row["path"]), row["size_bytes"]) as source, reading(table, row):
+            whole = source.read_buffer()
+    except FileNotFoundError:
+        raise DamagedFileError([_damage(table, row, "it is not there")]) from None
+    if whole.size != row["size_bytes"]:
+        raise DamagedFileError([_damage(table, row, _other_size(whole.size, row))])
+    if hashlib.sha256(whole).hexdigest() != digest:
+        raise DamagedFileError([_damage(table, row, _OTHER_BYTES)])
+    return whole
+
+
+class ForeignRowsError(ValueError):
+    """Rows of a data file are none that its table can have; the text says why, without a value."""
+
+
+@contextmanager
+def reading(table: str, row: Mapping[str, Any]) -> Iterator[None]:
+    """Turn what pyarrow says of bytes that are no sound Parquet into `DamagedFileError`; what a system says stays.
+
+    So with rows that the table cannot have.
+    """
+    try:
+        yield
+    except ForeignRowsError as error:
+        raise DamagedFileError([_damage(table, row, str(error))]) from None
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # names of columns may be no text
+        # The disk's or the store's own: a right, a place, a network; and want of memory is no damage.
+        if getattr(error, "errno", None) is not None or isinstance(error, MemoryError):
+            raise
+        # No text of pyarrow's: it may quote a value.
+        why = "a page differs from its checksum" if "CRC" in str(error) else "no sound Parquet"
+        raise DamagedFileError([_damage(table, row, why)]) from None
+
+
+def _examined(lake: "Lake", table: str, row: Mapping[str, Any]) -> Damage | None:
+    """Return what is wrong with a file, or None."""
+    full = lake.path("tables", table, row["path"])
+    try:
+        size, state = _state(lake, full, row)
+        if lake.sound.get(full) == state:
+            return None
+        if size != row["size_bytes"]:
+            return _damage(table, row, _other_size(size, row))
+        with reading(table, row):
+            _examine(lake, table, full, row)
+    except DamagedFileError as error:
+        return error.damage[0]
+    except FileNotFoundError:
+        return _damage(table, row, "it is not there")
+    lake.sound[full] = state
+    return None
+
+
+def _examine(lake: "Lake", table: str, full: str, row: Mapping[str, Any]) -> None:
+    """Raise `DamagedFileError`, or what pyarrow says, where a file is damaged."""
+    digest = digest_of(row["path"])
+    with lake.open_file(full, row["size_bytes"]) as source:
+        if digest is not None:
+            if sha256(source) != digest:
+                raise DamagedFileError([_damage(table, row, _OTHER_BYTES)])
+            return
+        file = pq.ParquetFile(source, page_checksum_verification=True)
+        rows = sum(batch.num_rows for batch in file.iter_batches(_BATCH_ROWS, use_threads=False))
+        if rows != row["num_records"]:
+            raise DamagedFileError([_damage(table, row, f"{rows:,} rows where the log says {row['num_records']:,}")])
+
+
+def sha256(source: "NativeFile") -> str:
+    """Return the digest, as hexadecimal digits, of what is left of an open file."""
+    told = hashlib.sha256()
+    while some := source.read_buffer(CHUNK_BYTES):
+        told.update(some)
+    return told.hexdigest()
+
+
+def _other_size(size: int, row: Mapping[str, Any]) -> str:
+    return f"{size:,} bytes where the log says {row['size_bytes']:,}"
+
+
+def _state(lake: "Lake", full: str, row: Mapping[str, Any]) -> tuple[int, object]:
+    """Return a file's size, and what changes with the file; on a store the size is taken from the log."""
+    if not lake.is_local:
+        return row["size_bytes"], row["size_bytes"]
+    told = Path(full).stat()
+    return told.st_size, (told.st_size, told.st_mtime_ns, told.st_ino)
+
+
+def _damage(table: str, row: Mapping[str, Any], why: str) -> Damage:
+    day: date | None = row["date"]
+    return Damage(table, "" if day is None else day.isoformat(), row["path"], why)

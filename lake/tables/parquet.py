@@ -1,0 +1,278 @@
+"""One Parquet file of a Delta table: written whole, and described by an add action that we vouch for.
+
+`DeltaTable.create_write_transaction` checks nothing of what it is told. So what the action says is read back from the
+file's own footer: its columns, its row count, and its bounds, which Parquet's writer takes from the values that it
+writes and which are never NaN. They are of the contract's statistics columns only.
+"""
+
+import hashlib
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.contracts.arrow import arrow_schema, default_of, with_default
+from ranklake.lake.store.reachability import cannot_write
+from ranklake.lake.tables.data_file import DataFile
+from ranklake.lake.tables.encodings import writer_options
+from ranklake.lake.tables.order import Indices, sort_names, sort_order, taken
+from ranklake.lake.tables.own_words import own_words
+from ranklake.lake.tables.statistics import statistics
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.store.store import Lake
+
+ROW_GROUP_ROWS = 262_144
+_DICTIONARY_BYTES = 2**20
+_DAY_US = 86_400_000_000
+
+
+class FileMismatchError(RanklakeError):
+    """A written file that does not hold what its add action is about to claim."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What a data file is to hold.
+
+    Attributes
+    ----------
+    schema
+        Of its columns; text may be dictionary-typed.
+    rows
+        How many.
+    nulls
+        How many NULLs a column has.
+    put
+        Writes the file.
+    """
+
+    schema: pa.Schema
+    rows: int
+    nulls: Mapping[str, int]
+    put: Callable[[pa.NativeFile], None]
+
+
+def append_files(lake: "Lake", contract: "Contract", rows: pa.Table, number: int) -> list[DataFile]:
+    """Write rows as one new file per date; commit nothing. Rows must have `date`."""
+    days = rows["date"].combine_chunks().dictionary_encode()
+    return [
+        write_partition(lake, contract, rows.filter(pc.equal(days.indices, code)), day.as_py(), number)
+        for code, day in enumerate(days.dictionary)
+    ]
+
+
+def write_days(lake: "Lake", contract: "Contract", rows: pa.Table, plan: int) -> list[DataFile]:
+    """Write rows of any dates as a new file per UTC date of ``ts``; parameters and errors as for `write_partition`."""
+    moments = rows["ts"].cast(pa.int64()).to_numpy()
+    first = int(moments.min()) // _DAY_US
+    if first == int(moments.max()) // _DAY_US:
+        return [write_partition(lake, contract, rows, _day(first), plan)]
+    days = moments // _DAY_US
+    order = np.argsort(days, kind="stable")
+    ordered = rows.combine_chunks().take(pa.array(order))
+    found, begins = np.unique(days[order], return_index=True)
+    ends = [*begins[1:].tolist(), len(order)]
+    return [
+        write_partition(lake, contract, ordered.slice(begin, end - begin), _day(day), plan)
+        for day, begin, end in zip(found.tolist(), begins.tolist(), ends, strict=True)
+    ]
+
+
+def _day(number: int) -> date:
+    return date(1970, 1, 1) + timedelta(days=number)
+
+
+def write_partition(
+    lake: "Lake", contract: "Contract", rows: pa.Table, day: date, plan: int, *, merged: str = ""
+) -> DataFile:
+    """Sort rows of one date as the contract says and write them as one new file of its table.
+
+    Parameters
+    ----------
+    rows
+        Rows that hold what the contract asks for, all of `day`; text may be dictionary-typed. `date` may be absent,
+        and so may columns without values: they are not written either, and every reader of the table takes them for
+        NULL. Of a column with a default, what is missing is written as that.
+    plan
+        Number of the plan this belongs to; it is part of the file's name, so that orphans can be told.
+    merged
+        Fingerprint of the files that these very rows come from, if the new one only takes their place.
+
+    The name carries the SHA-256 of the bytes: whoever knows the file knows what they must be.
+
+    Raises `FileMismatchError` if what was written does not read back as claimed, `LakeUnreachableError` where it cannot
+    be written. The file is complete and, on a local disk, synced when this returns; on failure a file that no commit
+    names stays behind.
+    """
+    body = body_of(contract, rows)
+    nulls = {name: body[name].null_count for name in body.column_names}
+    put = partial(_encode, contract=contract, body=body)
+    content = Content(schema=body.schema, rows=body.num_rows, nulls=nulls, put=put)
+    return write_content(lake, contract, content, day, plan, merged=merged)
+
+
+def write_content(
+    lake: "Lake", contract: "Contract", content: Content, day: date, plan: int, *, merged: str = ""
+) -> DataFile:
+    """Write what is to be one new file of a table; parameters, errors and what is left as for `write_partition`."""
+    name = f"date={day.isoformat()}/p{plan:010d}-{uuid.uuid4().hex}"
+    place = lake.path("tables", contract.table, name)
+    try:
+        written_by = _write_local if lake.is_local else _write_remote
+        digest, size_bytes = written_by(lake, place, f"{merged and '~'}{merged}.parquet", content)
+    except OSError as error:
+        raise cannot_write(f"{place}.parquet", error) from error
+    path = f"{name}-{digest}{merged and '~'}{merged}.parquet"
+    footer = _read_back(lake, lake.path("tables", contract.table, path), content)
+    stats = statistics(contract, footer, content.nulls)
+    return DataFile(contract.table, path, day, content.rows, size_bytes, stats)
+
+
+def _read_back(lake: "Lake", full: str, content: Content) -> pq.FileMetaData:
+    """Return the footer of a file that holds these rows. Raises `FileMismatchError`, `LakeUnreachableError`."""
+    try:
+        with lake.fs.open(full, "rb") as source:
+            written = pq.ParquetFile(source)
+            if written.metadata.num_rows == content.rows and _alike(written.schema_arrow, content.schema):
+                return written.metadata
+    except OSError as error:
+        if error.errno is not None:  # the disk's or the store's; what Parquet says of bytes has no number
+            raise cannot_write(full, error) from error
+    except pa.ArrowInvalid:
+        pass  # what came back is no Parquet
+    raise FileMismatchError("a data file does not read back as written", where=full, hint="check the storage")
+
+
+def _write_local(lake: "Lake", place: str, ending: str, content: Content) -> tuple[str, int]:
+    """Write a file as it is encoded, and give it its name when its digest is known; return digest and size in bytes.
+
+    Raises `OSError`; dying half-way leaves a file whose name has no digest.
+    """
+    del lake
+    os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120 - fsspec paths are strings
+    scratch = f"{place}{ending}"
+    # The writer hands over page by page; fsspec's local files would see each of them in Python.
+    with pa.OSFile(scratch, "wb") as sink:
+        content.put(sink)
+        size_bytes = int(sink.tell())
+    with open(scratch, "rb") as file:  # noqa: PTH123 - likewise
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        os.rename(scratch, f"{place}-{digest}{ending}")  # noqa: PTH104 - likewise
+        os.fsync(file.fileno())  # a commit must never name bytes, nor a name, that a power cut can take back
+    return digest, size_bytes
+
+
+def _write_remote(lake: "Lake", place: str, ending: str, content: Content) -> tuple[str, int]:
+    """Encode a file in memory, since a store's objects cannot be renamed, and send it; otherwise as `_write_local`."""
+    sink = pa.BufferOutputStream()
+    content.put(sink)
+    whole = sink.getvalue()
+    digest = hashlib.sha256(whole).hexdigest()
+    with lake.fs.open(f"{place}-{digest}{ending}", "wb") as target:
+        target.write(memoryview(whole))
+    return digest, len(whole)
+
+
+def put_groups(sink: pa.NativeFile, contract: "Contract", body: pa.Table, groups: Iterator[pa.Table]) -> None:
+    """Write a Parquet file of row groups, which together are a body."""
+    options = writer_options(contract, body, min(body.num_rows, ROW_GROUP_ROWS))
+    with pq.ParquetWriter(sink, body.schema, **options) as writer:
+        for group in groups:
+            writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
+
+
+def _encode(sink: pa.NativeFile, contract: "Contract", body: pa.Table) -> None:
+    put_groups(sink, contract, body, _groups(contract, body))
+
+
+def body_of(contract: "Contract", rows: pa.Table) -> pa.Table:
+    """Return the columns that are written, under the contract's types, but text as it is."""
+    fields, columns = [], []
+    for field in written_fields(contract):
+        column = rows[field.name] if field.name in rows.column_names else None
+        if column is not None and field.nullable and column.null_count == rows.num_rows > 0:
+            column = None
+        if default_of(field) is not None and (column is None or column.null_count):
+            column = with_default(None if column is None else column.cast(field.type), field, rows.num_rows)
+        if column is None:
+            continue
+        column = own_words(column) if pa.types.is_dictionary(column.type) else column.cast(field.type)
+        fields.append(pa.field(field.name, column.type, field.nullable))
+        columns.append(column)
+    return pa.table(columns, schema=pa.schema(fields))
+
+
+def written_fields(contract: "Contract") -> list[pa.Field]:
+    """Return a contract's fields, as of `arrow_schema`, but for the date, which stands in the path."""
+    return [field for field in arrow_schema(contract) if field.name != "date"]
+
+
+def _groups(contract: "Contract", body: pa.Table) -> Iterator[pa.Table]:
+    """Yield the rows in the contract's order, a row group at a time, so that no second copy of them all is made."""
+    order, settled = sort_order(body, sort_names(contract))
+    if order is None:
+        yield from groups_as_they_lie(body)
+        return
+    starts = range(0, body.num_rows, ROW_GROUP_ROWS)
+    if _reach(order, starts) > 2 * body.num_rows:  # from all over: many chunks, again and again
+        body = body.combine_chunks()
+    for at in starts:
+        chosen = order[at : at + ROW_GROUP_ROWS]
+        low, high = int(chosen.min()), int(chosen.max()) + 1
+        places = chosen - low
+        columns = []
+        for name, column in zip(body.column_names, body.columns, strict=True):
+            if name in settled:
+                columns.append(column.slice(at, len(chosen)))
+            else:
+                columns.append(taken(_whole(column.slice(low, high - low)), places))
+        group = pa.table(columns, schema=body.schema)
+        yield group if body.num_rows <= ROW_GROUP_ROWS else _with_own_words(group)
+
+
+def is_grouped(rows: Sequence[int]) -> bool:
+    """Say whether a file with so many rows in each row group has those that would be written here."""
+    return all(one == ROW_GROUP_ROWS for one in rows[:-1]) and 0 < rows[-1] <= ROW_GROUP_ROWS
+
+
+def groups_as_they_lie(body: pa.Table) -> Iterator[pa.Table]:
+    """Yield the rows a row group at a time."""
+    for at in range(0, body.num_rows, ROW_GROUP_ROWS):
+        group = body.slice(at, ROW_GROUP_ROWS)
+        yield group if body.num_rows <= ROW_GROUP_ROWS else _with_own_words(group)
+
+
+def _reach(order: Indices, starts: range) -> int:
+    """Return how many rows lie between the first and the last row of each row group, over all of them."""
+    groups = (order[at : at + ROW_GROUP_ROWS] for at in starts)
+    return sum(int(group.max()) - int(group.min()) + 1 for group in groups)
+
+
+def _with_own_words(group: pa.Table) -> pa.Table:
+    """Return a row group with just its own words in large dictionaries: each is written with every row group."""
+    for place, (field, column) in enumerate(zip(group.schema, group.columns, strict=True)):
+        if not pa.types.is_dictionary(field.type) or column.nbytes <= _DICTIONARY_BYTES + 4 * len(column):
+            continue
+        group = group.set_column(place, field, own_words(column))
+    return group
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+def _alike(written: pa.Schema, meant: pa.Schema) -> bool:
+    """Say whether a file's columns are those that were meant; text comes back plain."""
+    plain = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in meant]
+    return bool(written.names == meant.names and written.types == plain)

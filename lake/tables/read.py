@@ -1,0 +1,300 @@
+"""Rows of a Delta table as Arrow, file by file, without a query engine.
+
+For the pipeline's own small lookups (keys, system tables, one partition). Users query by `ranklake.lake.query.sql`.
+
+Every page is checked against its checksum as it is read. Code that rewrites rows asks for more (`verify`): all bytes of
+a file are first checked against the digest in its name, see `ranklake.lake.tables.integrity`. Either way a damaged file
+is named by `ranklake.lake.tables.integrity.DamagedFileError`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ranklake.lake.contracts.arrow import arrow_schema, with_default
+from ranklake.lake.tables.integrity import ForeignRowsError, reading, refuse_damaged
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.table_schema import refuse_misread
+from ranklake.lake.tables.tables import asking, at_version, latest
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.store.store import Lake
+
+
+def read(
+    lake: "Lake",
+    contract: "Contract",
+    columns: Sequence[str] | None = None,
+    *,
+    partitions: Sequence[date] | None = None,
+    version: int | None = None,
+) -> pa.Table:
+    """Return rows of a table under its contract's Arrow types; no rows where it was never written.
+
+    Parameters
+    ----------
+    columns
+        Names to read, default all; a column younger than a file is NULL there, or its default.
+    partitions
+        UTC dates to read, default all.
+    version
+        Delta version to read as of; -1 means before the table was made.
+    """
+    schema = _selected(contract, columns)
+    parts = [rows for _, rows in read_files(lake, contract, columns, partitions=partitions, version=version)]
+    return pa.concat_tables([schema.empty_table(), *parts])
+
+
+def read_files(
+    lake: "Lake",
+    contract: "Contract",
+    columns: Sequence[str] | None = None,
+    *,
+    partitions: Sequence[date] | None = None,
+    version: int | None = None,
+) -> Iterator[tuple[str, pa.Table]]:
+    """Yield (path relative to the table, its rows) for each live file; arguments as for `read`."""
+    if version == -1:
+        return
+    table = latest(lake, contract.table)
+    if table is None:
+        return
+    refuse_misread(table, contract)
+    if version is not None:
+        with asking(table):
+            table = at_version(lake, contract.table, version)
+    yield from read_some(lake, contract, files(table, partitions), columns)
+
+
+def read_some(
+    lake: "Lake",
+    contract: "Contract",
+    some: pa.Table,
+    columns: Sequence[str] | None = None,
+    *,
+    verify: bool = False,
+) -> Iterator[tuple[str, pa.Table]]:
+    """Yield (path relative to the table, its rows) for some files: rows of `ranklake.lake.tables.live_files.files`.
+
+    With `verify`, each is checked against its digest first. Raises `ranklake.lake.tables.integrity.DamagedFileError`.
+    """
+    schema = _selected(contract, columns)
+    for row in _rows_of(some):
+        if verify:
+            refuse_damaged(lake, contract.table, [row])
+        with _opened(lake, contract, row) as source:
+            file = _file(source)
+            rows = _fit(file.read(_stored(file, schema)), file, row["date"], schema)
+            rows.validate(full=True)  # text that is none would fail whoever looks at it
+        yield row["path"], rows
+
+
+def read_batches(
+    lake: "Lake",
+    contract: "Contract",
+    some: pa.Table,
+    columns: Sequence[str],
+    *,
+    batch_rows: int,
+    dictionaries: bool = False,
+) -> Iterator[pa.Table]:
+    """Yield the rows of some files (rows of `delta.live_files.files`) in tables of `batch_rows`, the last shorter.
+
+    Small files come together in one table; of a large one no more than about a batch is held at a time. With
+    `dictionaries` text stays dictionary-typed, as it is stored: a fifth of the cost for those who look at words.
+    """
+    schema = _selected(contract, columns)
+    texts = [field.name for field in schema if field.type == pa.string()] if dictionaries else []
+    schema = _with_dictionaries(schema, texts)
+    waiting = schema.empty_table()
+    for row in _rows_of(some):
+        with _opened(lake, contract, row) as source:
+            footer = pq.read_metadata(source)
+            stored = set(footer.schema.names)
+            file = _file(source, footer, [name for name in texts if name in stored])
+            for batch in file.iter_batches(batch_rows, columns=_stored(file, schema)):
+                part = _fit(pa.table(batch), file, row["date"], schema)
+                waiting = pa.concat_tables([waiting, part])
+                while waiting.num_rows >= batch_rows:
+                    yield waiting.slice(0, batch_rows)
+                    waiting = waiting.slice(batch_rows)
+    if waiting.num_rows:
+        yield waiting
+
+
+def read_where(
+    lake: "Lake",
+    contract: "Contract",
+    some: pa.Table,
+    columns: Sequence[str],
+    look: Sequence[str],
+    choose: Callable[[pa.Table], pa.ChunkedArray],
+) -> Iterator[pa.Table]:
+    """Yield the rows of some files (rows of `live_files.files`) that a look at a few columns chooses.
+
+    Where nothing is chosen in a row group, its other columns are not read.
+
+    Parameters
+    ----------
+    columns
+        Names to yield.
+    look, choose
+        Columns to look at, text among them with its dictionary; and which rows of them are chosen, as booleans.
+    """
+    seen, schema = _selected(contract, look), _selected(contract, columns)
+    texts = [field.name for field in seen if field.type == pa.string()]
+    seen = _with_dictionaries(seen, texts)
+    for row in _rows_of(some):
+        with _opened(lake, contract, row) as source:
+            footer = pq.read_metadata(source)
+            stored = set(footer.schema.names)
+            words = _file(source, footer, [name for name in texts if name in stored])
+            file = _file(source, footer)
+            for group in range(footer.num_row_groups):
+                found = words.read_row_group(group, _stored(words, seen), use_threads=False)
+                chosen = choose(_fit(found, words, row["date"], seen))
+                if pc.any(chosen).as_py():
+                    whole = file.read_row_group(group, _stored(file, schema), use_threads=False)
+                    yield _fit(whole, file, row["date"], schema).filter(chosen)
+
+
+def read_within(lake: "Lake", contract: "Contract", some: pa.Table, most_bytes: int) -> tuple[pa.Table, list[str]]:
+    """Return the rows of as many files as take no more than that in memory, and the files' paths; the smallest first.
+
+    Parameters
+    ----------
+    some
+        Rows of `ranklake.lake.tables.live_files.files`; a file is opened once.
+    most_bytes
+        By what the footers say. Text with a dictionary in any of the files keeps it: a word may be long and stand in
+        every row.
+    """
+    with ExitStack() as stack:
+        opened = []
+        for row in _rows_of(some):
+            source = stack.enter_context(_source(lake, contract, row))
+            with reading(contract.table, row):
+                opened.append((row, source, pq.read_metadata(source)))
+        chosen, held = [], 0
+        for size, place in sorted((decoded_bytes(footer), place) for place, (_, _, footer) in enumerate(opened)):
+            held += size
+            if held <= most_bytes:
+                chosen.append(opened[place])
+        repeated = {name for _, _, footer in chosen for name in _dictionaries(footer)}
+        schema = arrow_schema(contract)
+        texts = [field.name for field in schema if field.type == pa.string() and field.name in repeated]
+        schema = _with_dictionaries(schema, texts)
+        parts = [schema.empty_table()]
+        for row, source, footer in chosen:
+            stored = set(footer.schema.names)
+            with reading(contract.table, row):
+                file = _file(source, footer, [name for name in texts if name in stored])
+                parts.append(_fit(file.read(_stored(file, schema), use_threads=False), file, row["date"], schema))
+        rows = pa.concat_tables(parts)
+        for name in texts:
+            if _repeats_little(rows[name]):
+                rows = rows.set_column(schema.get_field_index(name), name, rows[name].cast(pa.string()))
+        return rows, [row["path"] for row, _, _ in chosen]
+
+
+def _rows_of(some: pa.Table) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = some.select(["path", "date", "size_bytes", "num_records"]).to_pylist()
+    return rows
+
+
+def _source(lake: "Lake", contract: "Contract", row: Mapping[str, Any]) -> pa.NativeFile:
+    return lake.open_file(lake.path("tables", contract.table, row["path"]), row["size_bytes"])
+
+
+@contextmanager
+def _opened(lake: "Lake", contract: "Contract", row: Mapping[str, Any]) -> Iterator[pa.NativeFile]:
+    """Open a data file; what is damaged in it is reported by its name."""
+    with _source(lake, contract, row) as source, reading(contract.table, row):
+        yield source
+
+
+def _file(
+    source: pa.NativeFile, footer: pq.FileMetaData | None = None, dictionaries: Sequence[str] | None = None
+) -> pq.ParquetFile:
+    return pq.ParquetFile(
+        source, metadata=footer, read_dictionary=dictionaries or None, page_checksum_verification=True
+    )
+
+
+def _repeats_little(column: pa.ChunkedArray) -> bool:
+    """Return whether text takes no more than twice the room without its dictionaries."""
+    words = plain = 0
+    for chunk in column.chunks:
+        lengths = pc.binary_length(chunk.dictionary).fill_null(0).to_numpy()
+        counts = np.bincount(chunk.indices.drop_null().to_numpy(), minlength=len(lengths))
+        words += int(lengths.sum())
+        plain += int(lengths.astype(np.int64) @ counts)
+    return plain <= 2 * words
+
+
+def decoded_bytes(footer: pq.FileMetaData) -> int:
+    """Return about what a file's rows take in memory, if text that repeats is read with its dictionary."""
+    total = 0
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for column in map(group.column, range(footer.num_columns)):
+            words = column.total_uncompressed_size if column.physical_type == "BYTE_ARRAY" else 0
+            total += 8 * column.num_values + words
+    return total
+
+
+def _dictionaries(footer: pq.FileMetaData) -> set[str]:
+    """Return the columns of text that have a dictionary in any row group."""
+    return {
+        column.path_in_schema
+        for group in map(footer.row_group, range(footer.num_row_groups))
+        for column in map(group.column, range(footer.num_columns))
+        if column.physical_type == "BYTE_ARRAY" and column.has_dictionary_page
+    }
+
+
+def _with_dictionaries(schema: pa.Schema, texts: Sequence[str]) -> pa.Schema:
+    for name in texts:
+        at = schema.get_field_index(name)
+        schema = schema.set(at, schema.field(at).with_type(pa.dictionary(pa.int32(), pa.string())))
+    return schema
+
+
+def _selected(contract: "Contract", columns: Sequence[str] | None) -> pa.Schema:
+    schema = arrow_schema(contract)
+    return schema if columns is None else pa.schema([schema.field(name) for name in columns], schema.metadata)
+
+
+def _stored(file: pq.ParquetFile, schema: pa.Schema) -> list[str]:
+    stored = set(file.schema_arrow.names)
+    return [name for name in schema.names if name in stored]
+
+
+def _fit(rows: pa.Table, file: pq.ParquetFile, day: date | None, schema: pa.Schema) -> pa.Table:
+    """Return rows of a file under the contract's types; what is younger than the file is NULL, or its default.
+
+    Raises `ForeignRowsError` where ranklake has not written them.
+    """
+    stored = set(file.schema_arrow.names)
+    if len(stored) < len(file.schema_arrow.names):
+        raise ForeignRowsError("two columns have one name")
+    arrays = []
+    for column in schema:
+        if column.name in stored:
+            found = rows[column.name]
+            found = found if found.type == column.type else found.cast(column.type)
+            values = with_default(found, column, rows.num_rows)
+        elif column.name == "date" and day is not None:
+            values = pa.chunked_array([pa.repeat(pa.scalar(day, pa.date32()), rows.num_rows)])
+        else:
+            values = with_default(None, column, rows.num_rows)
+        if not column.nullable and values.null_count:
+            raise ForeignRowsError(f"rows have no {column.name}")
+        arrays.append(values)
+    return pa.table(arrays, schema=schema)

@@ -1,0 +1,299 @@
+"""A table's schema as its Delta log says it, held against the contract; and the commit by which the log follows.
+
+Nothing here touches a data file: a column that files lack is NULL, or its default, for whoever reads them.
+"""
+
+import json
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from deltalake import DeltaTable, Schema
+
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.delta import STATISTICS_PROPERTY, statistics_columns
+from ranklake.lake.contracts.model import Column
+from ranklake.lake.store.reachability import LakeError
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.store.store import Lake
+
+CONTRACT_VERSION: Final = "ranklake.contractVersion"
+"""Property of a table: version of the contract that it was made from, last followed, or was migrated to."""
+
+ADDED_VERSION: Final = "ranklake.addedVersion"
+"""Property of a table of ours: likewise of columns that an overlay adds to it; not there while it is the first."""
+
+Fields = list[dict[str, Any]]
+"""Fields of a Delta schema, as the log's JSON has them."""
+
+
+class UnmigratedTableError(LakeError):
+    """A table of an older contract, which only a migration can bring to the one here.
+
+    Attributes
+    ----------
+    table, found, known
+        Its name, its contract's version, and the version here.
+    """
+
+    def __init__(self, table: str, found: int, known: int, what: str, where: str) -> None:
+        super().__init__(
+            f"table {table} has contract version {found}, and {known} is due: {what}",
+            where=where,
+            hint="run: ranklake migrate apply",
+        )
+        self.table, self.found, self.known = table, found, known
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What sets a contract apart from what the log of its table says.
+
+    Attributes
+    ----------
+    version, added_version
+        The contract's version, as the log says it; 0 where it says none. That of columns that an overlay adds.
+    lacking
+        Columns that the log lacks.
+    relaxed
+        Columns that may be NULL now.
+    migration
+        Why stored rows cannot follow by themselves, in a clause; empty where they can.
+    """
+
+    version: int
+    added_version: int
+    lacking: tuple[str, ...]
+    relaxed: tuple[str, ...]
+    migration: str
+
+
+def version_of(handle: DeltaTable) -> int:
+    """Return the contract version that the log says; 0 where it says none."""
+    return int(handle.metadata().configuration.get(CONTRACT_VERSION) or 0)
+
+
+def added_version_of(handle: DeltaTable) -> int:
+    """Return the version that the log says of columns that an overlay adds; the first where it says none."""
+    return int(handle.metadata().configuration.get(ADDED_VERSION) or 1)
+
+
+def versions_of(contract: "Contract") -> dict[str, str]:
+    """Return the properties that say a contract's versions."""
+    added = {ADDED_VERSION: str(contract.added_version)} if contract.added_version > 1 else {}
+    return {CONTRACT_VERSION: str(contract.version), **added}
+
+
+def fields_of(schema: Schema) -> Fields:
+    """Return a schema's fields."""
+    fields: Fields = json.loads(schema.to_json())["fields"]
+    return fields
+
+
+def difference(handle: DeltaTable, contract: "Contract") -> Difference | None:
+    """Hold a contract against the log of its table; None where there is nothing to do, as nearly always.
+
+    What the log has beyond a contract of its own version is another's (an overlay's) and stays.
+    """
+    version, added = version_of(handle), added_version_of(handle)
+    schema = handle.schema()
+    there = {field.name: field for field in schema.fields}
+    lacking = tuple(name for name in contract.names if name not in there)
+    is_behind = version < contract.version or added < contract.added_version
+    if not lacking and not is_behind:
+        return None
+    relaxed = tuple(
+        one.name for one in contract.columns if one.name in there and not (one.required or there[one.name].nullable)
+    )
+    migration = _not_by_itself(fields_of(schema), contract) if is_behind else ""
+    if not migration and (lacking_and_required := [name for name in lacking if contract.column(name).required]):
+        migration = f"{lacking_and_required[0]} is required, and stored rows lack it"
+    return Difference(version, added, lacking, relaxed, migration)
+
+
+def refuse_unmigrated(handle: DeltaTable, contract: "Contract") -> Difference | None:
+    """Return what `difference` does. Raises `UnmigratedTableError` where only a migration helps."""
+    found = difference(handle, contract)
+    if found is not None and found.migration:
+        raise _unmigrated(handle, contract, found.migration)
+    return found
+
+
+def refuse_misread(handle: DeltaTable, contract: "Contract") -> None:
+    """Raise `UnmigratedTableError` where the log gives columns of the contract other names, types or units.
+
+    Whoever read the files by the contract would find NULL, or numbers that mean something else.
+    """
+    if not _is_at(handle, contract) and (what := _not_by_itself(fields_of(handle.schema()), contract)):
+        raise _unmigrated(handle, contract, what)
+
+
+def _is_at(handle: DeltaTable, contract: "Contract") -> bool:
+    return (version_of(handle), added_version_of(handle)) == (contract.version, contract.added_version)
+
+
+def _unmigrated(handle: DeltaTable, contract: "Contract", what: str) -> UnmigratedTableError:
+    added = added_version_of(handle)
+    if added < contract.added_version:
+        where, uri = f"{contract.table} with columns of yours", handle.table_uri
+        return UnmigratedTableError(where, added, contract.added_version, what, uri)
+    return UnmigratedTableError(contract.table, version_of(handle), contract.version, what, handle.table_uri)
+
+
+def follow(lake: "Lake", handle: DeltaTable, contract: "Contract") -> bool:
+    """Let the log of a table follow its contract, in one commit; return whether it did not have to.
+
+    After False the table has moved on, by this commit or another's: look again. The commit names no file. Raises
+    `UnmigratedTableError` where stored rows cannot follow by themselves, and `LakeUnreachableError`; nothing has
+    changed then.
+    """
+    found = refuse_unmigrated(handle, contract)
+    if found is None:
+        return True
+    meant = {field["name"]: field for field in contract_fields(contract)}
+    fields = [_renewed(field, meant.get(field["name"]), found.relaxed) for field in fields_of(handle.schema())]
+    fields += [meant[name] for name in found.lacking]
+    told = handle.metadata().configuration.get(STATISTICS_PROPERTY, "").split(",")
+    statistics = [*statistics_columns(contract), *(name for name in told if name and name not in contract)]
+    version, added = max(found.version, contract.version), max(found.added_version, contract.added_version)
+    properties = {
+        STATISTICS_PROPERTY: ",".join(statistics),
+        **versions_of(replace(contract, version=version, added_version=added)),
+    }
+    said = {"operation": "FOLLOW CONTRACT", "ranklake.contractVersion": properties[CONTRACT_VERSION]}
+    commit(lake, contract.table, handle.version(), [metadata_action(handle, fields, properties)], said)
+    return False
+
+
+def as_read(handle: DeltaTable | None, contract: "Contract") -> "Contract":
+    """Return the contract by which a table of this handle is read: the log's own where only a migration parts the two.
+
+    So SQL sees a table as it is, before its migration is applied and, by time travel, ever after.
+    """
+    if handle is None:
+        return contract
+    if _is_at(handle, contract) or not _not_by_itself(fields_of(handle.schema()), contract):
+        return contract
+    then = replace(contract, version=version_of(handle), added_version=added_version_of(handle))
+    return as_logged(fields_of(handle.schema()), then)
+
+
+def as_logged(fields: Fields, like: "Contract", names: Collection[str] | None = None) -> "Contract":
+    """Return a contract with the columns that a log says, some or all, and all else like another's."""
+    known = {column.id: column for column in like.columns}
+    columns = [_column(field, known) for field in fields if names is None or field["name"] in names]
+    there = {column.name for column in columns}
+    return replace(
+        like,
+        columns=tuple(columns),
+        sort=tuple(name for name in like.sort if name in there),
+        grain=tuple(name for name in like.grain if name in there),
+        checks=tuple(check for check in like.checks if there.issuperset(check.columns)),
+        retired=(),
+    )
+
+
+def _column(field: dict[str, Any], known: "Mapping[int, Column]") -> "Column":
+    told = field["metadata"]
+    like = known.get(int(told.get("id", 0)))
+    default = told.get("default")
+    return Column(
+        int(told.get("id", 0)),
+        field["name"],
+        _type(field["type"]),
+        told.get("class", like.class_ if like else "secret"),
+        told.get("doc", ""),
+        unit=told.get("unit"),
+        required=not field["nullable"],
+        mask=told.get("mask"),
+        format=like.format if like else None,
+        default=None if default is None else json.loads(default),
+    )
+
+
+def _type(told: object) -> str:
+    """Return the contract's name of a Delta type."""
+    if isinstance(told, dict):
+        return "int64_list"
+    name = str(told)
+    return "decimal" if name.startswith("decimal") else _TYPES[name]
+
+
+_TYPES: Final = {
+    "string": "string",
+    "boolean": "bool",
+    "integer": "int32",
+    "long": "int64",
+    "float": "float32",
+    "double": "float64",
+    "timestamp": "timestamp",
+    "date": "date",
+}
+
+
+def contract_fields(contract: "Contract") -> Fields:
+    """Return a contract's columns as fields of a Delta schema."""
+    return fields_of(Schema.from_arrow(arrow_schema(contract)))
+
+
+def metadata_action(handle: DeltaTable, fields: Fields, properties: Mapping[str, str]) -> dict[str, Any]:
+    """Return the action that gives a table other fields and some other properties."""
+    now = handle.metadata()
+    return {
+        "metaData": {
+            "id": str(now.id),
+            "name": now.name,
+            "description": now.description,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": json.dumps({"type": "struct", "fields": fields}),
+            "partitionColumns": list(now.partition_columns),
+            "configuration": {**now.configuration, **properties},
+            "createdTime": now.created_time,
+        }
+    }
+
+
+def commit(
+    lake: "Lake", table: str, version: int, actions: Sequence[Mapping[str, Any]], said: Mapping[str, str]
+) -> bool:
+    """Write a commit after the version that a table was read at, if nobody else did; return whether this call won.
+
+    delta-rs can change columns, properties and files, each in a commit of its own. So a commit that must change them
+    together is written here, under the next number of the log, which only one writer can take: a writer that read the
+    table before finds it changed and loses its race. Raises `LakeUnreachableError`; perhaps it was written then.
+    """
+    info = {"timestamp": int(time.time() * 1000), **said}
+    lines = [json.dumps(action, separators=(",", ":")) for action in ({"commitInfo": info}, *actions)]
+    name = f"tables/{table}/_delta_log/{version + 1:020}.json"
+    return lake.put_if_absent(name, "\n".join(lines).encode())
+
+
+def _not_by_itself(fields: Fields, contract: "Contract") -> str:
+    """Return why stored rows cannot follow a newer contract by themselves; empty where they can."""
+    meant = {str(column.id): column for column in contract.columns}
+    types = {field["name"]: field["type"] for field in contract_fields(contract)}
+    gone = {str(one.id) for one in contract.retired}
+    for field in fields:
+        name, id_ = field["name"], str(field["metadata"].get("id", ""))
+        column = meant.get(id_)
+        if id_ in gone:
+            return f"{name} is dropped"
+        if column is None:
+            continue
+        if column.name != name:
+            return f"{name} is renamed {column.name}"
+        if types[name] != field["type"]:
+            return f"{name} changes its type"
+        if field["metadata"].get("unit") != column.unit:
+            return f"{name} changes its unit"
+    return ""
+
+
+def _renewed(field: dict[str, Any], meant: dict[str, Any] | None, relaxed: Sequence[str]) -> dict[str, Any]:
+    """Return a field with what its contract says of it now; its name and type stay."""
+    if meant is None:
+        return field
+    return {**field, "metadata": meant["metadata"], "nullable": field["nullable"] or field["name"] in relaxed}

@@ -1,0 +1,237 @@
+"""Delta tables of a lake: opening them, and making them from their contracts."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.delta import table_configuration
+from ranklake.lake.store.reachability import LakeError, LakeUnreachableError, unreachable
+from ranklake.lake.tables.table_schema import added_version_of, follow, refuse_unmigrated, version_of, versions_of
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.store.store import Lake
+
+
+_MARKS: Final = ("size", "ino", "mtime", "ETag", "etag", "LastModified", "last_modified", "updated")
+"""What file systems say of a file that changes with it, a disk's and the stores', each under its own name."""
+
+_T = TypeVar("_T")
+
+_LOOKS: Final = 8
+"""A listing that lacks what is there is made again, a few times."""
+_GAPS: Final = ("found gap", "gap between checkpoint")
+"""What delta-rs says, in small letters, of a log that lacks a commit between two others, or behind its checkpoint. Its
+errors quote paths, and those may hold anything.
+"""
+
+
+class NewerTableError(LakeError):
+    """A table that newer software made or migrated; this one must not write what it would not know to be there.
+
+    Attributes
+    ----------
+    table, found, known
+        Its name, its contract's version, and the highest that is known here.
+    """
+
+    def __init__(self, table: str, found: int, known: int, where: str) -> None:
+        super().__init__(
+            f"table {table} has contract version {found}, known up to {known}", where=where, hint="upgrade ranklake"
+        )
+        self.table, self.found, self.known = table, found, known
+
+
+@contextmanager
+def asking(handle: DeltaTable) -> Iterator[None]:
+    """Raise `LakeUnreachableError` for what delta-rs raises in the block.
+
+    A handle reads the log again for much of what it is asked, so the disk or the store can fail at each of that.
+    """
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        hint = "check your rights there and run it again; restore a damaged _delta_log from a backup"
+        raise unreachable(handle.table_uri, error, {}, what="its log cannot be read", hint=hint) from None
+
+
+def refuse_unfit(handle: DeltaTable, contract: "Contract") -> DeltaTable:
+    """Return the handle of a table that may be written by its contract here.
+
+    Raises `NewerTableError`, and `ranklake.lake.tables.table_schema.UnmigratedTableError` for an older one that cannot
+    follow by itself.
+    """
+    found = version_of(handle)
+    if found > contract.version:
+        raise NewerTableError(contract.table, found, contract.version, handle.table_uri)
+    if (added := added_version_of(handle)) > contract.added_version:
+        which = f"{contract.table} with columns of yours"
+        raise NewerTableError(which, added, contract.added_version, handle.table_uri)
+    refuse_unmigrated(handle, contract)
+    return handle
+
+
+def asked_again(ask: Callable[[], _T]) -> _T:
+    """Return what delta-rs answers; ask again, a few times, where it says that a log lacks a commit between two others.
+
+    A folder is not listed at one moment: beside writers, a listing can lack a commit that came while it was made, and
+    have a later one. The log itself is whole. For all that lists the log of a table to which others write. Raises what
+    delta-rs raises.
+    """
+    for _ in range(_LOOKS - 1):
+        try:
+            return ask()
+        except (DeltaError, OSError, ValueError) as error:
+            if not any(gap in str(error).lower() for gap in _GAPS):
+                raise
+    return ask()
+
+
+def move_on(handle: DeltaTable) -> None:
+    """Bring a handle up to date. Raises `LakeUnreachableError`."""
+    with asking(handle):
+        asked_again(handle.update_incremental)
+
+
+def delta_table(lake: "Lake", name: str) -> DeltaTable | None:
+    """Return a fresh handle on a table, or None where it was never written.
+
+    Raises `LakeUnreachableError` if its log is there and cannot be read.
+    """
+    try:
+        return asked_again(lambda: DeltaTable(lake.table_uri(name), storage_options=lake.delta_storage))
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError, ValueError) as error:  # ValueError: a partition without its value
+        what = f"table {name} cannot be opened"
+        hint = "check your rights there; restore a damaged _delta_log from a backup"
+        raise unreachable(lake.uri, error, lake.storage, what=what, hint=hint) from None
+
+
+def at_version(lake: "Lake", name: str, version: int) -> DeltaTable:
+    """Return a fresh handle on an old version of a table. Raises what delta-rs raises."""
+    uri, options = lake.table_uri(name), lake.delta_storage
+    return asked_again(lambda: DeltaTable(uri, version=version, storage_options=options))
+
+
+def last_table(lake: "Lake", name: str) -> DeltaTable | None:
+    """Return a fresh handle that has every commit of before this call, or None where the table was never written.
+
+    For who deletes what a log does not name. delta-rs goes by a listing of the log, and a listing can lack what was
+    written last (a network file system's is cached): so later commits are asked for by their names. Raises
+    `LakeUnreachableError`, too, where they are there and the listing goes on without them.
+    """
+    newest = None
+    for _ in range(_LOOKS):
+        handle = delta_table(lake, name)
+        if handle is None:
+            return None
+        if newest is None or handle.version() < newest:
+            newest = _newest_by_name(lake, name, handle.version())
+        if handle.version() >= newest:
+            return handle
+    what = "a listing of its log lacks the newest commits"
+    raise LakeUnreachableError(what, where=lake.table_uri(name), hint="run it again later")
+
+
+def _newest_by_name(lake: "Lake", name: str, version: int) -> int:
+    """Return the last version from one on whose commit is there, each asked for by its name."""
+    try:
+        while lake.fs.info(lake.path("tables", name, "_delta_log", f"{version + 1:020}.json")):
+            version += 1
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise unreachable(lake.uri, error, lake.storage, what=f"table {name} cannot be looked at") from None
+    return version
+
+
+def latest(lake: "Lake", name: str) -> DeltaTable | None:
+    """Return the handle that this process keeps on a table, brought up to date, or None where it was never written.
+
+    For who looks at once and lets go: the next who asks moves it on. Who commits by what he read needs a handle of his
+    own. Opening a table costs more the more files it has, news of it do not. Raises as `delta_table`.
+    """
+    found: tuple[DeltaTable | None, tuple[object, ...] | None] = lake.opened.pop(name, (None, None))
+    handle, mark = found
+    version = None if handle is None else handle.version()
+    if handle is not None:
+        try:
+            # News of a table that was lost, or made anew, are none, and no error.
+            if mark is not None and mark_of(lake, name, handle.version()) == mark:
+                handle.update_incremental()
+            else:
+                handle = None
+        except (DeltaError, OSError, ValueError):  # whatever it is, opening it anew meets it, and says so
+            handle = None
+    if handle is None:
+        handle, version = delta_table(lake, name), None
+    if handle is not None:
+        lake.opened[name] = (handle, mark if handle.version() == version else mark_of(lake, name, handle.version()))
+    return handle
+
+
+def keep(lake: "Lake", name: str, handle: DeltaTable) -> None:
+    """Give `latest` a handle that is up to date, and that nobody uses any more."""
+    lake.opened[name] = (handle, mark_of(lake, name, handle.version()))
+
+
+def mark_of(lake: "Lake", name: str, version: int) -> tuple[object, ...] | None:
+    """Return what tells a commit's file from one of the same name in a table made anew; None where it is gone."""
+    try:
+        info = lake.fs.info(lake.path("tables", name, "_delta_log", f"{version:020}.json"))
+    except OSError:
+        return None
+    return tuple(str(info.get(key)) for key in _MARKS)
+
+
+def ensure_table(lake: "Lake", contract: "Contract") -> DeltaTable:
+    """Return a fresh handle on a table, made from its contract where it was never written.
+
+    A table of an older contract follows the one here first, if it can by itself. Two that make it at once get the same
+    table. Raises `LakeUnreachableError` where it cannot be made; nothing is left behind then but perhaps an empty
+    folder, `NewerTableError`, and `ranklake.lake.tables.table_schema.UnmigratedTableError`.
+    """
+    while (found := delta_table(lake, contract.table)) is not None:
+        if follow(lake, refuse_unfit(found, contract), contract):
+            return found
+    lake.opened.pop(contract.table, None)
+    try:
+        return DeltaTable.create(
+            lake.table_uri(contract.table),
+            schema=arrow_schema(contract),
+            mode="ignore",
+            partition_by=list(contract.partition),
+            name=contract.table,
+            description=contract.summary,
+            configuration={**table_configuration(contract), **versions_of(contract)},
+            raise_if_key_not_exists=False,  # the last property is our own
+            storage_options=lake.delta_storage,
+        )
+    except (DeltaError, OSError) as error:
+        found = delta_table(lake, contract.table)  # another process may have made it between our look and our try
+        if found is not None:
+            return found
+        what = f"table {contract.table} cannot be made"
+        raise unreachable(lake.uri, error, lake.storage, what=what, hint="check space and rights there") from None
+
+
+def commit_info(lake: "Lake", table: str, version: int) -> dict[str, Any]:
+    """Return what a commit says of itself.
+
+    Raises `FileNotFoundError` where the log no longer has it, what the store raises, and `ValueError`, `TypeError`,
+    `StopIteration` or `RecursionError` where it is damaged.
+    """
+    found: dict[str, Any] = next(one["commitInfo"] for one in actions_of(lake, table, version) if "commitInfo" in one)
+    return found
+
+
+def actions_of(lake: "Lake", table: str, version: int) -> list[dict[str, Any]]:
+    """Return the actions of a commit. Raises as `commit_info` does, but for one that it has not."""
+    raw = lake.fs.cat_file(lake.path("tables", table, "_delta_log", f"{version:020}.json"))
+    return [json.loads(line) for line in raw.splitlines() if line.strip()]

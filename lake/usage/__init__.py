@@ -1,1 +1,0 @@
-"""Who uses which columns: the log of queries, without what was asked of them or what they gave."""

@@ -1,0 +1,137 @@
+"""A manifest: of which files an archive consists, under which contract, and by which plan it was made.
+
+It is a file that is named by the digest of its bytes, and the register of archives has that digest: so neither can be
+changed without the other. It has all that is needed to read the files without a lake: columns with types and units.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from ranklake.lake.tables.live_files import FILE_SCHEMA
+from ranklake.retention.archive.place import ArchiveError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.store.store import Lake
+
+FORMAT: Final = 1
+FOLDER: Final = "manifests"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedFile:
+    """A data file: its path relative to its table's folder, what it holds and takes, the digest of its bytes."""
+
+    path: str
+    rows: int
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What one archive consists of.
+
+    Attributes
+    ----------
+    lake
+        Whose.
+    table, partition_date
+        Of which partition.
+    contract_version, columns
+        What the files were written under: id, name, type, unit and class of each column.
+    retention_plan
+        By which plan the rows left the lake.
+    files
+        By path.
+    added_version
+        Version of the columns that an overlay adds to a table of ours; not in the JSON where it is the first.
+    """
+
+    lake: str
+    table: str
+    partition_date: date
+    contract_version: int
+    columns: tuple[dict[str, Any], ...]
+    retention_plan: str
+    files: tuple[ArchivedFile, ...]
+    added_version: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of all files."""
+        return sum(one.rows for one in self.files)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(one.size_bytes for one in self.files)
+
+    @property
+    def table_files(self) -> pa.Table:
+        """The files as rows of `ranklake.lake.tables.live_files.files`."""
+        rows = [
+            {"path": one.path, "size_bytes": one.size_bytes, "num_records": one.rows, "date": self.partition_date}
+            for one in self.files
+        ]
+        return pa.Table.from_pylist(rows, schema=FILE_SCHEMA)
+
+    def to_json(self) -> bytes:
+        """Return its bytes: equal manifests have equal ones."""
+        body = {**asdict(self), "format": FORMAT, "partition_date": self.partition_date.isoformat()}
+        if self.added_version == 1:
+            del body["added_version"]
+        return json.dumps(body, sort_keys=True, indent=1).encode()
+
+    @property
+    def sha256(self) -> str:
+        """Digest of its bytes."""
+        return hashlib.sha256(self.to_json()).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """Where it lies in its place."""
+        return name_of(self.sha256)
+
+
+def columns_of(contract: "Contract") -> tuple[dict[str, Any], ...]:
+    """Return what a manifest says of the columns of a contract."""
+    return tuple(
+        {"id": one.id, "name": one.name, "type": one.type, "unit": one.unit, "class": one.class_}
+        for one in contract.columns
+    )
+
+
+def name_of(sha256: str) -> str:
+    """Return where the manifest of a digest lies in its place."""
+    return f"{FOLDER}/{sha256}.json"
+
+
+def sorted_files(some: "Sequence[ArchivedFile]") -> tuple[ArchivedFile, ...]:
+    """Return files in the order of a manifest."""
+    return tuple(sorted(some, key=lambda one: one.path))
+
+
+def read_manifest(place: "Lake", sha256: str) -> Manifest:
+    """Return the manifest of a digest. Raises `ArchiveError` where it is not there, or not what was written."""
+    where = place.path(name_of(sha256))
+    try:
+        raw = bytes(place.fs.cat_file(where))
+    except FileNotFoundError:
+        raise ArchiveError("the manifest is not there", where=where, hint="restore it from a backup") from None
+    if hashlib.sha256(raw).hexdigest() != sha256:
+        what = "the manifest's bytes differ from the digest in its name"
+        raise ArchiveError(what, where=where, hint="restore it from a backup")
+    said = json.loads(raw)
+    files = tuple(ArchivedFile(**one) for one in said.pop("files"))
+    said.pop("format")
+    columns = tuple(said.pop("columns"))
+    day = date.fromisoformat(said.pop("partition_date"))
+    return Manifest(**said, partition_date=day, columns=columns, files=files)

@@ -1,0 +1,145 @@
+"""The register of archives: which there are, where, and what became of them, as rows of ``archives``.
+
+A row that a plan brings counts when that plan is finished. What an erasure rewrote has another manifest from then on.
+"""
+
+from dataclasses import asdict, dataclass, replace
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.plans.ledger import append_own
+from ranklake.lake.plans.plan import last_finished
+from ranklake.lake.tables.read import read
+from ranklake.retention.archive.place import open_place
+from ranklake.retention.proposals.cancellations import cancelled_plans
+from ranklake.retention.proposals.registers import stamped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ranklake.lake.store.store import Lake
+    from ranklake.retention.archive.manifest import Manifest
+
+TABLE: Final = "archives"
+ARCHIVED, REWRITTEN, REMOVED = "archived", "rewritten", "removed"
+_SAID: Final = (
+    *("archive", "table", "partition_date", "contract_version", "uri", "storage_class", "rows", "bytes", "files"),
+    *("manifest_sha256", "needs_approval", "proposal", "plan"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """An archived range: rows of one partition.
+
+    Attributes
+    ----------
+    archive
+        Its name.
+    table, partition_date
+        Where its rows were.
+    contract_version
+        What its files were written under.
+    uri, storage_class
+        Where it is.
+    rows, bytes, files, manifest_sha256
+        What it holds now.
+    needs_approval
+        Whether its rows come back only by a proposal that was approved.
+    proposal, plan
+        What archived it.
+    archived, removed
+        When; None if it is still there.
+    """
+
+    archive: str
+    table: str
+    partition_date: date
+    contract_version: int
+    uri: str
+    storage_class: str | None
+    rows: int
+    bytes: int
+    files: int
+    manifest_sha256: str
+    needs_approval: bool
+    proposal: str
+    plan: int | None
+    archived: datetime | None = None
+    removed: datetime | None = None
+
+    def row(self, kind: str) -> dict[str, Any]:
+        """Return its row, without a time."""
+        return {**{name: getattr(self, name) for name in _SAID}, "row_kind": kind}
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        times = {name: None if (when := getattr(self, name)) is None else when.isoformat() for name in _TIMES}
+        return {**asdict(self), "partition_date": self.partition_date.isoformat(), **times}
+
+
+_TIMES: Final = ("archived", "removed")
+
+
+def archive_name(manifest_sha256: str) -> str:
+    """Return the name of the archive with this first manifest."""
+    return f"ar-{manifest_sha256[:16]}"
+
+
+def archives(lake: "Lake", table: str | None = None, day: date | None = None) -> list[Archive]:
+    """Return the archives of a lake that were not removed, by table, date and time."""
+    some = [one for one in every_archive(lake).values() if one.removed is None]
+    some = [one for one in some if table in {None, one.table} and day in {None, one.partition_date}]
+    return sorted(some, key=lambda one: (one.table, one.partition_date, str(one.archived), one.archive))
+
+
+def archive_places(lake: "Lake") -> list["Lake"]:
+    """Return every place that archives of a lake are in, or were."""
+    uris = read(lake, contract(TABLE), ["uri"])["uri"].unique().to_pylist()
+    return [open_place(lake, uri) for uri in sorted(uris)]
+
+
+def every_archive(lake: "Lake") -> dict[str, Archive]:
+    """Return every archive by name, those that were removed among them."""
+    rows = valid_rows(lake)
+    finished = last_finished(lake) if rows else 0
+    found: dict[str, Archive] = {}
+    for row in sorted(rows, key=lambda row: (row["row_kind"] != ARCHIVED, row["ts"])):
+        if row["plan"] is not None and row["plan"] > finished:
+            continue
+        if row["row_kind"] == ARCHIVED:
+            found[row["archive"]] = Archive(**{name: row[name] for name in _SAID}, archived=row["ts"])
+        elif row["archive"] not in found:
+            continue
+        elif row["row_kind"] == REWRITTEN:
+            now = {name: row[name] for name in ("rows", "bytes", "files", "manifest_sha256")}
+            found[row["archive"]] = replace(found[row["archive"]], **now)
+        else:
+            found[row["archive"]] = replace(found[row["archive"]], removed=row["ts"])
+    return found
+
+
+def valid_rows(lake: "Lake") -> list[dict[str, Any]]:
+    """Return the rows of the register but for those of plans that were cancelled."""
+    rows = read(lake, contract(TABLE)).to_pylist()
+    cancelled = cancelled_plans(lake) if rows else set()
+    return [row for row in rows if row["plan"] not in cancelled]
+
+
+def made_by(lake: "Lake", number: int | None) -> set[str]:
+    """Return the names of the archives that a plan of the lake made, whether they are there or not."""
+    rows = read(lake, contract(TABLE), ["archive", "row_kind", "plan"]).to_pylist()
+    return {row["archive"] for row in rows if row["row_kind"] == ARCHIVED and row["plan"] == number}
+
+
+def write_rewritten(lake: "Lake", archive: Archive, now: "Manifest", proposal: str) -> None:
+    """Write down that an archive has another manifest; once."""
+    made = replace(archive, rows=now.rows, bytes=now.size_bytes, files=len(now.files), manifest_sha256=now.sha256)
+    row = {**made.row(REWRITTEN), "plan": None, "proposal": proposal}
+
+    def compose(_: object) -> "Iterable[dict[str, Any]]":
+        known = every_archive(lake).get(archive.archive)
+        return [] if known is None or known.manifest_sha256 == now.sha256 else stamped([row])
+
+    append_own(lake, TABLE, lambda handle: list(compose(handle)))

@@ -1,0 +1,143 @@
+"""Rows that were brought back from archives: copies in the lake beside its tables, until a day.
+
+    <lake>/rehydrated/<name>/rehydrated.json             what is there, and until when; written last
+    <lake>/rehydrated/<name>/tables/<table>/date=…       data files, under the contract of the day they came back
+
+They are no rows of tables: books, checks and rollups do not know them. Whoever asks for them sees them in their tables.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from ranklake.lake.store.listing import listed
+from ranklake.lake.store.reachability import LakeError
+from ranklake.lake.store.removal import delete
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.live_files import FILE_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ranklake.lake.tables.data_file import DataFile
+
+FOLDER: Final = "rehydrated"
+_RECORD: Final = "rehydrated.json"
+
+
+class StaleRowsError(LakeError):
+    """Rows that came back under another version of their contract than the table has now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehydrated:
+    """Rows that are back.
+
+    Attributes
+    ----------
+    name
+        Of the rehydration.
+    until
+        The first day on which they are gone.
+    versions
+        Version of each table's contract that the files have.
+    files
+        By table: path relative to its folder, size_bytes, num_records, date (ISO).
+    """
+
+    name: str
+    until: date
+    versions: Mapping[str, int]
+    files: Mapping[str, "Sequence[Mapping[str, Any]]"]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all files."""
+        return sum(one["num_records"] for some in self.files.values() for one in some)
+
+    def of(self, table: str) -> pa.Table:
+        """Return a table's files as rows of `ranklake.lake.tables.live_files.files`, paths relative to the lake."""
+        rows = [
+            {
+                **{name: one[name] for name in ("size_bytes", "num_records")},
+                "path": f"{FOLDER}/{self.name}/tables/{table}/{one['path']}",
+                "date": date.fromisoformat(one["date"]),
+            }
+            for one in self.files.get(table, ())
+        ]
+        return pa.Table.from_pylist(rows, schema=FILE_SCHEMA)
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**asdict(self), "until": self.until.isoformat(), "rows": self.rows}
+
+
+def place_of(lake: Lake, name: str) -> Lake:
+    """Return where the copies of a rehydration are, laid out as a lake's tables."""
+    return Lake.place(f"{lake.uri}/{FOLDER}/{name}", lake.storage)
+
+
+def write_down(
+    lake: Lake, name: str, until: date, versions: Mapping[str, int], some: "Sequence[DataFile]"
+) -> Rehydrated:
+    """Write down what is back, which from then on can be asked for."""
+    files: dict[str, list[dict[str, Any]]] = {}
+    for one in some:
+        row = {"path": one.path, "size_bytes": one.size_bytes, "num_records": one.rows, "date": str(one.partition)}
+        files.setdefault(one.table, []).append(row)
+    made = Rehydrated(name, until, versions, files)
+    body = {name: value for name, value in made.plain().items() if name != "rows"}
+    lake.put_if_absent(f"{FOLDER}/{name}/{_RECORD}", json.dumps(body, sort_keys=True).encode())
+    return made
+
+
+def rehydrated(lake: Lake) -> list[Rehydrated]:
+    """Return what is back, by name; what is over by its day among it, as long as nobody deleted it."""
+    there = [one.path for one in listed(lake.fs, lake.path(FOLDER)) if one.path.endswith(f"/{_RECORD}")]
+    found = []
+    for path in there:
+        said = json.loads(lake.fs.cat_file(path))
+        found.append(Rehydrated(**{**said, "until": date.fromisoformat(said["until"])}))
+    return sorted(found, key=lambda one: one.name)
+
+
+def files_back(lake: Lake, today: date, versions: Mapping[str, int]) -> dict[str, list[pa.Table]]:
+    """Return the files that are back on a day, by table.
+
+    Parameters
+    ----------
+    versions
+        Of the tables that are asked for: version of the contract that the table is read by.
+
+    Raises `StaleRowsError` where a table was migrated since.
+    """
+    found: dict[str, list[pa.Table]] = {}
+    for one in rehydrated(lake):
+        for table in one.files if today < one.until else ():
+            if table not in versions:
+                continue
+            if one.versions[table] != versions[table]:
+                what = f"rows of {table} came back under version {one.versions[table]} of its contract"
+                hint = f"bring them back anew: ranklake retain rehydrate apply {one.name}"
+                raise StaleRowsError(f"{what}, and it has version {versions[table]}", where=one.name, hint=hint)
+            found.setdefault(table, []).append(one.of(table))
+    return found
+
+
+def remove(lake: Lake, name: str) -> int:
+    """Delete what came back, its record first; return how many files went."""
+    record = lake.path(FOLDER, name, _RECORD)
+    gone = int(delete(lake, record))
+    return gone + sum(delete(lake, one.path) for one in listed(lake.fs, lake.path(FOLDER, name)))
+
+
+def remove_expired(lake: Lake, today: date) -> list[str]:
+    """Delete what is over by its day, and what no record names; return the names."""
+    over = [one.name for one in rehydrated(lake) if one.until <= today]
+    for name in over:
+        remove(lake, name)
+    return over

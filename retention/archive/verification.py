@@ -1,0 +1,132 @@
+"""Verifies a found plan of kind ``retention``: what was approved goes, and what was to be archived is archived.
+
+No row leaves the lake by a plan that was found whose archive does not verify: every file is read again.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ranklake.lake.plans.action_plan import ARCHIVES, ENDED
+from ranklake.lake.plans.plan import RefusedPlanError
+from ranklake.lake.plans.verification import is_committed_in, no_file, refusal
+from ranklake.lake.tables.live_files import FILE_SCHEMA
+from ranklake.lake.tables.row_keys import digest_of_files, key_columns
+from ranklake.retention.archive.manifest import Manifest, read_manifest
+from ranklake.retention.archive.place import ArchiveError, open_place, refuse_other
+from ranklake.retention.archive.register import ARCHIVED, REMOVED, TABLE
+from ranklake.retention.archive.soundness import refuse_unsound
+from ranklake.retention.proposals.retention_plans import RETENTION_PLANS, Item
+from ranklake.retention.proposals.statements import owner
+from ranklake.retention.proposals.verification import verify_retention as verify_approved
+
+if TYPE_CHECKING:
+    from ranklake.lake.plans.plan import Plan
+    from ranklake.lake.store.store import Lake
+
+_MEND: Final = "the files are still in the lake: run 'ranklake retain apply {}' again, which copies them anew"
+_ROW: Final = ("archive", "row_kind", "table", "partition_date", "manifest_sha256", "rows", "proposal", "plan", "uri")
+
+
+def verify_retention(lake: "Lake", plan: "Plan") -> None:
+    """Look whether exactly what somebody approved goes, and is in an archive that verifies where it was to be."""
+    verify_approved(lake, plan)
+    name = plan.body["facts"]["retention_plan"]
+    approved = RETENTION_PLANS.find(lake, name)
+    told = plan.body["facts"].get(ARCHIVES, {})
+    wanted = {(item.table, item.partition_date.isoformat()): item for item in approved.items if item.archive_to}
+    if wanted.keys() != {(table, day) for table, days in told.items() for day in days}:
+        raise refusal(lake, plan, f"the plan would archive other partitions than were approved: {name}")
+    expected = []
+    for (table, day), item in sorted(wanted.items()):
+        manifest = _sound(lake, plan, item, told[table][day], name)
+        expected.append(_row_of(manifest, item, plan.number, name))
+    _verify_rows(lake, plan, expected)
+
+
+def _sound(lake: "Lake", plan: "Plan", item: Item, sha256: str, name: str) -> Manifest:
+    """Return the manifest of an item's archive, all of whose files are sound."""
+    assert item.archive_to is not None
+    try:
+        place = open_place(lake, item.archive_to)
+        refuse_other(lake, place)
+        manifest = read_manifest(place, sha256)
+        refuse_unsound(place, manifest)
+    except ArchiveError as error:
+        raise _unfit(lake, plan, item, name, f"{error.where}: {error.what}") from error
+    about = (manifest.lake, manifest.table, manifest.partition_date, manifest.rows, manifest.retention_plan)
+    expected = (owner(lake), item.table, item.partition_date, item.rows, name)
+    if about != expected or not _has_what_goes(lake, plan, place, manifest, item):
+        raise _unfit(lake, plan, item, name, f"{place.path(manifest.name)}: it has other rows than those that go")
+    return manifest
+
+
+def _unfit(lake: "Lake", plan: "Plan", item: Item, name: str, why: str) -> RefusedPlanError:
+    what = f"the archive of {item.table} {item.partition_date} does not verify: {why}"
+    return refusal(lake, plan, what, _MEND.format(name))
+
+
+def _has_what_goes(lake: "Lake", plan: "Plan", place: "Lake", manifest: Manifest, item: Item) -> bool:
+    day = item.partition_date.isoformat()
+    gone = [row for row in plan.body["remove"].get(item.table, []) if row["date"] == day]
+    if item.part_sha256 is None:
+        return sorted(row["path"] for row in gone) == [file.path for file in manifest.files]
+    if is_committed_in(lake, item.table, plan.number):  # its files may be gone; what was looked at holds
+        return True
+    known = lake.contract(item.table)
+    columns = key_columns(known)
+    new = [row for row in plan.body["add"] if row["table"] == item.table and row["partition"] == day]
+    before, after = (digest_of_files(lake, known, _files(some, item.partition_date), columns) for some in (gone, new))
+    archived = digest_of_files(place, known, manifest.table_files, columns)
+    return (before - after - archived) % 2**256 == 0
+
+
+def _files(some: list[dict[str, Any]], day: date) -> pa.Table:
+    rows = [
+        {**{name: row[name] for name in ("path", "size_bytes")}, "num_records": row.get("num_records", row.get("rows"))}
+        for row in some
+    ]
+    return pa.Table.from_pylist([{**row, "date": day} for row in rows], schema=FILE_SCHEMA)
+
+
+def _row_of(manifest: Manifest, item: Item, number: int, name: str) -> dict[str, Any]:
+    told = {"table": item.table, "partition_date": item.partition_date, "manifest_sha256": manifest.sha256}
+    return {
+        **told,
+        "row_kind": ARCHIVED,
+        "rows": manifest.rows,
+        "proposal": name,
+        "plan": number,
+        "uri": item.archive_to,
+    }
+
+
+def _verify_rows(lake: "Lake", plan: "Plan", expected: list[dict[str, Any]]) -> None:
+    """Look whether the rows that a plan brings to the register of archives are those of its own archives."""
+    rows = [row for one in plan.body["add"] if one["table"] == TABLE for row in _rows(lake, plan, one)]
+    made = [
+        {key: value for key, value in row.items() if key != "archive"} for row in rows if row["row_kind"] == ARCHIVED
+    ]
+    ended = {row["archive"] for row in rows if row["row_kind"] == REMOVED}
+    said = {one for days in plan.body["facts"].get(ENDED, {}).values() for some in days.values() for one in some}
+
+    def order(row: Mapping[str, Any]) -> str:
+        return str(sorted(row.items(), key=str))
+
+    if sorted(made, key=order) != sorted(expected, key=order) or ended != said or len(rows) != len(made) + len(ended):
+        raise refusal(lake, plan, "the plan would write other rows into the register of archives than its own")
+
+
+def _rows(lake: "Lake", plan: "Plan", file: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    path = lake.path("tables", TABLE, file["path"])
+    try:
+        with lake.open_file(path, file["size_bytes"]) as source:
+            found = pq.ParquetFile(source)
+            names = [name for name in _ROW if name in found.schema_arrow.names]
+            rows = found.read(columns=names).to_pylist()
+    except (pa.ArrowException, UnicodeDecodeError):
+        raise no_file(lake, plan, path) from None
+    yield from ({name: row.get(name) for name in _ROW} for row in rows)

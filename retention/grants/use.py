@@ -1,0 +1,132 @@
+"""Use of grants: whether somebody may use a role now, and why not; ends and reviews of grants."""
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from ranklake.lake.audit import clock
+from ranklake.lake.audit.trail import record
+from ranklake.retention.grants.grant import GRANTS, REVIEW, REVOKE, Grant, GrantError, register, request
+from ranklake.retention.proposals import lifecycle
+from ranklake.retention.proposals.identities import NOT_SIGNING, About, Signing, identify, unproven
+from ranklake.retention.proposals.standing import is_one_of, plain
+
+if TYPE_CHECKING:
+    from ranklake.lake.store.store import Lake
+
+REVIEW_STEP: Final = "review"
+RECENT: Final = timedelta(days=30)
+"""How long a grant that ended is shown at a look."""
+
+
+class NotGrantedError(GrantError):
+    """A role that somebody may not use."""
+
+
+def used(lake: "Lake", role: str, who: str) -> Grant:
+    """Return the grant by which somebody uses a role now. Raises `NotGrantedError`, which says why none holds."""
+    now = clock.now()
+    mine = [one for one in register(lake).values() if one.role == role and plain(one.to) == plain(who)]
+    for one in mine:
+        if not one.why_not(now):
+            return one
+    ask = f"ask for one: ranklake grant {role} --to {who} --until 30d --reason TEXT"
+    if not mine:
+        raise NotGrantedError(f"{who} has no grant of role {role}", where="--role", hint=ask)
+    what = f"{who}'s grant of role {role} is not in force: {mine[-1].why_not(now)}"
+    waits = mine[-1].approved is None and mine[-1].until > now and mine[-1].revoked is None
+    to_approve = lake.config.approvals.by_somebody(GRANTS.to_approve(mine[-1].name))
+    hint = f"have another person approve it: {to_approve}" if waits else ask
+    raise NotGrantedError(what, where="--role", hint=hint)
+
+
+def ended(lake: "Lake", role: str) -> str:
+    """Return why nobody may use a role now, in a clause; empty where somebody may."""
+    now = clock.now()
+    mine = [one for one in register(lake).values() if one.role == role]
+    if any(not one.why_not(now) for one in mine):
+        return ""
+    return f"no grant of role {role} is in force" if mine else f"role {role} is granted to nobody"
+
+
+def ask(  # noqa: PLR0913 - what a grant says, and how it is taken
+    lake: "Lake",
+    role: str,
+    to: str,
+    until: datetime,
+    reason: str,
+    by: str,
+    *,
+    glass: bool = False,
+    again: bool = False,
+    signing: Signing = NOT_SIGNING,
+) -> Grant:
+    """Ask that somebody gets a role until a time, or take it for some hours; return the grant.
+
+    Raises what `ranklake.retention.grants.grant.request` and `ranklake.retention.proposals.lifecycle.propose` do.
+    """
+    made = request(lake, role, to, until, reason, by, glass=glass, again=again)
+    lifecycle.propose(lake, GRANTS, made.name, by, signing)
+    return GRANTS.find(lake, made.name)
+
+
+def approve(
+    lake: "Lake",
+    name: str,
+    by: str,
+    reason: str | None = None,
+    *,
+    single_operator: bool = False,
+    signing: Signing = NOT_SIGNING,
+) -> tuple[Grant, bool]:
+    """Approve a grant; return it, and whether this call did it. Nobody approves a role for himself.
+
+    Raises `GrantError` for who gets it and for a grant that ended, and what
+    `ranklake.retention.proposals.lifecycle.approve` does.
+    """
+    found = GRANTS.find(lake, name)
+    if is_one_of(by, [found.to]) and not single_operator:
+        hint = "have another person approve it, or say that there is one alone: --single-operator"
+        raise GrantError("whoever gets a role may not approve that", where=name, hint=hint)
+    if found.revoked is not None or clock.now() >= found.until:
+        raise GrantError(f"nothing to approve: {found.why_not(clock.now())}", where=name, hint=GRANTS.made_by)
+    return lifecycle.approve(lake, GRANTS, name, by, reason, single_operator=single_operator, signing=signing)
+
+
+def revoke(lake: "Lake", name: str, by: str, reason: str) -> tuple[Grant, bool]:
+    """End a grant now; return it, and whether this call did it. Whoever may write the trail may: it takes rights away.
+
+    Raises `ranklake.retention.proposals.proposals.UnknownProposalError`, and `GrantError` without a reason.
+    """
+    if not reason.strip():
+        raise GrantError("revoking needs a reason", where="--reason", hint="say why")
+    GRANTS.find(lake, name)
+    fresh = record(lake, by, REVOKE, name, reason, unproven(lake), once=True) is not None
+    return GRANTS.find(lake, name), fresh
+
+
+def review(lake: "Lake", name: str, by: str, reason: str, signing: Signing = NOT_SIGNING) -> tuple[Grant, bool]:
+    """Say that somebody looked at a grant that was taken without approval; return it, and whether this call did.
+
+    Signed where the lake takes signatures, since whoever took the role may not do it. Raises `GrantError` for a grant
+    that needs none, without a word on it, and for who took it, and what `identify` does.
+    """
+    found = GRANTS.find(lake, name)
+    if not found.is_break_glass:
+        raise GrantError("it was approved, and needs no review", where=name, hint="'ranklake grants review' lists all")
+    if is_one_of(by, [found.to, *lifecycle.standing(lake, GRANTS, found).authors]):
+        raise GrantError("whoever took a role may not review that", where=name, hint="have another person do it")
+    if not reason.strip():
+        raise GrantError("a review says what was found", where="--reason", hint="write it")
+    who = identify(lake, About(GRANTS.action, name, found.items_sha256), REVIEW_STEP, by, reason, signing)
+    fresh = record(lake, who.name, REVIEW, name, who.reason, dict(who.details), once=True) is not None
+    return GRANTS.find(lake, name), fresh
+
+
+def in_order(grants: list[Grant], now: datetime) -> list[Grant]:
+    """Return grants as people look at them: those in force first, those that end soonest before others."""
+    return sorted(grants, key=lambda one: (bool(one.why_not(now)), one.until, one.name))
+
+
+def is_of_late(grant: Grant, now: datetime) -> bool:
+    """Say whether a look at grants shows one: it holds, waits for somebody, or ended in the last `RECENT`."""
+    return grant.awaits_review() or now - min(grant.revoked or grant.until, grant.until) <= RECENT

@@ -1,0 +1,217 @@
+"""Anchors of the audit trail: its head, signed by a person's SSH key, at the witness.
+
+    <witness>/anchors/<rows>~<digest of the file>.json     {"statement": text that was signed, "signature": armoured}
+
+A head says how many rows the trail has, and by the chain what each of them is. The witness already holds heads, for who
+trusts its account. An anchor holds for who does not: whoever can write there, too, and makes a trail with heads of its
+own, cannot sign it. Its time is the word of whoever signed.
+"""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.audit import clock
+from ranklake.lake.audit.heads import HeadError
+from ranklake.lake.audit.proof import prove
+from ranklake.lake.audit.trail import TABLE
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.store.allowed_signers import load_signers
+from ranklake.lake.store.approvals import SIGNED
+from ranklake.lake.store.listing import listed
+from ranklake.lake.store.object_lock import locked_until, put_locked
+from ranklake.lake.store.ssh_signatures import SignatureError, key_of, sign, verify
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read_some
+from ranklake.lake.tables.tables import delta_table
+from ranklake.retention.proposals.identities import Signing, name_of
+from ranklake.retention.proposals.statements import lake_identity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FOLDER: Final = "anchors"
+_FORMAT: Final = "ranklake anchor 1"
+_NAME: Final = re.compile(r".*/(?P<rows>\d{10})~(?P<digest>[0-9a-f]{64})\.json")
+
+
+class AnchorError(RanklakeError):
+    """An anchor that cannot be made. Nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A signed head: rows of the trail, digest of the last, and when it was signed. Who signed, the key says alone."""
+
+    rows: int
+    sha256: str
+    at: str
+
+    def text(self, lake: str) -> str:
+        """Return what is signed, of a lake."""
+        facts = {"format": _FORMAT, "lake": lake, "rows": self.rows, "sha256": self.sha256, "at": self.at}
+        return json.dumps(facts, sort_keys=True) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Anchored:
+    """What became of the anchors: how many there are, the last that holds, whether they were verified, and faults."""
+
+    count: int
+    last: Anchor | None
+    verified: bool
+    faults: tuple[str, ...]
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        last = None if self.last is None else {"rows": self.last.rows, "at": self.last.at}
+        return {"count": self.count, "last": last, "verified": self.verified, "faults": list(self.faults)}
+
+
+def anchor(lake: Lake, by: str | None, key: str) -> Anchor:
+    """Verify the trail, sign its head and write that to the witness.
+
+    Raises `AnchorError` without a witness or keys, for a trail that is empty or not whole; `SignatureError`, and what
+    the stores raise.
+    """
+    section = lake.config.approvals
+    if not lake.config.audit.witness:
+        hint = "name a place that writers of the lake cannot write to: witness under [audit]"
+        raise AnchorError("there is no second place for anchors", where="[audit] witness", hint=hint)
+    if section.mode != SIGNED:
+        hint = "name who may sign: allowed_signers under [approvals]"
+        raise AnchorError("no signature could be verified", where="[approvals] allowed_signers", hint=hint)
+    signing = Signing(key=key or section.key)
+    name_of(lake, "ranklake audit anchor", by, signing)
+    proof = prove(lake)
+    if not proof.whole:
+        raise AnchorError(f"the audit trail is broken: {proof.why}", where=lake.uri, hint="ranklake audit verify")
+    digests = _digests(lake)
+    if not digests:
+        raise AnchorError("the audit trail is empty", where=lake.uri, hint="there is nothing to sign yet")
+    rows = max(digests) + 1
+    made = Anchor(rows, digests[rows - 1], clock.now().isoformat(timespec="seconds"))
+    text = made.text(lake_identity(lake))
+    raw = json.dumps({"statement": text, "signature": sign(text, signing.key)}).encode()
+    name_there = f"{FOLDER}/{rows:010d}~{hashlib.sha256(raw).hexdigest()}.json"
+    if days := lake.config.audit.anchor_lock_days:
+        put_locked(_witness(lake), name_there, raw, clock.now() + timedelta(days=days))
+    else:
+        _witness(lake).put_if_absent(name_there, raw)
+    return made
+
+
+def anchor_if_due(lake: Lake) -> Anchor | None:
+    """Make an anchor where ``[audit] anchor_every_h`` asks for one and the last is older; None where none is due.
+
+    A head that is anchored already is anchored again: that nothing came since is worth a signature, too. One that is
+    dated after now, by a clock that was wrong or by who wants no more of them, puts none off. Raises what `anchor`
+    does.
+    """
+    every = lake.config.audit.anchor_every_h
+    if not every:
+        return None
+    last = last_anchor(lake)
+    if last is not None and timedelta(0) <= clock.now() - last.signed < timedelta(hours=every):
+        return None
+    return anchor(lake, None, "")
+
+
+@dataclass(frozen=True, slots=True)
+class LastAnchor:
+    """The anchor of the most rows that the witness has, as it says of itself: no signature was verified.
+
+    Attributes
+    ----------
+    rows, signed
+        How many rows of the trail it is of, and when it was signed.
+    locked_until
+        Until when the bucket keeps it; None where it does not, or does not say.
+    """
+
+    rows: int
+    signed: datetime
+    locked_until: datetime | None
+
+
+def last_anchor(lake: Lake) -> LastAnchor | None:
+    """Return the last anchor; None where there is none that can be read. Raises what the store raises."""
+    if not lake.config.audit.witness:
+        return None
+    place = _witness(lake)
+    paths = sorted(one.path for one in listed(place.fs, place.path(FOLDER)) if _NAME.fullmatch(one.path))
+    rows = max((path.rpartition("/")[2][:10] for path in paths), default="")
+    found = []
+    for path in paths:
+        if path.rpartition("/")[2].startswith(rows):
+            try:
+                facts = json.loads(json.loads(place.fs.cat_file(path))["statement"])
+                found.append((datetime.fromisoformat(str(facts["at"])), int(facts["rows"]), path))
+            except (ValueError, KeyError, TypeError, RecursionError):
+                continue
+    if not found:
+        return None
+    signed, count, path = max(found)
+    name = f"{FOLDER}/{path.rpartition('/')[2]}"
+    return LastAnchor(count, signed, locked_until(place, name) if lake.config.audit.anchor_lock_days else None)
+
+
+def verify_anchors(lake: Lake) -> Anchored:
+    """Verify all anchors of the witness against the trail and the keys. Raises what the stores raise."""
+    if not lake.config.audit.witness:
+        return Anchored(0, None, verified=False, faults=())
+    place = _witness(lake)
+    found = sorted(one.path for one in listed(place.fs, place.path(FOLDER)) if one.path.endswith(".json"))
+    if not found or lake.config.approvals.mode != SIGNED:
+        return Anchored(len(found), None, verified=False, faults=())
+    digests = _digests(lake)
+    holding, faults = [], []
+    for path in found:
+        try:
+            holding.append(_held(lake, path, place.fs.cat_file(path), digests))
+        except (SignatureError, HeadError) as error:
+            faults.append(f"{path.rpartition('/')[2][:18]}…: {error.what}")
+    last = max(holding, key=lambda one: one.rows, default=None)
+    return Anchored(len(found), last, verified=True, faults=tuple(faults))
+
+
+def _held(lake: Lake, path: str, raw: bytes, digests: "Mapping[int, str]") -> Anchor:
+    """Return an anchor that holds. Raises `HeadError` or `SignatureError`, which say why it does not."""
+    name = _NAME.fullmatch(path)
+    if name is None or name["digest"] != hashlib.sha256(raw).hexdigest():
+        raise HeadError("the anchor is not what was written under its name")
+    try:
+        body = json.loads(raw)
+        facts = json.loads(body["statement"])
+        one = Anchor(int(facts["rows"]), str(facts["sha256"]), str(facts["at"]))
+        at, signature = datetime.fromisoformat(one.at), str(body["signature"])
+        same = body["statement"] == one.text(lake_identity(lake)) and at.tzinfo is not None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise HeadError("the anchor cannot be read") from None
+    if not same or int(name["rows"]) != one.rows:
+        raise HeadError("the anchor is of another lake, or of other rows")
+    signers = load_signers(lake.config.approvals.allowed_signers)
+    lines = signers.of_key(key_of(signature))
+    verify(body["statement"], signature, signers, lines[0].name if lines else "", at)
+    if digests.get(one.rows - 1) != one.sha256:
+        raise HeadError(f"row {one.rows - 1} of the trail is not the one that was signed")
+    return one
+
+
+def _witness(lake: Lake) -> Lake:
+    return Lake.place(lake.config.audit.witness, lake.storage)
+
+
+def _digests(lake: Lake) -> dict[int, str]:
+    """Return the digests of the trail's rows, by number."""
+    handle = delta_table(lake, TABLE)
+    found: dict[int, str] = {}
+    if handle is not None:
+        for _, rows in read_some(lake, contract(TABLE), files(handle), ["seq", "sha256"]):
+            found |= dict(zip(rows["seq"].to_pylist(), rows["sha256"].to_pylist(), strict=True))
+    return found

@@ -1,0 +1,139 @@
+"""Verifies that a found plan of kind ``erasure`` takes exactly the rows that were approved."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.plans.action_plan import QUARANTINED
+from ranklake.lake.plans.grace import REPLACED
+from ranklake.lake.plans.verification import (
+    is_committed_in,
+    named_files,
+    no_file,
+    refusal,
+    verify_application,
+    verify_files,
+)
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.row_keys import digest_of_files, digest_text, key_columns
+from ranklake.lake.tables.tables import delta_table
+from ranklake.retention.proposals.erasures import ERASURES, NAMES, RAW, ROWS, TABLE, Erasure, Item
+from ranklake.retention.proposals.evidence import require
+from ranklake.retention.proposals.kept import kept
+
+if TYPE_CHECKING:
+    from ranklake.lake.plans.plan import Plan
+    from ranklake.lake.store.store import Lake
+
+NAMED: Final = "segments"
+NAME_COLUMNS: Final = ("run", "uri_name", "pack")
+"""Columns of `NAMED` in which names of runs stand."""
+
+
+def verify_erasure(lake: "Lake", plan: "Plan") -> None:
+    """Look whether the rows that go are those that somebody approved, all of them, by their keys; all others stay."""
+    verify_files(lake, plan)
+    name = plan.body["facts"]["erasure"]
+    try:
+        approved = ERASURES.find(lake, name)
+        require(lake, ERASURES, approved, begun=True)
+    except RanklakeError as error:
+        raise refusal(lake, plan, f"the plan would erase rows without approval: {name}: {error.what}") from error
+    if approved.approved is None or not _is_as_approved(lake, plan, approved):
+        raise refusal(lake, plan, f"the plan would erase other rows than were approved: {name}")
+    _verify_replaced(lake, plan)
+    verify_application(lake, plan, TABLE, "erasure", name)
+
+
+def _verify_replaced(lake: "Lake", plan: "Plan") -> None:
+    """Look whether files take the place of kept ones alone, and hold less than those."""
+    told = plan.body["facts"].get(REPLACED, {})
+    known = {(file.table, file.path): file.rows for one in (kept(lake) if told else ()) for file in one.files}
+    for table, some in told.items():
+        for one in some:
+            rows = sum(file["num_records"] for file in one["by"])
+            if rows > known.get((table, one["path"]), -1):
+                raise refusal(lake, plan, f"the plan would put a file in the place of one that is not kept: {table}")
+            for file in one["by"]:
+                path = lake.path("tables", table, file["path"])
+                if not lake.fs.exists(path):
+                    raise no_file(lake, plan, path)
+
+
+def _is_as_approved(lake: "Lake", plan: "Plan", approved: Erasure) -> bool:
+    items = {(item.place, item.table, item.partition_date): item for item in approved.of(ROWS, NAMES)}
+    for table in sorted(plan.body["remove"]):
+        if is_committed_in(lake, table, plan.number):  # its files may be gone; what was looked at holds
+            continue
+        for day, (gone, new) in _by_date(plan, table).items():
+            derived = lake.contract(table).kind == "derived"
+            item = items.get((NAMES if table == NAMED else ROWS, table, None if derived else day))
+            if item is None and not _has_same_rows(lake, table, gone, new):
+                return False
+            if item is not None and not _has_keys(lake, table, gone, new, item.content_sha256, item.rows):
+                return False
+    told = {one for days in plan.body["facts"].get(QUARANTINED, {}).values() for some in days.values() for one in some}
+    agreed = {item.about or "" for item in approved.of(RAW)}
+    if not told <= agreed or any(lake.fs.exists(lake.path("quarantine", one)) for one in agreed - told):
+        return False
+    taken = {(table, date.fromisoformat(row["date"])) for table, rows in plan.body["remove"].items() for row in rows}
+    left = [item for item in still_there(lake, approved) if (item.table, item.partition_date) not in taken]
+    return all(is_committed_in(lake, item.table or "", plan.number) for item in left)
+
+
+def still_there(lake: "Lake", approved: Erasure) -> Iterator[Item]:
+    """Yield items that take recorded rows, or names, of which the partition has rows enough to hold them still.
+
+    Whose rows they are only the values tell, which the lake does not keep. So an application is void where such an item
+    has gone by other ways (`ranklake.retention.erasure.apply`), and none needs to be left out of a plan.
+    """
+    by_table: dict[str, list[Item]] = {}
+    for item in approved.of(ROWS, NAMES):
+        if item.content_sha256 is not None and item.partition_date is not None:  # a derived table's may come anew
+            by_table.setdefault(item.table or "", []).append(item)
+    for table, items in by_table.items():
+        handle = delta_table(lake, table)
+        if handle is None:
+            continue
+        live = files(handle)
+        for item in items:
+            some = live.filter(pc.equal(live["date"], pa.scalar(item.partition_date, pa.date32())))
+            if (pc.sum(some["num_records"]).as_py() or 0) >= item.rows:
+                yield item
+
+
+def _by_date(plan: "Plan", table: str) -> Mapping[date, tuple[list[Any], list[Any]]]:
+    found: dict[date, tuple[list[Any], list[Any]]] = {}
+    for row in plan.body["remove"][table]:
+        found.setdefault(date.fromisoformat(row["date"]), ([], []))[0].append(row)
+    for row in plan.body["add"]:
+        if row["table"] == table:
+            found.setdefault(date.fromisoformat(row["partition"]), ([], []))[1].append(row)
+    return found
+
+
+def _has_same_rows(lake: "Lake", table: str, gone: Sequence[Any], new: Sequence[Any]) -> bool:
+    """Whether files are written again as they are: no row of the subject's, but words of it in their dictionaries."""
+    known = lake.contract(table)
+    columns = [column.name for column in known.columns]
+    before, after = (digest_of_files(lake, known, named_files(some), columns) for some in (gone, new))
+    return before == after
+
+
+def _has_keys(
+    lake: "Lake", table: str, gone: Sequence[Any], new: Sequence[Any], expected: str | None, rows: int
+) -> bool:
+    known = lake.contract(table)
+    named = table == NAMED
+    taken = sum(row["num_records"] for row in gone) - sum(row["rows"] for row in new)
+    if expected is None:  # a derived table may have been computed anew since
+        return known.kind == "derived"
+    columns = key_columns(known, NAME_COLUMNS if named else ())
+    before, after = (digest_of_files(lake, known, named_files(some), columns) for some in (gone, new))
+    if named:
+        return before == after and taken == 0
+    return digest_text(before - after) == expected and taken == rows

@@ -1,0 +1,248 @@
+"""Identities: who it is that proposes, approves or applies, and how the lake knows.
+
+[approvals] allowed_signers   an SSH key signs the statement; verified now, at apply, and by ``audit verify``
+[approvals] identity          a helper says who runs the command
+neither                       any text: for lakes of one person, and every output says so
+"""
+
+import getpass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.audit import clock
+from ranklake.lake.store.allowed_signers import NAMESPACE, Signers, load_signers
+from ranklake.lake.store.approvals import COMMAND, SIGNED, UNSIGNED
+from ranklake.lake.store.ssh_signatures import SignatureError, public_key, sign, verify
+from ranklake.retention.proposals.statements import Statement, StatementError, lake_identity
+from ranklake.retention.proposals.steps import SKEW
+from ranklake.segments.references import read_reference
+
+if TYPE_CHECKING:
+    from ranklake.lake.store.store import Lake
+
+PROPOSE: Final = "propose"
+APPROVE: Final = "approve"
+APPLY: Final = "apply"
+
+
+class About(NamedTuple):
+    """What a step is about: the kind's word in the trail, the proposal, the digest of its items."""
+
+    kind: str
+    proposal: str
+    items_sha256: str
+
+
+class NobodyError(RanklakeError):
+    """Nobody is known to do it: no signature, name or helper's word. Nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signing:
+    """How a command was told to sign.
+
+    Attributes
+    ----------
+    key
+        Path of a private key, or of a public one that the agent has; empty for ``[approvals] key``.
+    signed
+        Path of a statement that was signed elsewhere, the signature beside it in ``.sig``.
+    """
+
+    key: str = ""
+    signed: str = ""
+
+
+NOT_SIGNING: Final = Signing()
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who did a step.
+
+    Attributes
+    ----------
+    name
+        Pseudonymous data, which goes nowhere but into the trail and registers.
+    mode
+        How the lake knows; one of `ranklake.lake.store.approvals.MODES`.
+    details
+        What the trail's row says beside: mode, roles, and what was signed.
+    reason
+        Why, as it was given or signed.
+    """
+
+    name: str
+    mode: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+    reason: str | None = None
+
+    @property
+    def signature(self) -> str:
+        """The signature, empty where there is none."""
+        return str(self.details.get("signature", ""))
+
+
+def name_of(
+    lake: "Lake",
+    what: str,
+    by: str | None,
+    signing: Signing = NOT_SIGNING,
+    *,
+    login: bool = True,
+    elsewhere: bool = True,
+) -> str:
+    """Return the name of whoever runs a command, before anything is signed.
+
+    Parameters
+    ----------
+    what
+        The command as people type it, for the message that says how to sign.
+    by
+        The name that was given.
+    login
+        Whether an unsigned name may be that of the account.
+    elsewhere
+        Whether the command takes what was signed on another machine, for the message.
+
+    Raises `NobodyError`, `SignatureError`, `SignersError` and `SecretError`.
+    """
+    section = lake.config.approvals
+    given = " ".join((by or "").split())
+    if section.mode == SIGNED:
+        how = how_to_sign(what) if elsewhere else f"{what} --key ~/.ssh/id_ed25519"
+        return _signer_name(load_signers(section.allowed_signers), how, given, _with_default(lake, signing))
+    if signing.key or signing.signed:
+        hint = "name the keys that may: allowed_signers under [approvals]; see docs/approvals.md"
+        raise NobodyError("no allowed-signers file is configured, so no signature can be verified", hint=hint)
+    if section.mode == COMMAND:
+        return _asked(section.identity)[0]
+    if not given and not login:
+        raise NobodyError("nobody is named", hint=f"{what} --by NAME")
+    return given or getpass.getuser()
+
+
+def doer(lake: "Lake", by: str | None) -> str:
+    """Return the name of whoever takes a step that nobody signs: as given, else what a helper or the account says.
+
+    Raises `NobodyError` and `SecretError`.
+    """
+    section = lake.config.approvals
+    given = " ".join((by or "").split())
+    return _asked(section.identity)[0] if section.mode == COMMAND else given or getpass.getuser()
+
+
+def unproven(lake: "Lake") -> dict[str, str]:
+    """Return what the trail says beside a name of `doer` or `account`: that it is not signed, where others are."""
+    return {"mode": UNSIGNED} if lake.config.approvals.mode == SIGNED else {}
+
+
+def account(lake: "Lake") -> str:
+    """Return who runs a command that signs nothing: what ``[approvals] identity`` says, or the login name.
+
+    Raises `NobodyError` and `SecretError`.
+    """
+    section = lake.config.approvals
+    return _asked(section.identity)[0] if section.mode == COMMAND else getpass.getuser()
+
+
+def _with_default(lake: "Lake", signing: Signing) -> Signing:
+    return signing if signing.key or signing.signed else Signing(key=lake.config.approvals.key)
+
+
+def _signer_name(signers: Signers, how: str, given: str, signing: Signing) -> str:
+    if signing.signed:
+        name = Statement.parse(_text(signing.signed), signing.signed).signer
+    elif signing.key:
+        key = public_key(signing.key)
+        lines = signers.of_key(key)
+        if not lines:
+            public = signing.key.removesuffix(".pub") + ".pub"
+            hint = f"whoever keeps that file adds a line: a name, and after it what {public} holds"
+            raise SignatureError(f"this key is not in {signers.file}", where=signing.key, hint=hint)
+        name = lines[0].name
+    else:
+        raise NobodyError("this lake takes signatures only", hint=how)
+    if given and given != name:
+        raise SignatureError(f"the key is of {name}, not of {given}", hint="leave --by out")
+    return name
+
+
+def how_to_sign(what: str) -> str:
+    """Return the commands that sign: at once, or elsewhere."""
+    elsewhere = f"ssh-keygen -Y sign -n {NAMESPACE} -f KEY S.json; {what} --signed S.json"
+    return f"{what} --key ~/.ssh/id_ed25519, or elsewhere: {what} --by YOU --statement > S.json; {elsewhere}"
+
+
+def statement_of(lake: "Lake", about: About, step: str, name: str, reason: str | None) -> Statement:
+    """Return the statement that somebody would sign now."""
+    now = clock.now().replace(microsecond=0)
+    ends = now + timedelta(hours=lake.config.approvals.expires_h)
+    kind, proposal, digest = about
+    identity = lake_identity(lake)
+    return Statement(identity, kind, step, proposal, digest, name, reason, now.isoformat(), ends.isoformat())
+
+
+def identify(lake: "Lake", about: About, step: str, name: str, reason: str | None, signing: Signing) -> Identity:
+    """Return who does a step, signed where signatures are asked for, and verified.
+
+    Raises `SignatureError`, `StatementError`, `NobodyError`, `SignersError`, `SecretError`; nothing was written.
+    """
+    section = lake.config.approvals
+    statement = statement_of(lake, about, step, name, reason)
+    if section.mode == UNSIGNED:
+        return Identity(name, UNSIGNED, {"mode": UNSIGNED, **statement.details}, reason)
+    if section.mode == COMMAND:
+        own, roles = _asked(section.identity)
+        if own != name:
+            raise NobodyError("the helper of [approvals] identity says another name now", hint="run it again")
+        return Identity(own, COMMAND, {"mode": COMMAND, "roles": roles, **statement.details}, reason)
+    signing, signers = _with_default(lake, signing), load_signers(section.allowed_signers)
+    if signing.signed:
+        statement, signature = _signed_elsewhere(signing.signed, statement, timedelta(hours=section.expires_h))
+    else:
+        signature = sign(statement.text, signing.key)
+    signer = verify(statement.text, signature, signers, name, clock.now())
+    details = {"mode": SIGNED, "roles": sorted(signer.roles), **statement.details, "signature": signature}
+    return Identity(name, SIGNED, details, statement.reason)
+
+
+def _signed_elsewhere(path: str, wanted: Statement, longest: timedelta) -> tuple[Statement, str]:
+    """Return a statement that was signed elsewhere, and its signature. Raises `StatementError`."""
+    found = Statement.parse(_text(path), path)
+    for name in ("lake", "kind", "step", "proposal", "items_sha256", "signer"):
+        if getattr(found, name) != getattr(wanted, name):
+            hint = "write it anew with --statement, and have that signed"
+            raise StatementError(f"the signed statement is of another {name}", where=path, hint=hint)
+    if found.made > wanted.made + SKEW:
+        raise StatementError("the statement is dated in the future", where=path, hint="set the clock, and sign again")
+    if found.ends <= wanted.made:
+        raise StatementError("the statement expired", where=path, hint="write it anew with --statement, and sign")
+    if found.ends - found.made > longest:
+        raise StatementError(
+            "the statement is good for longer than [approvals] expires_h", where=path, hint="sign anew"
+        )
+    if found.reason != wanted.reason and wanted.reason is not None:
+        raise StatementError("the reason is not the signed one", where=path, hint="leave --reason out")
+    return found, _text(f"{path}.sig")
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError, ValueError):
+        hint = f"sign it: ssh-keygen -Y sign -n {NAMESPACE} -f KEY {path.removesuffix('.sig')}"
+        raise StatementError("cannot be read", where=path, hint=hint) from None
+
+
+def _asked(source: str) -> tuple[str, list[str]]:
+    """Return what the helper says: a name, and roles. Raises `NobodyError` and `SecretError`."""
+    text, where = read_reference(source, "identity", "identity command")
+    words = text.replace(",", " ").split()
+    if not words:
+        raise NobodyError("the identity command says nothing", where=where, hint="have it print NAME ROLE,ROLE")
+    return words[0], sorted(words[1:])

@@ -1,0 +1,161 @@
+"""Kept files: what applied retention plans took out of tables, and what a cancellation brings back.
+
+They lie where they lay, under their names; no table has them. Where an erasure took rows out of one, another file is in
+its place. Nothing but a purge may delete them, and no reader of tables meets them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake.audit import clock
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.plans.action_plan import QUARANTINED
+from ranklake.lake.plans.grace import GRACE, REPLACED, kept_rows
+from ranklake.lake.plans.kinds import ERASURE
+from ranklake.lake.plans.plan import LEDGER, Plan, read_plan
+from ranklake.lake.tables.live_files import FILE_SCHEMA
+from ranklake.lake.tables.read import read
+from ranklake.retention.proposals.retention_plans import RetentionPlan, register
+
+if TYPE_CHECKING:
+    from ranklake.lake.store.store import Lake
+
+Replaced = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptFile:
+    """A file that is kept.
+
+    Attributes
+    ----------
+    table, path, size_bytes, rows, day
+        Which; the path is relative to the table's folder.
+    version
+        Contract version of its table that it is written under, a stamp; None where it is not known.
+    """
+
+    table: str
+    path: str
+    size_bytes: int
+    rows: int
+    day: date
+    version: int | None
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The file as a row of `ranklake.lake.tables.live_files.files`."""
+        facts = {"path": self.path, "size_bytes": self.size_bytes, "num_records": self.rows}
+        return {**facts, "date": self.day}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What one retention plan took, and is kept.
+
+    Attributes
+    ----------
+    proposal, plan
+        The retention plan, and the lake's plan that applied it.
+    files
+        What holds the rows that went, and what they were before values were masked.
+    """
+
+    proposal: RetentionPlan
+    plan: Plan
+    files: tuple[KeptFile, ...]
+
+    @property
+    def until(self) -> datetime:
+        """When the grace ends, by the clock."""
+        return datetime.fromisoformat(self.plan.body["facts"][GRACE]["until"])
+
+    @property
+    def raw(self) -> set[str]:
+        """Digests of raw bytes in quarantine."""
+        told = self.plan.body["facts"].get(QUARANTINED, {}).values()
+        return {one for days in told for some in days.values() for one in some}
+
+    def why_not_over(self) -> str:
+        """Return why the grace is not over; empty if it is.
+
+        A clock that was set forward does not end it: of the same start of a machine, its uptime tells what passed.
+        """
+        now = clock.now()
+        if now < self.until:
+            return f"it can be cancelled until {self.until:%Y-%m-%d %H:%M} UTC"
+        began, up = self.plan.body["facts"][GRACE]["uptime"], clock.uptime()
+        passed = None if began is None or up is None or began[0] != up[0] else up[1] - began[1]
+        wanted = (self.until - self.plan.created).total_seconds()
+        if passed is not None and passed < wanted:
+            said = f"the clock says that it ended at {self.until:%Y-%m-%d %H:%M} UTC"
+            return f"{said}, but this machine ran only {passed / 86_400:.1f} of {wanted / 86_400:.1f} days since"
+        return ""
+
+
+def kept(lake: "Lake") -> list[Kept]:
+    """Return what is kept, by plan. Raises `ranklake.lake.plans.plan.DamagedPlanError`, and what the store raises."""
+    waiting = sorted((one for one in register(lake).values() if one.is_kept), key=lambda one: one.plan or 0)
+    if not waiting:
+        return []
+    replaced = _replaced(lake, waiting[0].plan or 0)
+    found = []
+    for one in waiting:
+        plan = read_plan(lake, one.plan or 0)
+        if plan is not None and GRACE in plan.body["facts"]:
+            found.append(Kept(proposal=one, plan=plan, files=tuple(_files(plan, replaced))))
+    return found
+
+
+def kept_paths(lake: "Lake") -> dict[str, set[str]]:
+    """Return the paths of kept files by table, those of old versions among them."""
+    paths: dict[str, set[str]] = {}
+    for one in kept(lake):
+        for file in one.files:
+            paths.setdefault(file.table, set()).add(file.path)
+    return paths
+
+
+def kept_raw(lake: "Lake") -> set[str]:
+    """Return the digests of raw bytes in quarantine that are kept."""
+    return {digest for one in kept(lake) for digest in one.raw}
+
+
+def as_files(some: Iterable[KeptFile]) -> pa.Table:
+    """Return kept files as rows of `ranklake.lake.tables.live_files.files`."""
+    return pa.Table.from_pylist([one.row for one in some], schema=FILE_SCHEMA)
+
+
+def _files(plan: Plan, replaced: Replaced) -> Iterator[KeptFile]:
+    versions = plan.body["facts"][GRACE]["versions"]
+    for table, row in kept_rows(plan.body):
+        for now in _now(table, {**row, "version": versions.get(table)}, replaced):
+            named = {name: now[name] for name in ("path", "size_bytes", "version")}
+            day = date.fromisoformat(now["date"])
+            yield KeptFile(table=table, **named, rows=now["num_records"], day=day)
+
+
+def _now(table: str, row: Mapping[str, Any], replaced: Replaced) -> Iterator[Mapping[str, Any]]:
+    """Yield what a kept file is by now."""
+    if (table, row["path"]) not in replaced:
+        yield row
+        return
+    for one in replaced[table, row["path"]]:
+        yield from _now(table, one, replaced)
+
+
+def _replaced(lake: "Lake", since: int) -> Replaced:
+    """Return what erasures put in the place of files, by table and path."""
+    ledger = read(lake, contract(LEDGER), ["plan", "kind"])
+    later = pc.and_(pc.equal(ledger["kind"], ERASURE.name), pc.greater(ledger["plan"], since))
+    found: dict[tuple[str, str], Sequence[Mapping[str, Any]]] = {}
+    for number in ledger.filter(later)["plan"].to_pylist():
+        plan = read_plan(lake, number)
+        told = {} if plan is None else plan.body["facts"].get(REPLACED, {})
+        found |= {(table, one["path"]): one["by"] for table, some in told.items() for one in some}
+    return found

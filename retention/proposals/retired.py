@@ -1,0 +1,78 @@
+"""What retention removed, by date: from tables, and from the raw bytes of unreadable segments."""
+
+from collections.abc import Collection, Mapping
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.retention.proposals.retention_plans import register
+
+if TYPE_CHECKING:
+    from ranklake.lake.store.store import Lake
+
+RAW: Final = "quarantine/"
+"""Stands before a table's name in items that are raw bytes of its segments, by the date of their plan."""
+
+ARCHIVED_ROWS: Final = "archive/"
+"""Likewise before items that are archives of its rows, by the date that those were on; `path` is an archive's name."""
+_NO_DATES: Final[Mapping[date, int]] = {}
+
+
+def retired_dates(lake: "Lake", *, final: bool = False, of_parts: bool = False) -> dict[str, dict[date, int]]:
+    """Return the dates that retention took, by table or `RAW` and table, each with the last plan that did.
+
+    A retention plan whose items were altered took nothing that is known. Dates of which only some rows went are not
+    among them, see `thinned_dates`.
+
+    Parameters
+    ----------
+    final
+        Leave out what can be cancelled yet.
+    of_parts
+        Return the dates of which it took some rows, or masked values, instead of those that it took whole.
+    """
+    found: dict[str, dict[date, int]] = {}
+    for one in register(lake).values():
+        for item in one.items if one.holds and one.intact and not (final and one.is_kept) else ():
+            if (item.part_sha256 is not None) != of_parts:
+                continue
+            days = found.setdefault(item.table, {})
+            days[item.partition_date] = max(days.get(item.partition_date, 0), one.plan or 0)
+    return found
+
+
+def thinned_dates(lake: "Lake", table: str) -> set[date]:
+    """Return the dates of a table of which retention took some rows, or masked values: a replay would bring them back.
+
+    Nothing tells which rows those were.
+    """
+    return {
+        item.partition_date
+        for one in register(lake).values()
+        for item in (one.items if one.holds else ())
+        if item.table == table and item.part_sha256 is not None
+    }
+
+
+def is_all_retired(
+    row: Mapping[str, Any], taken: Mapping[date, int], live: Collection[date], thinned: Mapping[date, int] = _NO_DATES
+) -> bool:
+    """Say whether retention took all rows of a segment.
+
+    Parameters
+    ----------
+    row
+        Its row of the table ``segments``: plan, ts_min, ts_max.
+    taken, live
+        Of its table: dates that retention took, with the plan; dates that have rows. Rows that a later plan brought to
+        a date are other rows.
+    thinned
+        Dates of which retention took some rows, with the plan, if none of the segment's rows is left on them.
+
+    Of a segment whose times nobody could read it is not known.
+    """
+    first, last = row["ts_min"], row["ts_max"]
+    if first is None or last is None:
+        return False
+    days = [first.date() + timedelta(days=place) for place in range((last.date() - first.date()).days + 1)]
+    gone = [day for day in days if max(taken.get(day, 0), thinned.get(day, 0)) >= row["plan"]]
+    return bool(gone) and not (set(days) - set(gone)) & set(live)

@@ -1,0 +1,103 @@
+"""What changes for roles from one file to another."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Final
+
+from ranklake.retention.roles.explain import View, view
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.query.roles import Role
+
+MORE: Final = "more"
+LESS: Final = "less"
+OTHER: Final = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something that a role sees otherwise.
+
+    Attributes
+    ----------
+    role
+        Which.
+    what
+        A table, ``table.column``, ``rows of table``, ``teams``, or ``until``; empty for the role as a whole.
+    old, new
+        How it was and is seen.
+    sees
+        ``more``, ``less``, or ``other`` where the two cannot be compared: another mask, another condition.
+    """
+
+    role: str
+    what: str
+    old: str
+    new: str
+    sees: str
+
+    @property
+    def line(self) -> str:
+        """What to tell of it, in one line."""
+        sign = {MORE: "+", LESS: "-", OTHER: "~"}[self.sees]
+        return f"{sign} {self.role}{f': {self.what}' if self.what else ''}: {self.old} -> {self.new}"
+
+
+def differences(
+    old: Mapping[str, "Role"], new: Mapping[str, "Role"], contracts: Mapping[str, "Contract"]
+) -> list[Difference]:
+    """Return what roles of one file see otherwise than those of another, by role and table."""
+    found = []
+    for name in sorted({*old, *new}):
+        if name not in new:
+            found.append(Difference(name, "", "a role", "none", LESS))
+        elif name not in old:
+            found.append(Difference(name, "", "no role", "a new one", MORE))
+        else:
+            found.extend(_of_end(old[name], new[name]))
+            found.extend(_of_teams(old[name], new[name]))
+            for contract in contracts.values():
+                found.extend(_of_table(view(old[name], contract), view(new[name], contract)))
+    return found
+
+
+def _of_end(old: "Role", new: "Role") -> Iterator[Difference]:
+    """Yield what another last day changes."""
+    if old.until != new.until:
+        said = [str(one.until or "no end") for one in (old, new)]
+        ends = [one.until or date.max for one in (old, new)]
+        yield Difference(old.name, "until", said[0], said[1], MORE if ends[1] > ends[0] else LESS)
+
+
+def _of_teams(old: "Role", new: "Role") -> Iterator[Difference]:
+    """Yield what the teams of a role change of the rows that it sees, whichever table they are of."""
+    if old.teams == new.teams:
+        return
+    more = not new.teams or (bool(old.teams) and old.teams < new.teams)
+    less = not old.teams or (bool(new.teams) and new.teams < old.teams)
+    said = [", ".join(sorted(one.teams)) or "all" for one in (old, new)]
+    yield Difference(old.name, "teams", said[0], said[1], MORE if more else LESS if less else OTHER)
+
+
+def _of_table(old: View, new: View) -> Iterator[Difference]:
+    if old.is_seen != new.is_seen:
+        words = ("hidden", "seen")
+        yield Difference(
+            old.role, old.table, words[old.is_seen], words[new.is_seen], _compared(old.is_seen, new.is_seen)
+        )
+        return
+    if old.own_rows != new.own_rows:
+        said = [" AND ".join(one.own_rows) or "all" for one in (old, new)]
+        sees = OTHER if old.own_rows and new.own_rows else _compared(not old.own_rows, not new.own_rows)
+        yield Difference(old.role, f"rows of {old.table}", said[0], said[1], sees)
+    for before, after in zip(old.sights, new.sights, strict=True):
+        if before.said != after.said:
+            ranks = [0 if one.is_hidden else 1 if one.mask is not None else 2 for one in (before, after)]
+            what = f"{old.table}.{before.column.name}"
+            yield Difference(old.role, what, before.said, after.said, _compared(ranks[0], ranks[1]))
+
+
+def _compared(old: int, new: int) -> str:
+    return OTHER if old == new else MORE if new > old else LESS

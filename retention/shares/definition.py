@@ -1,0 +1,108 @@
+"""How a role sees a table: as the contract of its copy, and as a digest that changes when it is to be made anew."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from ranklake.lake.query.roles import Role
+from ranklake.lake.tables.live_files import files_digest
+from ranklake.retention.shares.place import ShareError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ranklake.lake.contracts.model import Contract
+
+FORMAT: Final = 1
+"""Of what is written; a new one makes every copy anew."""
+_SORTED: Final = frozenset({"string", "bool", "int32", "int64", "float32", "float64", "timestamp", "date"})
+
+
+def copied(role: Role, contract: "Contract") -> "Contract":
+    """Return the contract of a role's copy of a table: the columns that it sees.
+
+    A masked column may be NULL, has no default (which would stand in for NULL) and is no JSON. Where a column that the
+    table is sorted by is not seen as it is, the copy is sorted by all that is seen: the order of rows tells nothing
+    else. Raises `ShareError` where the role does not see the dates that tables are laid out by.
+    """
+    sights = role.sights(contract)
+    plain = {one.column.name for one in sights if one.mask is None and not one.is_hidden}
+    if unseen := set(contract.partition) - plain:
+        what = f"{role.name} does not see {contract.table}.{min(unseen)} as it is, and copies are laid out by it"
+        raise ShareError(what, where=role.name, hint=f"take {contract.table} out of its tables, or let it see that")
+    groups = role.groups.get(contract.table)
+    by = frozenset() if groups is None else frozenset(groups.by)
+    columns = tuple(
+        one.column
+        if one.mask is None and one.column.name not in by
+        else replace(one.column, required=False, default=None, format=None, mask=None)
+        for one in sights
+        if not one.is_hidden
+    )
+    seen = {one.name for one in columns}
+    order = [name for name in contract.sort if name in seen]
+    if not plain.issuperset(contract.sort):
+        order += [one.name for one in columns if one.name not in order and one.type in _SORTED]
+    return replace(
+        contract,
+        columns=columns,
+        sort=tuple(order),
+        grain=tuple(name for name in contract.grain if name in seen),
+        checks=(),
+        retired=(),
+        rollup=None,
+        lint=(),
+    )
+
+
+def is_sorted_anew(contract: "Contract", copied: "Contract") -> bool:
+    """Return whether rows of a copy lie in another order than those of the table."""
+    return contract.sort != copied.sort
+
+
+def definition(role: Role, contract: "Contract", key_ids: Sequence[str]) -> str:
+    """Return a digest of how a role sees a table: columns, masks, conditions, and the keys of its pseudonyms."""
+    hashed = False
+    columns = []
+    for one in role.sights(contract):
+        if not one.is_hidden:
+            column = one.column
+            columns.append([column.id, column.name, column.type, column.required, column.class_, one.said])
+            hashed = hashed or one.said == "hash"
+    facts = [FORMAT, columns, list(contract.sort), role.conditions(contract), list(key_ids) if hashed else []]
+    if (groups := role.groups.get(contract.table)) is not None:
+        facts.append(groups.said)
+    return _digest(facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What rows of a copy depend on besides the rows that they are made of.
+
+    Attributes
+    ----------
+    asked
+        Digest of what the role's own conditions ask (`behind_digest`).
+    theirs
+        Runs that are of the role's teams; None where rows do not depend on that.
+    """
+
+    asked: str
+    theirs: frozenset[str] | None = None
+
+    def digest(self, runs: Iterable[str]) -> str:
+        """Return what becomes another once rows of some runs are to be copied otherwise."""
+        return self.asked if self.theirs is None else _digest([self.asked, sorted(self.theirs.intersection(runs))])
+
+
+def behind_digest(live: Mapping[str, "pa.Table"], moment: str) -> str:
+    """Return a digest of the tables that conditions ask; of a moment, too, where conditions go by the time."""
+    if not live and not moment:
+        return ""
+    return _digest([moment, {name: files_digest(rows["path"].to_pylist()) for name, rows in sorted(live.items())}])
+
+
+def _digest(facts: object) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

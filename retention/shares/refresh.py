@@ -1,0 +1,275 @@
+"""Refresh: brings a share up to date with the lake and with the role, at the cost of what changed.
+
+    live files of a table ──pieces.settle──▶ what holds, what is due ──copying──▶ files of the share, on workers
+        ──▶ one commit for some dates ──▶ pieces written down ──▶ bytes that nothing names are deleted
+
+Killed anywhere, the next call goes on: a commit that was not written down is made again, and what no commit names goes.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake.plans.units import Unit, carry_out, counted
+from ranklake.lake.query.admission import pseudonyms_for
+from ranklake.lake.query.roles import Role
+from ranklake.lake.query.scan import live_files
+from ranklake.lake.query.sight import is_settled, read_by, runs_of_teams, tables_asked, tables_behind
+from ranklake.lake.store.removal import delete
+from ranklake.lake.tables.commit import number_of
+from ranklake.lake.tables.data_file import DataFile, digest_of
+from ranklake.lake.tables.live_files import live_paths
+from ranklake.lake.tables.tables import delta_table
+from ranklake.masking.pseudonyms import Pseudonyms
+from ranklake.retention.shares.copying import Copied, Copying, copy, file_rows
+from ranklake.retention.shares.definition import Behind, behind_digest, copied, definition, is_sorted_anew
+from ranklake.retention.shares.pieces import Due, Piece, Source, settle, within
+from ranklake.retention.shares.place import open_place, refuse_other
+from ranklake.retention.shares.register import Share
+from ranklake.retention.shares.shared_table import SharedTable, erase_table, tables_there
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.plans.plan import Progress
+    from ranklake.lake.plans.workers import Workers
+    from ranklake.lake.store.store import Lake
+
+BATCH_TASKS: Final = 16
+"""Pieces that are committed together: what a kill costs at most."""
+TASK_CPU_S: Final = 0.05
+ROW_CPU_S: Final = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class TableRefreshed:
+    """What was done about one table: its pieces, rows and files that came, files that went, sources that were read."""
+
+    table: str
+    pieces: int
+    rows_added: int
+    files_added: int
+    files_removed: int
+    sources_read: int
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the share is another afterwards."""
+        return bool(self.files_added or self.files_removed)
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """What a refresh did: the share, its tables, and tables that the role sees no more."""
+
+    share: Share
+    tables: tuple[TableRefreshed, ...]
+    taken_back: tuple[str, ...]
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the share is another afterwards."""
+        return bool(self.taken_back) or any(one.is_changed for one in self.tables)
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        names = ("pieces", "rows_added", "files_added", "files_removed", "sources_read")
+        tables = {one.table: {name: getattr(one, name) for name in names} for one in self.tables}
+        place = {"share": self.share.name, "role": self.share.role, "uri": self.share.uri}
+        return {**place, "changed": self.is_changed, "tables": tables, "taken_back": list(self.taken_back)}
+
+
+def refuse_unshareable(lake: "Lake", role: Role) -> None:
+    """Raise `ShareError` or `RoleError` where a role's sight of any of its tables cannot be copied."""
+    role.refuse_ended(datetime.now(UTC).date())
+    every = lake.contracts()
+    seen = [every[name] for name in sorted(role.tables & every.keys())]
+    for one in seen:
+        copied(role, one)
+    pseudonyms_for(role, seen, lake.config.masking.key)
+
+
+def refresh(
+    lake: "Lake", share: Share, role: Role, workers: "Workers", progress: "Progress | None" = None
+) -> Refreshed:
+    """Bring a share up to date.
+
+    Raises `ShareError` where the place is not this lake's or the role cannot be copied, `RoleError` without a key,
+    `ranklake.lake.tables.commit.LostRaceError` where another does the same at the same time, and what the stores raise.
+    """
+    place = open_place(lake, share.uri)
+    refuse_other(lake, place, share.role)
+    refuse_unshareable(lake, role)
+    every = lake.contracts()
+    wanted = sorted(role.tables & every.keys())
+    unseen = sorted(tables_there(place) - set(wanted))
+    for table in unseen:
+        erase_table(place, table)
+    pseudonyms = pseudonyms_for(role, [every[name] for name in wanted], lake.config.masking.key)
+    done = []
+    for at, table in enumerate(wanted, 1):
+        done.append(_Table(lake, share, place, role, table, every, pseudonyms).refresh(workers))
+        if progress is not None:
+            progress(at, len(wanted))
+    return Refreshed(share, tuple(done), tuple(unseen))
+
+
+class _Table:
+    """One table of a share being brought up to date."""
+
+    def __init__(
+        self,
+        lake: "Lake",
+        share: Share,
+        place: "Lake",
+        role: Role,
+        table: str,
+        every: Mapping[str, "Contract"],
+        pseudonyms: Pseudonyms | None,
+    ) -> None:
+        self.lake, self.place, self.role, self.table = lake, place, role, table
+        behind = tables_behind(role, every[table], every)
+        handles = {name: delta_table(lake, name) for name in {table, *behind}}
+        self.contracts = {name: read_by(handle, every[name]) for name, handle in handles.items()}
+        live = {name: live_files(handle) for name, handle in handles.items()}
+        self.live, self.behind = live[table], {name: live[name] for name in behind}
+        self.copied = copied(role, self.contracts[table])
+        self.shared = SharedTable(lake, share, place, table)
+        moment = "" if is_settled(role, every[table]) else datetime.now(UTC).isoformat()
+        asked = {name: self.behind[name] for name in tables_asked(role, every[table], every)}
+        by_run = bool(role.teams) and "run" in every[table]
+        theirs = runs_of_teams(lake, role, self.contracts["runs"], self.behind["runs"]) if by_run else None
+        self.depends = Behind(behind_digest(asked, moment), theirs)
+        self.definition = definition(role, self.contracts[table], () if pseudonyms is None else pseudonyms.key_ids)
+        self.rows = self.added = self.removed = self.read = 0
+        self._file_rows = 0
+        self._there: frozenset[str] = frozenset()
+        self._stray: frozenset[str] = frozenset()
+
+    def refresh(self, workers: "Workers") -> TableRefreshed:
+        """Do all that is due."""
+        self.shared.define(self.definition, self.copied)
+        self._there = there = self._shared_files()
+        pieces = self.shared.known.pieces
+        held, due = settle(pieces, sources_of(self.live), there, self.depends)
+        self._stray = there - {path for one in pieces for path in one.files}
+        crew = workers.fitting(sum(map(_cpu_s, due)))
+        if due:
+            self._file_rows = file_rows(self.copied, crew.room())
+        if is_sorted_anew(self.contracts[self.table], self.copied):  # a group is sorted as a whole
+            due = [within(day, self._file_rows) for day in due]
+        batches = list(_batches(due))
+        self._commit((), self._stray_of(None, due), held, due)
+        for at, batch in enumerate(batches):
+            left = [day for later in batches[at + 1 :] for day in later]
+            detail = f"{counted(sum(len(day.groups) for day in batch), 'piece')} for {self.role.name}"
+            unit = Unit("share", self.table, tuple(day.day for day in batch), detail, reads=(self.table,))
+            held = carry_out(unit, partial(self._bring, crew, batch, held, left))
+        self.shared.sweep()
+        return TableRefreshed(self.table, len(held), self.rows, self.added, self.removed, self.read)
+
+    def _bring(self, crew: "Workers", batch: Sequence[Due], held: list[Piece], left: Sequence[Due]) -> list[Piece]:
+        """Copy some dates and commit them; return the pieces that hold then."""
+        handle = self.shared.opened()
+        assert handle is not None
+        number = number_of(handle) + 1
+        groups = [(day, group) for day in batch for group in day.groups]
+        made = crew.run(copy, [self._task(day.day, group, number) for day, group in groups])
+        add: list[DataFile] = []
+        removed = self._stray_of(batch, batch)
+        for day in batch:
+            mine = [(group, made[at]) for at, (one, group) in enumerate(groups) if one is day]
+            old = [path for piece in day.replaced for path in piece.files]
+            new = [file for _, some in mine for file in some.files]
+            kept = self._unchanged(old, new)
+            if kept is None:
+                add += new
+                removed |= set(old)
+            names = kept or {}
+            held = held + [self._piece(day.day, group, some, names) for group, some in mine]
+            self.read += sum(len(group) for group, _ in mine)
+        self.rows += sum(file.rows for file in add)
+        same_rows = self.table not in self.role.groups and all(day.is_regrouped for day in batch)
+        self._commit(add, removed, held, left, handle=handle, same_rows=same_rows)
+        return held
+
+    def _unchanged(self, old: Sequence[str], new: Sequence[DataFile]) -> dict[str, str] | None:
+        """Return which old file each new one is to the byte, if they all are; the new ones are deleted then.
+
+        So nothing in a share tells that rows changed that the role does not see.
+        """
+        if not old or sorted(str(digest_of(path)) for path in old) != sorted(str(digest_of(one.path)) for one in new):
+            return None
+        left = {digest_of(path): path for path in old}
+        if len(left) < len(old) or not self._there.issuperset(old):
+            return None
+        for one in new:
+            delete(self.place, self.place.path("tables", self.table, one.path))
+        return {one.path: left[digest_of(one.path)] for one in new}
+
+    def _piece(self, day: date, group: Sequence[Source], made: Copied, names: Mapping[str, str]) -> Piece:
+        files = tuple(names.get(one.path, one.path) for one in made.files)
+        size, sources = sum(one.size_bytes for one in made.files), tuple(one.path for one in group)
+        return Piece(day, sources, files, size, self.depends.digest(made.runs), made.runs)
+
+    def _task(self, day: date, group: Sequence[Source], number: int) -> Copying:
+        paths = pa.array([one.path for one in group], pa.string())
+        some = self.live.filter(pc.is_in(self.live["path"], value_set=paths))
+        tells = self.depends.theirs is not None
+        facts = self.lake, self.place, self.role, self.contracts, self.copied, some, self.behind, day, number
+        return Copying(*facts, self._file_rows, tells_runs=tells)
+
+    def _commit(
+        self,
+        add: Sequence[DataFile],
+        removed: Collection[str],
+        held: Sequence[Piece],
+        left: Sequence[Due],
+        *,
+        handle: "DeltaTable | None" = None,
+        same_rows: bool = False,
+    ) -> None:
+        handle = handle or self.shared.opened()
+        assert handle is not None
+        pieces = [*held, *(piece for day in left for piece in day.replaced)]
+        if self.shared.commit(handle, add, removed, pieces, same_rows=same_rows):
+            self.added += len(add)
+            self.removed += len(removed)
+
+    def _stray_of(self, batch: Sequence[Due] | None, due: Sequence[Due]) -> set[str]:
+        """Return files of the share that no piece names: of dates in a batch, or else of dates where nothing is due."""
+        days = {f"date={day.day.isoformat()}" for day in due}
+        return {path for path in self._stray if (path.partition("/")[0] in days) == (batch is not None)}
+
+    def _shared_files(self) -> frozenset[str]:
+        handle = self.shared.opened()
+        return frozenset() if handle is None else frozenset(live_paths(handle))
+
+
+def sources_of(live: pa.Table) -> list[Source]:
+    """Return live files, rows of `ranklake.lake.query.scan.live_files`, as sources."""
+    columns = [live[name].to_pylist() for name in ("path", "date", "num_records", "size_bytes")]
+    return [Source(*facts) for facts in zip(*columns, strict=True)]
+
+
+def _cpu_s(day: Due) -> float:
+    rows = sum(one.rows for group in day.groups for one in group)
+    return len(day.groups) * TASK_CPU_S + rows * ROW_CPU_S
+
+
+def _batches(due: Sequence[Due]) -> Iterator[list[Due]]:
+    """Yield dates that are committed together: of about `BATCH_TASKS` pieces."""
+    batch: list[Due] = []
+    for day in due:
+        batch.append(day)
+        if sum(len(one.groups) for one in batch) >= BATCH_TASKS:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

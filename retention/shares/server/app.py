@@ -1,0 +1,279 @@
+"""The server, as an ASGI application: bearer tokens in, lists and files of one role's share out.
+
+Whoever holds a profile sees the share of its role, and of no other: what is not for them is not there. Addresses of
+files are good for an hour, and for the one file. Nothing is logged of tokens and addresses.
+"""
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from ranklake.allowed import NotAllowedError
+from ranklake.errors import RanklakeError
+from ranklake.lake.audit import clock
+from ranklake.retention.shares.server.links import LinkError, Links
+from ranklake.retention.shares.server.protocol import (
+    SCHEMA,
+    NotThereError,
+    Served,
+    SharedFile,
+    Snapshot,
+    file_lines,
+    metadata_lines,
+)
+from ranklake.retention.shares.server.tokens import FILE, LINK, PROFILE, TokenError, opened, sealed
+
+if TYPE_CHECKING:
+    from ranklake.lake.store.store import Lake
+    from ranklake.segments.keys import Keyring
+
+PREFIX: Final = "/delta-sharing"
+FILE_S: Final = 3600
+_MOST_BYTES: Final = 2**20
+_LINES: Final = "application/x-ndjson; charset=utf-8"
+_BYTES: Final = "application/octet-stream"
+_PIECE: Final = 2**20
+_VERSION: Final = "Delta-Table-Version"
+_MOMENTS: Final = (
+    "version", "timestamp", "startingVersion", "startingTimestamp", "endingVersion", "endingTimestamp",
+)  # fmt: skip
+Refusal = Callable[[str, str], str]
+"""Says why somebody may not read a role's share now; empty where they may."""
+
+
+def sharing_app(lake: "Lake", keys: "Keyring", refusal: Refusal, links: Links | None = None) -> Starlette:
+    """Return the server of a lake's shares.
+
+    Parameters
+    ----------
+    keys
+        What profiles and addresses of files are sealed with.
+    refusal
+        Asked at each request, with the role and the name that a profile was made for.
+    links
+        Which artifacts links lead to; None for no links.
+    """
+    api = _Api(lake, keys, refusal)
+    table = "/shares/{share}/schemas/{schema}/tables/{table}"
+    routes = [
+        Route(f"{PREFIX}/shares", api.answered(api.list_shares)),
+        Route(f"{PREFIX}/shares/{{share}}", api.answered(api.get_share)),
+        Route(f"{PREFIX}/shares/{{share}}/schemas", api.answered(api.list_schemas)),
+        Route(f"{PREFIX}/shares/{{share}}/all-tables", api.answered(api.list_tables)),
+        Route(f"{PREFIX}/shares/{{share}}/schemas/{{schema}}/tables", api.answered(api.list_tables)),
+        Route(f"{PREFIX}{table}/version", api.answered(api.version)),
+        Route(f"{PREFIX}{table}", api.answered(api.version), methods=["HEAD"]),
+        Route(f"{PREFIX}{table}/metadata", api.answered(api.metadata)),
+        Route(f"{PREFIX}{table}/query", api.answered(api.query), methods=["POST"]),
+        Route(f"{PREFIX}/files/{{token}}", api.file),
+    ]
+    if links is not None:
+        routes.append(Route(f"{PREFIX}/artifacts/{{token}}", partial(api.artifact, links)))
+    return Starlette(routes=routes)
+
+
+class _UnfitError(ValueError):
+    """What a client asks for is not understood, or not there to be asked for."""
+
+
+class _Api:
+    def __init__(self, lake: "Lake", keys: "Keyring", refusal: Refusal) -> None:
+        self._served, self._keys, self._refusal = Served(lake), keys, refusal
+
+    def answered(self, work: Callable[[Request, str], Response]) -> Callable[[Request], Any]:
+        """Return an endpoint that asks for a profile first, and says in JSON what is wrong."""
+
+        def answer(request: Request, asked: Any) -> Response:  # noqa: ANN401 - what a client sent
+            try:
+                role = self._role(request)
+                request.state.asked = asked
+                return work(request, role)
+            except TokenError as error:
+                return _fault(401, "UNAUTHENTICATED", error.what)
+            except NotThereError as error:
+                return _fault(404, "RESOURCE_DOES_NOT_EXIST", error.what)
+            except _UnfitError as error:
+                return _fault(400, "INVALID_PARAMETER_VALUE", str(error))
+            except RanklakeError:
+                return _fault(503, "TEMPORARILY_UNAVAILABLE", "the share cannot be read now")
+
+        async def endpoint(request: Request) -> Response:
+            try:
+                asked = await _body(request) if request.method == "POST" else b""
+            except ClientDisconnect:  # nobody is there to be answered
+                return Response(status_code=400)
+            if asked is None:
+                return _fault(413, "INVALID_PARAMETER_VALUE", f"a query takes at most {_MOST_BYTES} bytes")
+            return await run_in_threadpool(answer, request, asked)
+
+        return endpoint
+
+    def _role(self, request: Request) -> str:
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer":
+            raise TokenError("no bearer token")
+        facts = opened(self._keys, PROFILE, token.strip(), clock.now())
+        role = self._held(facts)
+        request.state.held = facts
+        wanted = request.path_params.get("share", role)
+        if wanted != role or request.path_params.get("schema", SCHEMA) != SCHEMA:
+            raise NotThereError("no such share or schema")
+        return role
+
+    def _held(self, facts: Mapping[str, Any]) -> str:
+        """Return the role of a token that may be used now. Raises `TokenError`."""
+        role, who = str(facts.get("role")), str(facts.get("to"))
+        if why := self._refusal(role, who):
+            raise TokenError(why)
+        return role
+
+    def list_shares(self, _request: Request, role: str) -> Response:
+        """Answer with the one share of the profile."""
+        return JSONResponse({"items": [{"name": role, "id": role}]})
+
+    def get_share(self, _request: Request, role: str) -> Response:
+        """Answer with the share."""
+        self._served.place(role)
+        return JSONResponse({"share": {"name": role, "id": role}})
+
+    def list_schemas(self, _request: Request, role: str) -> Response:
+        """Answer with the one schema."""
+        return JSONResponse({"items": [{"name": SCHEMA, "share": role}]})
+
+    def list_tables(self, _request: Request, role: str) -> Response:
+        """Answer with the tables."""
+        where = {"share": role, "schema": SCHEMA}
+        return JSONResponse({"items": [{"name": name, **where} for name in self._served.tables(role)]})
+
+    def version(self, request: Request, role: str) -> Response:
+        """Answer with the version of a table, in a header."""
+        _refuse_history(request.query_params)
+        return Response(headers={_VERSION: str(self._snapshot(request, role).version)})
+
+    def metadata(self, request: Request, role: str) -> Response:
+        """Answer with protocol and metadata of a table."""
+        _refuse_history(request.query_params)
+        return _lines(found := self._snapshot(request, role), metadata_lines(found))
+
+    def query(self, request: Request, role: str) -> Response:
+        """Answer with the files of a table, as it is now. Predicates are hints, and passed over."""
+        asked = _object(request.state.asked)
+        _refuse_history(asked)
+        most = asked.get("limitHint")
+        if most is not None and (type(most) is not int or most < 0):
+            raise _UnfitError("limitHint is a number of rows")
+        found = self._snapshot(request, role)
+        held = request.state.held
+        until = min(clock.now() + timedelta(seconds=FILE_S), datetime.fromisoformat(held["until"]))
+        url = partial(self._url, request, role, held.get("to"), request.path_params["table"], until)
+        return _lines(found, [*metadata_lines(found), *file_lines(found, most, url)])
+
+    def _snapshot(self, request: Request, role: str) -> Snapshot:
+        return self._served.snapshot(role, request.path_params["table"])
+
+    def _url(
+        self, request: Request, role: str, to: str, table: str, until: datetime, file: SharedFile
+    ) -> tuple[str, int]:
+        """Return where a file is to be had: at its store, where that signs addresses, else here."""
+        place, ends = self._served.place(role), int(until.timestamp() * 1000)
+        if not place.is_local:
+            left_s = max(1, int((until - clock.now()).total_seconds()))
+            return str(place.fs.sign(place.path("tables", table, file.path), expiration=left_s)), ends
+        facts = {"role": role, "to": to, "table": table, "path": file.path, "until": until.isoformat()}
+        return f"{request.base_url}{PREFIX.lstrip('/')}/files/{sealed(self._keys, FILE, facts)}", ends
+
+    def file(self, request: Request) -> Response:
+        """Answer with the bytes of a file, or a range of them, for who has its address."""
+        try:
+            facts = opened(self._keys, FILE, request.path_params["token"], clock.now())
+            path = self._served.file(self._held(facts), facts.get("table"), facts.get("path"))
+        except TokenError as error:
+            return _fault(401, "UNAUTHENTICATED", error.what)
+        except NotThereError as error:
+            return _fault(404, "RESOURCE_DOES_NOT_EXIST", error.what)
+        except RanklakeError:
+            return _fault(503, "TEMPORARILY_UNAVAILABLE", "the share cannot be read now")
+        if not Path(path).is_file():
+            return _fault(404, "RESOURCE_DOES_NOT_EXIST", "the table moved on: ask for its files again")
+        return FileResponse(path, media_type="application/vnd.apache.parquet")
+
+    def artifact(self, links: Links, request: Request) -> Response:
+        """Answer with the bytes of an artifact's file, for who has a link to it."""
+        try:
+            facts = opened(self._keys, LINK, request.path_params["token"], clock.now())
+            self._held(facts)
+            file = links.file(facts)
+            headers = {"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"}
+            if isinstance(file, io.BufferedReader):
+                return _OpenFile(file, media_type=_BYTES, headers=headers)
+        except TokenError as error:
+            return _fault(401, "UNAUTHENTICATED", error.what)
+        except (LinkError, NotAllowedError, FileNotFoundError):
+            return _fault(404, "RESOURCE_DOES_NOT_EXIST", "the artifact is not there, or not for you any more")
+        except (RanklakeError, OSError):
+            return _fault(503, "TEMPORARILY_UNAVAILABLE", "the artifact cannot be read now")
+        return StreamingResponse(_pieces(file), media_type=_BYTES, headers=headers)
+
+
+class _OpenFile(FileResponse):
+    """A local file, or a range of it, that is open already: nobody can put another in its place."""
+
+    def __init__(self, file: io.BufferedReader, media_type: str, headers: Mapping[str, str]) -> None:
+        super().__init__(f"/proc/self/fd/{file.fileno()}", media_type=media_type, headers=headers)
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._file:
+            await super().__call__(scope, receive, send)
+
+
+def _pieces(file: IO[bytes]) -> Iterator[bytes]:
+    with file:
+        while piece := file.read(_PIECE):
+            yield piece
+
+
+async def _body(request: Request) -> bytes | None:
+    """Return what a client sent; None where that is more than any query."""
+    found = b""
+    async for part in request.stream():
+        found += part
+        if len(found) > _MOST_BYTES:
+            return None
+    return found
+
+
+def _refuse_history(asked: Mapping[str, Any]) -> None:
+    """Raise `_UnfitError` for who asks for another moment: he would take today's rows for those of then."""
+    if any(asked.get(name) is not None for name in _MOMENTS):
+        raise _UnfitError("a share has no history: leave version and timestamp out")
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    try:
+        asked = json.loads(raw or b"{}")
+    except (ValueError, RecursionError):
+        raise _UnfitError("the body is no JSON") from None
+    if not isinstance(asked, dict):
+        raise _UnfitError("the body is no object")
+    return asked
+
+
+def _lines(found: Snapshot, lines: Any) -> Response:  # noqa: ANN401 - any iterable of lines
+    body = "".join(f"{line}\n" for line in lines)
+    return Response(body, media_type=_LINES, headers={_VERSION: str(found.version)})
+
+
+def _fault(status: int, code: str, what: str) -> Response:
+    return JSONResponse({"errorCode": code, "message": what}, status_code=status)

@@ -1,0 +1,205 @@
+"""Links to artifacts: an address by which somebody reads one file of an artifact until a time, and nothing else.
+
+    a row of `artifacts` that the role sees ──▶ its bytes hashed, and as recorded ──▶ an address for each of its files
+
+What a rank recorded is another's word, and its URI may be of a file that is none of its own. So a link is only made to
+bytes that have the digest that was recorded, which nobody knows who never had them; below places that the operator
+allows; and never into the lake, a spool, an archive or a share, whose files are named by their digests.
+
+Where the role sees the column ``uri`` as it is, and the store signs addresses, the link leads there. Else the sharing
+server gives the bytes, and the address holds no word of where they are.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import IO, TYPE_CHECKING, Any, Final, cast
+
+from ranklake.allowed import Allowed, allowed
+from ranklake.artifacts import verify
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.audit import clock
+from ranklake.lake.query.roles import Role
+from ranklake.lake.query.sql import query
+from ranklake.lake.store.store import Lake
+from ranklake.retention.archive.register import archive_places
+from ranklake.retention.shares.register import shares
+from ranklake.retention.shares.server.tokens import LINK, sealed
+
+if TYPE_CHECKING:
+    from ranklake.segments.keys import Keyring
+
+MOST: Final = timedelta(days=7)
+"""How long a link may be good: no store signs for longer."""
+MOST_FILES: Final = 1000
+_SEEN: Final = """
+SELECT run, name, incarnation, segment, slot FROM artifacts
+WHERE action = 'created' AND name = $name AND ($run = '' OR run = $run) ORDER BY ts DESC LIMIT 1
+"""
+_NAMES: Final = "SELECT DISTINCT name FROM artifacts WHERE action = 'created' ORDER BY name LIMIT 10000"
+_STILL_SEEN: Final = """
+SELECT run FROM artifacts
+WHERE action = 'created' AND incarnation = $incarnation AND segment = $segment AND slot = $slot
+"""
+_ROW: Final = """
+SELECT run, attempt, name, kind, uri, bytes, file_count, sha256, ts FROM artifacts
+WHERE action = 'created' AND incarnation = $incarnation AND segment = $segment AND slot = $slot
+"""
+_KEY: Final = ("incarnation", "segment", "slot")
+
+
+class LinkError(RanklakeError):
+    """An artifact that no link can be made to, or that is not there for who asks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A link to one file.
+
+    Attributes
+    ----------
+    file
+        Its path in the artifact; empty where the artifact is one file.
+    url
+        Its address.
+    by
+        Who answers there: ``store`` or ``server``.
+    """
+
+    file: str
+    url: str
+    by: str
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"file": self.file, "url": self.url, "by": self.by}
+
+
+class Links:
+    """Links to artifacts of a lake.
+
+    Parameters
+    ----------
+    roles
+        Returns all roles as they are now.
+    places
+        Places that the operator allows: ``[artifacts] allow``.
+    """
+
+    def __init__(self, lake: Lake, roles: Callable[[], Mapping[str, Role]], places: tuple[str, ...]) -> None:
+        self._lake, self._roles, self._places = lake, roles, places
+
+    def made(
+        self, keys: Callable[[], "Keyring"], role: str, name: str, run: str, to: str, until: datetime, endpoint: str
+    ) -> tuple[dict[str, Any], list[Link]]:
+        """Return the row of an artifact that a role sees, the last of that name, and links to its files.
+
+        Parameters
+        ----------
+        keys
+            Returns what links that the server answers are sealed with; asked for those alone.
+        endpoint
+            Address of the server.
+
+        Raises `LinkError` where there is none, or its bytes are not those that were recorded,
+        `ranklake.allowed.NotAllowedError` for a place that is not allowed, and what its store raises.
+        """
+        if until > clock.now() + MOST:
+            hint = f"write --until {MOST.days}d or less"
+            raise LinkError(f"a link is good for {MOST.days} days at most", where="--until", hint=hint)
+        seen_by = self._role(role)
+        key, row = self._last(seen_by, name, run)
+        may = self._allowed()
+        found = verify(self._lake, row, may)
+        if not found.is_good:
+            raise LinkError(found.said, where=name, hint="ask whoever made it; ranklake verify-artifact tells more")
+        there = Lake.place(row["uri"], self._lake.storage)
+        shows = any(
+            one.column.name == "uri" and one.said == "seen"
+            for one in seen_by.sights(self._lake.contracts()["artifacts"])
+        )
+        signs = shows and not there.is_local
+        facts = {"role": role, "to": to, "until": until.isoformat(), "sha256": row["sha256"], **key}
+        made = []
+        for path in _files(there, name):
+            if there.is_local:
+                may.check(path)  # a folder may have links to elsewhere
+            file = path.removeprefix(there.root).lstrip("/")
+            if signs:
+                left_s = max(1, int((until - clock.now()).total_seconds()))
+                made.append(Link(file=file, url=str(there.fs.sign(path, expiration=left_s)), by="store"))
+            else:
+                token = sealed(keys(), LINK, facts | {"file": file})
+                made.append(Link(file=file, url=f"{endpoint.rstrip('/')}/artifacts/{token}", by="server"))
+        return row, made
+
+    def file(self, facts: Mapping[str, Any]) -> IO[bytes]:
+        """Open the file that a link's token is of. Raises `LinkError` where it is not there now, `NotAllowedError`."""
+        gone = LinkError("the artifact is not there, or not for this role any more")
+        key = {name: facts.get(name) for name in _KEY}
+        if not all(isinstance(one, int) for one in key.values()):
+            raise gone
+        role = self._role(str(facts.get("role")))
+        if not query(self._lake, _STILL_SEEN, key, role=role).num_rows:
+            raise gone
+        rows = query(self._lake, _ROW, key).to_pylist()
+        if not rows or rows[0]["sha256"] != facts.get("sha256"):
+            raise gone
+        file = str(facts.get("file"))
+        if ".." in file.split("/"):
+            raise gone
+        uri = str(rows[0]["uri"]) + (f"/{file}" if file else "")
+        may = self._allowed()
+        may.check(uri)
+        there = Lake.place(uri, self._lake.storage)
+        if not there.fs.isfile(there.root):
+            raise gone
+        if not there.is_local:
+            return cast("IO[bytes]", there.fs.open(there.root, "rb", cache_type="none"))
+        held = open(os.open(there.root, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115, PTH123
+        try:  # a link or a pipe may have come in its place since
+            may.check(f"/proc/self/fd/{held.fileno()}")
+            if not stat.S_ISREG(os.fstat(held.fileno()).st_mode):
+                raise gone
+        except RanklakeError:
+            held.close()
+            raise
+        return held
+
+    def _role(self, name: str) -> Role:
+        known = self._roles()
+        if name not in known:
+            raise LinkError(f"unknown role {name!r}", where="ROLE", hint=did_you_mean(name, known))
+        return known[name]
+
+    def _last(self, role: Role, name: str, run: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        if not role.sees("artifacts"):
+            hint = f"ranklake roles explain {role.name} artifacts"
+            raise LinkError(f"role {role.name} does not see artifacts", where="ROLE", hint=hint)
+        found = query(self._lake, _SEEN, {"name": name, "run": run}, role=role).to_pylist()
+        if not found:
+            names = query(self._lake, _NAMES, role=role).column("name").to_pylist()
+            hint = did_you_mean(name, names) or "names are in the column name of artifacts"
+            raise LinkError(f"role {role.name} sees no such artifact", where=name, hint=hint)
+        key = {one: found[0][one] for one in _KEY}
+        return key, query(self._lake, _ROW, key).to_pylist()[0]
+
+    def _allowed(self) -> Allowed:
+        """Return what links may lead to: no place that holds rows."""
+        archived = (place.address for place in archive_places(self._lake))
+        shared = (one.uri for one in shares(self._lake))
+        closed = (self._lake.address, *self._lake.config.spools, *archived, *shared)
+        return allowed(self._places, (), closed)
+
+
+def _files(there: Lake, name: str) -> list[str]:
+    if there.fs.isfile(there.root):
+        return [there.root]
+    found = sorted(there.fs.find(there.root))
+    if not found:
+        raise LinkError("it has no files", where=name)
+    if len(found) > MOST_FILES:
+        raise LinkError(f"it has more than {MOST_FILES} files", where=name, hint="pack them into one, and record it")
+    return found

@@ -1,0 +1,184 @@
+"""Sharing: makes shares, keeps them up to date, and ends them, each with its rows in the audit trail.
+
+share.create    before the first row is copied: which role, where to
+share.refresh   after a refresh that changed something: how many rows and files
+share.drop      before a share is deleted: why;  share.dropped  when it is gone
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.audit.trail import record
+from ranklake.lake.query.roles import Role, RoleError
+from ranklake.retention.proposals.identities import unproven
+from ranklake.retention.shares.place import ShareError, claim, open_place, share_uri
+from ranklake.retention.shares.refresh import Refreshed, refresh, refuse_unshareable
+from ranklake.retention.shares.register import Share, enter, shares, strike
+from ranklake.retention.shares.withdrawal import drop
+
+if TYPE_CHECKING:
+    from ranklake.lake.plans.plan import Progress
+    from ranklake.lake.plans.workers import Workers
+    from ranklake.lake.store.store import Lake
+
+CREATE: Final = "share.create"
+REFRESH: Final = "share.refresh"
+DROP: Final = "share.drop"
+DROPPED: Final = "share.dropped"
+Some = TypeVar("Some")
+Refusal = Callable[[str], str]
+"""Says why a role may not be shared any more; empty where it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A share that went: its role, its place, why, and how many files."""
+
+    share: Share
+    why: str
+    files: int
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        place = {"share": self.share.name, "role": self.share.role, "uri": self.share.uri}
+        return {**place, "why": self.why, "files": self.files}
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What keeping shares did: those that were refreshed, and those that went."""
+
+    refreshed: tuple[Refreshed, ...]
+    dropped: tuple[Dropped, ...]
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {name: [one.plain() for one in getattr(self, name)] for name in ("refreshed", "dropped")}
+
+
+def share(
+    lake: "Lake", role: Role, to: str, by: str, workers: "Workers", progress: "Progress | None" = None
+) -> Refreshed:
+    """Share what a role sees below a place, or bring that share up to date.
+
+    Raises `ShareError`, `ranklake.lake.query.roles.RoleError`, and what `refresh` does.
+    """
+    uri = share_uri(open_place(lake, to).address, role.name)
+    refuse_unshareable(lake, role)
+    claim(lake, open_place(lake, uri), role.name)
+    known = next((one for one in shares(lake) if (one.role, one.uri) == (role.name, uri)), None)
+    if known is None:
+        record(lake, by, CREATE, role.name, None, {"to": uri, **unproven(lake)})
+        known = enter(lake, role.name, uri)
+    return _refreshed(lake, known, role, by, workers, progress)
+
+
+def keep(
+    lake: "Lake",
+    roles: Mapping[str, Role],
+    by: str,
+    workers: "Workers",
+    wanted: Iterable[tuple[str, str]] = (),
+    *,
+    refusal: Refusal = lambda _: "",
+    progress: "Progress | None" = None,
+) -> Kept:
+    """Bring all shares up to date; drop those whose role is gone or may not be shared any more.
+
+    Parameters
+    ----------
+    roles
+        All roles that are defined.
+    wanted
+        Role and place of shares that the configuration names: they are made where they are not there.
+
+    Shares that end go before others are refreshed. One that fails holds up no other: what failed is raised at the end,
+    as it is where it is one, else as a `ShareError` of all. Raises what `share` does.
+    """
+    failed: list[RanklakeError | OSError] = []
+
+    def why_not(role: str) -> str:
+        return _ended(roles[role]) or refusal(role) if role in roles else "the role is gone"
+
+    def shared(name: str, to: str) -> Refreshed:
+        return share(lake, _of(roles, name), to, by, workers, progress)
+
+    def due() -> Iterator[Callable[[], Refreshed]]:
+        tried = set()
+        for name, to in wanted:
+            if name not in roles or not why_not(name):
+                tried.add((name, share_uri(open_place(lake, to).address, name)))
+                yield partial(shared, name, to)
+        for one in shares(lake):
+            if (one.role, one.uri) not in tried and not why_not(one.role):
+                yield partial(_refreshed, lake, one, roles[one.role], by, workers, progress)
+
+    over = [(one, why) for one in shares(lake) if (why := why_not(one.role))]
+    dropped = _all_tried((partial(end, lake, one, by, why) for one, why in over), failed)
+    refreshed = _all_tried(due(), failed)
+    if failed:
+        raise failed[0] if len(failed) == 1 else _all_of(failed)
+    return Kept(tuple(refreshed), tuple(dropped))
+
+
+def _of(roles: Mapping[str, Role], name: str) -> Role:
+    if name not in roles:
+        raise ShareError(f"unknown role {name!r}", where="[shares] roles", hint=did_you_mean(name, roles))
+    return roles[name]
+
+
+def _all_tried(acts: Iterable[Callable[[], Some]], failed: list[RanklakeError | OSError]) -> list[Some]:
+    """Return what acts give; those that fail are noted, and the next is done."""
+    done = []
+    for act in acts:
+        try:
+            done.append(act())
+        except (RanklakeError, OSError) as error:
+            failed.append(error)
+    return done
+
+
+def _all_of(failed: Sequence[RanklakeError | OSError]) -> ShareError:
+    return ShareError(f"{len(failed)} shares failed, the others were kept: {' | '.join(map(str, failed))}")
+
+
+def _ended(role: Role) -> str:
+    """Say that a role's time is over; empty where it is not."""
+    try:
+        role.refuse_ended(datetime.now(UTC).date())
+    except RoleError as error:
+        return error.what
+    return ""
+
+
+def end(lake: "Lake", one: Share, by: str, why: str) -> Dropped:
+    """Drop a share, and say so before and after. Raises `ShareError` where its place is another's."""
+    which = f"{one.name} {one.since}"
+    record(lake, by, DROP, one.role, why, {"to": one.uri, **unproven(lake)}, once=True, once_for=which)
+    gone = drop(lake, one)
+    facts = {"to": one.uri, "files": gone, **unproven(lake)}
+    record(lake, by, DROPPED, one.role, None, facts, once=True, once_for=which)
+    strike(lake, one)
+    return Dropped(one, why, gone)
+
+
+def _refreshed(
+    lake: "Lake", one: Share, role: Role, by: str, workers: "Workers", progress: "Progress | None"
+) -> Refreshed:
+    done = refresh(lake, one, role, workers, progress)
+    if done.is_changed:
+        changed = [table for table in done.tables if table.is_changed]
+        facts = {
+            "to": one.uri,
+            "tables": [table.table for table in changed],
+            "rows_added": sum(table.rows_added for table in changed),
+            "files_removed": sum(table.files_removed for table in changed),
+            "taken_back": list(done.taken_back),
+            **unproven(lake),
+        }
+        record(lake, by, REFRESH, role.name, None, facts)
+    return done

@@ -1,0 +1,194 @@
+"""Columns under keys of subjects: which, whose each value is, and rows with them sealed or in clear again."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from ranklake.errors import did_you_mean
+from ranklake.lake.store.reachability import LakeError
+from ranklake.retention.subjects.keys import opened, sealed_by
+from ranklake.retention.subjects.known import know
+from ranklake.retention.subjects.lineage import Ever, Lineage, today
+from ranklake.retention.subjects.store import KeyStore
+from ranklake.retention.subjects.whose import RunSubject, Whose
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Column, Contract
+    from ranklake.lake.store.store import Lake
+
+_SAID: Final = re.compile(r"([a-z_][a-z0-9_]*)\.([a-z_][a-z0-9_]*)(?: by ([a-z_][a-z0-9_]*))?")
+_CLASSES: Final = frozenset({"pseudonymous", "personal"})
+
+
+class SubjectColumnError(LakeError):
+    """A column under ``[subjects]`` that cannot be stored under keys of subjects."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealedColumn:
+    """A column that is sealed, and the column that names whose its values are: itself, or another of the row.
+
+    Where that is ``run``, they are the run's, and go with it.
+    """
+
+    table: str
+    name: str
+    by: str
+
+
+def sealed_columns(
+    contracts: Mapping[str, "Contract"], said: Sequence[str], lineage: Lineage | None = None
+) -> tuple[SealedColumn, ...]:
+    """Return the columns that a configuration names, under their names of today.
+
+    Raises `SubjectColumnError` for the first that cannot be stored under keys. With `lineage`, former names count.
+    """
+    return tuple(_column(contracts, one, lineage) for one in said)
+
+
+def _column(contracts: Mapping[str, "Contract"], said: str, lineage: Lineage | None) -> SealedColumn:
+    where, hint = "[subjects] columns", "write table.column, or table.column by another-column"
+    found = _SAID.fullmatch(" ".join(said.split()))
+    if found is None:
+        raise SubjectColumnError(f"{said!r} is no column", where=where, hint=hint)
+    contract = contracts.get(found[1]) or next((one for one in contracts.values() if one.called == found[1]), None)
+    if contract is None:
+        raise SubjectColumnError(f"no table {found[1]!r}", where=where, hint=did_you_mean(found[1], contracts))
+    table = contract.table
+    name, by = (_named(contract, one, lineage) for one in (found[2], found[3] or found[2]))
+    column = contract.column(name)
+    what = unfit(contract, column)
+    if not what and contract.column(by).type != "string":
+        what = f"{table}.{by} is no text"
+    if what:
+        raise SubjectColumnError(what, where=where, hint="leave it out; 'ranklake erase' takes its rows as they are")
+    return SealedColumn(table, name, by)
+
+
+def _named(contract: "Contract", said: str, lineage: Lineage | None) -> str:
+    """Return the name of today of a column. Raises `SubjectColumnError` where it has none."""
+    name = said if lineage is None else lineage.now(contract, said)
+    if name in contract:
+        return name
+    what, hint = f"{contract.table} has no column {said!r}", did_you_mean(said, contract.names)
+    if lineage is not None and lineage.is_gone(contract, said):
+        what = f"{contract.table}.{said} is dropped"
+        hint = "take it out; what took its place is in clear unless you name that"
+    raise SubjectColumnError(what, where="[subjects] columns", hint=hint)
+
+
+def unfit(contract: "Contract", column: "Column") -> str:
+    """Return why a column cannot be stored under keys of subjects, in a clause; empty where it can."""
+    name = f"{contract.table}.{column.name}"
+    faults = {
+        f"{contract.table} is not recorded by ranks": not contract.envelope,
+        f"{name} is {column.class_}, and tells of nobody": column.class_ not in _CLASSES,
+        f"{name} is no text": column.type != "string",
+        f"{name} is {column.format}, and would not be any more": column.format is not None,
+        f"{name} has checks, which sealed values would not pass": bool(column.checks),
+        f"{name} tells rows apart": column.name in contract.grain,
+    }
+    return next((what for what, wrong in faults.items() if wrong), "")
+
+
+def in_clear(lake: "Lake", contract: "Contract", lineage: Lineage) -> frozenset[int]:
+    """Return the ids of the columns of a table that a configuration wants in clear from now on."""
+    said = (one.partition(".") for one in lake.config.subjects.clear)
+    mine = [name for table, _, name in said if table in {contract.table, contract.name}]
+    return frozenset().union(*(today(contract, lineage.now(contract, name)) for name in mine))
+
+
+def sealer(lake: "Lake", contract: "Contract", ever: Ever) -> Callable[[pa.Table], pa.Table] | None:
+    """Return what seals rows of a table before they are stored; None where it has no such columns.
+
+    Parameters
+    ----------
+    ever
+        Tells which columns ever had a name, by the contracts of all versions.
+
+    Raises `SubjectKeysError` where columns of the table were stored under keys, and this process has none, and
+    `SubjectColumnError` where its configuration lacks one of them, or calls it as another column is called today: it
+    would store in clear what others seal. Raises `ranklake.segments.envelope.MissingKeyError`.
+    """
+    said, contracts, lineage = lake.config.subjects.columns, lake.contracts(), Lineage(lake, ever)
+    clear = in_clear(lake, contract, lineage)
+    before = {name: one for name, one in lineage.sealed(contract).items() if one.id not in clear}
+    if before and not lake.config.subjects.keys:
+        KeyStore(lake)  # which says what is missing
+    every = sealed_columns(contracts, said, lineage)
+    named = {f"{one.table}.{one.name}" for one in every}
+    if both := sorted(
+        one.name for one in contract.columns if one.id in clear and f"{contract.table}.{one.name}" in named
+    ):
+        what = f"{contract.table}.{both[0]} is to be under keys and in clear"
+        raise SubjectColumnError(what, where="[subjects] clear", hint="name it in one of columns and clear")
+    if lacking := sorted(before.keys() - named):
+        then = lineage.stored(contract)[before[lacking[0]].id]
+        what = f"{lacking[0]} was stored under keys{'' if then == lacking[0] else f', as {then},'}"
+        hint = "name it; if it is to be in clear from now on, name it in clear"
+        raise SubjectColumnError(f"{what} and would be stored in clear", where="[subjects] columns", hint=hint)
+    mine = [one for one in every if one.table == contract.table]
+    if not mine:
+        return None
+    store = KeyStore(lake)
+    ids = {f"{one.table}.{name}": today(contracts[one.table], name) for one in every for name in (one.name, one.by)}
+    know(lake, {f"{one.table}.{one.name}": one.by for one in every}, ids)
+    return lambda rows: sealed_rows(rows, mine, store)
+
+
+def sealed_rows(rows: pa.Table, columns: Sequence[SealedColumn], store: KeyStore) -> pa.Table:
+    """Return rows with columns sealed, each value under the key of its subject; of nobody's, under that of the run.
+
+    NULL stays NULL, and so does what is sealed already.
+    """
+    named = {one.by: _texts(rows, one.by) for one in columns}
+    runs = _texts(rows, "run")
+    for one in columns:
+        at = rows.schema.get_field_index(one.name)
+        if at < 0 or pa.types.is_null(rows.schema.field(at).type):
+            continue
+        texts = _texts(rows, one.name)
+        made: dict[tuple[Whose, str], str] = {}
+        sealed: list[str | None] = []
+        for text, whose, run in zip(texts, named[one.by], runs, strict=True):
+            if text is None:
+                sealed.append(None)
+                continue
+            is_ones = whose and whose.strip() and one.by != "run"
+            subject: Whose = whose if is_ones else RunSubject(run or "")
+            if (subject, text) not in made:
+                made[subject, text] = text if _is_sealed(text, store) else store.of(subject).seal(text)
+            sealed.append(made[subject, text])
+        rows = rows.set_column(at, one.name, pa.array(sealed, pa.string()))
+    return rows
+
+
+def _texts(rows: pa.Table, name: str) -> list[Any]:
+    """Return a column's texts; NULLs where it is not there."""
+    return rows[name].to_pylist() if name in rows.column_names else [None] * rows.num_rows
+
+
+def _is_sealed(text: str, store: KeyStore) -> bool:
+    key_id = sealed_by(text)
+    return key_id is not None and (key_id in store.forgotten or key_id in store.ids)
+
+
+def unsealer(lake: "Lake") -> Callable[[pa.Array], pa.Array]:
+    """Return what gives sealed texts in clear: NULL where the key is forgotten or lost, other texts as they are.
+
+    Raises as `KeyStore`.
+    """
+    keys = KeyStore(lake).by_id()
+
+    def clear(text: str | None) -> str | None:
+        return text if text is None or sealed_by(text) is None else opened(text, keys)
+
+    def unsealed(values: pa.Array) -> pa.Array:
+        found = values.cast(pa.string()).dictionary_encode()
+        shown = pa.array([clear(text) for text in found.dictionary.to_pylist()], pa.string())
+        return shown.take(found.indices)
+
+    return unsealed

@@ -1,0 +1,104 @@
+"""What a lake remembers of its columns under keys of subjects.
+
+<lake>/subjects.json              columns that were ever stored under keys, and their ids, which no migration changes
+<lake>/subjects/<number>.json     the same with what came since, from 2 on
+
+Each is written once, if nobody wrote it before: of two that add to it at once, the second reads the first one's.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.lake.store.reachability import LakeError
+
+if TYPE_CHECKING:
+    from ranklake.lake.store.store import Lake
+
+KNOWN: Final = "subjects.json"
+FOLDER: Final = "subjects"
+FORMAT: Final = 1
+
+
+class SubjectKeysError(LakeError):
+    """Keys of subjects that are not there, or not what was written. Nothing was stored, and nothing forgotten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is remembered.
+
+    Attributes
+    ----------
+    columns
+        Columns that were ever stored under keys: whose, by ``table.column`` under the name of that time.
+    ids
+        Ids of columns in their contracts, of those and of what names whose they are, by ``table.column``. Of a name
+        that two columns had, of both; lacking where an earlier release wrote the column down.
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    ids: Mapping[str, frozenset[int]] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, raw: bytes) -> "Known":
+        """Return what bytes say. Raises what JSON does, `KeyError`, `TypeError`, `ValueError` and `AttributeError`."""
+        said = json.loads(raw)
+        columns = {str(name): str(by) for name, by in said["columns"].items()}
+        ids = {str(name): frozenset(map(int, some)) for name, some in said.get("ids", {}).items()}
+        return cls(columns=columns, ids=ids)
+
+    def with_more(self, columns: Mapping[str, str], ids: Mapping[str, Collection[int]]) -> "Known":
+        """Return what is remembered with other columns, too."""
+        every = {name: self.ids.get(name, frozenset()) | set(ids.get(name, ())) for name in {*self.ids, *ids}}
+        return Known(columns={**self.columns, **columns}, ids=every)
+
+    def raw(self) -> bytes:
+        """Return its bytes."""
+        said: dict[str, Any] = {"format": FORMAT, "columns": dict(self.columns)}
+        return json.dumps({**said, "ids": {name: sorted(some) for name, some in self.ids.items()}}).encode()
+
+
+def known(lake: "Lake") -> Known:
+    """Return what a lake remembers. Raises `SubjectKeysError` where a file of it cannot be read."""
+    return _all(lake)[0]
+
+
+def _all(lake: "Lake") -> tuple[Known, int]:
+    """Return what a lake remembers, and how many files say it."""
+    found, files = Known(), 0
+    while (raw := _raw(lake, files + 1)) is not None:
+        try:
+            one = Known.parse(raw)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            hint = "write it again: the columns under [subjects], each with the column that names whose it is"
+            what = "what says which columns are under keys is damaged"
+            raise SubjectKeysError(what, where=lake.path(_name(files + 1)), hint=hint) from None
+        found, files = found.with_more(one.columns, one.ids), files + 1
+    return found, files
+
+
+def _raw(lake: "Lake", number: int) -> bytes | None:
+    try:
+        return bytes(lake.fs.cat_file(lake.path(_name(number))))
+    except FileNotFoundError:
+        return None
+
+
+def _name(number: int) -> str:
+    return KNOWN if number == 1 else f"{FOLDER}/{number:010}.json"
+
+
+def known_columns(lake: "Lake") -> Mapping[str, str]:
+    """Return the columns that were ever stored under keys: whose, by ``table.column``. Raises as `known`."""
+    return known(lake).columns
+
+
+def know(lake: "Lake", columns: Mapping[str, str], ids: Mapping[str, Collection[int]]) -> None:
+    """Write down that columns are under keys of subjects, with those that are already; arguments as `Known` has."""
+    while True:
+        before, files = _all(lake)
+        after = before.with_more(columns, ids)
+        if after == before or lake.put_if_absent(_name(files + 1), after.raw()):
+            return

@@ -1,0 +1,250 @@
+"""Where keys of subjects are: a folder or prefix outside of the lake, and copies of it that the operator names.
+
+    <keys>/<lookup>.key               a key, wrapped; the name is a keyed hash of whom it is of
+    <lake>/forgotten/<key id>         a key that is forgotten: one that comes back, from a backup, is no key any more
+    <lake>/forgotten-unread/<tag>     a subject that was forgotten while nobody could read the key, damaged or lost: of
+                                      this one only those keys count that were made since, <tag>~<key id>
+
+A key is made once (put-if-absent), whoever is at it beside; it is forgotten by a mark in the lake first, and then gone
+from every place. Killed anywhere between, the next call goes on. What the lake has says nothing of whom a key was of.
+"""
+
+import hmac
+import secrets
+from collections.abc import Collection, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from ranklake.lake.store.listing import listed
+from ranklake.lake.store.removal import delete
+from ranklake.lake.store.rewriting import overwrite
+from ranklake.lake.store.store import Lake
+from ranklake.lake.store.versions import keeps_versions, remove_dead, versions
+from ranklake.retention.subjects.key_files import BOND, ENDING, Found, drop_read, read_key, read_keys
+from ranklake.retention.subjects.keys import KEY_BYTES, SubjectKey
+from ranklake.retention.subjects.known import SubjectKeysError, known_columns
+from ranklake.retention.subjects.places import LOOKUP_DIGITS, MARKER, claim, key_files
+from ranklake.retention.subjects.whose import Whose, looked_up
+from ranklake.segments.envelope import encrypt
+from ranklake.segments.keys import read_keyring
+
+if TYPE_CHECKING:
+    from ranklake.segments.keys import Keyring
+
+FORGOTTEN: Final = "forgotten"
+UNREAD: Final = "forgotten-unread"
+_LOOKED_UP: Final = b"\0ranklake subject 1: looked up by"
+_UNREAD: Final = b"\0ranklake subject 1: forgotten unread "
+
+
+class KeyStore:
+    """The keys of a lake's subjects, as configured.
+
+    Parameters
+    ----------
+    lake
+        Whose ``[subjects]`` names keys, copies and what wraps them.
+
+    Raises `SubjectKeysError` where there are none though the lake has columns under such keys, or another lake's are
+    there, and `ranklake.segments.envelope.MissingKeyError`.
+    """
+
+    def __init__(self, lake: Lake) -> None:
+        section = lake.config.subjects
+        if not (section.keys and section.wrap):
+            hint = "name keys and wrap under [subjects] in ranklake.toml, as whoever stored these columns did"
+            what = "columns are under keys of subjects, and no keys are configured"
+            raise SubjectKeysError(what, where=lake.uri, hint=hint)
+        self.lake = lake
+        self.places = [Lake.place(uri, lake.storage) for uri in (section.keys, *section.copies)]
+        self._ring: Keyring = read_keyring(section.wrap)
+        self._lookup_secret = self._ring.keys[-1].subject_secret
+        self._known: dict[str, SubjectKey] = {}
+        self._elsewhere = claim(lake, self.places, self._looked_up_by)
+
+    def of(self, subject: Whose) -> SubjectKey:
+        """Return the key of a subject, made where there is none.
+
+        Raises `SubjectKeysError` where it is there and damaged in every place: another would be another person's.
+        """
+        lookup = self.lookup(subject)
+        if lookup not in self._known:
+            self._known[lookup] = self._found(lookup) or self._made(lookup)
+        return self._known[lookup]
+
+    def find(self, subject: Whose) -> SubjectKey | None:
+        """Return the key of a subject; None where there is none (any more). Raises as `of`."""
+        return self._found(self.lookup(subject))
+
+    def forget(self, subjects: Collection[Whose]) -> int:
+        """Forget the keys of some subjects in every place; return how many. Again changes nothing.
+
+        Raises `SubjectKeysError` where a copy is not configured: nothing was forgotten. Raises what the stores raise;
+        whoever dies on the way, or cannot reach a place, has to come again.
+        """
+        self._refuse_others()
+        self._known.clear()
+        drop_read()
+        lookups = {self.lookup(one) for one in subjects}
+        there = [self._read(place, name) for place in self.places for name in key_files(place, lookups)]
+        for one in there:
+            if one.is_hidden:  # it could not be told from others when it comes back
+                raise one.error()
+        keys = [(one.lookup, one.key) for one in there if one.key is not None]
+        for lookup, key in keys:
+            self._mark(lookup, key)
+        for lookup in lookups - {lookup for lookup, _ in keys}:
+            self.lake.put_if_absent(f"{UNREAD}/{self._tag(lookup)}", b"")
+        for place in self.places:
+            names = list(key_files(place, lookups))
+            for name in names:
+                delete(place, place.path(name))
+            if _keeps(place, {*lookups, *names}):
+                remove_dead(place.fs, [place.path(one) for one in {*lookups, *names}])
+        return len({one.lookup for one in there})
+
+    def left(self, subjects: Collection[Whose]) -> list[str]:
+        """Return the URIs of the places that have a key of some subjects, a part of one, or an old version.
+
+        Raises `SubjectKeysError` where a copy is not configured: nobody knows what it has.
+        """
+        self._refuse_others()
+        lookups = {self.lookup(one) for one in subjects}
+        return [place.uri for place in self.places if any(key_files(place, lookups)) or _keeps(place, lookups)]
+
+    def _refuse_others(self) -> None:
+        if self._elsewhere:
+            what = f"keys of subjects were copied to {self._elsewhere[0]}, too, which is not configured"
+            gone = f"if that copy is gone for good, take it out of {self.places[0].path(MARKER)}"
+            raise SubjectKeysError(what, where="[subjects] copies", hint=f"name it; {gone}")
+
+    def each(self) -> Iterator[Found]:
+        """Yield every file with a key of the first place, and those that are in copies alone."""
+        seen: set[str] = set()
+        for place in self.places:
+            for one in read_keys(place, self._ring, but=seen):
+                seen |= {one.name} if one.key is not None else set()
+                yield one
+
+    def by_id(self, but: Collection[Whose] = ()) -> dict[str, SubjectKey]:
+        """Return the keys that are there and not forgotten, by their ids; but those of some subjects."""
+        others = {self.lookup(one) for one in but}
+        found = ((one.lookup, one.key) for one in self.each() if one.key is not None and one.lookup not in others)
+        return {key.id: key for lookup, key in found if not self._was_forgotten(lookup, key)}
+
+    @cached_property
+    def ids(self) -> frozenset[str]:
+        """Ids of the keys that were there when this was first asked."""
+        return frozenset(self.by_id())
+
+    @cached_property
+    def forgotten(self) -> frozenset[str]:
+        """Ids of the keys that were forgotten, when this was first asked."""
+        return _marks(self.lake, FORGOTTEN)
+
+    @cached_property
+    def _unread(self) -> frozenset[str]:
+        """Marks of subjects whose key nobody could read when it was forgotten, when this was first asked."""
+        return _marks(self.lake, UNREAD)
+
+    def lookup(self, subject: Whose) -> str:
+        """Return under what name a subject's key is kept."""
+        said = looked_up(subject).encode("utf-8", "surrogatepass")
+        return hmac.digest(self._lookup_secret, said, "sha256").hex()[:LOOKUP_DIGITS]
+
+    @property
+    def _looked_up_by(self) -> str:
+        """What tells the key by which subjects are looked up from others, and nothing of it."""
+        return hmac.digest(self._lookup_secret, _LOOKED_UP, "sha256").hex()[:LOOKUP_DIGITS]
+
+    def _found(self, lookup: str) -> SubjectKey | None:
+        """Return a key that is there, put back where a place lacks it."""
+        name = f"{lookup}{ENDING}"
+        tried = [self._read(place, name) for place in self.places]
+        gone = [(one.place, one.key) for one in tried if one.key is not None and self._is_forgotten(lookup, one.key)]
+        if gone:  # from a backup, or somebody died while he forgot it
+            for place, key in gone:
+                self._mark(lookup, key)
+                delete(place, place.path(name))
+            return self._found(lookup)
+        keys = [one.key for one in tried if one.key is not None]
+        wrong = [one for one in tried if one.wrong]
+        if not keys:
+            if wrong:
+                raise wrong[0].error()
+            return None
+        for one in tried:
+            if one.key is None and not one.is_hidden:
+                overwrite(one.place.fs, one.place.path(name), self._wrapped(lookup, keys[0]), local=one.place.is_local)
+        for other in {key.id: key for key in keys if key != keys[0]}.values():
+            self._keep_beside(lookup, other)
+        if any(self._is_forgotten(lookup, key) for key in keys):  # while they were put back
+            return self._found(lookup)
+        return keys[0]
+
+    def _keep_beside(self, lookup: str, key: SubjectKey) -> None:
+        """Keep a second key of a subject, of a place that was restored to before the first, for what it sealed."""
+        for place in self.places:
+            place.put_if_absent(f"{lookup}.{key.id}{ENDING}", self._wrapped(lookup, key))
+
+    def _made(self, lookup: str) -> SubjectKey:
+        """Make a key; who makes it beside makes the same."""
+        first = self.places[0]
+        key = SubjectKey(secrets.token_bytes(KEY_BYTES))
+        if self._is_there(UNREAD, self._tag(lookup)):  # said first, so that nobody takes the key for an older one
+            self.lake.put_if_absent(f"{UNREAD}/{self._since(lookup, key)}", b"")
+        if first.put_if_absent(f"{lookup}{ENDING}", self._wrapped(lookup, key)) and len(self.places) == 1:
+            return key
+        found = self._found(lookup)  # which is another's, perhaps, and goes to the copies now
+        return self._made(lookup) if found is None else found
+
+    def _wrapped(self, lookup: str, key: SubjectKey) -> bytes:
+        return encrypt(self._ring.active, key.secret, BOND + lookup.encode())
+
+    def _read(self, place: Lake, name: str) -> Found:
+        return read_key(place, name, self._ring)
+
+    def _mark(self, lookup: str, key: SubjectKey) -> None:
+        """Have a key be forgotten, wherever it comes back."""
+        self.lake.put_if_absent(f"{FORGOTTEN}/{key.id}", b"")
+        delete(self.lake, self.lake.path(UNREAD, self._since(lookup, key)))  # else it would tell whose the key was
+
+    def _is_forgotten(self, lookup: str, key: SubjectKey) -> bool:
+        if self._is_there(FORGOTTEN, key.id):
+            return True
+        return self._is_there(UNREAD, self._tag(lookup)) and not self._is_there(UNREAD, self._since(lookup, key))
+
+    def _was_forgotten(self, lookup: str, key: SubjectKey) -> bool:
+        """Say the same as of when marks were first asked for, without another question to the store."""
+        unread = self._tag(lookup) in self._unread and self._since(lookup, key) not in self._unread
+        return key.id in self.forgotten or unread
+
+    def _is_there(self, *name: str) -> bool:
+        return bool(self.lake.fs.exists(self.lake.path(*name)))
+
+    def _tag(self, lookup: str) -> str:
+        """Return what stands for a subject in the lake: nothing to whoever has not the keyring."""
+        return hmac.digest(self._lookup_secret, _UNREAD + lookup.encode(), "sha256").hex()[:LOOKUP_DIGITS]
+
+    def _since(self, lookup: str, key: SubjectKey) -> str:
+        return f"{self._tag(lookup)}~{key.id}"
+
+
+def has_keys(lake: Lake) -> bool:
+    """Say whether keys are configured, or a column was ever stored under keys."""
+    return bool(lake.config.subjects.keys or known_columns(lake))
+
+
+def _keeps(place: Lake, lookups: Collection[str]) -> bool:
+    """Say whether a bucket keeps old versions of keys. Raises `SubjectKeysError` where it does not say."""
+    if not lookups or not keeps_versions(place.fs, place.root):
+        return False
+    try:
+        return any(not one.is_marker for lookup in lookups for one in versions(place.fs, place.path(lookup)))
+    except OSError as error:
+        hint = "let this account do s3:ListBucketVersions and s3:DeleteObjectVersion there"
+        raise SubjectKeysError("old versions of keys cannot be listed", where=place.uri, hint=hint) from error
+
+
+def _marks(lake: Lake, folder: str) -> frozenset[str]:
+    return frozenset(one.path.rpartition("/")[2] for one in listed(lake.fs, lake.path(folder)))

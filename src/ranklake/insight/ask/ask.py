@@ -1,0 +1,100 @@
+"""Answers what people ask in SQL: by today's names and, until their day, by former ones; of series, too."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ranklake.lake.migrations.former import former_names, former_tables
+from ranklake.lake.query.sql import Answer, Moment, answer
+from ranklake.lake.query.usage_record import Asked
+from ranklake.lake.rollups.life.series import views
+
+if TYPE_CHECKING:
+    from ranklake.lake.query.called import FormerTable
+    from ranklake.lake.query.former import Former
+    from ranklake.lake.query.roles import Role
+    from ranklake.lake.store.store import Lake
+
+
+@dataclass(frozen=True, slots=True)
+class UsedTable:
+    """A former name of a table that a query used."""
+
+    former: "FormerTable"
+
+    @property
+    def said(self) -> str:
+        """What to tell whoever asked, in a line."""
+        until = "for now" if self.former.until is None else f"until {self.former.until}"
+        return f"the query names {self.former.name}, which answers {until}: {self.former.said}"
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """A former name that a query used.
+
+    Attributes
+    ----------
+    table
+        Whose column.
+    former
+        The name, and what it stands for.
+    by_role
+        Whether the conditions of the role use it, and not the query.
+    """
+
+    table: str
+    former: "Former"
+    by_role: bool
+
+    @property
+    def said(self) -> str:
+        """What to tell whoever asked, in a line: of the role's conditions nothing that they say."""
+        until = "for now" if self.former.until is None else f"until {self.former.until}"
+        if self.by_role:
+            return f"a condition of the role uses a former name, which answers {until}; tell whoever keeps the lake"
+        return f"the query names {self.table}.{self.former.name}, which answers {until}: {self.former.said}"
+
+
+def ask(
+    lake: "Lake",
+    text: str,
+    params: Mapping[str, Any] | None = None,
+    limit: int | None = None,
+    *,
+    as_of: Moment = None,
+    role: "Role | None" = None,
+    verify: bool = False,
+    rehydrated: bool = False,
+) -> Answer:
+    """Answer one SELECT, as `ranklake.lake.query.sql.answer` does, with former names and the view ``series``.
+
+    Raises as it does, and `ranklake.lake.rollups.life.state.MetricLifeError` for a series of no metric.
+    """
+    return answer(
+        lake,
+        text,
+        params,
+        limit,
+        as_of=as_of,
+        role=role,
+        verify=verify,
+        views=views(lake, text),
+        former=former_names,
+        former_tables=lambda: former_tables(lake.contracts()),
+        rehydrated=rehydrated,
+    )
+
+
+def used(found: Answer) -> Iterator[Used | UsedTable]:
+    """Yield the former names that a query used, each once."""
+    yield from map(UsedTable, found.sketch.tables)
+    for chosen, by_role in ((found.sketch.asked, False), (found.sketch.beneath, True)):
+        for table, names in sorted(chosen.items()):
+            yield from (Used(table, names[name], by_role) for name in sorted(names))
+
+
+def asked(found: Answer, consumer: str, role: "Role | None") -> Asked:
+    """Return what the query log has of a query: its columns and former names, no value, nothing of its text."""
+    former = {table: {name: one.now for name, one in names.items()} for table, names in found.sketch.asked.items()}
+    return Asked(consumer, None if role is None else role.name, found.sketch.columns, former)

@@ -1,0 +1,5 @@
+"""`python -m ranklake.insight.catalog`."""
+
+from ranklake.insight.catalog.command import main
+
+main()

@@ -1,0 +1,215 @@
+"""The catalog as tables: contracts, registry, sizes and freshness, written once a day or more often.
+
+    contracts ─────┐                            ┌─▶ catalog_tables
+    Delta logs ────┼─▶ what is there, how much ─┼─▶ catalog_columns
+    footers, ts ───┘                            └─▶ catalog_metrics
+
+A refresh replaces the rows of its day, so that the last one of each day stays, and the tables tell how others grew.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.insight.catalog.sizes import Sizes, TableSize, column_sizes, live_files, newest, table_size
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.plans.units import Unit, carry_out
+from ranklake.lake.rollups.life.register import lives
+from ranklake.lake.rollups.life.state import Life
+from ranklake.lake.tables.commit import LostRaceError, replace_partitions
+from ranklake.lake.tables.read import read_batches
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract, Metric
+    from ranklake.lake.store.store import Lake
+
+MOST_FILES: Final = 32
+"""Files of a table whose footers a refresh reads; the newest."""
+MOST_ROWS: Final = 2_000_000
+"""Rows of a long table that a refresh looks through for names of metrics."""
+MOST_STRANGERS: Final = 1_000
+"""Unregistered metrics that the catalog names."""
+LONG: Final = ("scalars", "distributions")
+_LEFT: Final = frozenset({"deprecated", "retired", "sunset"})
+"""Tables whose rows name their metric."""
+
+_BATCH_ROWS: Final = 262_144
+_TRIES: Final = 5
+Row = dict[str, Any]
+Seen = tuple[int, datetime | None]
+"""Values of a metric that were found, and when the last of them was recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """How many rows a refresh wrote into each of the catalog's tables."""
+
+    tables: int
+    columns: int
+    metrics: int
+
+
+def refresh(lake: "Lake", *, now: datetime | None = None) -> Refreshed:
+    """Write down what the lake holds now, in place of what an earlier refresh of the same UTC day wrote.
+
+    The three tables are committed one after the other; killed in between, the next refresh writes all of them anew.
+
+    Parameters
+    ----------
+    now
+        Moment that freshness is reckoned from; default the present.
+
+    Raises `LostRaceError` if others keep refreshing at the same time, and what reading and writing raise.
+    """
+    moment = now or datetime.now(UTC)
+    contracts = lake.contracts()
+    live = {name: live_files(lake, name) for name in contracts}
+    sizes = {name: table_size(name, *live[name]) for name in contracts}
+    tables = [_table_row(one, sizes[one.table], moment) for one in contracts.values()]
+    columns: list[Row] = []
+    for one in contracts.values():
+        files = live[one.table][1]
+        some = None if files is None or not files.num_rows else newest(files, MOST_FILES)
+        columns += _column_rows(one, sizes[one.table], None if some is None else column_sizes(lake, one, some), moment)
+    seen = _seen(lake, contracts, {name: files for name, (_, files) in live.items() if files is not None})
+    metrics = _metric_rows(lake.metrics(), lives(lake), seen, moment)
+    for name, rows in (("catalog_tables", tables), ("catalog_columns", columns), ("catalog_metrics", metrics)):
+        unit = Unit("commit", name, (moment.date(),), writes=True)
+        carry_out(unit, partial(_replace, lake, name, rows, moment.date()))
+    return Refreshed(len(tables), len(columns), len(metrics))
+
+
+def _replace(lake: "Lake", name: str, rows: list[Row], day: date) -> None:
+    """Put rows in the place of those of their day."""
+    of = contract(name)
+    table = pa.Table.from_pylist(rows, schema=arrow_schema(of))
+    for left in reversed(range(_TRIES)):
+        try:
+            replace_partitions(lake, of, table, [day])
+        except LostRaceError:  # another refresh of the same day: whoever comes last has looked last
+            if not left:
+                raise
+        else:
+            return
+
+
+def _table_row(one: "Contract", size: TableSize, moment: datetime) -> Row:
+    return {
+        "table": one.table, "kind": one.kind, "contract_version": one.version, "owner": one.owner,
+        "steward": one.steward, "summary": one.summary, "grain": ",".join(one.grain),
+        "partition": ",".join(one.partition), "sort": ",".join(one.sort), "retention": one.retention,
+        "column_count": len(one.columns), "rows": size.rows, "files": size.files, "stored_bytes": size.stored_bytes,
+        "table_version": size.version, "first_date": size.first_date, "last_date": size.last_date,
+        "last_ts": size.last_ts, "written_ts": size.written, "freshness_s": _since(size.written, moment),
+        "daily_growth_rows": size.daily_rows, "daily_growth_bytes": size.daily_bytes,
+        "ts": moment, "date": moment.date(),
+    }  # fmt: skip
+
+
+def _column_rows(one: "Contract", size: TableSize, sizes: Sizes | None, moment: datetime) -> Iterable[Row]:
+    measured = {} if sizes is None else {column.column: column for column in sizes.columns}
+    scale = 1.0 if sizes is None or not sizes.stored_bytes else size.stored_bytes / sizes.stored_bytes
+    for position, column in enumerate(one.columns):
+        found = measured.get(column.name)
+        row: Row = {
+            "table": one.table, "column": column.name, "position": position, "column_id": column.id,
+            "type": column.type, "unit": column.unit, "class": column.class_, "mask": column.mask,
+            "required": column.required, "doc": column.doc, "since": column.since, "deprecated": column.deprecated,
+            "aka": ",".join(column.aka) or None, "files_read": 0 if sizes is None else sizes.files,
+            "ts": moment, "date": moment.date(),
+        }  # fmt: skip
+        if found is not None and sizes is not None:
+            row |= {
+                "value_count": found.values,
+                "stored_bytes": round(found.stored_bytes * scale),
+                "plain_bytes": round(found.plain_bytes * scale),
+                "mean_row_bytes": found.stored_bytes / sizes.rows if sizes.rows else None,
+                "mean_value_bytes": found.stored_bytes / found.values if found.values else None,
+                "encodings": ",".join(found.encodings) or None,
+            }
+        yield row
+
+
+def _seen(
+    lake: "Lake", contracts: Mapping[str, "Contract"], live: Mapping[str, pa.Table]
+) -> dict[str, dict[str, Seen]]:
+    """Return what was found in the newest files: by table, by metric (of `LONG`) or column (of all others)."""
+    found = {
+        name: _named(lake, contracts[name], newest(live[name], most_rows=MOST_ROWS)) for name in LONG if name in live
+    }
+    for name, files in live.items():
+        if name not in LONG and files.num_rows:
+            found[name] = _filled(contracts[name], newest(files, most_rows=MOST_ROWS))
+    return found
+
+
+def _named(lake: "Lake", one: "Contract", some: pa.Table) -> dict[str, Seen]:
+    parts = [
+        batch.group_by("metric").aggregate([("ts", "count"), ("ts", "max")])
+        for batch in read_batches(lake, one, some, ["metric", "ts"], batch_rows=_BATCH_ROWS)
+    ]
+    if not parts:
+        return {}
+    summed = pa.concat_tables(parts).group_by("metric").aggregate([("ts_count", "sum"), ("ts_max", "max")])
+    return {row["metric"]: (row["ts_count_sum"], row["ts_max_max"]) for row in summed.to_pylist()}
+
+
+def _filled(one: "Contract", some: pa.Table) -> dict[str, Seen]:
+    """Return values by column, as the Delta log counts them; the last of them is not older than the last row."""
+    rows = pc.sum(some["num_records"]).as_py() or 0
+    last = pc.max(some["max.ts"]).as_py() if "max.ts" in some.column_names else None
+    found: dict[str, Seen] = {}
+    for column in one.columns:
+        told = f"null_count.{column.name}"
+        if told in some.column_names and not some[told].null_count:
+            values = rows - pc.sum(some[told]).as_py()
+            found[column.name] = (values, last if values else None)
+    return found
+
+
+def _metric_rows(
+    registry: Mapping[str, "Metric"],
+    every: Mapping[str, Life],
+    seen: Mapping[str, Mapping[str, Seen]],
+    moment: datetime,
+) -> list[Row]:
+    """Return a row a metric, with where it stands by the trail: what `ranklake metric` did since the registry."""
+    rows = []
+    for one in registry.values():
+        table, _, column = one.stored_in.partition(".")
+        places = [(name, one.name) for name in LONG] if table in LONG else [(table, column)]
+        found = [seen.get(name, {}).get(what, (0, None)) for name, what in places]
+        count = sum(values for values, _ in found)
+        last = max((at for _, at in found if at is not None), default=None)
+        life = every[one.name]
+        has_left = life.status in _LEFT and life.since is not None
+        deprecated = one.deprecated or (life.since.date().isoformat() if has_left and life.since else None)
+        replaced_by = one.replaced_by or ",".join(link.name for link in life.links) or None
+        rows.append({
+            "metric": one.name, "status": life.status, "unit": one.unit, "kind": one.kind, "owner": one.owner,
+            "sampling": one.sampling, "stored_in": one.stored_in, "range_min": one.min, "range_max": one.max,
+            "doc": one.doc, "since": one.since, "deprecated": deprecated, "replaced_by": replaced_by,
+            "aka": ",".join(one.aka) or None, "seen_values": count, "last_ts": last,
+            "freshness_s": _since(last, moment), "ts": moment, "date": moment.date(),
+        })  # fmt: skip
+    strangers: dict[str, Row] = {}
+    for table in LONG:
+        for name, (count, last) in seen.get(table, {}).items():
+            if name not in registry and name not in strangers and len(strangers) < MOST_STRANGERS:
+                strangers[name] = {
+                    "metric": name, "status": "unregistered",
+                    "stored_in": f"{table}.{'value' if table == 'scalars' else 'metric'}",
+                    "seen_values": count, "last_ts": last, "freshness_s": _since(last, moment),
+                    "ts": moment, "date": moment.date(),
+                }  # fmt: skip
+    return rows + [strangers[name] for name in sorted(strangers)]
+
+
+def _since(then: datetime | None, moment: datetime) -> float | None:
+    return None if then is None else (moment - then).total_seconds()

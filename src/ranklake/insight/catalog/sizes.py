@@ -1,0 +1,257 @@
+"""Sizes of tables and columns: from the Delta log, and for columns from the footers of data files."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ranklake.lake.tables.integrity import reading
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.tables import delta_table
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.store.store import Lake
+
+GROWTH_DAYS: Final = 7
+_CLOCKS_APART_DAYS: Final = 1
+_STRAY_SHARE: Final = 0.01
+"""Fewer rows than this share of a week's, all older, are of wrong clocks rather than of an older table."""
+_LEVELS: Final = frozenset({"RLE", "BIT_PACKED"})
+"""Encodings that every column of optional values has, for its levels alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSize:
+    """What the Delta log says of a table; all 0 and None where it was never written.
+
+    Attributes
+    ----------
+    rows, files, stored_bytes
+        Of the live files.
+    version
+        Delta version that was looked at.
+    first_date, last_date
+        Partitions with rows.
+    last_ts
+        Latest ``ts`` in the statistics.
+    written
+        When the newest live file was written.
+    daily_rows, daily_bytes
+        What a day adds: means over the `GROWTH_DAYS` that end with the last date that is not to come; None if all are.
+    """
+
+    table: str
+    rows: int = 0
+    files: int = 0
+    stored_bytes: int = 0
+    version: int | None = None
+    first_date: date | None = None
+    last_date: date | None = None
+    last_ts: datetime | None = None
+    written: datetime | None = None
+    daily_rows: float | None = None
+    daily_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSize:
+    """What a column takes in the files that were looked at.
+
+    Attributes
+    ----------
+    values
+        Those that are not NULL; None where nothing tells.
+    stored_bytes, plain_bytes
+        Its encoded pages with their headers, compressed and not.
+    encodings
+        Of its pages, sorted.
+    """
+
+    column: str
+    values: int | None
+    stored_bytes: int
+    plain_bytes: int
+    encodings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Columns of a table, in its order, and the files that they were read from.
+
+    Attributes
+    ----------
+    rows, files, stored_bytes
+        Of the files that were looked at; `stored_bytes` has footers and indexes in it.
+    columns
+        All of the contract's; a column that is in no file takes nothing.
+    """
+
+    table: str
+    rows: int
+    files: int
+    stored_bytes: int
+    columns: tuple[ColumnSize, ...]
+
+    @property
+    def rest_bytes(self) -> int:
+        """What no column accounts for: footers, statistics, page indexes, bloom filters."""
+        return self.stored_bytes - sum(column.stored_bytes for column in self.columns)
+
+    @property
+    def values(self) -> int | None:
+        """Values that are not NULL, in all columns; None if one of them does not tell."""
+        known = [column.values for column in self.columns if column.stored_bytes]
+        return None if None in known else sum(count for count in known if count is not None)
+
+    @property
+    def row_bytes(self) -> float:
+        """Stored bytes a row."""
+        return self.stored_bytes / self.rows
+
+    @property
+    def value_bytes(self) -> float | None:
+        """Stored bytes a value; None where there is none, or not all columns tell."""
+        return self.stored_bytes / self.values if self.values else None
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fields, and what follows from them, for programs."""
+        return asdict(self) | {
+            name: getattr(self, name) for name in ("rest_bytes", "values", "row_bytes", "value_bytes")
+        }
+
+
+def live_files(lake: "Lake", table: str) -> tuple[int | None, pa.Table | None]:
+    """Return a table's Delta version and its live files, as `ranklake.lake.tables.live_files.files` has them."""
+    handle = delta_table(lake, table)
+    return (None, None) if handle is None else (handle.version(), files(handle))
+
+
+def table_size(table: str, version: int | None, live: pa.Table | None) -> TableSize:
+    """Return what the live files of a table come to."""
+    if live is None or not live.num_rows:
+        return TableSize(table, version=version)
+    rows, sizes = live["num_records"].to_pylist(), live["size_bytes"].to_pylist()
+    days: list[date] = live["date"].to_pylist()
+    written = datetime.fromtimestamp(max(_written_ms(live)) / 1000, UTC)
+    grown = _growth(days, rows, written.date())
+    return TableSize(
+        table,
+        rows=sum(rows),
+        files=live.num_rows,
+        stored_bytes=sum(sizes),
+        version=version,
+        first_date=min(days),
+        last_date=max(days),
+        last_ts=_latest(live),
+        written=written,
+        daily_rows=None if grown is None else sum(rows[place] for place in grown[0]) / grown[1],
+        daily_bytes=None if grown is None else sum(sizes[place] for place in grown[0]) / grown[1],
+    )
+
+
+def _growth(days: Sequence[date], rows: Sequence[int], written: date) -> tuple[list[int], int] | None:
+    """Return which files lie in the days that growth is reckoned from, and how many days those are; None for none.
+
+    They end with the last date that is not after the day on which the newest file was written: what is later is of a
+    wrong clock. A few rows of long ago are, too, and make a young table no older.
+    """
+    last = max((day for day in days if day <= written + timedelta(days=_CLOCKS_APART_DAYS)), default=None)
+    if last is None:
+        return None
+    begin = last - timedelta(days=GROWTH_DAYS - 1)
+    inside = [place for place, day in enumerate(days) if begin <= day <= last]
+    before = sum(count for day, count in zip(days, rows, strict=True) if day < begin)
+    if before <= _STRAY_SHARE * sum(rows[place] for place in inside):
+        begin = min(days[place] for place in inside)
+    return inside, (last - begin).days + 1
+
+
+def newest(live: pa.Table, most_files: int | None = None, most_rows: int | None = None) -> pa.Table:
+    """Return the newest live files, so many or with about so many rows (at least one file)."""
+    written = _written_ms(live)
+    order = sorted(range(live.num_rows), key=lambda place: -written[place])
+    if most_files is not None:
+        order = order[:most_files]
+    if most_rows is not None:
+        held, kept, rows = 0, list[int](), live["num_records"].to_pylist()
+        for place in order:
+            if kept and held + rows[place] > most_rows:
+                break
+            kept.append(place)
+            held += rows[place]
+        order = kept
+    return live.take(pa.array(order, pa.int64()))
+
+
+def column_sizes(lake: "Lake", contract: "Contract", some: pa.Table) -> Sizes:
+    """Return what the columns of a table take in some of its files, by their footers.
+
+    Parameters
+    ----------
+    some
+        Rows of `ranklake.lake.tables.live_files.files`.
+    """
+    stored: Counter[str] = Counter()
+    plain: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    nulls: Counter[str] = Counter()
+    untold: set[str] = set()
+    encodings: defaultdict[str, set[str]] = defaultdict(set)
+    for name, chunk in _chunks(lake, contract.table, some.select(["path", "date"]).to_pylist()):
+        stored[name] += chunk.total_compressed_size
+        plain[name] += chunk.total_uncompressed_size
+        counts[name] += chunk.num_values
+        encodings[name] |= set(chunk.encodings)
+        if chunk.statistics is not None and chunk.statistics.has_null_count:
+            nulls[name] += chunk.statistics.null_count
+        else:
+            untold.add(name)
+    columns = []
+    for column in contract.columns:
+        name = column.name
+        missing: int | None = nulls[name]
+        if name in untold:
+            missing = 0 if column.required else _nulls_of(some, name)
+        pages = tuple(sorted(encodings[name] - _LEVELS)) or tuple(sorted(encodings[name]))
+        values = None if missing is None else max(0, counts[name] - missing)
+        columns.append(ColumnSize(name, values, stored[name], plain[name], pages))
+    rows, size = (pc.sum(some[of]).as_py() or 0 for of in ("num_records", "size_bytes"))
+    return Sizes(contract.table, rows, some.num_rows, size, tuple(columns))
+
+
+def _chunks(lake: "Lake", table: str, some: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield each column chunk's column and metadata. Raises `ranklake.lake.tables.integrity.DamagedFileError`."""
+    for row in some:
+        with lake.fs.open(lake.path("tables", table, row["path"]), "rb") as source, reading(table, row):
+            footer = pq.read_metadata(source)
+            for group in range(footer.num_row_groups):
+                of = footer.row_group(group)
+                for place in range(of.num_columns):
+                    chunk = of.column(place)
+                    yield chunk.path_in_schema.partition(".")[0], chunk
+
+
+def _nulls_of(some: pa.Table, name: str) -> int | None:
+    """Return a column's NULLs by the Delta log; None where it does not tell of all files."""
+    column = f"null_count.{name}"
+    if column not in some.column_names or some[column].null_count:
+        return None
+    return int(pc.sum(some[column]).as_py() or 0)
+
+
+def _written_ms(live: pa.Table) -> list[int]:
+    """Return when each file was written, ms since 1970."""
+    return list(live["modification_time"].cast(pa.int64()).to_pylist())
+
+
+def _latest(live: pa.Table) -> datetime | None:
+    if "max.ts" not in live.column_names:
+        return None
+    found = pc.max(live["max.ts"]).as_py()
+    return found if isinstance(found, datetime) else None

@@ -1,0 +1,140 @@
+"""The spans of a run's attempt, from the lake."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.errors import did_you_mean
+from ranklake.insight.diagnosis.clocks import aligned, clock_offsets
+from ranklake.insight.diagnosis.graph import WhatIfError
+from ranklake.insight.diagnosis.operations import OPERATIONS
+from ranklake.insight.diagnosis.phase_trace import need_phases, phase_trace
+from ranklake.insight.diagnosis.pipeline_trace import pipeline_trace
+from ranklake.insight.diagnosis.place import place
+from ranklake.insight.diagnosis.simulate import Trace
+from ranklake.insight.diagnosis.spans import COLUMNS, counted, operations_of
+from ranklake.lake.query.roles import Role
+from ranklake.lake.query.sql import query
+from ranklake.lake.store.store import Lake
+
+_ATTEMPTS = "SELECT attempt, count(*) AS n FROM spans WHERE run = $run AND step IS NOT NULL GROUP BY attempt"
+_RUNS = "SELECT DISTINCT run FROM spans UNION SELECT DISTINCT run FROM runs UNION SELECT DISTINCT run FROM steps"
+_SIZES = """
+    SELECT max(dp_size) AS dp_rank, max(pp_size) AS pp_rank, max(world_size) AS world_size,
+        max(local_world_size) AS local_world_size
+    FROM runs
+    WHERE run = $run AND attempt = $attempt
+"""
+_NOUNS = {"dp_rank": "data-parallel ranks", "pp_rank": "stages"}
+_ROWS = f"SELECT {', '.join(COLUMNS)} FROM spans WHERE run = $run AND attempt = $attempt AND step IS NOT NULL AND kind <> 'step'"  # noqa: S608, E501 - of our own names
+
+
+def read_spans(
+    lake: Lake, run: str, attempt: int | None = None, role: Role | None = None
+) -> tuple[int, pa.Table, tuple[str, ...]]:
+    """Return attempt, rows of `COLUMNS`, and notes.
+
+    Parameters
+    ----------
+    attempt
+        Default: the last one that has spans.
+    role
+        Whose views to read in place of the tables.
+
+    Raises
+    ------
+    WhatIfError
+        No such run or attempt, or it has no spans of steps, or fewer ranks than it said it had.
+    """
+    found = query(lake, _ATTEMPTS, {"run": run}, role=role)["attempt"].to_pylist()
+    if not found:
+        known = [name for name in query(lake, _RUNS, role=role)["run"].to_pylist() if name is not None]
+        if run in known:
+            hint = "record phases of its steps (run.phase), or import them: ranklake import"
+            raise WhatIfError("no spans of any step", where=f"run {run}", hint=hint)
+        raise WhatIfError(f"unknown run {run!r}", where="RUN", hint=did_you_mean(run, known) or "ingest one first")
+    if attempt is not None and attempt not in found:
+        shown = ", ".join(map(str, sorted(found)))
+        raise WhatIfError(f"attempt {attempt} has no spans", where=f"run {run}", hint=f"these have: {shown}")
+    chosen = max(found) if attempt is None else attempt
+    rows = query(lake, _ROWS, {"run": run, "attempt": chosen}, role=role)
+    said = query(lake, _SIZES, {"run": run, "attempt": chosen}, role=role).to_pylist()[0]
+    rows, clocks = one_clock(rows, said["world_size"], said["local_world_size"])
+    rows, notes = place(rows)
+    if not _has_operations(rows):
+        need_phases(rows)
+    _all_there(said, rows, run)
+    others = len(found) - 1
+    told = () if attempt is not None or not others else (f"attempt {chosen}, the last of {others + 1} with spans",)
+    return chosen, rows, (*told, *clocks, *notes)
+
+
+def one_clock(rows: pa.Table, ranks: int | None, ranks_of_node: int | None) -> tuple[pa.Table, tuple[str, ...]]:
+    """Return rows with the times of all nodes on one clock, and a note; as they are if they are of one node.
+
+    Parameters
+    ----------
+    ranks, ranks_of_node
+        What the run said of its size. Launchers give the ranks of a node consecutive numbers.
+    """
+    if not ranks or not ranks_of_node or ranks <= ranks_of_node:
+        return rows, ()
+    clock_of = {rank: rank // ranks_of_node for rank in pc.unique(rows["rank"]).to_pylist()}
+    nodes = len(set(clock_of.values()))
+    if nodes == 1:
+        return rows, ()
+    found = clock_offsets(rows, clock_of)
+    if found is None:
+        return rows, (
+            f"clocks of {nodes} nodes are taken as they are: too few collectives of all ranks tell them apart",
+        )
+    told = counted(found.collectives, "collective")
+    if all(abs(offset) <= found.spread_ns[clock] for clock, offset in found.offset_ns.items()):
+        within = max(found.spread_ns.values()) / 1e6
+        return rows, (f"clocks of {nodes} nodes agree within {within:.3f} ms, by {told}",)
+    worst = max(found.offset_ns, key=lambda clock: abs(found.offset_ns[clock]))
+    note = (
+        f"clocks of {nodes} nodes aligned by {told}: node {worst} was off most, by "
+        f"{found.offset_ns[worst] / 1e6:+.3f} ms (within {found.spread_ns[worst] / 1e6:.3f} ms)"
+    )
+    return aligned(rows, clock_of, found), (note,)
+
+
+def trace_of(rows: pa.Table, notes: tuple[str, ...] = ()) -> Trace:
+    """Return the trace of rows that `place` gave: of a pipeline's operations if there are any, else of phases.
+
+    Raises
+    ------
+    WhatIfError
+        As `pipeline_trace` and `phase_trace`.
+    """
+    if _has_operations(rows):
+        return pipeline_trace(operations_of(rows), notes)
+    return phase_trace(rows, notes)
+
+
+def _has_operations(rows: pa.Table) -> bool:
+    """Say whether there are computes of a pipeline."""
+    computes = pa.array([name for name, one in OPERATIONS.items() if one.stream == "compute"])
+    return bool(rows.num_rows and pc.any(pc.is_in(rows["name"], computes)).as_py())
+
+
+def _all_there(said: dict[str, int | None], rows: pa.Table, run: str) -> None:
+    """Hold the ranks that recorded spans against what the run said of its size.
+
+    Without any other coordinate than a data-parallel one, every rank of the job is a data-parallel one.
+    """
+    expected = {"dp_rank": said["dp_rank"], "pp_rank": said["pp_rank"]}
+    others = ("tp_rank", "cp_rank", "ep_rank")
+    if (
+        all(rows[axis].null_count == rows.num_rows for axis in others)
+        and not pc.any(pc.not_equal(rows["pp_rank"], 0)).as_py()
+    ):
+        expected["dp_rank"] = expected["dp_rank"] or said["world_size"]
+    for axis, count in expected.items():
+        found = len(pc.unique(rows[axis]))
+        if count is not None and found < count:
+            raise WhatIfError(
+                f"{_NOUNS[axis]}: spans of {found} of {count}",
+                where=f"run {run}",
+                hint="bring in what the other ranks recorded",
+            )

@@ -1,0 +1,188 @@
+"""How much slower a run was than it had to be, and which part caused it.
+
+Definitions: "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI'25), equations 1 to 5.
+T is the mean step time without launch delays. S = T as recorded / T where every operation takes its ideal length.
+A part's slowdown: everything ideal but this part, / T ideal. M of some operations: the share of the loss that
+goes away when they alone get ideal lengths, (T - T with them ideal) / (T - T ideal).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ranklake.insight.diagnosis.critical_path import CriticalPath, critical_path
+from ranklake.insight.diagnosis.simulate import Floats, Trace, ideal_lengths, own_lengths, step_times
+
+_Key = TypeVar("_Key")
+_WORST_RATIO: Final = 0.03
+_AT_A_TIME: Final = 4_000_000
+"""Operations times scenarios that go through the simulator together: 32 MB an array of them."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One rank: where it stands, and its slowdown, the lower of its data-parallel rank's and its stage's."""
+
+    rank: int
+    dp_rank: int
+    stage: int
+    s: float
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """Slowdowns as ratios (1: none), slowest first, and shares of what was lost.
+
+    Parameters
+    ----------
+    s
+        T / T ideal.
+    by_kind, by_stage, by_dp_rank
+        Slowdown of each part alone.
+    workers
+        All ranks, worst first.
+    worst
+        How many of them M_W is about: 3 %, at least one.
+    m_w, m_s
+        Share of the loss that the worst workers, and the last stage, make; None where nothing was lost, and M_S where
+        there is but one stage.
+    step_s
+        S of each step by its number.
+    recorded_ns, no_delay_ns, ideal_ns
+        Mean step times: as recorded, without launch delays, ideal.
+    path
+        What is on the critical paths of the steps.
+    trace, lengths_ns
+        What was analysed, and each node's ideal length.
+    """
+
+    s: float
+    by_kind: Mapping[str, float]
+    by_stage: Mapping[int, float]
+    by_dp_rank: Mapping[int, float]
+    workers: Sequence[Worker]
+    worst: int
+    m_w: float | None
+    m_s: float | None
+    step_s: Mapping[int, float]
+    recorded_ns: float
+    no_delay_ns: float
+    ideal_ns: float
+    path: CriticalPath
+    trace: Trace
+    lengths_ns: Floats
+
+
+def what_if(trace: Trace) -> WhatIf:
+    """Analyse a trace."""
+    graph = trace.graph
+    own = own_lengths(trace)
+    ideal = ideal_lengths(graph, own)
+    ideal_ns = float(step_times(graph, lambda node: ideal[node : node + 1]))
+    parts = {name: number for number, name in enumerate(dict.fromkeys(graph.parts))}
+    part_of = np.array([parts[name] for name in graph.parts])
+    stage_of = np.array(graph.stages)
+    stages = trace.ranks.shape[1]
+    kept = [np.ones(len(graph.names), bool), stage_of < stages - 1]
+    kept += [part_of == number for number in parts.values()]
+    kept += [stage_of == stage for stage in range(stages)]
+    by_step = _some_kept(trace, own, ideal, np.array(kept)[:, :, None])
+    times = by_step.mean(axis=1)
+    alone = _dp_ranks_kept(trace, own, ideal).mean(axis=1) / ideal_ns
+    by_stage = {stage: float(times[2 + len(parts) + stage] / ideal_ns) for stage in range(stages)}
+    workers = _workers(trace, by_stage, alone)
+    worst = max(1, int(np.ceil(round(_WORST_RATIO * len(workers), 9))))
+    of_worst = np.ones((len(graph.names), len(trace.ranks)), bool)
+    for worker in workers[:worst]:
+        of_worst[stage_of == worker.stage, worker.dp_rank] = False
+    without_worst = float(_some_kept(trace, own, ideal, of_worst[None]).mean())
+    lost = float(times[0]) - ideal_ns
+    return WhatIf(
+        s=float(times[0]) / ideal_ns,
+        by_kind=_slowest_first({name: float(times[2 + number] / ideal_ns) for name, number in parts.items()}),
+        by_stage=_slowest_first(by_stage),
+        by_dp_rank=_slowest_first({dp: float(s) for dp, s in enumerate(alone)}),
+        workers=workers,
+        worst=worst,
+        m_w=(float(times[0]) - without_worst) / lost if lost else None,
+        m_s=(float(times[0]) - float(times[1])) / lost if lost and stages > 1 else None,
+        step_s={int(step): float(s) for step, s in zip(trace.steps, by_step[0] / ideal_ns, strict=True)},
+        recorded_ns=float(recorded_times(trace).mean()),
+        no_delay_ns=float(times[0]),
+        ideal_ns=ideal_ns,
+        path=critical_path(trace, own),
+        trace=trace,
+        lengths_ns=ideal,
+    )
+
+
+def recorded_times(trace: Trace) -> Floats:
+    """Return the steps' times as recorded, ns."""
+    last = list(trace.graph.last)
+    found: Floats = (trace.start_ns[last] + trace.duration_ns[last]).max(axis=(0, 2))
+    return found
+
+
+def _some_kept(trace: Trace, own: Floats, ideal: Floats, kept: npt.NDArray[np.bool_]) -> Floats:
+    """Return step times, (scenarios, steps), where operations keep their own lengths if `kept` says so.
+
+    `kept` is (scenarios, nodes, data-parallel ranks or 1); all others are ideal.
+    """
+
+    def some(scenarios: slice, steps: slice) -> Floats:
+        chosen = kept[scenarios]
+
+        def lengths(node: int) -> Floats:
+            keep = chosen[:, node, None, :]
+            return np.where(keep, own[node, steps], ideal[node])
+
+        found = step_times(trace.graph, lengths)
+        return np.broadcast_to(found, (chosen.shape[0], own[0, steps].shape[0]))
+
+    return _in_pieces(some, len(kept), own.shape)
+
+
+def _dp_ranks_kept(trace: Trace, own: Floats, ideal: Floats) -> Floats:
+    """Return step times, (data-parallel ranks, steps), where one of these alone keeps its own lengths.
+
+    The others are alike then, so two go through the simulator in place of all: the one, and one ideal.
+    """
+    count = own.shape[2]
+
+    def some(ranks: slice, steps: slice) -> Floats:
+        def lengths(node: int) -> Floats:
+            one = own[node, steps, ranks].T
+            return one[:, :, None] if count == 1 else np.stack([one, np.full_like(one, ideal[node])], axis=-1)
+
+        return step_times(trace.graph, lengths)
+
+    return _in_pieces(some, count, (own.shape[0], own.shape[1], min(count, 2)))
+
+
+def _in_pieces(some: Callable[[slice, slice], Floats], scenarios: int, shape: tuple[int, ...]) -> Floats:
+    """Return (scenarios, steps), worked out for as many of both at a time as memory should hold."""
+    nodes, steps, lanes = shape
+    found = np.empty((scenarios, steps))
+    width = max(1, min(steps, _AT_A_TIME // (nodes * lanes)))
+    height = max(1, min(scenarios, _AT_A_TIME // (nodes * lanes * width)))
+    for top in range(0, scenarios, height):
+        for left in range(0, steps, width):
+            at = slice(top, top + height), slice(left, left + width)
+            found[at] = some(*at)
+    return found
+
+
+def _workers(trace: Trace, by_stage: Mapping[int, float], by_dp: Floats) -> list[Worker]:
+    found = [
+        Worker(int(trace.ranks[dp, stage]), dp, stage, min(float(by_dp[dp]), by_stage[stage]))
+        for dp in range(len(by_dp))
+        for stage in by_stage
+    ]
+    return sorted(found, key=lambda worker: (-worker.s, worker.rank))
+
+
+def _slowest_first(slowdowns: dict[_Key, float]) -> dict[_Key, float]:
+    return dict(sorted(slowdowns.items(), key=lambda item: -item[1]))

@@ -1,0 +1,127 @@
+"""What the executive page tells: the last seven days, the weeks before them, and who the difference is due to."""
+
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Final
+
+from ranklake.insight.runs.asking import Answered, Ask, asking, sql_text
+
+if TYPE_CHECKING:
+    from ranklake.lake.query.roles import Role
+    from ranklake.lake.store.store import Lake
+
+_HERE: Final = "ranklake.insight.fleet"
+WEEKS: Final = 8
+GROUPS: Final = ("team", "pool", "device_name")
+_DAYS: Final = 7
+_CLUSTERS: Final = """SELECT coalesce({group}, 'not recorded') AS name,
+    count(*) FILTER (WHERE {now}) AS hours_now, count(*) FILTER (WHERE {before}) AS hours_before,
+    sum({delivered}) FILTER (WHERE {now}) / 3600 AS delivered_h,
+    sum({delivered}) FILTER (WHERE {before}) / 3600 AS delivered_h_before,
+    sum({busy}) FILTER (WHERE {now}) / nullif(sum({observed}) FILTER (WHERE {now}), 0) AS utilization_ratio
+  FROM {table} WHERE {scope}{dates} GROUP BY 1"""
+_BY_JOBS: Final = {
+    "table": "cluster_hourly", "delivered": "gpu_delivered_s", "busy": "gpu_busy_s", "observed": "gpu_busy_observed_s",
+}  # fmt: skip
+_BY_DEVICE: Final = {
+    "table": "gpu_hourly", "delivered": "allocated_s", "busy": "busy_s", "observed": "busy_observed_s", "scope": "",
+}  # fmt: skip
+_MOST: Final = 50
+_MOST_CHANGES: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class FleetState:
+    """The fleet by weeks.
+
+    Attributes
+    ----------
+    lake
+        Last part of its location.
+    through
+        Last UTC date of which anything is told; None where nothing is. Weeks are counted back from it, so that the same
+        tables tell the same, whenever they are asked.
+    week, weeks
+        The last seven dates in one row; and those before them likewise, `WEEKS` rows.
+    days
+        A row a date of these weeks.
+    groups
+        By team, pool and device (`GROUPS`): the last seven dates, and how they differ from the seven before.
+    changes
+        By the same: what changed from the seven dates before, in parts that add up.
+    forecast
+        The next seven dates, a row a measure, or why they are unknown.
+    """
+
+    lake: str
+    through: date | None
+    week: Answered
+    weeks: Answered
+    days: Answered
+    groups: tuple[Answered, ...]
+    changes: tuple[Answered, ...]
+    forecast: Answered
+
+
+def fleet_state(lake: "Lake", role: "Role | None" = None) -> FleetState:
+    """Return the state of a lake's fleet. Raises what queries raise.
+
+    Raises also `ranklake.insight.runs.asking.UnseenError`, for a role that does not see what it is told from.
+    """
+    ask = asking(lake, role)
+    through = ask(sql_text(_HERE, "through")).seen().one["through"]
+    name = lake.uri.rstrip("/").rpartition("/")[2]
+    if through is None:
+        nothing = Answered("", (), "no run and no scheduler told of anything yet")
+        none = tuple(nothing for _ in GROUPS)
+        return FleetState(name, None, nothing, nothing, nothing, none, none, nothing)
+    return FleetState(
+        lake=name,
+        through=through,
+        week=_weeks(ask, through, 1),
+        weeks=_weeks(ask, through, WEEKS),
+        days=ask(
+            sql_text(_HERE, "days").replace("{weeks}", str(WEEKS)).replace("{dates}", _dates(through, WEEKS * _DAYS))
+        ),
+        groups=tuple(ask(_by(group, through)) for group in GROUPS),
+        changes=tuple(ask(_changes(group, through)) for group in GROUPS),
+        forecast=ask(
+            sql_text(_HERE, "forecast")
+            .replace("{weeks}", str(WEEKS))
+            .replace("{of_weeks}", _of_weeks(through, WEEKS).strip().replace("\n", "\n  "))
+        ),
+    )
+
+
+def _weeks(ask: Ask, through: date, weeks: int) -> Answered:
+    return ask(_of_weeks(through, weeks)).seen()
+
+
+def _of_weeks(through: date, weeks: int) -> str:
+    sql = sql_text(_HERE, "weeks").replace("{through}", through.isoformat()).replace("{weeks}", str(weeks))
+    last_days = [through - timedelta(days=_DAYS * week) for week in range(weeks)]
+    spine = [f"({n}, DATE '{day - timedelta(days=_DAYS - 1)}', DATE '{day}')" for n, day in enumerate(last_days)]
+    return sql.replace("{spine}", ", ".join(spine)).replace("{dates}", _dates(through, weeks * _DAYS))
+
+
+def _changes(group: str, through: date) -> str:
+    now, before = _dates(through, _DAYS), _dates(through - timedelta(days=_DAYS), _DAYS)
+    dates = _dates(through, 2 * _DAYS)
+    return sql_text(_HERE, "changes").format(group=group, now=now, before=before, dates=dates, most=_MOST_CHANGES)
+
+
+def _by(group: str, through: date) -> str:
+    now, before = _dates(through, _DAYS), _dates(through - timedelta(days=_DAYS), _DAYS)
+    filled = {
+        "group": group, "now": now, "before": before, "mfu_now": f"mfu.{now}", "mfu_before": f"mfu.{before}",
+        "dates": _dates(through, 2 * _DAYS), "most": str(_MOST),
+    }  # fmt: skip
+    of = _BY_DEVICE if group == "device_name" else {**_BY_JOBS, "scope": f"scope = '{group}' AND "}
+    return sql_text(_HERE, "groups").format(
+        **filled, table=of["table"], scope=of["scope"], clusters=_CLUSTERS.format(**filled, **of)
+    )
+
+
+def _dates(through: date, days: int) -> str:
+    """Return the condition for some dates up to one."""
+    return f"date BETWEEN DATE '{through - timedelta(days=days - 1)}' AND DATE '{through}'"

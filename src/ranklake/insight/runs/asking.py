@@ -1,0 +1,115 @@
+"""Asking: SQL in, rows out, kept together; and what a role may not see told as the reason why nothing is known."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.query.errors import QueryError
+from ranklake.lake.query.opened import Opened
+from ranklake.lake.query.sql import answer_next
+
+if TYPE_CHECKING:
+    from ranklake.lake.query.roles import Role
+    from ranklake.lake.store.store import Lake
+
+Row = Mapping[str, Any]
+_WHOLE_MASKS: Final = frozenset({"hash", "redact"})
+"""Masks under which values stay apart: of what other masks leave, counts and means are wrong."""
+_WORD: Final = re.compile(r"\w+")
+_ALL_COLUMNS: Final = re.compile(r"(?:select|\.)\s*\*", re.IGNORECASE)
+_READS: Final = re.compile(r'\b(?:from|join)\s+"?(\w+)', re.IGNORECASE)
+
+
+class UnseenError(RanklakeError):
+    """What a role does not see, so that nothing can be told of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Facts, and the SQL that gave them.
+
+    Attributes
+    ----------
+    sql
+        Stands alone: ``ranklake sql`` answers it likewise. Empty where nothing was asked.
+    rows
+        What it gave, columns by name.
+    reason
+        Why nothing is known, where it was not asked or must not be told; else empty.
+    versions
+        Delta versions of the tables that were read; None of one that was never written. No part of what was answered:
+        facts that are equal at two versions are equal.
+    """
+
+    sql: str
+    rows: tuple[Row, ...] = ()
+    reason: str = ""
+    versions: Mapping[str, int | None] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def one(self) -> Row:
+        """Its only row; an empty one where there is none."""
+        return self.rows[0] if self.rows else {}
+
+    def seen(self) -> "Answered":
+        """Return the same. Raises `UnseenError` where a role does not see what was asked for."""
+        if self.reason:
+            raise UnseenError(self.reason, where="--role", hint="ask whoever keeps the roles")
+        return self
+
+
+Ask = Callable[[str], Answered]
+"""Answers one SELECT. Raises what `ranklake.lake.query.sql.answer` does."""
+
+
+def asking(lake: "Lake", role: "Role | None" = None) -> Ask:
+    """Return what answers questions about a lake, as a role sees it.
+
+    Tables and columns that the role does not see give no rows, and the reason; so do columns whose mask would make
+    numbers wrong. No versions are told to a role: they count what others did. Raises for all else. Each table is
+    opened when a question first names it, so that what is told of it belongs together.
+    """
+    opened = Opened(lake)
+
+    def ask(sql: str) -> Answered:
+        if role is not None and (masked := spoilt(role, sql, opened)):
+            return Answered(sql, (), f"role {role.name} sees {masked}, and numbers of that would be wrong")
+        try:
+            found = answer_next(lake, opened, sql, role)
+        except QueryError as error:
+            if role is None or not error.what.startswith("unknown "):
+                raise
+            return Answered(sql, (), f"role {role.name} does not see it ({error.what})")
+        versions = read_by(sql, found.versions) if role is None else {}
+        return Answered(sql, tuple(found.rows.to_pylist()), versions=versions)
+
+    return ask
+
+
+def spoilt(role: "Role", sql: str, opened: Opened) -> str:
+    """Return a column that a question may name and that the role sees cut short, with its mask; empty for none."""
+    words = set(_WORD.findall(sql))
+    for table in sorted(set(_READS.findall(sql)) & set(opened.contracts)):
+        for one in role.sights(opened.contracts[table]) if role.sees(table) else ():
+            if one.mask is None or one.is_hidden or one.mask.kind in _WHOLE_MASKS:
+                continue
+            if one.column.name in words or _ALL_COLUMNS.search(sql):
+                return f"{table}.{one.column.name} as {one.mask.said}"
+    return ""
+
+
+def read_by(sql: str, versions: Mapping[str, int | None]) -> dict[str, int | None]:
+    """Return the versions of the tables that a text reads, of those that it may."""
+    names = set(_READS.findall(sql))
+    return {name: at for name, at in sorted(versions.items()) if name in names}
+
+
+@cache
+def sql_text(package: str, name: str) -> str:
+    """Return the SQL of a file in a package, without its comments, so that a reader can run it."""
+    lines = files(package).joinpath(f"{name}.sql").read_text(encoding="utf-8").splitlines()
+    return "\n".join(line for line in lines if not line.startswith("--")) + "\n"

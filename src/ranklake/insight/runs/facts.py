@@ -1,0 +1,142 @@
+"""What a run did: the facts that the prompt, the demo and the pages tell, each with the SQL that gave it."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from ranklake.insight.runs import statements
+from ranklake.insight.runs.asking import Answered, Ask
+from ranklake.insight.runs.caveats import Caveats, caveats
+from ranklake.insight.runs.nodes import nodes
+
+PHASES: Final = ("data", "forward", "backward", "collective", "optimizer", "checkpoint", "evaluation")
+"""Phases of a step, as columns of ``ranks.sql`` and ``phases.sql``."""
+
+MOST_RANK_STEPS: Final = 5_000_000
+"""Rows of a run that are read one by one at the prompt; of longer runs only what the rollups say."""
+
+_PARTS: Final = 512
+_MOST: Final = 50
+_MOST_LINES: Final = 500
+_WITHIN_S: Final = 60
+"""A launcher ends the other ranks within so long after one of them, those of other nodes by their next beat."""
+_NO_STEPS: Final = "(SELECT run, attempt, rank, step FROM events WHERE FALSE) AS unread"
+"""In the place of steps, where those are too many, or a role does not see them."""
+_NO_SUMMARY: Final = "no summary of the run; run 'ranklake rollup'"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What a lake knows of a run.
+
+    Attributes
+    ----------
+    run
+        Its name.
+    summary, attempts, goodput
+        The run in one row, a row an attempt (at most 500), and where its wall time went with all restarts.
+    annotations, notes
+        What people said of it: names, tags and summary values that count; notes, newest first, at most 50.
+    ranks, shares
+        By rank: rows, distinct steps, and means of a step and its phases in seconds; and what share of the steps' spans
+        the phases' spans directly in them are. Not asked of a run of more than `MOST_RANK_STEPS` rows.
+    phases
+        Means over all ranks and steps.
+    loss
+        By part of the steps, at most 512.
+    health
+        Ranks, worst first, at most 50.
+    code
+        By attempt: code, machine, framework, configuration.
+    datasets, artifacts
+        What it read, and what was made; at most 50 rows each.
+    media
+        Images, tables, confusion matrices and texts that it showed, by name, without their bytes; at most 50.
+    ends
+        What ended its attempts badly: a row a rank and kind, in the order in which it happened, at most 50.
+    nodes
+        Where those ranks, and ranks that hold the others up, are: a row an attempt and rank. Its column ``host`` is
+        pseudonymous, and for no page of a whole lake.
+    events, logs, gaps
+        Counts: events by kind, log lines by level, rows by table that were not recorded or not stored.
+    host, gpu, no_gpu
+        What was sampled beside it, and which samplers could not.
+    caveats
+        Checks that rows of it fail.
+    """
+
+    run: str
+    summary: Answered
+    annotations: Answered
+    notes: Answered
+    attempts: Answered
+    goodput: Answered
+    ranks: Answered
+    shares: Answered
+    phases: Answered
+    loss: Answered
+    health: Answered
+    code: Answered
+    datasets: Answered
+    artifacts: Answered
+    media: Answered
+    ends: Answered
+    nodes: Answered
+    events: Answered
+    logs: Answered
+    gaps: Answered
+    host: Answered
+    gpu: Answered
+    no_gpu: Answered
+    caveats: Caveats
+
+
+def gather(ask: Ask, run: str) -> RunFacts:
+    """Return what is known of a run, by its whole name; of one that nobody knows, nothing."""
+
+    def of(name: str, **numbers: int) -> Answered:
+        return ask(statements.of_run(name, run, **numbers))
+
+    summary = ask(statements.summaries(statements.among((run,))))
+    if not summary.rows and not summary.reason:
+        summary = Answered(summary.sql, (), _NO_SUMMARY)
+    rows = summary.one.get("rank_steps") or 0
+    why = f"{rows:,} rows are too many to read one by one" if rows > MOST_RANK_STEPS else ""
+    ends = _ends(ask, run, has_steps=not why)
+    health = of("health", most=_MOST)
+    looked_at = {row["rank"] for row in (*ends.rows, *(row for row in health.rows if row["is_straggler"]))}
+    return RunFacts(
+        run=run,
+        summary=summary,
+        annotations=ask(statements.annotations(statements.among((run,)))),
+        notes=of("notes", most=_MOST),
+        attempts=of("attempts", most=_MOST_LINES),
+        goodput=of("goodput"),
+        ranks=Answered(statements.of_run("ranks", run), (), why) if why else of("ranks"),
+        shares=Answered(statements.of_run("shares", run), (), why) if why else of("shares"),
+        phases=of("phases"),
+        loss=of("loss", parts=_PARTS),
+        health=health,
+        code=of("code", most=_MOST),
+        datasets=of("datasets", most=_MOST),
+        artifacts=of("artifacts", most=_MOST),
+        media=of("media_names", most=_MOST),
+        ends=ends,
+        nodes=nodes(ask, [run], looked_at),
+        events=of("events", most=_MOST_LINES),
+        logs=of("logs"),
+        gaps=of("gaps"),
+        host=of("host"),
+        gpu=of("gpu"),
+        no_gpu=of("no_gpu"),
+        caveats=caveats(ask, (run,)),
+    )
+
+
+def _ends(ask: Ask, run: str, *, has_steps: bool) -> Answered:
+    """Return what ended a run's attempts, with each rank's last step where steps may be read."""
+    found = Answered("", (), "steps are not read")
+    for steps in (*(["steps"] if has_steps else []), _NO_STEPS):
+        found = ask(statements.of_run("ends", run, most=_MOST, within_s=_WITHIN_S, steps=steps))
+        if not found.reason:
+            break
+    return found

@@ -1,0 +1,116 @@
+"""Repeats: runs whose settings are the same but for seeds, and whether groups of them differ by more than chance."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from scipy.stats import ttest_ind_from_stats
+
+from ranklake.insight.runs import statements
+from ranklake.insight.runs.asking import Answered, Ask, Row
+from ranklake.insight.runs.compare import MEASURES, Comparison
+from ranklake.insight.runs.find import flat
+from ranklake.lake.contracts.json_text import facts_in
+
+LEVEL: Final = 0.05
+"""A difference counts that chance gives in fewer than so many of all comparisons of a page."""
+
+_FEWEST: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Repeats of one run: `spread` has count, mean and deviation of each measure, in one row."""
+
+    runs: tuple[str, ...]
+    spread: Answered
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a measure's difference between a group and the first one is worth.
+
+    Attributes
+    ----------
+    group
+        Place of the group.
+    difference
+        Its mean less that of the first group; None where one is unknown.
+    p_value
+        Of Welch's t-test, after Holm's correction for all comparisons here; None where `reason` says why.
+    """
+
+    measure: str
+    group: int
+    difference: float | None
+    p_value: float | None
+    reason: str = ""
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether chance alone hardly gives such a difference."""
+        return self.p_value is not None and self.p_value < LEVEL
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """Groups of runs in the order of their first runs, and verdicts on all but the first group."""
+
+    groups: tuple[Group, ...]
+    verdicts: tuple[Verdict, ...]
+
+
+def repeats(ask: Ask, found: Comparison) -> Repeats:
+    """Return the groups that runs of a comparison fall into. Runs without settings are repeats of none."""
+    by_settings: dict[object, list[str]] = {}
+    for run, code in zip(found.runs, found.code, strict=True):
+        settings = _settings(code.rows[-1] if code.rows else {})
+        by_settings.setdefault(settings or run, []).append(run)
+    groups = [Group(tuple(runs), ask(statements.variance(tuple(runs)))) for runs in by_settings.values()]
+    raw = [
+        _verdict(measure, place, groups[0].spread.one, group.spread.one)
+        for place, group in enumerate(groups[1:], start=1)
+        for measure in MEASURES
+    ]
+    return Repeats(tuple(groups), tuple(corrected(raw)))
+
+
+def _settings(row: Row) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, str(value)) for name, value in flat(facts_in(row.get("config"))) if not _is_seed(name)))
+
+
+def _is_seed(name: str) -> bool:
+    return name.lower().rpartition(".")[2].endswith("seed")
+
+
+def _verdict(measure: str, group: int, first: Row, other: Row) -> Verdict:
+    one, two = (_spread(row, measure) for row in (first, other))
+    if one is None or two is None:
+        return Verdict(measure, group, None, None, "unknown of a group")
+    difference = two[1] - one[1]
+    if min(one[0], two[0]) < _FEWEST:
+        return Verdict(measure, group, difference, None, "fewer than two repeats")
+    if not one[2] and not two[2]:
+        return Verdict(measure, group, difference, None, "no group varies")
+    result = ttest_ind_from_stats(one[1], one[2], one[0], two[1], two[2], two[0], equal_var=False)
+    return Verdict(measure, group, difference, float(result.pvalue))
+
+
+def _spread(row: Mapping[str, float | None], measure: str) -> tuple[int, float, float] | None:
+    count, mean, deviation = (row.get(f"{measure}_{what}") for what in ("n", "mean", "std"))
+    if not count or mean is None or not math.isfinite(mean):
+        return None
+    return int(count), mean, deviation if deviation is not None and math.isfinite(deviation) else 0.0
+
+
+def corrected(verdicts: Sequence[Verdict]) -> Iterable[Verdict]:
+    """Yield verdicts with p-values after Holm's correction: the least is multiplied by their number, and so on."""
+    known = sorted((one.p_value, place) for place, one in enumerate(verdicts) if one.p_value is not None)
+    values: dict[int, float] = {}
+    least = 0.0
+    for rank, (p_value, place) in enumerate(known):
+        least = max(least, min(1.0, p_value * (len(known) - rank)))
+        values[place] = least
+    for place, one in enumerate(verdicts):
+        yield Verdict(one.measure, one.group, one.difference, values.get(place), one.reason)

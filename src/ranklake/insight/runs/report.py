@@ -1,0 +1,184 @@
+"""What the report tells of runs: all of them in a list, the latest each by itself, and how to tell which changed."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final
+
+from ranklake.insight.runs import statements
+from ranklake.insight.runs.asking import Answered, Ask, asking
+from ranklake.insight.runs.caveats import Caveats, caveats
+from ranklake.insight.runs.changes import Changes, changes
+from ranklake.insight.runs.curves import Curves, curves
+from ranklake.insight.runs.facts import RunFacts, gather
+from ranklake.insight.runs.find import Wanted, find, named
+from ranklake.insight.runs.media import Media, media
+from ranklake.insight.runs.said import Said, said_of_each
+from ranklake.insight.runs.slowed import Cause, slowed
+from ranklake.lake.rollups.life.continuous import continuous
+
+if TYPE_CHECKING:
+    from ranklake.lake.query.roles import Role
+    from ranklake.lake.store.store import Lake
+
+MOST_LISTED: Final = 500
+MOST_PAGES: Final = 50
+"""Runs that have a page of their own: the latest."""
+
+
+MOST_LINES: Final = 300
+MOST_CHARACTERS: Final = 500
+"""Of log lines that a page has, and of a message: together less than a third of a megabyte."""
+NO_LINES: Final = "messages hold what people wrote, so only pages for a role that sees them have them"
+
+
+@dataclass(frozen=True, slots=True)
+class RunsState:
+    """Runs of a lake.
+
+    Attributes
+    ----------
+    lake
+        Last part of its location.
+    totals
+        Counts of all runs, in one row.
+    listed
+        The latest, a row a run; at most `MOST_LISTED`.
+    caveats
+        What is to be known of their numbers.
+    said, teams
+        Names and tags that people gave them; the team that each is charged to.
+    marks
+        Runs that have a page, with a digest that changes with whatever the page tells.
+    units
+        Units of metrics by name.
+    scalars
+        What is read in the place of that table: metrics that others took the place of go on there under one name.
+    is_for_role
+        Whether it is what a role sees, or there are none; then pages tell log lines, as the role sees those.
+    ask, why
+        Answer what pages ask when they are written: SQL; and why a run was slower than it had to be.
+    """
+
+    lake: str
+    totals: Answered
+    listed: Answered
+    caveats: Caveats
+    said: Mapping[str, Said]
+    teams: Mapping[str, str]
+    marks: Mapping[str, str]
+    units: Mapping[str, str]
+    scalars: str
+    is_for_role: bool
+    ask: Ask = field(repr=False)
+    why: Callable[[str], Cause] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """One run.
+
+    Attributes
+    ----------
+    facts, curves
+        What is known of it, and by step.
+    changes
+        Since its attempt before, and since the run before of its job.
+    lines
+        Its log lines, errors first, at most `MOST_LINES`; asked for a role alone, since they hold what people wrote.
+    media
+        What it showed: to a role as it sees that, else what is about nobody.
+    """
+
+    facts: RunFacts
+    curves: Curves
+    changes: tuple[Changes, ...]
+    lines: Answered
+    media: Media
+
+
+def runs_state(lake: "Lake", run: str = "", role: "Role | None" = None, *, has_roles: bool = True) -> RunsState:
+    """Return the state of a lake's runs; a run that is named, if only by the beginning of its name, has a page, too.
+
+    Where nobody has made roles (`has_roles`), pages tell what a role that sees everything is told. To a role metrics
+    stay under the names that its own runs recorded: what took whose place, the whole lake says.
+
+    Raises `ranklake.insight.runs.find.NoSuchRunError`, `ranklake.insight.runs.asking.UnseenError` for a role that does not
+    see summaries of runs, and what queries raise.
+    """
+    ask = asking(lake, role) if role is None else cache(asking(lake, role))
+    scalars = continuous(lake) if role is None else "scalars"
+    why = partial(slowed, lake, ask, role=role)
+    listed = find(ask, Wanted(), "newest", MOST_LISTED)
+    latest = [str(row["run"]) for row in listed.rows[:MOST_PAGES]]
+    chosen = tuple(dict.fromkeys([*latest, *([named(ask, run)] if run else [])]))
+    every = tuple(dict.fromkeys([*(str(row["run"]) for row in listed.rows), *chosen]))
+    return RunsState(
+        lake=lake.uri.rstrip("/").rpartition("/")[2],
+        totals=ask(statements.totals()).seen(),
+        listed=listed,
+        caveats=caveats(ask, [str(row["run"]) for row in listed.rows]),
+        said=said_of_each(ask, every)[0],
+        teams={str(row["run"]): str(row["team"]) for row in ask(statements.teams(statements.among(every))).rows},
+        marks=_marks(ask, chosen, f"{scalars} {has_roles}")
+        if role is None
+        else {run: _seen_mark(ask, why, run) for run in chosen},
+        units={name: metric.unit for name, metric in lake.metrics().items()},
+        scalars=scalars,
+        is_for_role=role is not None or not has_roles,
+        ask=ask,
+        why=why,
+    )
+
+
+def run_state(ask: Ask, run: str, scalars: str = "scalars", *, is_for_role: bool = False) -> RunState:
+    """Return all that is told of a run; `scalars` and `is_for_role` are as of `RunsState`."""
+    found = gather(ask, run)
+    lines = statements.of_run("lines", run, most=MOST_LINES, characters=MOST_CHARACTERS)
+    return RunState(
+        facts=found,
+        curves=curves(ask, run, found.summary.one.get("rank_steps") or 0, scalars),
+        changes=changes(ask, run, found.code),
+        lines=ask(lines) if is_for_role else Answered(lines, (), NO_LINES),
+        media=media(ask, run, is_for_role=is_for_role),
+    )
+
+
+def _marks(ask: Ask, runs: tuple[str, ...], scalars: str) -> dict[str, str]:
+    """Return a digest a run of what its page is made of.
+
+    Whatever is recorded of a run comes in segments; what rollups make of it shows in its summaries, or in the samples
+    of its devices. Plans that change rows which were stored before are few, and change all.
+    """
+    among = statements.among(runs)
+    told: dict[str, list[str]] = {run: [] for run in runs}
+    for sql in (
+        statements.marks(among),
+        statements.sampled(runs),
+        statements.summaries(among),
+        statements.ended(among),
+        statements.previous(among),
+    ):
+        for row in ask(sql).rows:
+            told[row["run"]].append(repr(sorted(row.items())))
+    for run, failed in caveats(ask, runs).failed.items():
+        told[run].append(repr(failed))
+    before = f"{_asked()} {scalars} {ask(statements.rewrites()).rows!r}"
+    return {run: hashlib.sha256("\n".join([before, *parts]).encode()).hexdigest() for run, parts in told.items()}
+
+
+def _seen_mark(ask: Ask, why: Callable[[str], Cause], run: str) -> str:
+    """Return a digest of what a page tells a role: one of what it does not see would let it guess that."""
+    return hashlib.sha256(
+        f"{run_state(ask, run, is_for_role=True)!r} {why(run)!r}".encode("utf-8", "surrogatepass")
+    ).hexdigest()
+
+
+def _asked() -> str:
+    """Return a digest of all questions, and of what is made of the answers: others make other pages."""
+    texts = sorted(
+        one.read_bytes() for one in files("ranklake.insight.runs").iterdir() if one.name.endswith((".sql", ".py"))
+    )
+    return hashlib.sha256(b"".join(texts)).hexdigest()

@@ -1,0 +1,122 @@
+"""Slowed: how much slower a run was than it had to be, which part made it so, and what to do about it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ranklake.insight.diagnosis.facts import Slowdowns, slowdowns
+from ranklake.insight.diagnosis.graph import WhatIfError
+from ranklake.insight.diagnosis.run_spans import read_spans, trace_of
+from ranklake.insight.diagnosis.spans import COLUMNS
+from ranklake.insight.diagnosis.what_if import what_if
+from ranklake.insight.runs.asking import Ask
+from ranklake.lake.query.errors import QueryError
+from ranklake.lake.query.literal import literal
+
+if TYPE_CHECKING:
+    from ranklake.lake.query.roles import Role
+    from ranklake.lake.store.store import Lake
+
+MOST_SPANS: Final = 1_000_000
+"""Of a run whose page simulates its steps; of more, ``ranklake what-if`` does at the prompt."""
+NO_SPANS: Final = "no spans of its steps were recorded"
+SLOW: Final = 1.02
+"""Slowdowns below are nothing to mend."""
+MANY: Final = "many parts, none of which stands out"
+MAJOR: Final = 0.5
+"""A part that makes this share of the loss is its cause: the paper's threshold for M_S and M_W."""
+_MOST_NAMED: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a run was slower than it had to be.
+
+    Attributes
+    ----------
+    found
+        The simulation; None where there is none, and `reason` says why.
+    what
+        The cause in words, such as ``the last stage``; empty if the run was not slowed.
+    share
+        Part of the loss that goes if it alone is ideal; None where it was found by its slowdown alone.
+    next_step
+        What to do.
+    """
+
+    found: Slowdowns | None
+    reason: str = ""
+    what: str = ""
+    share: float | None = None
+    next_step: str = ""
+
+
+def slowed(lake: "Lake", ask: Ask, run: str, role: "Role | None" = None, most: int = MOST_SPANS) -> Cause:
+    """Return why a run was slowed, by simulating its last attempt that has spans, as a role sees them.
+
+    `ask` asks as the same role; of more than `most` spans nothing is simulated. Raises what queries raise.
+    """
+    names = ", ".join(COLUMNS)
+    counted = ask(f"SELECT count(*) AS n FROM (SELECT {names} FROM spans WHERE run = {literal(run)}) AS of_run")  # noqa: S608 - quoted
+    if counted.reason:
+        return Cause(None, counted.reason)
+    count = counted.one["n"]
+    if not count:
+        return Cause(None, NO_SPANS)
+    if count > most:
+        return Cause(None, f"{count:,} spans are too many to simulate here; run 'ranklake what-if {run}'")
+    try:
+        chosen, rows, notes = read_spans(lake, run, role=role)
+        found = slowdowns(run, chosen, what_if(trace_of(rows, notes)))
+    except WhatIfError as error:
+        return Cause(None, error.what)
+    except QueryError as error:
+        if role is None:
+            raise
+        return Cause(None, f"role {role.name} does not see it ({error.what})")
+    return _cause(found)
+
+
+def _cause(found: Slowdowns) -> Cause:
+    """Return the part that is to blame, by the paper's shares first, else by the slowdown that a part makes alone."""
+    stages = len(found.by_stage)
+    if found.s < SLOW:
+        return Cause(found)
+    if found.m_s is not None and found.m_s >= MAJOR:
+        what = f"the last stage (stage {stages - 1} of 0 to {stages - 1})"
+        step = "Give it fewer layers: the loss is computed there, too. Its timeline:"
+        return Cause(found, "", what, found.m_s, f"{step} ranklake what-if {found.run} --timeline FILE")
+    if found.m_w is not None and found.m_w >= MAJOR:
+        slow = _slow_ones(found)
+        shown = ", ".join(map(str, slow[:_MOST_NAMED])) + (f", … ({len(slow):,})" if len(slow) > _MOST_NAMED else "")
+        what = f"rank{'s' * (len(slow) > 1)} {shown}"
+        return Cause(found, "", what, found.m_w, "Look at the host and device there: clocks, throttling, neighbours.")
+    parts: list[tuple[float, str, str]] = []
+    if stages > 1:
+        stage, s = _alone(found.by_stage)
+        parts.append((s, f"stage {stage} of 0 to {stages - 1}", "Move layers away from it."))
+    if len(found.by_dp_rank) > 1:
+        rank, s = _alone(found.by_dp_rank)
+        parts.append((s, f"data-parallel rank {rank}", "Look at its hosts, and at the length of its sequences."))
+    kind, s = next(iter(found.by_kind.items()))
+    parts.append((s, f"{kind} operations on all ranks", "Their times differ from each other: look for uneven work."))
+    worst, what, step = max(parts, key=lambda one: one[0])
+    if worst - 1 >= MAJOR * (found.s - 1):
+        return Cause(found, "", what, None, step)
+    return Cause(found, "", MANY, None, "Compare stages, ranks and kinds below.")
+
+
+def _slow_ones(found: Slowdowns) -> Sequence[int]:
+    """Return those of the worst ranks that are nearly as slow as the worst: the others are among them by their number.
+
+    Of 4,096 ranks the worst are 123, of which one may be slow.
+    """
+    by_rank = {one.rank: one.s - 1 for one in found.by_worker}
+    worst = max((by_rank.get(rank, 0.0) for rank in found.worst_ranks), default=0.0)
+    return [rank for rank in found.worst_ranks if by_rank.get(rank, worst) >= MAJOR * worst]
+
+
+def _alone(parts: Mapping[int, float]) -> tuple[int, float]:
+    """Return the slowest of some parts and its slowdown; 1.0, which is none, where another is slow likewise."""
+    (slowest, s), (_, second) = list(parts.items())[:2]
+    return slowest, s if second - 1 < MAJOR * (s - 1) else 1.0

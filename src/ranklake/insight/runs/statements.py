@@ -1,0 +1,99 @@
+"""The SQL of what is told of runs: each text stands alone, so that a reader can run it."""
+
+import re
+from collections.abc import Collection
+from typing import Final
+
+from ranklake.insight.runs.asking import sql_text
+from ranklake.lake.query.literal import literal
+
+_HERE: Final = "ranklake.insight.runs"
+_NAMED: Final = re.compile(r"\$(?:run|metric)\b")
+_PART: Final = (
+    "least({parts} - 1, CAST(CAST(step - first_step AS DOUBLE) * {parts}"
+    " / (CAST(last_step - first_step AS DOUBLE) + 1) AS BIGINT))"
+)
+"""Which of so many parts of a run's steps a step is in; in floats, since a step may be near 2^62."""
+_BRACES: Final = re.compile(r"\{(where|having|runs|ranks)\}")
+
+
+def of_run(name: str, run: str, metric: str = "", /, **parts: int | str) -> str:
+    """Return the SQL of a file beside this module for one run; `parts` fill its braces, `metric` is $metric."""
+    text = sql_text(_HERE, name).replace("{part}", _PART)
+    filled = text.replace("{axis}", sql_text(_HERE, "axis")).format(**parts)
+    named = {"$run": literal(run), "$metric": literal(metric)}
+    return _NAMED.sub(lambda found: named[found[0]], filled)  # in one pass: a run may be called $metric
+
+
+def summaries(where: str = "TRUE", having: str = "TRUE") -> str:
+    """Return the SQL of one row per run, of those that conditions on attempts, and on whole runs, keep."""
+    return _filled("summary", where=where, having=having)
+
+
+def among(runs: tuple[str, ...]) -> str:
+    """Return the condition for some runs, by name."""
+    return f"run IN ({', '.join(map(literal, runs))})" if runs else "FALSE"
+
+
+def variance(runs: tuple[str, ...]) -> str:
+    """Return the SQL of mean and deviation over some runs."""
+    return _filled("variance", runs=summaries(among(runs)))
+
+
+def nodes(where: str, ranks: Collection[int] | None = None) -> str:
+    """Return the SQL of one row per attempt and rank that tells its node, of some runs; of some ranks, or of all."""
+    some = "TRUE" if ranks is None else f"rank IN ({', '.join(map(str, sorted(ranks)))})"
+    return _filled("nodes", runs=where, ranks=some)
+
+
+def annotations(where: str) -> str:
+    """Return the SQL of names, tags and summary values that count, of some runs."""
+    return _filled("annotations", where=where)
+
+
+def totals() -> str:
+    """Return the SQL of counts over all runs, in one row."""
+    return _filled("totals", runs=summaries())
+
+
+def marks(where: str) -> str:
+    """Return the SQL of one row per run that changes with what was recorded of it."""
+    return _filled("marks", where=where)
+
+
+def ended(where: str) -> str:
+    """Return the SQL of one row per run that tells how it ended."""
+    return f"SELECT * FROM run_goodput WHERE {where}\n"  # noqa: S608 - quoted
+
+
+def sampled(runs: tuple[str, ...]) -> str:
+    """Return the SQL of one row per run that changes with samples of its devices."""
+    return _filled("sampled", where=f"holder_{among(runs)}" if runs else among(runs))
+
+
+def previous(where: str) -> str:
+    """Return the SQL of one row per run that had another of its job before it, of those that a condition keeps."""
+    return _filled("previous", where=where)
+
+
+def teams(where: str) -> str:
+    """Return the SQL of one row per run that is charged to a team, of some runs."""
+    return (
+        "SELECT run, last_value(team ORDER BY attempt) AS team\n"
+        f"FROM attempt_facts\nWHERE team IS NOT NULL AND {where}\nGROUP BY run\n"
+    )
+
+
+def failed_checks() -> str:
+    """Return the SQL of one row per failed check whose rows may be in numbers of runs."""
+    return sql_text(_HERE, "failed_checks")
+
+
+def rewrites() -> str:
+    """Return the SQL of one row that changes with rows that were changed."""
+    return sql_text(_HERE, "rewrites")
+
+
+def _filled(name: str, **parts: str) -> str:
+    """Return the SQL of a file with parts in its braces. All in one pass: a run may be called ``{having}``."""
+    return _BRACES.sub(lambda found: parts[found[1]], sql_text(_HERE, name))

@@ -1,0 +1,74 @@
+"""The trace of one step of a run: the spans that its ranks recorded, and the log lines in them."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final
+
+from ranklake.errors import RanklakeError
+from ranklake.insight.runs import statements
+from ranklake.insight.runs.asking import Answered, Ask
+
+MOST_SPANS: Final = 2_000_000
+_MOST_LINES: Final = 100_000
+_GREATEST: Final = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class StepTrace:
+    """Spans and log lines of a step.
+
+    Attributes
+    ----------
+    trace_id
+        32 hex digits, made of run, attempt and step: the same whoever asks, as a W3C trace id is written.
+    spans, logs
+        Rows of ``trace.sql`` and ``trace_logs.sql``; what a role does not see of log lines is told as the reason.
+    """
+
+    run: str
+    attempt: int
+    step: int
+    trace_id: str
+    spans: Answered
+    logs: Answered
+
+
+def step_trace(ask: Ask, run: str, step: int, attempt: int | None = None) -> StepTrace:
+    """Return what was recorded of a step.
+
+    Parameters
+    ----------
+    run
+        Its whole name.
+    attempt
+        By default the last one that has spans of the step.
+
+    Raises
+    ------
+    RanklakeError
+        There are no spans of it; the error names the nearest steps that have some.
+    """
+    if not 0 <= step < _GREATEST:
+        raise RanklakeError(f"no step has the number {step}", where="--step", hint="name a step from 0 on")
+    found = ask(statements.of_run("traced", run, step=step))
+    if found.reason:
+        raise RanklakeError(found.reason, where="--role", hint="ask whoever keeps the roles for spans")
+    rows = [row for row in found.rows if attempt in {None, row["attempt"]}]
+    having = [row["attempt"] for row in rows if row["spans"]]
+    if not having:
+        of = "" if attempt is None else f" in attempt {attempt}"
+        near = sorted({row[name] for row in rows for name in ("before", "after") if row[name] is not None})
+        if near:
+            nearest = " and ".join(f"{one:,}".replace(",", "") for one in near)
+            raise RanklakeError(f"{run} recorded no spans of step {step}{of}", hint=f"nearest that has some: {nearest}")
+        hint = "record phases of its steps (run.phase), or import them: ranklake import"
+        raise RanklakeError(f"{run} recorded no spans of any step{of}", hint=hint)
+    chosen = max(having)
+    return StepTrace(
+        run=run,
+        attempt=chosen,
+        step=step,
+        trace_id=hashlib.sha256(f"{run}\n{chosen}\n{step}".encode()).hexdigest()[:32],
+        spans=ask(statements.of_run("trace", run, step=step, attempt=chosen, most=MOST_SPANS)),
+        logs=ask(statements.of_run("trace_logs", run, step=step, attempt=chosen, most=_MOST_LINES)),
+    )

@@ -1,0 +1,1 @@
+"""The services that pipeline stages call, with or without Prefect."""

@@ -1,0 +1,328 @@
+"""The work of each stage as a plain function: a context in, plain JSON values out.
+
+The command ``ranklake pipeline`` calls these without Prefect, so that a scheduled run and a run by hand are the same.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+from ranklake.allowed import allowed
+from ranklake.artifacts import longest_unverified, note
+from ranklake.context import Context
+from ranklake.errors import RanklakeError
+from ranklake.insight.catalog.refresh import refresh
+from ranklake.insight.runs.asking import UnseenError
+from ranklake.insight.runs.find import NoSuchRunError
+from ranklake.lake.contracts.model import ALARMS
+from ranklake.lake.ingest.maintenance.run import upkeep
+from ranklake.lake.ingest.run import ingest
+from ranklake.lake.plans.units import counted
+from ranklake.lake.query.roles import Role, RoleError
+from ranklake.lake.rollups.life.changes import changes
+from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.store.store import Lake, LakeUnreachableError
+from ranklake.lake.tables.integrity import Damage, DamagedFileError
+from ranklake.pipeline.mask_findings import with_masks
+from ranklake.pipeline.report_sections import ROLE_SECTIONS, SECTIONS
+from ranklake.printable import printable
+from ranklake.quality.check import run_checks
+from ranklake.quality.tables import KINDS
+from ranklake.rehash import rehash
+from ranklake.retention.apply import apply
+from ranklake.retention.grace.purge import expired_names, purge_due
+from ranklake.retention.plan import make_plan
+from ranklake.retention.proposals.identities import account, name_of
+from ranklake.retention.proposals.lifecycle import propose
+from ranklake.retention.proposals.retention_plans import RETENTION_PLANS
+from ranklake.retention.reviews import record_overdue
+from ranklake.retention.shares.register import shares
+from ranklake.retention.shares.sharing import Kept, keep
+from ranklake.retention.shares.withdrawal import withdraw
+from ranklake.retention.sweep import sweep
+from ranklake.views.html.site import Section, broken, fault_text, publish
+
+Progress = Callable[[int, int], None]
+
+MOST_ARTIFACTS: Final = 1_000
+MOST_ARTIFACT_BYTES: Final = 200 * 2**30
+"""What one run of a schedule hashes again at most; the next goes on with those that wait longest."""
+ANNOUNCED: Final = timedelta(days=30)
+"""How long the page of the catalog tells of a change of names, units or columns."""
+
+
+class ChecksFailedError(RanklakeError):
+    """A check of an alarming severity failed, now or before on rows that are still there; `done` is what was done."""
+
+    exit_code = 1
+
+    def __init__(self, done: dict[str, Any], summary: dict[str, Any]) -> None:
+        told = [one for one in (*summary["unsound"], *summary["standing"]) if one["severity"] in ALARMS]
+        first = "; ".join(f"{one['table']} {one['partition_date']} {one['check_id']}" for one in told[:3])
+        more = f" and {len(told) - 3} more" if len(told) > 3 else ""  # noqa: PLR2004 - as many as are named
+        hint = "ranklake check shows them; rows and results are in the tables rejects and quality_results"
+        super().__init__(f"checks failed: {first}{more}", hint=hint)
+        self.done = done
+
+
+class DamageError(DamagedFileError):
+    """Data files are damaged, and nothing was made from them; `done` is what was done with the others."""
+
+    def __init__(self, done: dict[str, Any], damage: Sequence[Damage]) -> None:
+        super().__init__(damage)
+        self.done = done
+
+
+def damage_in(done: dict[str, Any]) -> list[Damage]:
+    """Return the damaged files that a call of one of the functions below tells of, each once."""
+    told = [done, *done.get("rollups", []), done.get("ingest", {}), *done.get("rollup", {}).get("rollups", [])]
+    return list(dict.fromkeys(Damage(**one) for some in told for one in some.get("damaged", [])))
+
+
+def refuse_damage(done: dict[str, Any]) -> dict[str, Any]:
+    """Return what was done. Raises `DamageError` where it tells of damaged files, so that a flow ends Failed."""
+    if found := damage_in(done):
+        raise DamageError(done, found)
+    return done
+
+
+class UnreadableError(RanklakeError):
+    """Segments could not be read, and lie in quarantine; `done` is what was done with the others."""
+
+    exit_code = 1
+
+    def __init__(self, done: dict[str, Any], count: int) -> None:
+        hint = "'ranklake status' says why, and 'ranklake disown' sets aside what is lost"
+        super().__init__(f"{counted(count, 'segment')} could not be read", hint=hint)
+        self.done = done
+
+
+def unreadable_in(ingested: dict[str, Any]) -> int:
+    """Return how many segments an ingest could not read; those that a rule refused are none of them."""
+    refused: dict[str, int] = ingested["refused"]
+    return int(ingested["unreadable"]) - sum(refused.values())
+
+
+def refuse_unreadable(done: dict[str, Any]) -> dict[str, Any]:
+    """Return what an ingest did. Raises `UnreadableError` or `DamageError` for findings, so that a flow ends Failed."""
+    if count := unreadable_in(done):
+        raise UnreadableError(done, count)
+    return refuse_damage(done)
+
+
+def refuse_failure(done: dict[str, Any]) -> dict[str, Any]:
+    """Return what checks found. Raises `ChecksFailedError` where they failed, so that a flow ends Failed."""
+    if not done["passed"]:
+        raise ChecksFailedError(done, done)
+    return done
+
+
+def ingest_once(context: Context, progress: Progress | None = None) -> dict[str, Any]:
+    """Bring new segments into the lake; return the fields of `ranklake.lake.ingest.run.Ingested`."""
+    lake = context.create_lake()
+    with context.workers() as workers:
+        return asdict(ingest(lake, context.spool(), workers, progress=progress))
+
+
+def check_once(
+    context: Context, progress: Progress | None = None, kinds: Sequence[str] = KINDS, *, again: bool = False
+) -> dict[str, Any]:
+    """Check new partitions of tables of some kinds, or `again` all; return whether all passed, and what did not.
+
+    Masked columns that hold values in clear do not pass, either, whether their partitions are new or not.
+    """
+    lake = context.open_lake()
+    with context.workers() as workers:
+        report = run_checks(lake, kinds=kinds, workers=workers, progress=progress, again=again)
+    return with_masks(context, lake, kinds, report.summary())
+
+
+def rollup_once(context: Context, progress: Progress | None = None) -> dict[str, Any]:
+    """Recompute what changed; return the partitions written per rollup."""
+    lake = context.open_lake()
+    with context.workers() as workers:
+        results = run_rollups(lake, workers=workers, progress=progress)
+    return {"rollups": [asdict(result) for result in results]}
+
+
+def upkeep_once(context: Context, progress: Progress | None = None, *, with_scrub: bool = False) -> dict[str, Any]:
+    """Maintain the tables' files; return the fields of `ranklake.lake.ingest.maintenance.run.Upkept`, and what else went."""
+    lake = context.open_lake()
+    with context.workers() as workers:
+        done = asdict(upkeep(lake, workers, with_scrub=with_scrub, progress=progress))
+    over = purge_due(lake, account(lake))
+    return {**done, "retention": {**over.plain(), "expired": expired_names(lake)}}
+
+
+def catalog_once(context: Context) -> dict[str, Any]:
+    """Bring the catalog's tables up to date; return how many rows each got, and what changed of names lately."""
+    lake = context.open_lake()
+    done = asdict(refresh(lake))
+    return {**done, "changes": [one.plain() for one in changes(lake, datetime.now(UTC) - ANNOUNCED)]}
+
+
+def report_once(context: Context) -> dict[str, Any]:
+    """Write the report's pages that changed to ``[report] out``; return the state that they tell, and what was written.
+
+    Raises `ranklake.config.ConfigError` where no place is configured, and what `ranklake.views.html.site.publish` does.
+    """
+    return report_of(context, tuple(SECTIONS))
+
+
+def report_of(context: Context, names: Sequence[str], run: str = "") -> dict[str, Any]:
+    """Write some sections of the report likewise; a run that is named has a page however old it is.
+
+    Raises also `ranklake.insight.runs.find.NoSuchRunError`.
+    """
+    lake, faults = context.open_lake(), dict[str, str]()
+    made = [_section(lake, name, partial(SECTIONS[name], context, lake, run), faults) for name in names]
+    return _published(context, made, faults)
+
+
+def _section(lake: Lake, name: str, make: Callable[[], Section], faults: dict[str, str]) -> Section:
+    """Return a section; where it cannot be made, a page that says why, which `faults` is told, too.
+
+    Whatever one section stumbles over costs that section alone. Raises what all would stumble over.
+    """
+    try:
+        return make()
+    except (NoSuchRunError, UnseenError, LakeUnreachableError, ModuleNotFoundError):
+        raise
+    except Exception as error:  # noqa: BLE001 - a bug in one section is no reason to lose the others
+        faults[name] = fault_text(error)
+        return broken(name, lake.uri.rstrip("/").rpartition("/")[2], f"This section cannot be made: {faults[name]}")
+
+
+class ReportError(RanklakeError):
+    """Sections of the report could not be made; `done` is what was written."""
+
+    exit_code = 1
+
+    def __init__(self, done: dict[str, Any]) -> None:
+        parts = "; ".join(f"{name}: {why}" for name, why in done["broken"].items())
+        super().__init__(f"sections of the report cannot be made: {parts}", hint="the other pages are up to date")
+        self.done = done
+
+
+def refuse_broken(done: dict[str, Any]) -> dict[str, Any]:
+    """Return what was written. Raises `ReportError` where sections could not be made, so that a flow ends Failed."""
+    if done.get("broken"):
+        raise ReportError(done)
+    return done
+
+
+def report_as(context: Context, lake: Lake, names: Sequence[str], run: str, role: Role) -> dict[str, Any]:
+    """Write some sections as a role sees them; ``left_out`` of what is returned tells why others are not there.
+
+    Raises what `report_of` does, and `ranklake.lake.query.roles.RoleError` where none of them may be shown.
+    """
+    made, left_out, faults = list[Section](), dict[str, str](), dict[str, str]()
+    for name in names:
+        if name not in ROLE_SECTIONS:
+            left_out[name] = "it tells of whole tables, whoever's rows are in them"
+            continue
+        try:
+            made.append(_section(lake, name, partial(ROLE_SECTIONS[name], lake, role, run), faults))
+        except UnseenError as error:
+            left_out[name] = error.what
+    if not made:
+        told = "; ".join(f"{name}: {why}" for name, why in left_out.items())
+        raise RoleError(f"nothing to show to role {role.name}: {told}", where="--role", hint="ask for its tables")
+    return {**_published(context, made, faults, role.name), "left_out": left_out}
+
+
+def _published(context: Context, made: Sequence[Section], faults: dict[str, str], role: str = "") -> dict[str, Any]:
+    done = publish(context.place(context.config.report_out()), *made, role=role)
+    told = {one.name: {"title": one.title, "state": one.state, "headline": one.headline} for one in made}
+    return {**told, "published": asdict(done), "broken": faults | done.broken}
+
+
+def share_once(context: Context, progress: Progress | None = None) -> dict[str, Any]:
+    """Keep all shares up to date; make those that ``[shares]`` names, drop those whose role is gone."""
+    lake = context.open_lake()
+    wanted = context.config.wanted_shares()
+    if not wanted and not shares(lake):
+        return Kept((), ()).plain()
+    roles, refusal = context.roles(lake), context.share_refusal(lake)
+    with context.workers() as workers:
+        done = keep(lake, roles, "the flow share", workers, wanted, refusal=refusal, progress=progress)
+    return done.plain()
+
+
+class ArtifactsError(RanklakeError):
+    """Artifacts are not what was recorded; `done` is what was found."""
+
+    exit_code = 1
+
+    def __init__(self, done: dict[str, Any]) -> None:
+        wrong = [one for one in done["artifacts"] if not one["verified"]]
+        first = "; ".join(f"{printable(one['name'])} of {printable(one['run'])}: {one['verdict']}" for one in wrong[:3])
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""  # noqa: PLR2004 - as many as are named
+        hint = "ranklake verify-artifact NAME --run RUN tells where it was looked for"
+        super().__init__(f"artifacts are not as recorded: {first}{more}", hint=hint)
+        self.done = done
+
+
+def refuse_altered(done: dict[str, Any]) -> dict[str, Any]:
+    """Return what was found. Raises `ArtifactsError` where artifacts are not as recorded, so that a flow fails."""
+    if not all(one["verified"] for one in done["artifacts"]):
+        raise ArtifactsError(done)
+    return done
+
+
+def verify_artifacts_once(
+    context: Context, *, limit: int = MOST_ARTIFACTS, max_bytes: int = MOST_ARTIFACT_BYTES
+) -> dict[str, Any]:
+    """Hash recorded artifacts again, those first that wait longest, within a bound; return what came of each."""
+    lake = context.open_lake()
+    allow = allowed((*context.config.artifacts.allow, lake.uri, context.config.spool.uri), ())
+    who = "the flow verify_artifacts"
+    done = rehash(
+        lake,
+        longest_unverified(lake, ""),
+        allow,
+        lambda verdicts: note(lake, verdicts, who),
+        limit=limit,
+        most_bytes=max_bytes,
+    )
+    told = [
+        {"run": one.row["run"], "name": one.row["name"], "verified": one.is_good, "verdict": one.said}
+        for one in done.verdicts
+    ]
+    counts = {"hashed_bytes": done.hashed_bytes, "not_allowed": len(done.closed), "waiting": done.waiting}
+    return {"artifacts": told, **counts}
+
+
+def retention_plan_once(context: Context, *, as_of: date | None = None) -> dict[str, Any]:
+    """Plan what is past its retention period on a day, by default today (UTC); return the plan, None if nothing is."""
+    day = as_of or datetime.now(UTC).date()
+    lake = context.open_lake()
+    policies = context.policies(lake)
+    made = make_plan(lake, lake.contracts(), policies, day)
+    record_overdue(lake, policies, "the flow retention_plan")
+    if made is not None and lake.config.approvals.key:
+        propose(lake, RETENTION_PLANS, made.name, name_of(lake, "the flow retention_plan", None))
+    return {"as_of": day.isoformat(), "plan": None if made is None else made.plain()}
+
+
+def retention_apply_once(context: Context, *, plan: str, by: str = "") -> dict[str, Any]:
+    """Apply an approved plan by its name, then sweep the spool where one is configured; return what went.
+
+    Parameters
+    ----------
+    by
+        Who applies it, for the audit trail; by default the account that runs this. Where approvals are signed,
+        ``[approvals] key`` signs.
+
+    Raises what `ranklake.retention.apply.apply` does: nothing goes without an approval that the lake holds, nor by
+    whoever gave it.
+    """
+    lake = context.open_lake()
+    actor = name_of(lake, f"ranklake retain apply {plan}", by)
+    found, fresh = apply(lake, plan, actor, lake.contracts(), context.policies(lake))
+    swept = sweep(lake, context.spool(), actor) if context.has_spool else None
+    withdrawn = [asdict(one) for one in withdraw(lake, {item.table for item in found.items})]
+    told = {"swept": None if swept is None else asdict(swept), "withdrawn": withdrawn}
+    return {"applied_now": fresh, **told, **found.plain()}

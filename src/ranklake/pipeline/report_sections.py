@@ -1,0 +1,103 @@
+"""The report's sections: what makes each, from facts of the rooms and pages of the views."""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Final
+
+from ranklake.context import Context
+from ranklake.doctor.examination import OVERDUE_S
+from ranklake.insight.fleet.cluster import cluster_state
+from ranklake.insight.fleet.facts import fleet_state
+from ranklake.insight.oncall.facts import on_call
+from ranklake.insight.overview.catalog import catalog_state
+from ranklake.insight.overview.pipeline import pipeline_state
+from ranklake.insight.runs.report import runs_state
+from ranklake.lake.query.roles import Role, RoleError
+from ranklake.lake.store.store import Lake
+from ranklake.masking.masks import MaskError
+from ranklake.quality.report.gather import gather
+from ranklake.quality.why.samples import samples
+from ranklake.retention.policy import PolicyError
+from ranklake.retention.report.compliance import Compliance, compliance
+from ranklake.retention.report.facts import governance
+from ranklake.segments.envelope import MissingKeyError
+from ranklake.views.html import (
+    catalog_pages,
+    cluster_pages,
+    compliance_pages,
+    executive_pages,
+    governance_pages,
+    oncall_pages,
+    pipeline_pages,
+    quality_pages,
+    run_pages,
+)
+from ranklake.views.html.site import Section
+from ranklake.views.html.unusable import unusable
+
+
+def _governance(context: Context, lake: Lake) -> Section:
+    try:
+        policies = context.policies(lake)
+    except PolicyError as error:
+        return unusable("governance", lake.uri.rstrip("/").rpartition("/")[2], "The policies", error.what)
+    return governance_pages.section(governance(lake, policies, datetime.now(UTC).date()))
+
+
+def compliance_of(context: Context, lake: Lake) -> Compliance:
+    """Return the state of compliance under the configured policies and roles.
+
+    Raises `ranklake.retention.policy.PolicyError` and `ranklake.lake.query.roles.RoleError`.
+    """
+    has_roles = bool(context.config.sql.roles)
+    roles = context.roles(lake) if has_roles else {}
+    lacking = "" if has_roles else "No roles are defined: whoever may read the bucket sees everything"
+    references = {
+        "[capture] encryption_key": context.config.capture.encryption_key,
+        "[masking] key": context.config.masking.key,
+        "[plans] key": context.config.plans.key,
+        "[shares] key": context.config.shares.key,
+    }
+    policies = context.policies(lake)
+    try:
+        proofs, no_proofs = context.mask_proofs(lake), ""
+    except (MaskError, MissingKeyError) as error:
+        proofs, no_proofs = [], error.what
+    return compliance(
+        lake, policies, roles, lacking, references, context.spool_place(), proofs=proofs, no_proofs=no_proofs
+    )
+
+
+def _compliance(context: Context, lake: Lake) -> Section:
+    try:
+        return compliance_pages.section(compliance_of(context, lake))
+    except (PolicyError, RoleError) as error:
+        return unusable("compliance", lake.uri.rstrip("/").rpartition("/")[2], "Policies or roles", error.what)
+
+
+ROLE_SECTIONS: Final[Mapping[str, Callable[[Lake, Role, str], Section]]] = MappingProxyType(
+    {
+        "runs": lambda lake, role, run: run_pages.section(runs_state(lake, run, role)),
+        "cluster": lambda lake, role, _: cluster_pages.section(cluster_state(lake, role)),
+        "executive": lambda lake, role, _: executive_pages.section(fleet_state(lake, role)),
+    }
+)
+"""Sections that tell what a role's own queries tell. The others count whole tables, whoever's rows are in them."""
+
+SECTIONS: Final[Mapping[str, Callable[[Context, Lake, str], Section]]] = MappingProxyType(
+    {
+        "oncall": lambda _, lake, __: oncall_pages.section(on_call(lake)),
+        "quality": lambda _, lake, __: quality_pages.section(gather(lake, samples(lake))),
+        "runs": lambda context, lake, run: run_pages.section(
+            runs_state(lake, run, has_roles=bool(context.config.sql.roles))
+        ),
+        "cluster": lambda _, lake, __: cluster_pages.section(cluster_state(lake)),
+        "executive": lambda _, lake, __: executive_pages.section(fleet_state(lake)),
+        "pipeline": lambda _, lake, __: pipeline_pages.section(pipeline_state(lake, OVERDUE_S)),
+        "catalog": lambda _, lake, __: catalog_pages.section(catalog_state(lake)),
+        "governance": lambda context, lake, _: _governance(context, lake),
+        "compliance": lambda context, lake, _: _compliance(context, lake),
+    }
+)
+"""Sections of the report by name: what makes them, in the order of the navigation."""

@@ -1,0 +1,145 @@
+"""Stages: what the pipeline is made of, and in which order. The command and the flows follow this one table.
+
+A stage does its work by a plain function of `ranklake.pipeline.calls`; `ranklake.flows.stage_flows` makes its flow.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ranklake.context import Context
+from ranklake.pipeline.calls import (
+    ChecksFailedError,
+    catalog_once,
+    check_once,
+    ingest_once,
+    refuse_altered,
+    refuse_broken,
+    refuse_damage,
+    refuse_failure,
+    refuse_unreadable,
+    report_once,
+    retention_apply_once,
+    retention_plan_once,
+    rollup_once,
+    share_once,
+    upkeep_once,
+    verify_artifacts_once,
+)
+from ranklake.quality.results import together
+
+Done = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A piece of work that is scheduled by itself, or as a step of the pipeline.
+
+    Attributes
+    ----------
+    name
+        Of its task; its flow is called ``ranklake-<name>``.
+    summary
+        What it does, in a sentence.
+    work
+        Does it: takes a context and options by keyword, and returns plain JSON values.
+    outcome
+        Returns what was done, or raises what was found, so that the flow ends Failed where the command exits 1.
+    drives
+        Whether it may carry out plans, so that one run at a time does it on a lake.
+    """
+
+    name: str
+    summary: str
+    work: Callable[..., Done]
+    outcome: Callable[[Done], Done] = refuse_damage
+    drives: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A stage with options, at its place in the pipeline; `is_wanted` says whether the configuration asks for it."""
+
+    stage: Stage
+    options: Mapping[str, object] = field(default_factory=dict)
+    is_wanted: Callable[[Context], bool] = lambda _: True
+
+
+INGEST: Final = Stage(
+    "ingest", "Bring new segments from the spool into the lake, exactly once.", ingest_once, refuse_unreadable
+)
+CHECK: Final = Stage("check", "Run the contracts' checks on new partitions.", check_once, refuse_failure)
+ROLLUP: Final = Stage("rollup", "Recompute the rollups whose inputs changed.", rollup_once)
+CATALOG: Final = Stage("catalog", "Bring the catalog's tables up to date.", catalog_once)
+REPORT: Final = Stage(
+    "report", "Write the report's pages that changed, to the place that [report] names.", report_once, refuse_broken
+)
+SHARE: Final = Stage(
+    "share", "Bring copies of what roles see up to date, and drop those whose role is gone.", share_once
+)
+UPKEEP: Final = Stage(
+    "upkeep",
+    "Merge small files, shorten the logs and vacuum unreferenced files. With a scrub, read every data file first. "
+    "Schedule it by itself, such as once a day: the pipeline's ingest merges by itself.",
+    upkeep_once,
+)
+RETENTION_PLAN: Final = Stage(
+    "retention_plan",
+    "Write down what is past its retention period, as a plan that waits for somebody's approval. It removes nothing.",
+    retention_plan_once,
+)
+RETENTION_APPLY: Final = Stage(
+    "retention_apply",
+    "Remove what an approved plan names. The lake holds the approval: without one, or by the approver, nothing goes.",
+    retention_apply_once,
+)
+VERIFY_ARTIFACTS: Final = Stage(
+    "verify_artifacts",
+    "Hash recorded artifacts again, those first that wait longest, and compare them with what was recorded.",
+    verify_artifacts_once,
+    refuse_altered,
+    drives=False,  # it reads for hours, and writes to the audit trail alone
+)
+STAGES: Final = (
+    *(INGEST, CHECK, ROLLUP, CATALOG, REPORT, SHARE, UPKEEP, RETENTION_PLAN, RETENTION_APPLY),
+    VERIFY_ARTIFACTS,
+)
+
+PIPELINE: Final = (
+    Step(INGEST),
+    Step(CHECK, {"kinds": ("fact",)}),
+    Step(ROLLUP),
+    Step(CHECK, {"kinds": ("derived",)}),
+    Step(CATALOG),
+    Step(SHARE, is_wanted=lambda context: bool(context.config.shares.roles)),
+    Step(REPORT, is_wanted=lambda context: bool(context.config.report.out)),
+)
+"""Facts are checked before they are rolled up, and then what came of them. Pages come last: they tell of all that."""
+
+
+def steps(context: Context) -> list[Step]:
+    """Return the steps of the pipeline that a configuration asks for, in order."""
+    return [step for step in PIPELINE if step.is_wanted(context)]
+
+
+def gathered(done: Iterable[tuple[Stage, Done]]) -> Done:
+    """Return what the pipeline's steps did, by stage; that of a stage with two steps together."""
+    found: Done = {}
+    for stage, one in done:
+        found[stage.name] = together(found[stage.name], one) if stage.name in found else one
+    return found
+
+
+def pipeline_once(context: Context) -> Done:
+    """Run the pipeline's steps in order; a failed check stops nothing."""
+    with context.held_workers():
+        return gathered([(step.stage, step.stage.work(context, **step.options)) for step in steps(context)])
+
+
+def pipeline_outcome(done: Done) -> Done:
+    """Return what the pipeline did. Raises an error of `ranklake.pipeline.calls` for findings."""
+    if not done[CHECK.name]["passed"]:
+        raise ChecksFailedError(done, done[CHECK.name])
+    refuse_unreadable(done[INGEST.name])
+    refuse_broken(done.get(REPORT.name, {}))
+    return refuse_damage(done)
