@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Lake", "sql"]
 
-_IN: Final = {"Lake": "storage.store", "sql": "ask.python"}
+_IN: Final = {"Lake": "ranklake.lake.store.store", "sql": "ranklake.insight.ask.python"}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - two things of different kinds
     """Find what is asked for when it is first asked for: capture imports this room, which must stay light."""
     if name in _IN:
-        globals()[name] = found = getattr(import_module(f"ranklake.lake.{_IN[name]}"), name)
+        globals()[name] = found = getattr(import_module(_IN[name]), name)
         return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -121,9 +121,9 @@ def apply(
     Segments are put before the next ingest once the plan is there; a call that died in between is finished by another,
     also by one for a release that was applied.
 
-    Raises what `ranklake.retention.proposals.lifecycle.apply` does; `VoidProposalError` where a partition is not held (any
-    more), or as another one, where other rows pass now than were proposed, or where a segment does not; `NoSpoolError`.
-    Nothing was changed then.
+    Raises what `ranklake.retention.proposals.lifecycle.apply` does; `VoidProposalError` where a partition is not held
+    (any more), or as another one, where other rows pass now than were proposed, or where a segment does not;
+    `NoSpoolError`. Nothing was changed then.
     """
     if RELEASES.find(lake, name).of("segment") and spool is None:
         raise NoSpoolError(name)

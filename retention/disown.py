@@ -2,9 +2,9 @@
 
     audit row (begun) ─▶ one numbered plan: rows from the table to ``rejects``, a row of ``disowned`` ─▶ audit row
 
-From then on its claims do not count in the books (`ranklake.lake.ingest.status.reconciliation`). Whoever dies before the plan
-is written leaves files that no commit names; whoever dies later leaves a plan that the next driver finishes, and the
-next call of the same writes the row that is missing in the trail.
+From then on its claims do not count in the books (`ranklake.lake.ingest.status.reconciliation`). Whoever dies before
+the plan is written leaves files that no commit names; whoever dies later leaves a plan that the next driver finishes,
+and the next call of the same writes the row that is missing in the trail.
 """
 
 from dataclasses import dataclass

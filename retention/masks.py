@@ -85,8 +85,8 @@ class Masks:
         parts_of
             Tells rows of a date apart, by these rules and by legal holds.
 
-        Raises `PolicyError` where columns are hashed and there is no key, and `ranklake.retention.subjects.store`'s errors
-        where keys of people have to open what is masked and are not at hand.
+        Raises `PolicyError` where columns are hashed and there is no key, and `ranklake.retention.subjects.store`'s
+        errors where keys of people have to open what is masked and are not at hand.
         """
         handle = latest(self.lake, self.contract.table) if self.columns else None
         if handle is None:

@@ -1,8 +1,8 @@
 """Refused segments that would be taken in today, and how they come before an ingest once more.
 
 A refused segment is known by its place and by when it was judged; a file that was written since is new
-(`ranklake.lake.ingest.spool.spooled.is_rewritten`). So whoever releases it dates its file now, or puts the bytes back that the
-lake has in quarantine, and the next ingest judges it like any other. Nothing here takes a row in.
+(`ranklake.lake.ingest.spool.spooled.is_rewritten`). So whoever releases it dates its file now, or puts the bytes back
+that the lake has in quarantine, and the next ingest judges it like any other. Nothing here takes a row in.
 
 segments: odd rows ─▶ refused, no sound copy ─▶ bytes from quarantine/ ─▶ admission and reading as of today ─▶ passes?
 """

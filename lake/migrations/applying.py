@@ -77,8 +77,8 @@ def apply(
     computing
         Computes dates of derived tables from their inputs; without it their rows are written anew as others' are.
 
-    Raises `MigrationError`, and for one that drops values what `ranklake.retention.proposals.lifecycle.apply` does: nothing
-    of that migration was changed then, and earlier ones stay.
+    Raises `MigrationError`, and for one that drops values what `ranklake.retention.proposals.lifecycle.apply` does:
+    nothing of that migration was changed then, and earlier ones stay.
     """
     lake.keep_overlay()
     drive(lake, lambda _: None, workers)  # what a dead driver left half done comes first

@@ -218,9 +218,9 @@ def purge(lake: "Lake", plan: Plan, spare: Mapping[str, Iterable[str]] | None = 
 
     So go the versions that a bucket keeps of them, unless it has them locked (`ranklake.lake.store.versions`).
     Whatever a later plan writes there has a higher number, or its composer gives it up
-    (`ranklake.lake.ingest.maintenance.compaction`). What the plan left live, or made so, is no business of whoever comes late,
-    when later plans may have replaced it. Derived tables count numbers of their own, so of theirs only the files that
-    the plan names can be told from those that a rollup is about to commit. Can be called again.
+    (`ranklake.lake.ingest.maintenance.compaction`). What the plan left live, or made so, is no business of whoever
+    comes late, when later plans may have replaced it. Derived tables count numbers of their own, so of theirs only the
+    files that the plan names can be told from those that a rollup is about to commit. Can be called again.
 
     Parameters
     ----------

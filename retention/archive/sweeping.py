@@ -38,7 +38,8 @@ def sweep_archives(lake: "Lake") -> SweptArchives:
     A copy that an application is making right now stays: its original is in the lake until the register has the
     archive. So the register is read last.
 
-    Raises `ranklake.retention.archive.place.ArchiveError` where a manifest cannot be read: then nothing is known for sure.
+    Raises `ranklake.retention.archive.place.ArchiveError` where a manifest cannot be read: then nothing is known for
+    sure.
     """
     files = size_bytes = 0
     for place in archive_places(lake):

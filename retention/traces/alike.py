@@ -14,7 +14,9 @@ _TEXTS = re.compile(rf"[^{_NO_TEXT}\x00-\x08\x0e-\x1f\x7f-\x9f]{{4,}}")
 
 
 def fold(raw: bytes) -> bytes:
-    """Return bytes with their UTF-8 folded as `ranklake.retention.subjects.whose.folded` does; what is none joins no words.
+    """Return bytes with their UTF-8 folded as `ranklake.retention.subjects.whose.folded` does.
+
+    Bytes that are no UTF-8 stay as they are, and join no words.
 
     >>> fold("Zoë ÅNGSTRÖM".encode()).decode()
     'zoë ångström'

@@ -62,7 +62,7 @@ def test_a_requested_signal_says_where_it_is_shown(tmp_path, monkeypatch, capsys
 ENDINGS = "end it in .txt, .md, .csv, .json, .parquet, .pq, or say --format"
 
 
-@pytest.mark.parametrize(("name", "mend"), [("x.xlsx", "write x.csv, which"), ("x", ENDINGS), ("x.feather", ENDINGS)])
+@pytest.mark.parametrize(("name", "hint"), [("x.xlsx", "write x.csv, which"), ("x", ENDINGS), ("x.feather", ENDINGS)])
 def test_an_ending_that_cannot_be_written_is_refused(lake, tmp_path, capsys, name, hint):
     """No file of another kind than its name says."""
     code = cli.run(["sql", "SELECT 1 AS one", "--lake", lake.uri, "--output", str(tmp_path / name)])

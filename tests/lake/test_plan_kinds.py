@@ -45,7 +45,7 @@ def test_the_kinds_load_nothing_of_what_carries_them_out():
     """The table of kinds is read without the modules that it names."""
     code = "import sys, ranklake.lake.plans.kinds; print(*(m for m in sys.modules if m.startswith('ranklake.lake.')))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert {name.split(".")[2] for name in out.split()} == {"plans", "delta", "storage"}
+    assert {name.split(".")[2] for name in out.split()} == {"plans", "store", "tables"}
     assert {name for name in out.split() if ".storage." in name} == {"ranklake.lake.store.json_shape"}
 
 

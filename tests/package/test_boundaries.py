@@ -14,8 +14,17 @@ SHARED = {"ranklake.masking", "ranklake.redaction", "ranklake.segments"}
 MAY_IMPORT = {
     "capture": {"ranklake.capture", "ranklake.lake.contracts", *SHARED},
     "lake": {"ranklake.lake", *SHARED},
-    "quality": {"ranklake.quality", "ranklake.lake", *SHARED},
-    "retention": {"ranklake.retention", "ranklake.lake", *SHARED},
+    "quality": {
+        "ranklake.insight",
+        "ranklake.quality",
+        "ranklake.lake",
+        "ranklake.retention.proposals",
+        *SHARED,
+    },  # held partitions
+    "retention": {
+        *("ranklake.allowed", "ranklake.artifacts", "ranklake.insight", "ranklake.lake", "ranklake.retention"),
+        *SHARED,
+    },
     "flows": {
         "ranklake.allowed",
         "ranklake.artifacts",
@@ -23,7 +32,7 @@ MAY_IMPORT = {
         "ranklake.context",
         "ranklake.config",
         "ranklake.doctor",
-        "ranklake.views.html",
+        "ranklake.pipeline",
         *SHARED,
         *(f"ranklake.{room}" for room in ROOMS),
     },
@@ -78,50 +87,35 @@ LATE = {  # what functions of capture import from their own room when they are c
 }
 LAKE = {  # what each folder of the lake imports, for types and in functions, too; likewise
     "contracts": set(),
-    "trust": set(),
-    "storage": {"contracts", "trust"},
-    "delta": {"contracts", "storage"},
-    "spool": {"storage", "trust"},
-    "plans": {"contracts", "delta", "storage"},
-    "usage": {"storage"},
-    "audit": {"contracts", "delta", "plans", "storage"},
-    "governance": {"audit", "contracts", "delta", "plans", "storage", "trust"},
-    "archives": {"contracts", "delta", "governance", "plans", "storage"},
-    "maintenance": {
-        *("audit", "contracts", "delta", "governance", "plans", "spool", "storage", "trust", "usage"),
-    },
-    "subjects": {"contracts", "delta", "governance", "storage"},
-    "query": {"archives", "contracts", "delta", "storage", "subjects"},
-    "roles": {"contracts", "query", "storage"},
-    "grants": {"audit", "contracts", "delta", "governance", "storage", "usage"},
-    "shares": {"audit", "contracts", "delta", "governance", "plans", "query", "storage"},
-    "migrations": {"audit", "contracts", "delta", "governance", "plans", "query", "storage", "subjects", "usage"},
-    "mfu": set(),
-    "life": {"audit", "contracts", "delta", "migrations", "query", "storage"},
-    "rollups": {  # the operator's prices; what checks hold back
-        *("contracts", "delta", "governance", "life", "mfu", "migrations", "plans", "query", "storage", "trust")
-    },
+    "store": {"contracts"},
+    "tables": {"contracts", "store"},
+    "plans": {"contracts", "store", "tables"},
+    "audit": {"contracts", "plans", "store", "tables"},
+    "query": {"contracts", "store", "tables"},
+    "migrations": {"audit", "contracts", "plans", "query", "store", "tables"},
+    "rollups": {"audit", "contracts", "migrations", "plans", "query", "store", "tables"},
     "pseudonyms": {"rollups"},
-    "preview": {"contracts", "delta", "migrations", "plans", "rollups", "storage"},
-    "ask": {"life", "migrations", "query", "storage", "usage"},
-    "ingest": {
-        *("audit", "contracts", "delta", "maintenance", "migrations", "plans", "spool", "storage", "subjects", "trust")
-    },
-    "replay": {
-        *("contracts", "delta", "governance", "ingest", "plans", "query", "rollups", "spool", "storage", "trust")
-    },
-    "status": {"contracts", "delta", "governance", "ingest", "plans", "query", "spool", "storage", "trust"},
-    "catalog": {"contracts", "delta", "life", "migrations", "plans", "storage"},
-    "diagnosis": {"query", "storage"},
-    "runs": {"contracts", "diagnosis", "life", "query", "rollups", "storage"},
-    "fleet": {"query", "runs", "storage"},
-    "oncall": {"query", "runs", "status", "storage"},
-    "overview": {"query", "rollups", "runs", "storage"},
+    "preview": {"contracts", "migrations", "plans", "rollups", "store", "tables"},
+    "ingest": {"audit", "contracts", "migrations", "plans", "query", "rollups", "store", "tables"},
+}
+RETENTION_BELOW = {  # modules of the lake that still import retention: each will get what it uses handed in
+    "lake/ingest/maintenance/run.py",
+    "lake/ingest/maintenance/vacuum.py",
+    "lake/ingest/piece.py",
+    "lake/ingest/replay/selection.py",
+    "lake/ingest/status/reconciliation.py",
+    "lake/migrations/applying.py",
+    "lake/migrations/carry_out.py",
+    "lake/migrations/register.py",
+    "lake/migrations/sealed.py",
+    "lake/query/clear.py",
+    "lake/query/scan.py",
+    "lake/query/sql.py",
+    "lake/rollups/inputs.py",
 }
 IMPORTS_BY_NAME = {
     "lake/__init__.py",  # what users may call, when they first do
     "lake/contracts/__init__.py",  # its own modules, when they are first asked for
-    "src/ranklake/insight/ask/python.py",  # the package's configuration, for users who name no lake
     "lake/store/objects.py",  # a library of one provider
     "lake/plans/dask_workers.py",  # what starts a cluster, of the same folder
     "lake/plans/kinds.py",  # what carries out and verifies a kind of plan: in folders that stand on this one
@@ -150,12 +144,23 @@ def imports(path):
     return frozenset(name for name in found if name.split(".")[0] == "ranklake")
 
 
+def test_insight_imports_the_lake_alone():
+    """What people look at is made of tables: insight imports the lake, and no governance."""
+    roots = {"ranklake.insight", "ranklake.lake", *SHARED}
+    for path in (ROOT / "src/ranklake/insight").rglob("*.py"):
+        for name in imports(path) - EVERYBODY:
+            assert any(name == root or name.startswith(f"{root}.") for root in roots), f"{path.name} imports {name}"
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_imports_only_what_its_arrows_allow(room):
     """No file of a room imports a room that it has no arrow to."""
     for path in (ROOT / room).rglob("*.py"):
-        for name in imports(path) - EVERYBODY - {"ranklake", "ranklake.__version__"}:
-            allowed = any(name == root or name.startswith(f"{root}.") for root in MAY_IMPORT[room])
+        front = {"ranklake.insight.ask.python"} if path == ROOT / "lake/__init__.py" else set()  # what users may call
+        for name in imports(path) - EVERYBODY - front - {"ranklake", "ranklake.__version__"}:
+            file = path.relative_to(ROOT).as_posix()
+            roots = {*MAY_IMPORT[room], *({"ranklake.retention"} if file in RETENTION_BELOW else set())}
+            allowed = any(name == root or name.startswith(f"{root}.") for root in roots)
             assert allowed, f"{path.relative_to(ROOT)} imports {name}"
 
 

@@ -1,7 +1,7 @@
 """Synthetic traces of pipeline-parallel jobs, and a slow simulator of them, event by event: what-if's oracle.
 
-Nothing here is shared with `ranklake.insight.diagnosis`: an operation is a tuple (name, index, stage, dp_rank), and what
-it waits for a list of such tuples.
+Nothing here is shared with `ranklake.insight.diagnosis`: an operation is a tuple (name, index, stage, dp_rank), and
+what it waits for a list of such tuples.
 """
 
 from collections import defaultdict

@@ -1,7 +1,7 @@
 """Compaction: merges small files of a date by plans of kind ``compaction``; rows do not change.
 
-`ranklake.lake.ingest.maintenance.merges` says which files, and merges some; here plans are made of the results, one after the
-other until nothing is due.
+`ranklake.lake.ingest.maintenance.merges` says which files, and merges some; here plans are made of the results, one
+after the other until nothing is due.
 """
 
 import time

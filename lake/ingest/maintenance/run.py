@@ -49,7 +49,8 @@ class Upkept:
     checkpoints
         Tables whose log got a checkpoint.
     purged, purged_bytes
-        Files that went, counted by what they were (see `ranklake.lake.ingest.maintenance.vacuum.Garbage`), and their bytes.
+        Files that went, counted by what they were (see `ranklake.lake.ingest.maintenance.vacuum.Garbage`), and their
+        bytes.
     elapsed_s
         Wall seconds.
     damaged

@@ -166,7 +166,7 @@ class Reader:
                 del self._wanted[pack]
 
     def read(self, path: str) -> bytes:
-        """Return the bytes of a file, or of a member of a pack; raises what `ranklake.lake.ingest.spool.gate.fetch` does."""
+        """Return the bytes of a file, or of a member of a pack. Raises as `ranklake.lake.ingest.spool.gate.fetch`."""
         found = _PATH.fullmatch(path)
         if found is None:
             return fetch(self._fs, path, root=self._root)

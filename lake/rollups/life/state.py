@@ -1,4 +1,4 @@
-"""What can become of a metric. Everything here is pure: `ranklake.lake.rollups.life.register` reads, and writes it down.
+"""What can become of a metric. Everything here is pure: `ranklake.lake.rollups.life.register` reads and writes.
 
 requested ─▶ active ─▶ deprecated ─▶ retired ─▶ sunset
                 ▲           │

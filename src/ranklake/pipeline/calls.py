@@ -148,7 +148,7 @@ def rollup_once(context: Context, progress: Progress | None = None) -> dict[str,
 
 
 def upkeep_once(context: Context, progress: Progress | None = None, *, with_scrub: bool = False) -> dict[str, Any]:
-    """Maintain the tables' files; return the fields of `ranklake.lake.ingest.maintenance.run.Upkept`, and what else went."""
+    """Maintain the tables' files; return the fields of `Upkept`, and what else went."""
     lake = context.open_lake()
     with context.workers() as workers:
         done = asdict(upkeep(lake, workers, with_scrub=with_scrub, progress=progress))

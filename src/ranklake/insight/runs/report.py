@@ -105,8 +105,8 @@ def runs_state(lake: "Lake", run: str = "", role: "Role | None" = None, *, has_r
     Where nobody has made roles (`has_roles`), pages tell what a role that sees everything is told. To a role metrics
     stay under the names that its own runs recorded: what took whose place, the whole lake says.
 
-    Raises `ranklake.insight.runs.find.NoSuchRunError`, `ranklake.insight.runs.asking.UnseenError` for a role that does not
-    see summaries of runs, and what queries raise.
+    Raises `ranklake.insight.runs.find.NoSuchRunError`, `ranklake.insight.runs.asking.UnseenError` for a role that does
+    not see summaries of runs, and what queries raise.
     """
     ask = asking(lake, role) if role is None else cache(asking(lake, role))
     scalars = continuous(lake) if role is None else "scalars"

@@ -1,4 +1,4 @@
-"""The executive page: facts of `ranklake.insight.fleet` as figures of a week, lines by date, tables by week and group."""
+"""The executive page: facts of `ranklake.insight.fleet` as figures, lines by date, tables by week and group."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""The on-call page: what needs a look, worst first, with evidence and a next step; facts of `ranklake.insight.oncall`."""
+"""The on-call page: what needs a look, worst first, with evidence and a next step, from `ranklake.insight.oncall`."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
