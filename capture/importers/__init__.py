@@ -1,8 +1,8 @@
 """Importers: telemetry that other tools wrote becomes ordinary segments, so that ingest treats it like our own.
 
-    files ─▶ source.py: opened, unpacked, line by line ─▶ a reader (formats.py: table, mlperf, sacct, …) ─▶ drafts
+    files ─▶ source.py: opened, unpacked, line by line ─▶ an importer: kineto, mlperf, sacct, table, … ─▶ rows
                                                                                                           │
-    <spool>/segments ◀── shipping.py: packs ◀── recording.py: the real sealer, an incarnation made from the content
+    <spool>/segments ◀── shipping.py: packs ◀── imported_rows.py: the real sealer ◀── imported_run.py ◀───┘
 
-`imports.import_files` is the entry; `formats.FORMATS` says which formats there are.
+`imports.import_files` is the entry; `formats.Format` is what an importer declares.
 """

@@ -1,30 +1,33 @@
-"""Formats: which formats can be imported, which module reads each, and how their files are recognized."""
+"""Formats: what an importer declares about its format, which formats there are, and how files are recognized.
 
+Each module of this folder that has a `FORMAT` is an importer. So is each entry point of the group
+``ranklake.importers`` in an installed package; its name is the format's:
+
+    [project.entry-points."ranklake.importers"]
+    ourlog = "our_package.ourlog:FORMAT"
+"""
+
+import importlib
+import pkgutil
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from ranklake.capture.importers import (
-    kineto,
-    megatron,
-    mlperf,
-    prometheus,
-    sacct,
-    table,
-    tensorboard,
-    torchtitan,
-    wandb,
-)
+from ranklake.capture.importers.source import SourceError
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
+    from ranklake.capture.importers.mapping import Mapping
     from ranklake.capture.importers.source import Source
 
-Reader = Callable[["Source", "ImportedRun", Any], None]
+GROUP: Final = "ranklake.importers"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
     """A format of foreign telemetry.
 
@@ -33,13 +36,16 @@ class Format:
     summary
         One line about it.
     recognises
-        What of a file it knows, in words: a refusal says so.
+        What of a file it reads, in words, for refusals.
     read
-        Takes a source, what records it, and the mapping where the format has one.
-    looks
-        Matches the beginning of its files, as bytes; None where that tells nothing.
-    among
-        Whether its lines stand among whatever else was printed, so that a beginning without any says little.
+        Reads a source into a recording. Raises `SourceError` where nothing of the file is of the format. A format that
+        takes a mapping gets that as its third argument.
+    table
+        Table of which the end of a damaged archive is refused; a mapping's own goes before it.
+    mark
+        Matches the beginning of its files; None where that tells nothing.
+    nothing
+        What is wrong with a file of which neither rows nor refusals came, and how to fix it; None if nothing is.
     own_run
         Whether each file is a run of its own; else all files of one call go into one.
     by_file
@@ -47,116 +53,70 @@ class Format:
     maps
         Whether it takes a mapping.
     inside
-        Which of a folder's files are meant where the folder is named; empty where folders are none of the format's.
+        Glob of the files that are meant where a folder is named; empty where folders are refused.
+    among
+        Whether its lines stand among other output, so that a beginning without any says little.
+    by_name
+        Whether files of the same content may say different things: pages whose samples bear no time do.
     by_folder
         Whether each folder of files is a run of its own, whatever name is given for them.
     refuse_strangers
         Raises `SourceError` where files that are to be one run say that they are not.
-    by_name
-        Whether files of the same content may say different things: pages whose samples bear no time do.
+    fills
+        Whether nearly all lines of a beginning are of it. For formats of which a line is easily found in other files:
+        another importer's refusal names them only then, and after all others.
     """
 
     summary: str
     recognises: str
-    read: Reader
-    looks: re.Pattern[bytes] | None = None
+    read: Callable[..., None]
+    table: str
+    mark: re.Pattern[bytes] | None = None
+    nothing: tuple[str, str] | None = None
     own_run: bool = True
+    by_file: bool = False
     maps: bool = False
     inside: str = ""
     among: bool = False
     by_name: bool = False
     by_folder: bool = False
-    by_file: bool = False
     refuse_strangers: "Callable[[list[Source]], None] | None" = None
+    fills: Callable[[list[bytes]], bool] | None = None
+
+    def read_file(self, source: "Source", recording: "ImportedRun", mapping: "Mapping | None") -> None:
+        """Read a file whole. Raises `SourceError`, and whatever bytes raise that no reader has foreseen."""
+        if mapping is None:
+            self.read(source, recording)
+        else:
+            self.read(source, recording, mapping)
+        if source.cut:
+            recording.refuse(self.table if mapping is None else mapping.contract.table, source.cut, "")
+        if self.nothing and recording.is_empty:
+            raise SourceError(self.nothing[0], where=source.name, hint=self.nothing[1])
 
 
-FORMATS: Final[dict[str, Format]] = {
-    "table": Format(
-        "CSV, JSON lines or Parquet, by a mapping",
-        "a header with separators, a JSON object a line, or Parquet",
-        table.read,
-        re.compile(rb"\APAR1|\A\s*\{\s*\"[^\n]*\}\s*(?:\n|$)|^[^\n,;\t]*[,;\t][^\n]*\n", re.MULTILINE),
-        maps=True,
-    ),
-    "mlperf": Format(
-        "MLPerf Training logs, :::MLLOG lines",
-        "lines with :::MLLOG and a JSON object, or :::MLL, or :::MLPv0.5.0",
-        mlperf.read,
-        re.compile(rb":::MLLOG|:::SYSJSON|:::MLPv0\.|:::MLL "),
-        among=True,
-    ),
-    "sacct": Format(
-        "Slurm accounting, sacct --parsable2",
-        "a header with JobID| and State|",
-        sacct.read,
-        re.compile(rb"^[^\n]*\bJobID[^\n|]*\|"),
-        own_run=False,
-        by_file=True,
-    ),
-    "kineto": Format(
-        "torch.profiler traces, .json or .json.gz, one file a rank",
-        "JSON with traceEvents",
-        kineto.read,
-        re.compile(rb"\"traceEvents\"|\"schemaVersion\"|\A\s*\[\s*\{"),
-        own_run=False,
-        refuse_strangers=kineto.refuse_strangers,
-    ),
-    "megatron": Format(
-        "standard output of Megatron-LM, DeepSpeed, GPT-NeoX, NeMo 2 and AMD's Primus",
-        "lines such as 'iteration 10/ 500 | … elapsed time per iteration (ms): …|', or 'steps: 10 … iter time (s): …'",
-        megatron.read,
-        re.compile(
-            rb"\biteration\s+\d+/\s*\d+|\belapsed time per iteration|\busing world size:|\biter time \(s\)|"
-            rb"\[Rank \d+\] \(after \d+ iterations\)|\btimer\.py:\d+:stop\] |\bGrad overflow on iteration|"
-            rb"\biteration=\s*\d+/"
-        ),
-        among=True,
-    ),
-    "torchtitan": Format(
-        "standard output of torchtitan",
-        "lines such as 'step: 10  loss: 6.2  memory: …  tps: …' behind a time",
-        torchtitan.read,
-        re.compile(rb"\bstep:\s*\d+\s+loss:|\bTraining starts at step"),
-        among=True,
-    ),
-    "prometheus": Format(
-        "pages in Prometheus' text format, and answers of its query API",
-        "lines such as 'name{label=\"…\"} 1.5', or JSON with status and data",
-        prometheus.read,
-        re.compile(
-            rb"\A\s*\{\s*\"(?:status|data)\"|^# (?:HELP|TYPE) |^[a-zA-Z_:][\w:]*(?:\{[^\n]*\})? +[-+.\dIiNn]",
-            re.MULTILINE,
-        ),
-        own_run=False,
-        by_file=True,
-        by_name=True,
-    ),
-    "tensorboard": Format(
-        "event files of TensorBoard",
-        "records of brain.Event",
-        tensorboard.read,
-        re.compile(rb"\A[\s\S]{8,24}brain\.Event:"),
-        own_run=False,
-        inside="**/*tfevents*",
-        by_folder=True,
-    ),
-    "wandb": Format(
-        "offline runs of wandb, .wandb",
-        "records behind :W&B",
-        wandb.read,
-        re.compile(rb"\A:W&B"),
-        inside="**/*.wandb",
-    ),
-}
+@cache
+def formats() -> dict[str, Format]:
+    """Return the formats that can be imported, by name; those of installed packages last.
+
+    Raises `SourceError` for an installed importer that cannot be loaded.
+    """
+    known: dict[str, Format] = {}
+    for info in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        own = getattr(importlib.import_module(f"ranklake.capture.importers.{info.name}"), "FORMAT", None)
+        if own is not None:
+            known[info.name] = own
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        try:
+            known[entry.name] = entry.load()
+        except Exception as error:
+            what = f"importer {entry.name} cannot be loaded ({type(error).__name__}: {error})"
+            raise SourceError(what, where=entry.value, hint="upgrade or uninstall its package") from error
+    return known
 
 
-def likely(head: bytes) -> list[str]:
-    """Return the formats that a file may be of, by its beginning; the surest first."""
-    return [name for name in _ORDER if name in FORMATS and (looks := FORMATS[name].looks) and looks.search(head)]
-
-
-def rather(name: str, head: bytes, *, whole: bool) -> str | None:
-    """Return of which other format a file rather is; None if it may be of this one.
+def nearest_format(name: str, head: bytes, *, whole: bool) -> str | None:
+    """Return the other format that a file more likely is of; None if it may well be of this one.
 
     Parameters
     ----------
@@ -165,36 +125,52 @@ def rather(name: str, head: bytes, *, whole: bool) -> str | None:
     whole
         Whether that is all of it.
     """
-    kind, head = FORMATS[name], _COLOURS.sub(b"", head)
-    if kind.looks is None or kind.looks.search(head):
+    kind, head = formats()[name], _COLOURS.sub(b"", head)
+    if kind.mark is None or kind.mark.search(head):
         return None
-    others = [other for other in likely(head) if other != name]
+    others = [(other, item) for other, item in formats().items() if item.mark and item.mark.search(head)]
+    if surest := next((other for other, item in others if item.fills is None), None):
+        return surest
     if kind.among and not whole:  # what comes later may be ours, whatever commas there are here
-        others = [other for other in others if other not in _LINE_BY_LINE]
-    return next((other for other in others if other not in _LINE_BY_LINE or _throughout(other, head)), None)
-
-
-def _throughout(name: str, head: bytes) -> bool:
-    """Return whether nearly all of the first lines are of a format that has nothing else in its files.
-
-    A line or two of a log are easily taken for a sample, or for a row.
-    """
+        return None
     lines = [line for line in head.splitlines()[:_LOOKED_AT] if line.strip()]
-    if not lines or head.lstrip().startswith((b"{", b"PAR1")):
-        return True
-    if name == "prometheus":
-        fit = sum(_SAMPLE.fullmatch(line.rstrip()) is not None for line in lines)
-    else:
-        mark = max((b",", b";", b"\t"), key=lines[0].count)
-        fit = sum(line.count(mark) >= lines[0].count(mark) > 0 for line in lines)
-    return fit >= _MOSTLY * len(lines)
+    is_document = not lines or head.lstrip().startswith((b"{", b"PAR1"))
+    return next((other for other, item in others if is_document or (item.fills and item.fills(lines))), None)
 
 
-_LINE_BY_LINE: Final = frozenset({"table", "prometheus"})
+def foreign_format(head: bytes) -> tuple[str, str] | None:
+    """Return what a file is and what to do with it, by its beginning; None if it is of no format that is known here."""
+    return next(((name, hint) for pattern, name, hint in _FOREIGN if pattern.search(head)), None)
+
+
 _LOOKED_AT: Final = 200
-_MOSTLY: Final = 0.9
-_SAMPLE: Final = re.compile(
-    rb"#.*|[a-zA-Z_:][\w:]*(?:\{.*\})?[ \t]+[-+]?(?:[\d.][\d.eE+-]*|Inf|NaN)(?:[ \t]+[-\d.]+)?(?: #.*)?"
-)
 _COLOURS: Final = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
-_ORDER: Final = ("mlperf", "kineto", "sacct", "tensorboard", "wandb", "megatron", "torchtitan", "prometheus", "table")
+_JOBS: Final = "write a CSV of its jobs, and import that: ranklake import table FILE --mapping MAPPING (docs/import.md)"
+_SACCT: Final = "save accounting: sacct --parsable2 --allusers --format=JobID,State,Submit,Start,End,AllocTRES"
+_NODES: Final = rb"(?:idle|alloc|allocated|mix|mixed|down|drain|drained|draining|comp|maint|resv|reserved|unk|unknown)"
+_STATES: Final = (
+    rb"(?:RUNNING|PENDING|COMPLETING|COMPLETED|CONFIGURING|SUSPENDED|CANCELLED|FAILED|TIMEOUT|PREEMPTED|NODE_FAIL|"
+    rb"OUT_OF_MEMORY|R|PD|CG|CD|CF|S|CA|F|TO|PR|NF)"
+)
+_FOREIGN: Final = tuple(
+    (re.compile(pattern, re.MULTILINE), name, hint)
+    for pattern, name, hint in (
+        (rb"\A\d\d/\d\d/\d{4} \d\d:\d\d:\d\d;[A-Z];\S+;", "accounting of PBS or Torque", _JOBS),
+        (rb"\A(?:#[^\n]*\n)*(?:[^:\n]*:){30,}", "accounting of Grid Engine (SGE)", _JOBS),
+        (rb'\A"JOB_[A-Z]+" "[\d.]+" \d+ ', "accounting of LSF", _JOBS),
+        (rb'\A\s*\{(?=[\s\S]*"(?:jobs|errors)"\s*:)(?=[\s\S]*"(?:slurm|job_id|plugins?)")', "JSON of sacct or squeue",
+         _SACCT),
+        (rb"\A(?:\d+(?:[_.+]\S*?)?\|)(?:[^|\n]*\|){4,}", "output of sacct without its header",
+         "save it without --noheader: " + _SACCT.partition(": ")[2]),
+        (rb"\A\**\s*sdiag output at ", "output of sdiag", _SACCT),
+        (rb"\A\s*(?:JOBID\s+PARTITION|JobId=\d+ )|\A\s*\d+[,|\t ]+" + _STATES + rb"\s*$", "output of squeue", _SACCT),
+        (rb"\A\s*(?:PARTITION\s+AVAIL|NODELIST\s+NODES|NodeName=)|\A\S+[,|\t ]+" + _NODES + rb"[*~#!%$@^+-]?\s*$",
+         "output of sinfo", _SACCT),
+        (rb"\btime \(ms\) \| [a-z_]*_microstep: ", "DeepSpeed's breakdown of micro-steps",
+         "it tells no steps: import a log that has lines of iterations, or of CurrSamplesPerSec"),
+        (rb'\A\s*\{(?=[\s\S]*"log_history"\s*:\s*\[)', "a trainer_state.json of Hugging Face's Trainer",
+         "name the columns of its log_history in a mapping: ranklake import table FILE --mapping MAPPING"),
+        (rb"\A\s*[\[{]\s*(?:\n|\"[^\"\n]*\"\s*:\s*[\[{]?\s*\n)", "a JSON document",
+         "save rows as JSON lines: jq -c '.[]' FILE > FILE.jsonl"),
+    )
+)  # fmt: skip

@@ -1,6 +1,7 @@
 """Imports: files of a format become segments in a spool, file by file."""
 
 import hashlib
+import posixpath
 import struct
 import time
 from collections import Counter
@@ -8,18 +9,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from ranklake.capture.importers.foreign import foreign
-from ranklake.capture.importers.formats import FORMATS, Format, rather
-from ranklake.capture.importers.import_identity import ImportIdentity
-from ranklake.capture.importers.imported_run import ImportedRun, today
+from ranklake.capture.importers.formats import Format, foreign_format, formats, nearest_format
+from ranklake.capture.importers.imported_rows import ImportIdentity, ImportTarget
+from ranklake.capture.importers.imported_run import FIRST_REASONS, ImportedRun
 from ranklake.capture.importers.mapping import Mapping as ColumnMapping
 from ranklake.capture.importers.mapping import MappingError
 from ranklake.capture.importers.mapping_reader import load_mapping
-from ranklake.capture.importers.naming import known_as, named, of_before
-from ranklake.capture.importers.shipping import TOGETHER, Shipping, refuse_changed
+from ranklake.capture.importers.shipping import Shipping, refuse_changed
 from ranklake.capture.importers.source import HEAD_BYTES, Source, SourceError, sources
+from ranklake.capture.provenance.names import clean
 from ranklake.capture.sealing.keys import NO_KEYS, SealingKeys
 from ranklake.capture.sealing.masked import SealedMasks
 from ranklake.errors import did_you_mean
@@ -28,7 +28,6 @@ from ranklake.redaction.redact import REDACTED
 from ranklake.segments.segment import RUN_NAME
 from ranklake.segments.storage_options import fsspec_options
 
-_SHOWN_REASONS: Final = 3
 _HIDDEN: Final = REDACTED.strip("[]")
 """What stands in a run's name for a credential."""
 _HOSTILE: Final = (
@@ -37,10 +36,12 @@ _HOSTILE: Final = (
 """What bytes raise that no reader has foreseen."""
 _AMONG_BYTES: Final = 8 << 20
 """How far lines are looked for that stand among others."""
+_DIGITS: Final = 8
+_LONGEST_NAME: Final = 128
 
 
 @dataclass
-class Imported:
+class ImportResult:
     """What was imported.
 
     Attributes
@@ -84,35 +85,44 @@ class Imported:
         """Whether nothing came of the files but rows for quarantine."""
         return bool(self.refused) and not self.rows
 
-    def of_format(self, files: list[Source], take: Callable[[Source], None]) -> list[Source]:
-        """Return the files that are of the format; others of several stop nobody, and `nothing` has the reason.
+    def try_file(self, source: Source, step: Callable[..., None], *args: Any) -> bool:  # noqa: ANN401 - the step's
+        """Run a step of a file's import, and return whether it succeeded. If not, `nothing` says why.
 
         Raises `SourceError` or `MappingError` where no file is left.
         """
-        kept = []
-        for source in files:
-            try:
-                take(source)
-                kept.append(source)
-            except (SourceError, MappingError) as error:
-                if len(self.nothing) + 1 >= self.files:
-                    raise
-                self.nothing[source.name] = str(error)
-        return kept
+        try:
+            step(source, *args)
+        except (SourceError, MappingError) as error:
+            if len(self.nothing) + 1 >= self.files:
+                raise
+            self.nothing[source.name] = str(error)
+            return False
+        return True
 
-    def took(self, source: Source, recording: ImportedRun, *, is_named: bool) -> None:
+    def add(self, source: Source, recording: ImportedRun, *, is_named: bool) -> None:
         """Add what came of a file; `is_named` says whether its run was given, not made of the file's name."""
         self.runs += [run for run in recording.runs if run not in self.runs]
-        self.rows = {t: self.rows.get(t, 0) + recording.rows.get(t, 0) for t in {*self.rows, *recording.rows}}
-        self.first_refused += [one for one in recording.first_refused if len(self.first_refused) < _SHOWN_REASONS]
+        self.rows = {t: self.rows.get(t, 0) + recording.rows.get(t, 0) for t in sorted({*self.rows, *recording.rows})}
+        self.refused = dict((Counter(self.refused) + Counter(recording.refused)).most_common())
+        self.first_refused = [*self.first_refused, *recording.first_refused][:FIRST_REASONS]
         self.left_out += recording.left_out
+        if damage := source.cut or source.damage:
+            self.cut[source.name] = damage
         if recording.refused and not recording.rows:
             self.nothing[source.name] = recording.first_refused[0]
         if not is_named and _HIDDEN in recording.run and _HIDDEN not in source.stem:
             self.hidden.append(recording.run)
 
 
-def import_files(  # noqa: PLR0913 - what an import may be told, by name
+class _ImportFile(NamedTuple):
+    """A file, the digest of its bytes, and the run that it goes into."""
+
+    source: Source
+    sha256: str
+    run: str
+
+
+def import_files(  # noqa: PLR0913 - options of an import, by name
     format_name: str,
     paths: Iterable[str],
     spool: str,
@@ -124,7 +134,7 @@ def import_files(  # noqa: PLR0913 - what an import may be told, by name
     contracts: Path | None = None,
     masks: SealedMasks | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Imported:
+) -> ImportResult:
     """Import files into a spool.
 
     Parameters
@@ -159,72 +169,73 @@ def import_files(  # noqa: PLR0913 - what an import may be told, by name
     """
     began = time.monotonic()
     overlay = None if contracts is None else Overlay.read(contracts)
-    kind, columns = _asked(format_name, mapping, run, overlay)
-    files = sources(paths, lambda uri: fsspec_options(uri, storage or {}), kind.inside)
+    kind, columns = _checked(format_name, mapping, run, overlay)
+    found = sources(paths, lambda uri: fsspec_options(uri, storage or {}), kind.inside)
     shipping = Shipping(spool, fsspec_options(spool, storage or {}))
-    done = Imported(format_name, len(files))
-    refused: Counter[str] = Counter()
-    total, seen = sum(source.size_bytes for source in files), 0
+    active = keys.active() if keys is not None else NO_KEYS
+    target = ImportTarget(shipping.take, datetime.now(UTC).date().isoformat(), active, overlay, masks or SealedMasks())
+    result = ImportResult(format_name, len(found))
     own_run = (kind.own_run or (kind.by_file and run is None)) if columns is None else columns.own_run
+    by_name = kind.by_name if columns is None else columns.by_name
+    memory = format_name if columns is None else f"{format_name}/{columns.contract.table}/{columns.name}"
+    digest = columns.sha256 if columns else ""
 
-    def told(count: int) -> None:
+    fitting = [source for source in found if result.try_file(source, _refuse_other, format_name, columns)]
+    files = []
+    for source, sha256, fresh in _named(fitting, run, columns, format_name, own_run=own_run):
+        note = shipping.remembered(memory, source.path, "") if own_run and run is None else None
+        is_same = note is not None and (note["sha256"], note["mapping"]) == (sha256, digest)
+        # a file stays the run that it became, whatever is imported beside it
+        name = str(note["run"]) if note is not None and is_same else fresh
+        before = shipping.remembered(memory, source.path, name)
+        refuse_changed(before, sha256, digest, where=source.name, run=name)
+        result.again += before is not None
+        if not kind.maps and (own_run or kind.by_folder):
+            folder = "" if own_run else _folder_digest(source)
+            shipping.refuse_merged(format_name, sha256, name, folder, where=source.name)
+        files.append(_ImportFile(source, sha256, name))
+    report = _report_to(progress, sum(source.size_bytes for source in found))
+    for source, sha256, name in files:
+        identity = ImportIdentity(format_name, digest, source.name, sha256, by_name)
+        recording = ImportedRun(identity, name, 0, target, has_run_row=name not in result.runs)
+        source.progress = report
+        if not result.try_file(source, _read, recording, kind, columns):
+            continue
+        recording.close()
+        shipping.flush()
+        note = {
+            "format": format_name, "run": name, "sha256": sha256, "mapping": digest, "file": source.name,
+            "at": datetime.now(UTC).isoformat(timespec="seconds"), "rows": recording.rows,
+        } | ({"folder": _folder_digest(source)} if kind.by_folder else {})  # fmt: skip
+        for key in (name, "") if run is None and own_run else (name,):
+            shipping.remember(memory, source.path, key, note)
+        result.add(source, recording, is_named=name == run)
+    result.segments, result.segment_bytes, result.objects = shipping.segments, shipping.segment_bytes, shipping.objects
+    result.elapsed_s = time.monotonic() - began
+    return result
+
+
+def _report_to(progress: Callable[[int, int], None] | None, total: int) -> Callable[[int], None]:
+    """Return what adds up the bytes that are read, and reports them."""
+    seen = 0
+
+    def report(count: int) -> None:
         nonlocal seen
         seen += count
         if progress is not None:
             progress(min(seen, total), total)
 
-    by_name = kind.by_name if columns is None else columns.by_name
-    todo = []
-    files = done.of_format(files, lambda source: _refuse_other(source, format_name, kind, columns))
-    memory = format_name if columns is None else f"{format_name}/{columns.contract.table}/{columns.name}"
-    digest = columns.sha256 if columns else ""
-    for source, sha256, fresh in named(files, run, columns, format_name, own_run=own_run):
-        name = known_as(shipping, memory, source, sha256, digest, run) if own_run else None
-        name = name or fresh
-        before = shipping.remembered(memory, source.path, name) or of_before(shipping, columns, source, name)
-        refuse_changed(before, sha256, digest, where=source.name, run=name)
-        identity = ImportIdentity(format_name, digest, source.name, sha256, by_name)
-        done.again += before is not None
-        before = before or _elsewhere(shipping, kind, source, identity, name, own_run=own_run)
-        todo.append((source, name, identity, before is not None and not before.get(TOGETHER)))
-    active = keys.active() if keys is not None else NO_KEYS
-    for source, name, identity, rank_by_rank in todo:
-        recording = ImportedRun(
-            identity, name, 0, shipping.take, today(), active, says_run=name not in done.runs,
-            rank_by_rank=rank_by_rank, overlay=overlay, masks=masks,
-        )  # fmt: skip
-        source.told = told
-        if not done.of_format([source], _reading(kind, recording, columns)):
-            continue
-        if source.cut:
-            done.cut[source.name] = source.cut
-        recording.close()
-        shipping.flush()
-        facts: dict[str, Any] = {
-            "format": format_name,
-            "run": name,
-            "sha256": identity.sha256,
-            "mapping": identity.mapping,
-        }
-        facts |= {"file": source.name, "at": datetime.now(UTC).isoformat(timespec="seconds"), "rows": recording.rows}
-        facts |= ({} if rank_by_rank else {TOGETHER: True}) | ({"folder": _folder(source)} if kind.by_folder else {})
-        shipping.remember(memory, source.path, name, facts)
-        if run is None and own_run:
-            shipping.remember(memory, source.path, "", facts)
-        refused.update(recording.refused)
-        done.took(source, recording, is_named=name == run)
-    done.rows = dict(sorted(done.rows.items()))
-    done.refused = dict(refused.most_common())
-    done.segments, done.segment_bytes, done.objects = shipping.segments, shipping.segment_bytes, shipping.objects
-    done.elapsed_s = time.monotonic() - began
-    return done
+    return report
 
 
-def _asked(
+def _checked(
     format_name: str, mapping: str | None, run: str | None, overlay: Overlay | None
 ) -> tuple[Format, ColumnMapping | None]:
     """Return the format and the mapping. Raises `SourceError` and `MappingError` for what does not go together."""
-    kind = _format(format_name)
+    known = formats()
+    if format_name not in known:
+        raise SourceError(f"no such format {format_name!r}", hint=did_you_mean(format_name, known))
+    kind = known[format_name]
     if kind.maps and not mapping:
         raise SourceError(
             f"{format_name} needs a mapping",
@@ -242,61 +253,78 @@ def _asked(
     return kind, columns
 
 
-def _reading(kind: Format, recording: ImportedRun, columns: ColumnMapping | None) -> Callable[[Source], None]:
-    def read(source: Source) -> None:
-        try:
-            kind.read(source, recording, columns)
-        except _HOSTILE as error:
-            what = f"damaged, or not of this format ({type(error).__name__})"
-            raise SourceError(what, where=source.name, hint="fetch it again, or have it written again") from error
-
-    return read
+def _read(source: Source, recording: ImportedRun, kind: Format, columns: ColumnMapping | None) -> None:
+    try:
+        kind.read_file(source, recording, columns)
+    except _HOSTILE as error:
+        damage = f"damaged, or not of this format ({type(error).__name__})"
+        raise SourceError(damage, where=source.name, hint="fetch it again, or have it written again") from error
 
 
-def _elsewhere(
-    shipping: Shipping, kind: Format, source: Source, identity: ImportIdentity, run: str, *, own_run: bool
-) -> dict[str, Any] | None:
-    """Return what was noted of the same content at another path.
-
-    Raises `SourceError` where the run has rows of another file, and each file, or folder, is a run of its own.
-    """
-    if not kind.maps and (own_run or kind.by_folder):
-        folder = "" if own_run else _folder(source)
-        shipping.refuse_merged(identity.format, identity.sha256, run, folder, where=source.name)
-    return shipping.elsewhere(identity.format, identity.sha256, identity.mapping, run)
-
-
-def _folder(source: Source) -> str:
-    """Return what stands for a file's folder in notes: two are told apart, and no path is told."""
-    return hashlib.sha256(source.parent.encode()).hexdigest()[:16]
-
-
-def _format(name: str) -> Format:
-    if name not in FORMATS:
-        raise SourceError(f"no such format {name!r}", hint=did_you_mean(name, FORMATS))
-    return FORMATS[name]
-
-
-def _refuse_other(source: Source, name: str, kind: Format, columns: ColumnMapping | None) -> None:
+def _refuse_other(source: Source, name: str, columns: ColumnMapping | None) -> None:
     """Raise `SourceError` for a file that is empty, or plainly of another format."""
-    head = source.head()
+    kind, head = formats()[name], source.head()
     if not head.strip():
-        what = "the file is empty" if not source.size_bytes else "nothing can be read of the file"
-        raise SourceError(what, where=source.name, hint="name one with rows")
+        flaw = "the file is empty" if not source.size_bytes else "nothing can be read of the file"
+        raise SourceError(flaw, where=source.name, hint="name one with rows")
     if columns is not None:
         return
     whole = len(head) < HEAD_BYTES
     if kind.among and not whole:
         head = source.head(_AMONG_BYTES)
         whole = len(head) < _AMONG_BYTES
-    if kind.looks is not None and kind.looks.search(head):
+    if kind.mark is not None and kind.mark.search(head):
         return
-    if (known := foreign(head)) is not None:
-        raise SourceError(f"{known[0]}, which import {name} does not read", where=source.name, hint=known[1])
-    if (other := rather(name, head, whole=whole)) is not None:
-        own = " --mapping MAPPING" if FORMATS[other].maps else ""
+    if (foreign := foreign_format(head)) is not None:
+        raise SourceError(f"{foreign[0]}, which import {name} does not read", where=source.name, hint=foreign[1])
+    if (other := nearest_format(name, head, whole=whole)) is not None:
+        own = " --mapping MAPPING" if formats()[other].maps else ""
         hint = (
             f"it looks like {other}: ranklake import {other} {Path(source.path).name}{own}; "
             f"of {name} are {kind.recognises}"
         )
         raise SourceError(f"nothing of {name} at its beginning", where=source.name, hint=hint)
+
+
+def _named(
+    files: list[Source], run: str | None, columns: ColumnMapping | None, format_name: str, *, own_run: bool
+) -> list[_ImportFile]:
+    """Return files with their runs: a run's name ends with a digest where files of other content would share it.
+
+    Raises `SourceError` where files that would be one run say that they are not.
+    """
+    kind = formats()[format_name]
+    top = posixpath.commonpath([source.parent for source in files]) if files else ""
+    named = []
+    for source in files:
+        sha256, below = source.digest(), source.parent.removeprefix(top).strip("/")
+        stem = clean("-".join(filter(None, (clean(below.replace("/", "-")) if below else "", source.stem))))
+        if run is not None:
+            name = f"{run}-{stem}"[:_LONGEST_NAME] if len(files) > 1 and own_run else run
+            if kind.by_folder and below:
+                name = clean("-".join([run, *below.split("/")]))[:_LONGEST_NAME]
+        elif not own_run:  # files of one run lie side by side
+            of_folder = clean("-".join(filter(None, source.folders)) or format_name)[:_LONGEST_NAME]
+            name = (columns.run if columns is not None else None) or of_folder
+        elif kind.by_file or columns is not None:
+            name = stem[:_LONGEST_NAME]
+        else:
+            name = _with_digest(stem, sha256)
+        named.append(_ImportFile(source, sha256, name))
+    by_run: dict[str, list[_ImportFile]] = {}
+    for file in named:
+        by_run.setdefault(file.run, []).append(file)
+    for together in by_run.values():
+        if kind.refuse_strangers is not None:
+            kind.refuse_strangers([file.source for file in together])
+    shared = {name for name, together in by_run.items() if own_run and len({file.sha256 for file in together}) > 1}
+    return [file._replace(run=_with_digest(file.run, file.sha256)) if file.run in shared else file for file in named]
+
+
+def _with_digest(name: str, sha256: str) -> str:
+    return f"{name[: _LONGEST_NAME - 1 - _DIGITS]}-{sha256[:_DIGITS]}"
+
+
+def _folder_digest(source: Source) -> str:
+    """Return what stands for a file's folder in notes: two are told apart, and no path is told."""
+    return hashlib.sha256(source.parent.encode()).hexdigest()[:16]

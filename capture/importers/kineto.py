@@ -14,13 +14,13 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers.moments import YEAR_2000_NS
+from ranklake.capture.importers.formats import Format
 from ranklake.capture.importers.source import SourceError
+from ranklake.capture.importers.units import YEAR_2000_NS
 from ranklake.redaction.identities import without_identities
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
-    from ranklake.capture.importers.mapping import Mapping
     from ranklake.capture.importers.source import Source
 
 _EVENTS: Final = '"traceEvents"'
@@ -69,7 +69,7 @@ class _Trace:
         When steps began, ns as the trace counts, and their numbers and ends, in order.
     begin_ns, end_ns
         When the first event that is a span began, and the last one ended, ns since 1970; None where there is none.
-    told
+    rows
         Steps that are rows already: several threads may mark one.
     collectives
         Which of `_COLLECTIVES` count: the first that there are, for annotations and calls tell of the same ones again.
@@ -82,11 +82,11 @@ class _Trace:
     begin_ns: int | None = None
     end_ns: int | None = None
     timeless: bool = False
-    told: set[int] = field(default_factory=set)
+    rows: set[int] = field(default_factory=set)
     collectives: int = len(_COLLECTIVES)
 
 
-def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") -> None:
+def read(source: "Source", recording: "ImportedRun") -> None:
     """Import a rank's trace; what is no whole event is refused.
 
     Raises
@@ -94,7 +94,6 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
     SourceError
         There are no events in the file.
     """
-    del mapping
     with source.first_look():
         trace = _first_look(source)
     info = trace.about.get("distributedInfo")
@@ -104,9 +103,9 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
     assert isinstance(rank, int)
     world = info.get("world_size") if _is_count(info.get("world_size")) else None
     recording.world_size = max(world or 1, rank + 1)
-    labels = {"times": "of an unknown start, taken as 2000-01-01"} if trace.timeless else {}
-    recording.facts = {"job": recording.run, "world_size": world, "framework": "torch", "labels": json.dumps(labels),
-                       **_device(trace.about)}  # fmt: skip
+    if trace.timeless:
+        recording.labels["times"] = "of an unknown start, taken as 2000-01-01"
+    recording.facts = {"job": recording.run, "world_size": world, "framework": "torch", **_device(trace.about)}
     number, damage = 0, ""
     for event in _events(source, {}):
         if isinstance(event, str):
@@ -120,9 +119,7 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
         # what goodput takes for when the trace began and ended: its steps, if it has any, are only a part of it
         lasted = trace.end_ns - trace.begin_ns
         recording.row("events", trace.end_ns, rank, event="profiler_trace", severity="info", duration_ns=lasted)
-    if source.cut:
-        recording.refuse("spans", source.cut, "", rank=rank)
-    source.cut = source.cut or damage or None
+    source.damage = damage or None
 
 
 def refuse_strangers(files: "list[Source]") -> None:
@@ -134,15 +131,13 @@ def refuse_strangers(files: "list[Source]") -> None:
     ranks: dict[int, Source] = {}
     for source in files:
         about = source.head().decode(errors="replace").partition(_EVENTS)[0]
-        found = _WORLD_SIZE.search(about)
-        if found:
-            worlds.setdefault(int(found[1]), source.name)
-        told = _OWN_RANK.search(about)
-        if told:
-            other = ranks.setdefault(int(told[1]), source)
+        if world := _WORLD_SIZE.search(about):
+            worlds.setdefault(int(world[1]), source.name)
+        if rank := _OWN_RANK.search(about):
+            other = ranks.setdefault(int(rank[1]), source)
             if other.parent != source.parent:
                 raise SourceError(
-                    f"rank {told[1]} has traces in several folders, and would be two runs in one",
+                    f"rank {rank[1]} has traces in several folders, and would be two runs in one",
                     where=source.path, hint="import each folder into a run of its own with --run",
                 )  # fmt: skip
     if len(worlds) > 1:
@@ -156,7 +151,7 @@ def refuse_strangers(files: "list[Source]") -> None:
 def _first_look(source: "Source") -> _Trace:
     """Go through the trace once, for what is needed before the first event: steps, and what stands behind them."""
     trace = _Trace()
-    found: list[tuple[int, int, int]] = []
+    steps: list[tuple[int, int, int]] = []
     earliest, count = None, 0
     for event in _events(source, trace.about):
         count += not isinstance(event, str)
@@ -167,12 +162,12 @@ def _first_look(source: "Source") -> _Trace:
         earliest = begin if earliest is None else min(earliest, begin)
         step = _STEP.fullmatch(str(event.get("name")))
         if step and _is_number(event.get("dur")) and event.get("cat") not in _DEVICE | {"gpu_user_annotation"}:
-            found.append((begin, length, int(step[1])))
+            steps.append((begin, length, int(step[1])))
     if not count:
         raise SourceError(
             "no events of a trace", where=source.name, hint="name a torch.profiler trace, .json or .json.gz"
         )
-    for begin, length, number in sorted(found):
+    for begin, length, number in sorted(steps):
         trace.begins.append(begin)
         trace.steps.append((number, begin + length))
     base = trace.about.get("baseTimeNanoseconds")
@@ -228,10 +223,10 @@ def _skip(text: str, at: int) -> int:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _span(event: dict[str, Any], trace: _Trace, recording: "ImportedRun", rank: int, number: int) -> int:
@@ -262,8 +257,8 @@ def _span(event: dict[str, Any], trace: _Trace, recording: "ImportedRun", rank: 
     end_ns = begin_ns + _ns(length)
     trace.begin_ns = begin_ns if trace.begin_ns is None else min(trace.begin_ns, begin_ns)
     trace.end_ns = end_ns if trace.end_ns is None else max(trace.end_ns, end_ns)
-    if own and int(own[1]) not in trace.told:
-        trace.told.add(int(own[1]))
+    if own and int(own[1]) not in trace.rows:
+        trace.rows.add(int(own[1]))
         recording.step(int(own[1]), float(length) / 1e6, begin_ns, rank)
     return 1
 
@@ -272,7 +267,7 @@ def _collective_of(event: dict[str, Any]) -> int:
     """Return which of `_COLLECTIVES` an event is; their number for none."""
     name, on_device = str(event.get("name")), str(event.get("cat") or "").lower() in _DEVICE
     names = enumerate(_COLLECTIVES[:1] if on_device else _COLLECTIVES)
-    return next((place for place, found in names if on_device == (place == 0) and found.match(name)), len(_COLLECTIVES))
+    return next((at for at, pattern in names if on_device == (at == 0) and pattern.match(name)), len(_COLLECTIVES))
 
 
 @lru_cache(maxsize=65_536)
@@ -297,13 +292,11 @@ def _is_of_work(key: str, value: Any) -> bool:  # noqa: ANN401 - JSON
 
 def _shown(event: Any) -> str:  # noqa: ANN401 - JSON
     """Return what quarantine keeps of an event that is none: nothing of its arguments, nor of other objects."""
-    known = (
-        {key: event[key] for key in ("ph", "cat", "name", "ts", "dur") if key in event}
-        if isinstance(event, dict)
-        else {}
-    )
-    return json.dumps({key: _without_folders(value) if isinstance(value, str) else value for key, value in known.items()
-                       if not isinstance(value, dict | list)}, default=float)  # fmt: skip
+    fields = event if isinstance(event, dict) else {}
+    known = {key: fields[key] for key in ("ph", "cat", "name", "ts", "dur") if key in fields}
+    plain = {key: value for key, value in known.items() if not isinstance(value, dict | list)}
+    shown = {key: _without_folders(value) if isinstance(value, str) else value for key, value in plain.items()}
+    return json.dumps(shown, default=float)
 
 
 def _collective(args: dict[str, Any]) -> dict[str, Any]:
@@ -352,3 +345,12 @@ _TEXTS: Final = frozenset({
     "Process Group Description", "Process Group Ranks", "scope", "src", "dst", "ptr", "bytes",
 })  # fmt: skip
 _TAKEN: Final = frozenset({"stream", "bytes", "Process Group Name", "Group size", "Seq", "seq"})
+FORMAT: Final = Format(
+    summary="torch.profiler traces, .json or .json.gz, one file a rank",
+    recognises="JSON with traceEvents",
+    read=read,
+    table="spans",
+    mark=re.compile(rb"\"traceEvents\"|\"schemaVersion\"|\A\s*\[\s*\{"),
+    own_run=False,
+    refuse_strangers=refuse_strangers,
+)

@@ -1,10 +1,16 @@
-"""Lines of logs, without what launchers and collectors put in front of them.
+"""Lines of logs, without what launchers and collectors put in front of them; and what they say of a run's end.
 
     2025-10-30T20:34:25.91Z stdout F [pod/w-0/torch] 0: [rank3]:[titan] 2025-10-30 20:34:24,804 - root - INFO - step: 1
     the collector's time             labels, one of each level   text, in front of which the trainer's own time stands
 
 Every importer of logs reads its lines here, so that all know the same prefixes: of srun, torchrun, mpirun, pdsh, Ray,
 docker compose, kubectl, CRI, syslog.
+
+    the last step, "after training is done"        finished    run_end
+    cancelled, time limit, an exit that was asked   preempted   preemption
+    a node or a process that failed                 failed      failure
+
+A log that says none of it ends where it ends: goodput then calls its run imported.
 """
 
 import json
@@ -13,16 +19,37 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
-from ranklake.capture.importers.moments import moment_ns, told_ns
 from ranklake.capture.importers.source import uncoloured
+from ranklake.capture.importers.units import leading_time, moment_ns
 
 if TYPE_CHECKING:
+    from ranklake.capture.importers.imported_run import ImportedRun
     from ranklake.capture.importers.source import Source
 
 Time = tuple[int, bool]
 """Ns since 1970, and whether in whole seconds."""
+
+How = Literal["finished", "preempted", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended.
+
+    Attributes
+    ----------
+    why
+        In words of the log's kind; no value of it.
+    at_ns
+        When, ns since 1970; None where the line bears no time.
+    """
+
+    how: How
+    why: str
+    at_ns: int | None = None
+
 
 _SAMPLE_LINES: Final = 50
 _CLOCK: Final = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
@@ -43,6 +70,25 @@ _LABELS: Final = tuple(
         r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?:([\w.-]{1,80}) [\w./-]{1,80}(?:\[\d+\])?: )?",  # syslog: no year
     )
 )
+
+_CANCELLED: Final = re.compile(
+    r"\*\*\* (?:JOB|STEP) \S+ (?:ON \S+ )?CANCELLED AT (?P<at>\d[\dT:.-]+)"
+    r"(?: DUE TO (?P<why>[A-Za-z ]*[A-Za-z]))?"
+)
+_SIGNS: Final[tuple[tuple["re.Pattern[str]", How, str], ...]] = (
+    (
+        re.compile(r"after training is done\b|\bTraining (?:successfully )?completed\b"),
+        "finished",
+        "the trainer says that it is done",
+    ),
+    (re.compile(r"\bexiting program (?:at|after)\b"), "preempted", "the trainer left before its last step, as asked"),
+    (re.compile(r"\bDetected \d+ oom[-_]kill event"), "failed", "out of memory"),
+    (re.compile(r"\bChildFailedError\b"), "failed", "a worker failed"),
+    (re.compile(r"^srun: error: .*Exited with exit code [1-9]"), "failed", "a task ended with an error"),
+    (re.compile(r"^Traceback \(most recent call last\)"), "failed", "an exception"),
+)
+_EVENTS: Final[dict[How, str]] = {"finished": "run_end", "preempted": "preemption", "failed": "failure"}
+_WEIGHT: Final[dict[How, int]] = {"failed": 0, "preempted": 1, "finished": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +141,13 @@ def log_line(text: str, number: int = 0) -> LogLine:
         begin = at or len(text) - len(text.lstrip(" "))  # logs are quoted with an indent
         if stamp := _stamp_at(text, begin):
             times.append(_time(stamp["at"]))
-        elif stamp := next((found for of in _LABELS if (found := of.match(text, begin))), None):
+        elif stamp := next((label for pattern in _LABELS if (label := pattern.match(text, begin))), None):
             labels += [group for group in stamp.groups() if group]
         else:
             break
         at = stamp.end()
     text = text[at:]
-    own = told_ns(text.lstrip(" "))
+    own = leading_time(text.lstrip(" "))
     return LogLine(number, tuple(labels), tuple(filter(None, (*times, own))), text)
 
 
@@ -160,3 +206,28 @@ def _of_docker(text: str, times: list[Time | None]) -> str:
         return text
     times.append(at)
     return line
+
+
+def ending(text: str) -> Ending | None:
+    """Return what a line says of its run's end; None if nothing."""
+    if cancelled := _CANCELLED.search(text):
+        why = (cancelled["why"] or "cancelled").strip().lower()
+        how: How = "failed" if "failure" in why else "preempted"
+        return Ending(how, f"scheduler: {why}", moment_ns(cancelled["at"].rstrip(".")))
+    return next((Ending(how, why) for pattern, how, why in _SIGNS if pattern.search(text)), None)
+
+
+def surer(first: Ending | None, second: Ending | None) -> Ending | None:
+    """Return which of two endings holds: a process that is told to end, or is done, may well print an error, too."""
+    if first is None or second is None:
+        return first or second
+    return second if _WEIGHT[second.how] > _WEIGHT[first.how] else first
+
+
+def add_ending(recording: "ImportedRun", end: Ending, at_ns: int, step: int | None = None, rank: int = 0) -> None:
+    """Add the events that say how an attempt ended, at the ending's own time, or else at `at_ns`."""
+    when = at_ns if end.at_ns is None else max(at_ns, end.at_ns)
+    why = json.dumps({"reason": end.why, "told_by": "log"}, separators=(",", ":"))
+    severity = {"finished": "info", "preempted": "warning", "failed": "error"}[end.how]
+    recording.row("events", when, rank, event=_EVENTS[end.how], severity=severity, step=step, attributes=why)
+    recording.row("events", when, rank, event="rank_end", severity=severity, step=step, attributes=why)

@@ -33,15 +33,15 @@ def usual_interval(lines: Iterable[Sequence[int]], stated: int | None) -> int:
         What the log says of it itself. It holds where distances are multiples of it: lines between may be lost.
     """
     gaps: Counter[int] = Counter()
-    told: list[int] = []
+    all_steps: list[int] = []
     for steps in lines:
         gaps.update(after - before for before, after in pairwise(steps) if after > before)
-        told += steps
+        all_steps += steps
     if not gaps:
         return stated or 1
     most = max(gaps.values())
     common = [gap for gap, count in gaps.items() if count == most]
-    gap = min(common, key=lambda gap: (-sum(step % gap == 0 for step in told), gap))
+    gap = min(common, key=lambda gap: (-sum(step % gap == 0 for step in all_steps), gap))
     return stated if stated and gap % stated == 0 else gap
 
 

@@ -146,7 +146,7 @@ class Mapping:
         return self.run is None
 
     @property
-    def whose(self) -> tuple[Rule, ...]:
+    def owner_rules(self) -> tuple[Rule, ...]:
         """Rules of columns that say whose a row is: its run, attempt and rank."""
         return tuple(rule for rule in (self.run_rule, self.attempt, self.rank) if rule is not None)
 
@@ -156,9 +156,9 @@ class Mapping:
         return any(rule.file is not None for rule in self.rules)
 
     @property
-    def foreign(self) -> dict[str, KeyPath]:
+    def foreign_columns(self) -> dict[str, KeyPath]:
         """Foreign columns that are read, and where the mapping names them."""
-        rules = [self.time, *self.whose, *self.rules]
+        rules = [self.time, *self.owner_rules, *self.rules]
         named = {item.column: item.at for item in self.filters}
         named |= {name: rule.at for rule in rules for name in rule.columns}
         if self.melt is not None:
@@ -169,14 +169,14 @@ class Mapping:
 
     def unpadded(self, header: list[str]) -> tuple[list[str], list[str]]:
         """Return names of columns without blanks around them, or as the mapping has them; and which had blanks."""
-        own = {name.strip(): name for name in self.foreign}
-        names = [name if name in self.foreign else own.get(name.strip(), name.strip()) for name in header]
+        own = {name.strip(): name for name in self.foreign_columns}
+        names = [name if name in self.foreign_columns else own.get(name.strip(), name.strip()) for name in header]
         return names, [new for new, name in zip(names, header, strict=True) if name != name.strip()]
 
-    def check_columns(self, there: Iterable[str], file: str) -> None:
+    def check_columns(self, header: Iterable[str], file: str) -> None:
         """Raise `MappingError` for a foreign column that a file lacks."""
-        names = list(there)
-        for name, at in self.foreign.items():
+        names = list(header)
+        for name, at in self.foreign_columns.items():
             if name not in names:
                 fail(self.document, at, f"no column {name!r} in {file}", did_you_mean(name, names))
 

@@ -7,8 +7,7 @@ from typing import Any, Final, NoReturn
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ranklake.capture.importers.mapping import EPOCHS, Filter, Mapping, MappingError, Melt, Rule, fail
-from ranklake.capture.importers.moments import moment_ns
-from ranklake.capture.importers.units import UNITS, Conversion, conversion
+from ranklake.capture.importers.units import UNITS, Conversion, conversion, moment_ns
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.document import Document, KeyPath
 from ranklake.lake.contracts.errors import ContractError, UnknownTableError

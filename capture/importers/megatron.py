@@ -17,15 +17,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from ranklake.capture.importers import megatron_lines as lines
-from ranklake.capture.importers.endings import Ending, ending, surer, tell_ending
-from ranklake.capture.importers.log_lines import log_lines
+from ranklake.capture.importers.formats import Format
+from ranklake.capture.importers.log_lines import Ending, add_ending, ending, log_lines, surer
 from ranklake.capture.importers.logged_steps import LoggedStep, add_steps, covered, next_recording
-from ranklake.capture.importers.megatron_log import Log, begin_ns, counted, own_seconds, pass_time, tell_facts, world
-from ranklake.capture.importers.source import SourceError
+from ranklake.capture.importers.megatron_log import Log, add_facts, begin_ns, counted, own_seconds, pass_time, world
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
-    from ranklake.capture.importers.mapping import Mapping
     from ranklake.capture.importers.source import Source
 
 _HALVES: Final = 20
@@ -41,15 +39,8 @@ _SCALARS: Final = {
 _PHASES: Final = {"forward-compute": "forward", "backward-compute": "backward", "optimizer": "optimizer"}
 
 
-def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") -> None:
-    """Import a log. Iterations that other output left without their time are refused; other lines are none of ours.
-
-    Raises
-    ------
-    SourceError
-        Nothing in the file is of Megatron-LM, DeepSpeed or Primus.
-    """
-    del mapping
+def read(source: "Source", recording: "ImportedRun") -> None:
+    """Import a log. Iterations that other output left without their time are refused."""
     survey = lines.survey(source)
     log = Log(survey, [recording], survey.base_ns)
     for line in log_lines(source):
@@ -65,26 +56,21 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
                 _other(log, piece)
     _give_up(log)
     _end(log)
-    if source.cut:
-        recording.refuse("steps", source.cut, "")
-    if recording.is_empty:
-        hint = "name the standard output of the run"
-        raise SourceError("nothing of Megatron-LM or DeepSpeed is in the file", where=source.name, hint=hint)
     for attempt in log.attempts:
-        tell_facts(log, attempt)
+        add_facts(log, attempt)
 
 
 def _pieces(text: str) -> list[str]:
     """Cut a line before each iteration that begins in it."""
-    begins = [found.start() for found in lines.BEGIN.finditer(text)]
+    begins = [begin.start() for begin in lines.BEGIN.finditer(text)]
     return [text[left:right] for left, right in pairwise([0, *begins, len(text)]) if left < right] or [""]
 
 
 def _iteration(log: Log, text: str, number: int) -> None:
     own = text[: cut.start()] if (cut := lines.FOREIGN.search(text, 1)) else text  # its own time may come first
-    found = lines.ITERATION.match(own)
-    is_whole = found is not None and own.rstrip().endswith("|") and own == text
-    if found and is_whole and (_take(log, found) or _take_timeless(log, found, number)):
+    match = lines.ITERATION.match(own)
+    is_whole = match is not None and own.rstrip().endswith("|") and own == text
+    if match and is_whole and (_take(log, match) or _take_timeless(log, match, number)):
         return
     log.half, log.half_line, log.tries = own, number, 0
     if own != text:
@@ -99,8 +85,8 @@ def _joined(log: Log, text: str) -> bool:
         if log.tries >= _HALVES:
             _give_up(log)
         return False
-    found = lines.ITERATION.match(log.half + own)
-    if found and own.rstrip().endswith("|") and lines.has_elapsed(found["rest"]) and _take(log, found):
+    match = lines.ITERATION.match(log.half + own)
+    if match and own.rstrip().endswith("|") and lines.has_elapsed(match["rest"]) and _take(log, match):
         log.half = ""
         return True
     if log.tries >= _HALVES:
@@ -112,38 +98,38 @@ def _give_up(log: Log) -> None:
     """Take what is whole of a half line; refuse one without its time."""
     half, log.half = log.half, ""
     if half:
-        found = lines.ITERATION.match(half)
-        if found is None or not _take(log, found):
+        match = lines.ITERATION.match(half)
+        if match is None or not _take(log, match):
             log.attempts[-1].refuse("steps", "an iteration that other output cut off", half, log.half_line)
 
 
-def _take(log: Log, found: "re.Match[str]") -> bool:
+def _take(log: Log, match: "re.Match[str]") -> bool:
     """Take an iteration; return False, with nothing done, if its time is not there."""
-    fields = lines.fields_of(found["rest"])
+    fields = lines.fields_of(match["rest"])
     seconds = lines.take_seconds(fields)
     if seconds is None:
         return False
-    step = int(found["step"])
-    if _is_repeated(log, found, seconds):
-        log.attempts[-1].refuse("steps", "an iteration that stands in the log twice", found[0])
+    step = int(match["step"])
+    if _is_repeated(log, match, seconds):
+        log.attempts[-1].refuse("steps", "an iteration that stands in the log twice", match[0])
         return True
     same = log.step if log.is_engines and log.step is not None and log.step.step == step > log.last[0] else None
     if same is None:
         _flush(log)
     log.step = None
     if log.last[0] >= 0 and (step <= log.last[0] or log.is_begun_anew):
-        _next_attempt(log, lines.own_ns(found) or log.stamp)
-    log.last, log.is_engines, log.total = (step, found[0]), False, int(found["last"])
+        _next_attempt(log, lines.own_time(match) or log.stamp)
+    log.last, log.is_engines, log.total = (step, match[0]), False, int(match["last"])
     steps = covered(step, log.before, log.survey.interval, log.resumed)
     since = step - log.before if log.before is not None else steps
-    told = lines.own_ns(found) or log.stamp
-    log.begun_ns = told[0] if log.begun_ns is None and told is not None else log.begun_ns
+    stamp = lines.own_time(match) or log.stamp
+    log.begun_ns = stamp[0] if log.begun_ns is None and stamp is not None else log.begun_ns
     log.lost += max(since - steps, 0) if log.before is not None else 0
     samples, tokens = counted(log, fields, steps, max(since, steps), seconds)
-    is_first, seconds = log.before is None, own_seconds(log, steps, seconds, told)
-    begin = same.begin_ns if same and told is None else begin_ns(log, steps * seconds, told)
+    is_first, seconds = log.before is None, own_seconds(log, steps, seconds, stamp)
+    begin = same.begin_ns if same and stamp is None else begin_ns(log, steps * seconds, stamp)
     log.step = LoggedStep(step, steps, seconds, begin, samples, tokens)
-    log.first, log.first_told = (log.step, told) if is_first else (None, None)
+    log.first, log.first_stamp = (log.step, stamp) if is_first else (None, None)
     log.step.columns = {target: fields.pop(name) for name, target in _STEP.items() if name in fields}
     log.before, log.ending, log.is_begun_anew = step, None, False
     log.interval_ns = round(log.survey.interval * seconds * 1e9)
@@ -151,35 +137,35 @@ def _take(log: Log, found: "re.Match[str]") -> bool:
     return True
 
 
-def _take_timeless(log: Log, found: "re.Match[str]", number: int) -> bool:
+def _take_timeless(log: Log, match: "re.Match[str]", number: int) -> bool:
     """Take the values of an iteration that says itself that it has no time; return False if it does not."""
-    if not lines.has_elapsed(found["rest"]):
+    if not lines.has_elapsed(match["rest"]):
         return False
-    fields, step, recording = lines.fields_of(found["rest"]), int(found["step"]), log.attempts[-1]
+    fields, step, recording = lines.fields_of(match["rest"]), int(match["step"]), log.attempts[-1]
     for name, target in _STEP.items():
         if name in fields:
             value = fields.pop(name)
             recording.scalar(f"train/{target}", value, log.now_ns, step=step, kind="gauge")
     _scalars(recording, fields, log.now_ns, step)
-    recording.refuse("steps", "an iteration whose time the log does not tell", found[0], number)
+    recording.refuse("steps", "an iteration whose time the log does not tell", match[0], number)
     return True
 
 
-def _is_repeated(log: Log, found: "re.Match[str]", seconds: float) -> bool:
+def _is_repeated(log: Log, match: "re.Match[str]", seconds: float) -> bool:
     """Return whether an iteration was told before: by another rank, unless the run ended or began anew since."""
-    step = int(found["step"])
-    if (step, found[0]) == log.last:
+    step = int(match["step"])
+    if (step, match[0]) == log.last:
         return True
     if step != log.last[0] or log.is_begun_anew or log.ending is not None:
         return False
-    told = lines.own_ns(found) or log.stamp
-    return told is None or log.step is None or told[0] - log.step.end_ns < max(seconds / 2, _RANKS_APART_S) * 1e9
+    stamp = lines.own_time(match) or log.stamp
+    return stamp is None or log.step is None or stamp[0] - log.step.end_ns < max(seconds / 2, _RANKS_APART_S) * 1e9
 
 
-def _next_attempt(log: Log, told: "tuple[int, bool] | None") -> None:
+def _next_attempt(log: Log, stamp: "tuple[int, bool] | None") -> None:
     """Go on as the next attempt of the run."""
     _end(log)
-    is_earlier = told is not None and log.begun_ns is not None and told[0] < log.begun_ns
+    is_earlier = stamp is not None and log.begun_ns is not None and stamp[0] < log.begun_ns
     log.attempts.append(next_recording(log.attempts, is_earlier=is_earlier))
     log.before, log.first, log.consumed, log.begun_ns = None, None, (None, None), None
 
@@ -191,7 +177,7 @@ def _scalars(recording: "ImportedRun", fields: dict[str, float], ts_ns: int, ste
             recording.scalar(metric, value, ts_ns, step=step, kind=kind)
         else:
             slug = re.sub(r"[^a-z0-9]+", "_", name).strip("_")
-            recording.scalar(f"megatron/{slug}"[:512], value, ts_ns, step=step, kind=kind, edge_flag="unregistered")
+            recording.unregistered(f"megatron/{slug}"[:512], value, ts_ns, step=step)
 
 
 def _flush(log: Log) -> None:
@@ -204,17 +190,17 @@ def _end(log: Log) -> None:
     """Write down the last step of an attempt, and how the attempt ended."""
     _flush(log)
     done = Ending("finished", "the last step was reached") if 0 < log.total <= log.last[0] else None
-    told, log.ending = surer(log.ending, done), None
-    if told is None or log.last[0] < 0:
+    end, log.ending = surer(log.ending, done), None
+    if end is None or log.last[0] < 0:
         return
     recording = log.attempts[-1]
-    under_way = min((told.at_ns or 0) - log.now_ns, log.interval_ns)
-    if told.how != "finished" and under_way > 0:  # steps that no line tells any more
+    under_way = min((end.at_ns or 0) - log.now_ns, log.interval_ns)
+    if end.how != "finished" and under_way > 0:  # steps that no line tells any more
         recording.row(
             "spans", log.now_ns, name="unlogged", kind="phase", duration_ns=under_way, span_id=0,
             attributes='{"unfinished":true}',
         )  # fmt: skip
-    tell_ending(recording, told, log.now_ns, log.last[0])
+    add_ending(recording, end, log.now_ns, log.last[0])
 
 
 def _other(log: Log, text: str) -> None:
@@ -237,14 +223,14 @@ def _other(log: Log, text: str) -> None:
     elif stop := lines.TIMER_STOP.search(text):
         _timer_stop(log, stop, text)
     else:
-        _said(log, recording, text)
+        _take_facts(log, recording, text)
     if flops := lines.FLOPS.search(text):
         name = "effective tera flops per gpu"
         _scalars(recording, {name: float(flops[1])}, log.now_ns, log.last[0] if log.last[0] >= 0 else None)
         log.params = round(float(flops[2]) * 1e9) if flops[2] else log.params
 
 
-def _said(log: Log, recording: "ImportedRun", text: str) -> None:
+def _take_facts(log: Log, recording: "ImportedRun", text: str) -> None:
     """Take what a trainer says of itself: sizes, arguments, the checkpoint that it goes on from."""
     if lines.BEGUN.search(text):
         log.is_begun_anew, log.resumed = log.last[0] >= 0, None
@@ -268,9 +254,9 @@ def _said(log: Log, recording: "ImportedRun", text: str) -> None:
         log.config.setdefault(argument[1], argument[2].strip())
 
 
-def _timer_stop(log: Log, found: "re.Match[str]", text: str) -> None:
+def _timer_stop(log: Log, stop: "re.Match[str]", text: str) -> None:
     """Take a step as the timer of DeepSpeed's engine tells it: at a rate, or else as long as since the one before."""
-    step, rate, batch = int(found[1]) if found[1] else log.engine_step, float(found[2] or "nan"), log.survey.batch
+    step, rate, batch = int(stop[1]) if stop[1] else log.engine_step, float(stop[2] or "nan"), log.survey.batch
     if step is None or step == log.engines_last:
         return
     seconds, since = math.nan, step - log.engines_last
@@ -280,7 +266,7 @@ def _timer_stop(log: Log, found: "re.Match[str]", text: str) -> None:
         seconds = (log.stamp[0] - log.engines_ns) / since / 1e9
     log.engines_ns = None if log.stamp is None else log.stamp[0]
     if not (math.isnan(seconds) and log.survey.has_iterations):
-        _deepspeed(log, step, seconds, log.engine_columns, found[2], text, batch)
+        _deepspeed(log, step, seconds, log.engine_columns, stop[2], text, batch)
 
 
 def _deepspeed(
@@ -313,10 +299,10 @@ def _deepspeed(
 
 
 def _memory(log: Log, recording: "ImportedRun", text: str, at_ns: int) -> None:
-    for found in lines.MEMORY.finditer(text):
-        rank, step = int(found[1]), int(found[2])
+    for memory in lines.MEMORY.finditer(text):
+        rank, step = int(memory[1]), int(memory[2])
         log.highest = max(log.highest, rank)
-        sizes = dict(part.rsplit(": ", 1) for part in found[3].removeprefix(" | ").split(" | "))
+        sizes = dict(part.rsplit(": ", 1) for part in memory[3].removeprefix(" | ").split(" | "))
         for name, metric in (("max allocated", "device/memory_allocated"), ("max reserved", "device/memory_reserved")):
             if name in sizes:
                 recording.scalar(metric, float(sizes[name]) * 2**20, at_ns, rank, step=step, kind="gauge")
@@ -327,5 +313,20 @@ def _timers(step: LoggedStep, recording: "ImportedRun", text: str, at_ns: int) -
         seconds = float(value) / 1000
         if name in _PHASES:
             step.columns[f"{_PHASES[name]}_time_s"] = seconds
-        metric = f"megatron/time/{name}"[:512]
-        recording.scalar(metric, seconds, at_ns, step=step.step, kind="gauge", edge_flag="unregistered")
+        recording.unregistered(f"megatron/time/{name}"[:512], seconds, at_ns, step=step.step)
+
+
+FORMAT: Final = Format(
+    summary="standard output of Megatron-LM, DeepSpeed, GPT-NeoX, NeMo 2 and AMD's Primus",
+    recognises="lines such as 'iteration 10/ 500 | … elapsed time per iteration (ms): …|', "
+    "or 'steps: 10 … iter time (s): …'",
+    read=read,
+    table="steps",
+    mark=re.compile(
+        rb"\biteration\s+\d+/\s*\d+|\belapsed time per iteration|\busing world size:|\biter time \(s\)|"
+        rb"\[Rank \d+\] \(after \d+ iterations\)|\btimer\.py:\d+:stop\] |\bGrad overflow on iteration|"
+        rb"\biteration=\s*\d+/"
+    ),
+    nothing=("nothing of Megatron-LM or DeepSpeed is in the file", "name the standard output of the run"),
+    among=True,
+)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ranklake.capture.importers.log_lines import LogLine, log_lines, own_place
 from ranklake.capture.importers.logged_steps import covered, usual_interval
-from ranklake.capture.importers.moments import YEAR_2000_NS, told_ns
+from ranklake.capture.importers.units import YEAR_2000_NS, leading_time
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.source import Source
@@ -91,29 +91,29 @@ def is_step(text: str) -> bool:
     return any(pattern.search(text) for pattern in (BEGIN, DEEPSPEED, TIMER_STOP))
 
 
-def own_ns(found: "re.Match[str]") -> tuple[int, bool] | None:
-    """Return the time in an iteration's own line, as `told_ns` does."""
-    return told_ns(f"[{found['at']}]") if found["at"] else None
+def own_time(iteration: "re.Match[str]") -> tuple[int, bool] | None:
+    """Return the time in an iteration's own line, as `leading_time` does."""
+    return leading_time(f"[{iteration['at']}]") if iteration["at"] else None
 
 
 def fields_of(text: str) -> dict[str, float]:
     """Return the numbers of a line by their names, in lower case; an average behind a number is left out."""
-    found = {" ".join(re.split(r"[\s_]+", item["name"].lower())): item["value"] for item in _FIELD.finditer(text)}
-    return {_NAMES.get(name, name): float(value) for name, value in found.items()}
+    values = {" ".join(re.split(r"[\s_]+", item["name"].lower())): item["value"] for item in _FIELD.finditer(text)}
+    return {_NAMES.get(name, name): float(value) for name, value in values.items()}
 
 
 def as_megatron(text: str) -> str:
     """Return a line of an iteration of NeMo, or of ezpz's fork, as Megatron-LM would print it; others as they are."""
-    if found := EQUALS.search(text):
-        rest = re.sub(r"(\w)=\s*", r"\1: ", found["rest"]).replace("iteration_ms:", "iteration (ms):")
-        return f"{text[: found.start()]} iteration {found['step']}/ {found['last']} |{rest}"
-    found = NEMO.match(text)
-    if found is None:
+    if match := EQUALS.search(text):
+        rest = re.sub(r"(\w)=\s*", r"\1: ", match["rest"]).replace("iteration_ms:", "iteration (ms):")
+        return f"{text[: match.start()]} iteration {match['step']}/ {match['last']} |{rest}"
+    match = NEMO.match(text)
+    if match is None:
         return text
-    last = found["last"] if found["at"] == found["step"] else 0  # of several epochs nothing says the last step
-    timed = "" if _ELAPSED_OF_NEMO in found["rest"] else " elapsed time per iteration (s): not told |"
-    rest = found["rest"].replace(_ELAPSED_OF_NEMO, "elapsed time per iteration (s):").rstrip()
-    return f" iteration {found['step']}/ {last} |{rest} |{timed}"
+    last = match["last"] if match["at"] == match["step"] else 0  # of several epochs nothing says the last step
+    timed = "" if _ELAPSED_OF_NEMO in match["rest"] else " elapsed time per iteration (s): not told |"
+    rest = match["rest"].replace(_ELAPSED_OF_NEMO, "elapsed time per iteration (s):").rstrip()
+    return f" iteration {match['step']}/ {last} |{rest} |{timed}"
 
 
 def take_seconds(fields: dict[str, float]) -> float | None:
@@ -137,8 +137,8 @@ def sizes_of(text: str) -> dict[str, int]:
     world = _WORLD.search(text)
     if world is None:
         return {}
-    found = {_SIZES[name]: int(size) for name, size in _SIZE.findall(text) if name in _SIZES}
-    return {"world_size": int(world[1]), **found}
+    sizes = {_SIZES[name]: int(size) for name, size in _SIZE.findall(text) if name in _SIZES}
+    return {"world_size": int(world[1]), **sizes}
 
 
 @dataclass
@@ -168,7 +168,7 @@ class Survey:
 
 
 @dataclass
-class _Look:
+class _FirstLook:
     steps: list[int] = field(default_factory=list)
     engines: list[int] = field(default_factory=list)
     rates: list[tuple[int, int, float]] = field(default_factory=list)
@@ -181,7 +181,7 @@ class _Look:
 
 def survey(source: "Source") -> Survey:
     """Go through a log once, for how many steps its lines stand and for the first time that it tells."""
-    look, place = _Look(), own_place(source, lambda text: is_step(as_megatron(text)))
+    look, place = _FirstLook(), own_place(source, lambda text: is_step(as_megatron(text)))
     with source.first_look():
         for line in log_lines(source):
             _glance(look, line, place)
@@ -209,12 +209,11 @@ def _batch_of(rates: list[tuple[int, int, float]]) -> int | None:
     return size if size > 0 and count > 1 and 2 * count > len(rates) - 1 else None
 
 
-def _glance(look: _Look, line: LogLine, place: int) -> None:
+def _glance(look: _FirstLook, line: LogLine, place: int) -> None:
     text = as_megatron(line.text)
     steps: list[tuple[int, float | None]] = []
-    for found in BEGIN.finditer(text):
-        whole = ITERATION.match(text[found.start() :])
-        if whole:
+    for begin in BEGIN.finditer(text):
+        if whole := ITERATION.match(text[begin.start() :]):
             look.steps.append(int(whole["step"]))
             steps.append((int(whole["step"]), take_seconds(fields_of(whole["rest"]))))
     if (engine := DEEPSPEED.search(text)) and not look.steps:
@@ -234,5 +233,5 @@ def _glance(look: _Look, line: LogLine, place: int) -> None:
     if loaded := LOADED.search(text):
         look.resumed = int(loaded[1])
     look.timeless += [(step, seconds) for step, seconds in steps if seconds is not None and 0 <= seconds < 1 << 30]
-    at = line.time(place) or next((own for found in BEGIN.finditer(text) if (own := own_ns(found))), None)
+    at = line.time(place) or next((own for begin in BEGIN.finditer(text) if (own := own_time(begin))), None)
     look.first_ns = at[0] if at else None

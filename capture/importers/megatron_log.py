@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ranklake.capture.importers import megatron_lines as lines
-from ranklake.capture.importers.endings import Ending
+from ranklake.capture.importers.log_lines import Ending
 from ranklake.capture.importers.logged_steps import LoggedStep
-from ranklake.capture.importers.moments import YEAR_2000_NS
+from ranklake.capture.importers.units import YEAR_2000_NS
 from ranklake.redaction.redact import redact_names
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ class Log:
     now_ns
         The end of the last step, or a later time that was told.
     stamp
-        What the line at hand tells in front of all else, as `told_ns` does.
+        The time in front of the line at hand, as `leading_time` has it.
     last, total
         The last iteration and its text, and the one that training is to end with.
-    first, first_told
+    first, first_stamp
         The attempt's first line, if the one at hand may be its second, and when it says that its steps ended.
     consumed
         Samples and tokens that the attempt had consumed at its last line.
@@ -66,7 +66,7 @@ class Log:
     before: int | None = None
     resumed: int | None = None
     first: LoggedStep | None = None
-    first_told: tuple[int, bool] | None = None
+    first_stamp: tuple[int, bool] | None = None
     consumed: tuple[int | None, int | None] = (None, None)
     interval_ns: int = 0
     begun_ns: int | None = None
@@ -79,8 +79,8 @@ class Log:
     engine_columns: dict[str, float] = field(default_factory=dict)
     skipped: int = 0
     overflow: int = -1
-    reckoned: bool = False
-    told: bool = False
+    is_reckoned: bool = False
+    has_times: bool = False
     ending: Ending | None = None
     config: dict[str, str] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
@@ -129,7 +129,7 @@ def whole(value: float | str | None) -> int | None:
     return int(number) if 0 < number < 1 << 62 and number.is_integer() else None
 
 
-def own_seconds(log: Log, steps: int, seconds: float, told: tuple[int, bool] | None) -> float:
+def own_seconds(log: Log, steps: int, seconds: float, stamp: tuple[int, bool] | None) -> float:
     """Return the mean time of the steps that a line stands for.
 
     Newer Megatron-LM prints the first iteration at any interval, and some logs show its timer not reset: the mean in
@@ -137,24 +137,24 @@ def own_seconds(log: Log, steps: int, seconds: float, told: tuple[int, bool] | N
     since the first, and exactly that time once the first line's is taken off.
     """
     first = log.first
-    if first is None or log.first_told is None or told is None:
+    if first is None or log.first_stamp is None or stamp is None:
         return seconds
-    since = (told[0] - log.first_told[0]) / 1e9
+    since = (stamp[0] - log.first_stamp[0]) / 1e9
     rest = seconds * (first.steps + steps) - first.seconds * first.steps
-    rounding = (_ROUNDING_NS + (_COARSE_NS if told[1] or log.first_told[1] else 0)) / 1e9
+    rounding = (_ROUNDING_NS + (_COARSE_NS if stamp[1] or log.first_stamp[1] else 0)) / 1e9
     is_of_both = rest > 0 and steps * seconds > since + rounding and abs(rest - since) <= rounding
     return rest / steps if is_of_both else seconds
 
 
-def begin_ns(log: Log, length_s: float, told: tuple[int, bool] | None) -> int:
+def begin_ns(log: Log, length_s: float, stamp: tuple[int, bool] | None) -> int:
     """Return when what a line tells began, which takes so long; it ended at the time that it tells."""
     length = round(length_s * 1e9)
-    log.reckoned |= told is None
-    log.told |= told is not None
+    log.is_reckoned |= stamp is None
+    log.has_times |= stamp is not None
     begin = log.now_ns
-    if told is not None:
-        begin = told[0] - length
-        if told[1] and -_ROUNDING_NS <= log.now_ns - begin <= _COARSE_NS + _ROUNDING_NS:
+    if stamp is not None:
+        begin = stamp[0] - length
+        if stamp[1] and -_ROUNDING_NS <= log.now_ns - begin <= _COARSE_NS + _ROUNDING_NS:
             begin = log.now_ns
     log.now_ns = begin + length
     return begin
@@ -171,13 +171,15 @@ def world(log: Log) -> int | None:
     return log.sizes.get("world_size") or whole(log.config.get("world_size"))
 
 
-def tell_facts(log: Log, recording: "ImportedRun") -> None:
+def add_facts(log: Log, recording: "ImportedRun") -> None:
     """Fill in the row of ``runs``; what the log does not say stays NULL."""
-    labels = {"times": "zone not stated, taken as UTC"} if log.told else {}
-    if log.reckoned:
-        labels = {"times": "reckoned from the steps' lengths; zone not stated, taken as UTC"}
+    labels = recording.labels
     if log.survey.base_ns == YEAR_2000_NS:
-        labels = {"times": "of an unknown start, taken as 2000-01-01"}
+        labels["times"] = "of an unknown start, taken as 2000-01-01"
+    elif log.is_reckoned:
+        labels["times"] = "reckoned from the steps' lengths; zone not stated, taken as UTC"
+    elif log.has_times:
+        labels["times"] = "zone not stated, taken as UTC"
     interval = log.survey.interval if log.last[0] >= 0 else log.survey.engines_interval
     if interval > 1:
         labels["steps"] = f"a line stands for {interval}: their times are means"
@@ -186,7 +188,7 @@ def tell_facts(log: Log, recording: "ImportedRun") -> None:
     if log.lost:
         labels["lost_steps"] = f"{log.lost} between the log's lines"
     config = json.dumps(redact_names(log.config), sort_keys=True)
-    recording.facts = {"job": recording.run, "framework": "megatron", "config": config, "labels": json.dumps(labels)}
+    recording.facts = {"job": recording.run, "framework": "megatron", "config": config}
     argued = {column: whole(log.config.get(name)) for name, column in _ARGUMENT_SIZES.items()}
     recording.facts |= {column: size for column, size in argued.items() if size is not None} | log.sizes
     world = recording.facts.setdefault("world_size", None)

@@ -23,17 +23,16 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers.endings import Ending, tell_ending
+from ranklake.capture.importers.formats import Format
+from ranklake.capture.importers.log_lines import Ending, add_ending
 from ranklake.capture.importers.logged_steps import add_steps
-from ranklake.capture.importers.mlperf_intervals import KINDS, Edge, Told, paired
+from ranklake.capture.importers.mlperf_intervals import KINDS, Edge, Interval, paired
 from ranklake.capture.importers.mlperf_lines import OTHER_UNIT, Broken, Clock, clock_of, pieces
-from ranklake.capture.importers.mlperf_platform import is_cuda, is_no_answer, platform_of
 from ranklake.capture.importers.mlperf_steps import Progress, is_number, step_of
 from ranklake.capture.importers.source import SourceError
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
-    from ranklake.capture.importers.mapping import Mapping
     from ranklake.capture.importers.source import Source
 
 _NS_PER_MS: Final = 10**6
@@ -43,6 +42,20 @@ _FIGURES: Final = frozenset({"eval_accuracy", "train_loss", "power_reading"})
 _NO_SETTINGS: Final = frozenset({"tracked_stats", "cache_clear", "status", "checkpoint", "weights_initialization"})
 _LATE_SETTING: Final = re.compile("opt_.*|submission_.*|(?:train|eval)_samples|seed|.*batch_size|max_sequence_length")
 
+_NODES: Final = re.compile(r"(\d{1,6})x")
+_DEVICES: Final = re.compile(
+    r"\d{1,6}x[ _-]?(?:NVIDIA[ _-])?(?:G?B[23]00|GH200|H[12]00|A100|L40S?|V100|MI\d{3}[AX]?)", re.IGNORECASE
+)
+_DEVICE: Final = re.compile(
+    r"(?:^|[ _-]|x\d*)(?:NVIDIA )?(?:(?P<chassis>[HD]GX) )?"
+    r"(?P<model>G?B[23]00|GH200|H[12]00|A100|L40S?|V100|MI\d{3}[AX]?)"
+    r"(?:[ _-]?(?P<form>SXM|PCIE|NVL))?(?![A-Za-z0-9])", re.IGNORECASE,
+)  # fmt: skip
+_PLAIN_DEVICE: Final = re.compile(r"G[BH]\d{3}|L40S?|MI\d{3}[AX]?", re.IGNORECASE)
+_CUDA: Final = re.compile(r"NVIDIA|Tesla|\b(?:[ABHV]\d{2,3}|G[BH]\d{3}|L40S?|MI\d{3}[AX]?)\b|[HD]GX", re.IGNORECASE)
+_NO_ANSWER: Final = re.compile(
+    r"\A\W*(?:n/?a|none|null|unknown)?\W*\Z|no devices|not found|failed|error|could ?n.t|unable", re.IGNORECASE
+)
 _BEGIN_UNKNOWN: Final = '{"begin":"not told"}'
 _PREAMBLE: Final = re.compile("cache_clear|submission_.*")
 """Keys of what launchers write before the first `init_start`."""
@@ -65,20 +78,19 @@ class _Log:
     benchmark: str = ""
 
 
-def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") -> None:
-    """Import a log. Lines with a marker that cannot be read are refused; all others are none of ours.
+def read(source: "Source", recording: "ImportedRun") -> None:
+    """Import a log. Lines with a marker that cannot be read are refused.
 
     Raises
     ------
     SourceError
         There is no marked line in the file, or none tells a time.
     """
-    del mapping
     with source.first_look():
-        found = (piece for line in source.lines() for piece in pieces(line) if not isinstance(piece, Broken))
-        told = [(entry["key"], entry["time_ms"]) for label, entry in found if label is not None]
-    clock = clock_of(at for _, at in told)
-    begins = _begins((key, at_ms) for key, at in told if (at_ms := clock(at)) is not None)
+        parts = (piece for line in source.lines() for piece in pieces(line) if not isinstance(piece, Broken))
+        keys = [(entry["key"], entry["time_ms"]) for label, entry in parts if label is not None]
+    clock = clock_of(at for _, at in keys)
+    begins = _begins((key, at_ms) for key, at in keys if (at_ms := clock(at)) is not None)
     names = [f"{recording.run[:120]}-{number}" for number in range(2, len(begins) + 2)]
     logs = [(_Log(), own) for own in (recording, *(recording.beside(name, recording.attempt) for name in names))]
     seen: set[str] = set()
@@ -90,15 +102,13 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
                 seen.update({text} - {""})
                 if (reason := _entry_of(logs, begins, clock, *piece)) is not None:
                     recording.refuse("events", reason, json.dumps(piece[1]), line.number)
-    if source.cut:
-        recording.refuse("events", source.cut, "")
-    if recording.is_empty:
-        what = "begins with :::MLLOG, :::MLL or :::MLPv0.5" if not told else "tells a time"
-        raise SourceError(f"no line of the file {what}", where=source.name, hint="name a result_….txt")
+    if recording.is_empty and not source.cut:
+        lack = "begins with :::MLLOG, :::MLL or :::MLPv0.5" if not keys else "tells a time"
+        raise SourceError(f"no line of the file {lack}", where=source.name, hint="name a result_….txt")
     for log, own in logs:
         if log.last:
-            _spans(log, own)
-            _facts(log, own)
+            _add_spans(log, own)
+            _add_facts(log, own)
 
 
 def _entry_of(
@@ -123,12 +133,12 @@ def _entry_of(
     return None
 
 
-def _begins(told: Iterable[tuple[str, int]]) -> list[int]:
+def _begins(entries: Iterable[tuple[str, int]]) -> list[int]:
     """Return where in time a log's second run begins, and each after that, by keys and times in the file's order."""
     inits: list[int] = []
     edges: dict[str, list[int]] = {"run_start": [], "run_stop": []}
     before: int | None = None
-    for key, at in told:
+    for key, at in entries:
         if key == "init_start":
             inits.append(at if before is None else min(at, before))
         elif key in edges:
@@ -138,10 +148,10 @@ def _begins(told: Iterable[tuple[str, int]]) -> list[int]:
         elif before is None:
             before = at
     starts, stops = sorted(edges["run_start"]), edges["run_stop"]
-    found = [min(between) for one, two in pairwise(starts) if (between := [at for at in inits if one < at <= two])]
+    begins = [min(between) for a, b in pairwise(starts) if (between := [at for at in inits if a < at <= b])]
     if starts and stops and (after := [at for at in inits if at > max(starts[-1], *stops)]):
-        found.append(min(after))
-    return found
+        begins.append(min(after))
+    return begins
 
 
 def _take(log: _Log, recording: "ImportedRun", entry: dict[str, Any], label: int | None) -> None:
@@ -169,7 +179,7 @@ def _take(log: _Log, recording: "ImportedRun", entry: dict[str, Any], label: int
         attributes=json.dumps(more, separators=(",", ":"), ensure_ascii=False),
     )  # fmt: skip
     if is_aborted:
-        tell_ending(recording, Ending("failed", f"run_stop: {str(status)[:64]}"), at * _NS_PER_MS, rank=rank)
+        add_ending(recording, Ending("failed", f"run_stop: {str(status)[:64]}"), at * _NS_PER_MS, rank=rank)
 
 
 def _which(metadata: dict[str, Any]) -> str:
@@ -178,16 +188,16 @@ def _which(metadata: dict[str, Any]) -> str:
 
 
 def _edge(log: _Log, rank: int, key: str, at: int, which: str) -> None:
-    what, _, edge = key.rpartition("_")
+    kind, _, end = key.rpartition("_")
     edges = log.edges[rank]
-    if what in KINDS and edge in {"start", "stop"}:
-        edges.append((at, len(edges), what, edge, which))
-        if (what in {"run", "block", "epoch"} and edge == "start") or (what, edge) == ("eval", "stop"):
+    if kind in KINDS and end in {"start", "stop"}:
+        edges.append(Edge(at, len(edges), kind, end, which))
+        if (kind in {"run", "block", "epoch"} and end == "start") or (kind, end) == ("eval", "stop"):
             log.progress[rank].at_ms = at
-        if (what, edge) == ("run", "start"):
+        if (kind, end) == ("run", "start"):
             log.run_start = at if log.run_start is None else min(at, log.run_start)
     elif key == "eval_accuracy":
-        edges.append((at, len(edges), "eval", "sign", ""))
+        edges.append(Edge(at, len(edges), "eval", "sign", ""))
 
 
 def _is_setting(entry: dict[str, Any]) -> bool:
@@ -209,22 +219,22 @@ def _measured(log: _Log, recording: "ImportedRun", rank: int, entry: dict[str, A
         value = {key: value}
     elif key != "tracked_stats" or not isinstance(value, dict):
         return False
-    told = step_of(value, metadata, at, log.progress[rank], log.config) if key == "tracked_stats" else None
-    if told is not None:
-        add_steps(recording, told[0], rank, None if log.labelled else _world(log))
-        log.edges[rank].append((at, len(log.edges[rank]), "step", "sign", ""))
+    steps = step_of(value, metadata, at, log.progress[rank], log.config) if key == "tracked_stats" else None
+    if steps is not None:
+        add_steps(recording, steps[0], rank, None if log.labelled else _world(log))
+        log.edges[rank].append(Edge(at, len(log.edges[rank]), "step", "sign", ""))
     for name, number in value.items():
-        if is_number(number) and (told is None or name != told[1]):
+        if is_number(number) and (steps is None or name != steps[1]):
             metric = f"mlperf/{name.removesuffix(' in s').replace(' ', '_')}"
-            recording.scalar(metric[:512], float(number), at * _NS_PER_MS, rank, kind="gauge", edge_flag="unregistered")
+            recording.unregistered(metric[:512], float(number), at * _NS_PER_MS, rank)
     return True
 
 
-def _spans(log: _Log, recording: "ImportedRun") -> None:
+def _add_spans(log: _Log, recording: "ImportedRun") -> None:
     """Add the intervals of each rank; the run's own are those of rank 0, or of the first rank that tells any."""
     number = 0
 
-    def span(rank: int, name: str, kind: str, of: Told, why: str = '{"unfinished":true}') -> None:
+    def span(rank: int, name: str, kind: str, of: Interval, why: str = '{"unfinished":true}') -> None:
         nonlocal number
         recording.row(
             "spans", of.begin * _NS_PER_MS, rank, name=name, kind=kind, span_id=number,
@@ -232,22 +242,22 @@ def _spans(log: _Log, recording: "ImportedRun") -> None:
         )  # fmt: skip
         number += 1
 
-    leader = min((rank for rank, edges in log.edges.items() if any(edge[3] != "sign" for edge in edges)), default=0)
+    leader = min((rank for rank, edges in log.edges.items() if any(edge.end != "sign" for edge in edges)), default=0)
     begun = log.run_start if log.run_start is not None else log.last
     if log.first_init is not None:
-        span(0, "init", "phase", Told(log.first_init, max(log.first_init, begun), log.run_start is not None))
+        span(0, "init", "phase", Interval(log.first_init, max(log.first_init, begun), log.run_start is not None))
     elif log.run_start is not None:
-        span(0, "init", "phase", Told(begun, begun, whole=False), _BEGIN_UNKNOWN)
+        span(0, "init", "phase", Interval(begun, begun, whole=False), _BEGIN_UNKNOWN)
     for teller in sorted(log.edges):
         rank = 0 if teller == leader else teller
         intervals = paired(log.edges[teller], log.last)
-        for what, (name, kind) in KINDS.items():
-            for one in intervals.found.get(what, []) if what != "block" else []:
-                span(rank, name, kind, one)
-        for one in intervals.train():
-            span(rank, *KINDS["block"], one)
+        for which, (name, kind) in KINDS.items():
+            for interval in intervals.of(which) if which != "block" else []:
+                span(rank, name, kind, interval)
+        for interval in intervals.train():
+            span(rank, *KINDS["block"], interval)
         for begin, end in intervals.untold:
-            span(rank, "evaluation", "phase", Told(begin, end, whole=False), _BEGIN_UNKNOWN)
+            span(rank, "evaluation", "phase", Interval(begin, end, whole=False), _BEGIN_UNKNOWN)
 
 
 def _nodes(log: _Log) -> int | None:
@@ -264,28 +274,53 @@ def _world(log: _Log) -> int | None:
     return None if log.inits < 2 or is_of_nodes else log.inits  # noqa: PLR2004 - several
 
 
-def _facts(log: _Log, recording: "ImportedRun") -> None:
+def _add_facts(log: _Log, recording: "ImportedRun") -> None:
     """Fill in the row of ``runs``; what the log does not say stays NULL."""
     ranks, nodes = _world(log), _nodes(log)
     recording.world_size = ranks or 1
-    labels = {key: str(value) for key, value in log.config.items() if key.startswith("submission_")}
+    recording.labels |= {key: str(value) for key, value in log.config.items() if key.startswith("submission_")}
     if not log.labelled and log.inits > 1:
-        labels["ranks"] = "numbered in the order of their init_start lines: the log does not name them"
+        recording.labels["ranks"] = "numbered in the order of their init_start lines: the log does not name them"
     config = {key: value for key, value in log.config.items() if not key.startswith("submission_")}
     seed = log.config.get("seed")
-    system = {name: str(value) for name, value in log.system.items() if value and not is_no_answer(str(value))}
+    system = {name: str(value) for name, value in log.system.items() if value and not _NO_ANSWER.search(str(value))}
     device = system.get("accelerator_model_name") or platform_of(str(log.config.get("submission_platform") or ""))[1]
     recording.facts = {
         "job": str(log.config.get("submission_benchmark") or log.benchmark or recording.run),
         "world_size": ranks, "node_count": nodes, "device_count": ranks,
         "cluster": system.get("system_name"), "device_name": device,
-        "device_type": "cuda" if is_cuda(device or "") else None,
+        "device_type": "cuda" if _CUDA.search(device or "") else None,
         "framework": system.get("framework"), "os_description": system.get("operating_system"),
         "cpu_model": system.get("host_processor_model_name"),
         "seed": seed if isinstance(seed, int) and abs(seed) < 1 << 63 else None,
-        "config": json.dumps(config, sort_keys=True), "labels": json.dumps(labels),
+        "config": json.dumps(config, sort_keys=True),
     }  # fmt: skip
 
 
 def _count(value: Any) -> int | None:  # noqa: ANN401 - JSON
     return int(str(value)) if str(value).isdecimal() and 0 < int(str(value)) < 1 << 24 else None
+
+
+def platform_of(text: str) -> tuple[int | None, str | None]:
+    """Return nodes and device of a platform's name, such as 64xNVIDIA DGX H100 or 2xXE9680Lx8B200-SXM-180GB.
+
+    In 8xA100-SXM devices are counted, not nodes.
+    """
+    device = _DEVICE.search(text)
+    nodes = None if _DEVICES.match(text) else _NODES.match(text)
+    name = None
+    if device:
+        parts = (device["chassis"] or "", device["model"], (device["form"] or "").upper())
+        name = " ".join(filter(None, parts)).replace("PCIE", "PCIe")
+        name = name if " " in name or _PLAIN_DEVICE.fullmatch(name) else None  # there are two kinds of an H100
+    return (int(nodes[1]) if nodes else None), name
+
+
+FORMAT: Final = Format(
+    summary="MLPerf Training logs, :::MLLOG lines",
+    recognises="lines with :::MLLOG and a JSON object, or :::MLL, or :::MLPv0.5.0",
+    read=read,
+    table="events",
+    mark=re.compile(rb":::MLLOG|:::SYSJSON|:::MLPv0\.|:::MLL "),
+    among=True,
+)

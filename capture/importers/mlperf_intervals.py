@@ -12,18 +12,36 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
-Interval = tuple[int, int]
-Edge = tuple[int, int, str, str, str]
-"""Time (ms since 1970), place in the log, what, ``start`` or ``stop``, and which; ``sign`` of a step that ended."""
+Stretch = tuple[int, int]
+"""Begin and end, ms since 1970."""
 
 KINDS: Final = {"block": ("train", "phase"), "eval": ("evaluation", "evaluation"), "epoch": ("epoch", "other"),
                 "run": ("run", "other"), "staging": ("staging", "phase")}  # fmt: skip
 
 
+class Edge(NamedTuple):
+    """A begin or an end.
+
+    Attributes
+    ----------
+    at, place
+        When, ms since 1970, and where in the log.
+    kind, end, which
+        One of `KINDS`, ``start`` or ``stop``, and which interval of the kind; ``sign`` where something ended of which
+        nobody tells when it began.
+    """
+
+    at: int
+    place: int
+    kind: str
+    end: str
+    which: str
+
+
 @dataclass(frozen=True, slots=True)
-class Told:
+class Interval:
     """An interval, and whether the log tells both its begin and its end."""
 
     begin: int
@@ -37,38 +55,43 @@ class Intervals:
 
     Attributes
     ----------
-    found
-        By what, as in `KINDS`.
+    by_kind
+        As in `KINDS`.
     untold
         Evaluations that only their end is told of: from the last sign of something else until then.
     """
 
-    found: dict[str, list[Told]] = field(default_factory=dict)
-    untold: list[Interval] = field(default_factory=list)
+    by_kind: dict[str, list[Interval]] = field(default_factory=dict)
+    untold: list[Stretch] = field(default_factory=list)
+
+    def of(self, kind: str) -> list[Interval]:
+        """Return the intervals of a kind."""
+        return self.by_kind.setdefault(kind, [])
 
     def doubt(self) -> None:
         """Take evaluations that begin and end with a block, or epoch, for those of which only the end is told."""
-        trained = [*self.found.get("block", []), *self.found.get("epoch", [])]
-        for one in self.found.get("eval", []).copy():
-            if any(max(abs(one.begin - of.begin), abs(one.end - of.end)) * 100 < of.end - of.begin for of in trained):
-                self.found["eval"].remove(one)
-                self.untold.append((one.end, one.end))
+        trained = [*self.of("block"), *self.of("epoch")]
+        for evaluation in self.of("eval").copy():
+            begin, end = evaluation.begin, evaluation.end
+            if any(max(abs(begin - of.begin), abs(end - of.end)) * 100 < of.end - of.begin for of in trained):
+                self.of("eval").remove(evaluation)
+                self.untold.append((end, end))
 
-    def train(self) -> list[Told]:
+    def train(self) -> list[Interval]:
         """Return where it trained: blocks, and epochs outside of blocks, where no evaluation was.
 
         Epochs that all begin after the last evaluation were told when all was over, and do not say when they were.
         """
-        evals = sorted([(one.begin, one.end) for one in self.found.get("eval", [])] + self.untold)
-        blocks, epochs = _united(self.found.get("block", [])), _united(self.found.get("epoch", []))
+        evals = sorted([(evaluation.begin, evaluation.end) for evaluation in self.of("eval")] + self.untold)
+        blocks, epochs = _united(self.of("block")), _united(self.of("epoch"))
         if evals and epochs and epochs[0].begin >= evals[-1][1]:
             epochs = []
-        apart = [one for one in epochs if not any(one.begin < of.end and one.end > of.begin for of in blocks)]
-        spans = []
-        for one in sorted(blocks + apart, key=lambda one: one.begin):
-            for begin, end in outside((one.begin, one.end), evals):
-                spans.append(Told(begin, end, one.whole or end < one.end))
-        return spans
+        apart = [epoch for epoch in epochs if not any(epoch.begin < of.end and epoch.end > of.begin for of in blocks)]
+        return [
+            Interval(begin, end, training.whole or end < training.end)
+            for training in sorted(blocks + apart, key=lambda training: training.begin)
+            for begin, end in _outside((training.begin, training.end), evals)
+        ]
 
 
 def paired(edges: Iterable[Edge], last: int) -> Intervals:
@@ -81,70 +104,71 @@ def paired(edges: Iterable[Edge], last: int) -> Intervals:
     """
     ordered = sorted(edges)
     matching = _Matching(
-        [at for at, _, what, edge, _ in ordered if (what, edge) == ("eval", "start")],
-        [at for at, _, what, edge, _ in ordered if (what, edge) == ("eval", "stop")],
+        [edge.at for edge in ordered if (edge.kind, edge.end) == ("eval", "start")],
+        [edge.at for edge in ordered if (edge.kind, edge.end) == ("eval", "stop")],
     )
-    overlapping = {what: _overlapping([edge for edge in ordered if edge[2] == what and edge[4]]) for what in KINDS}
+    overlapping = {kind: _overlapping([edge for edge in ordered if edge.kind == kind and edge.which]) for kind in KINDS}
     places = {place for _, taken in overlapping.values() for place in taken}
-    for at, _, what, edge, _ in _ends_first([edge for edge in ordered if edge[1] not in places]):
-        if edge == "sign":
-            matching.sign(what, at)
-        elif edge == "stop":
-            matching.stop(what, at)
+    for edge in _ends_first([edge for edge in ordered if edge.place not in places]):
+        if edge.end == "sign":
+            matching.sign(edge.kind, edge.at)
+        elif edge.end == "stop":
+            matching.stop(edge.kind, edge.at)
         else:
-            matching.start(what, at)
+            matching.start(edge.kind, edge.at)
     matching.close_all(last)
-    for what, (intervals, _) in overlapping.items():
-        if intervals:
-            matching.of.found.setdefault(what, []).extend(intervals)
-    matching.of.doubt()
-    return matching.of
+    for kind, (intervals, _) in overlapping.items():
+        matching.intervals.of(kind).extend(intervals)
+    matching.intervals.doubt()
+    return matching.intervals
 
 
 def _ends_first(ordered: list[Edge]) -> list[Edge]:
     """Return edges in the order of time; at one time, what is under way ends before the next begins, the run last."""
-    found: list[Edge] = []
+    edges: list[Edge] = []
     opened: set[str] = set()
-    for _, group in groupby(ordered, key=lambda edge: edge[0]):
+    for _, group in groupby(ordered, key=lambda edge: edge.at):
         together = list(group)
-        ended = opened & {edge[2] for edge in together if edge[3] == "stop"}
-        together.sort(key=lambda edge: (edge[2:4] == ("run", "stop"), edge[3] == "start" and edge[2] in ended))
-        for _, _, what, edge, _ in together:
-            if edge == "start":
-                opened.add(what)
-            elif edge == "stop":
-                opened.discard(what)
-        found += together
-    return found
+        ended = opened & {edge.kind for edge in together if edge.end == "stop"}
+        together.sort(
+            key=lambda edge: ((edge.kind, edge.end) == ("run", "stop"), edge.end == "start" and edge.kind in ended)
+        )
+        for edge in together:
+            if edge.end == "start":
+                opened.add(edge.kind)
+            elif edge.end == "stop":
+                opened.discard(edge.kind)
+        edges += together
+    return edges
 
 
-def _overlapping(edges: list[Edge]) -> tuple[list[Told], set[int]]:
+def _overlapping(edges: list[Edge]) -> tuple[list[Interval], set[int]]:
     """Return intervals of a kind that begin before another one has ended, and the places of their edges."""
     begun: dict[str, Edge] = {}
-    found: list[tuple[Edge, Edge]] = []
+    pairs: list[tuple[Edge, Edge]] = []
     for edge in edges:
-        if edge[3] == "start":
-            begun[edge[4]] = edge
-        elif edge[3] == "stop" and edge[4] in begun:
-            found.append((begun.pop(edge[4]), edge))
-    found.sort()
-    if not found:
+        if edge.end == "start":
+            begun[edge.which] = edge
+        elif edge.end == "stop" and edge.which in begun:
+            pairs.append((begun.pop(edge.which), edge))
+    pairs.sort()
+    if not pairs:
         return [], set()
-    is_next = [later[0][:2] < earlier[1][:2] for earlier, later in pairwise(found)]
-    kept = [pair for pair, *near in zip(found, [False, *is_next], [*is_next, False], strict=True) if any(near)]
-    return [Told(start[0], stop[0]) for start, stop in kept], {edge[1] for pair in kept for edge in pair}
+    is_next = [later[0][:2] < earlier[1][:2] for earlier, later in pairwise(pairs)]
+    kept = [pair for pair, *near in zip(pairs, [False, *is_next], [*is_next, False], strict=True) if any(near)]
+    return [Interval(start.at, stop.at) for start, stop in kept], {edge.place for pair in kept for edge in pair}
 
 
-def _united(intervals: list[Told]) -> list[Told]:
+def _united(intervals: list[Interval]) -> list[Interval]:
     """Return intervals in their order, those that overlap as one."""
-    found: list[Told] = []
-    for one in sorted(intervals, key=lambda one: (one.begin, one.end)):
-        if found and one.begin < found[-1].end:
-            longer = max(found[-1], one, key=lambda of: (of.end, of.whole))
-            found[-1] = Told(found[-1].begin, longer.end, longer.whole)
+    united: list[Interval] = []
+    for interval in sorted(intervals, key=lambda interval: (interval.begin, interval.end)):
+        if united and interval.begin < united[-1].end:
+            longer = max(united[-1], interval, key=lambda of: (of.end, of.whole))
+            united[-1] = Interval(united[-1].begin, longer.end, longer.whole)
         else:
-            found.append(one)
-    return found
+            united.append(interval)
+    return united
 
 
 @dataclass
@@ -165,49 +189,49 @@ class _Matching:
 
     starts: list[int]
     stops: list[int]
-    of: Intervals = field(default_factory=Intervals)
+    intervals: Intervals = field(default_factory=Intervals)
     opened: dict[str, int] = field(default_factory=dict)
     free: int | None = None
     busy: int | None = None
 
-    def close(self, what: str, at: int, *, whole: bool) -> None:
-        begin = self.opened.pop(what, None)
+    def close(self, kind: str, at: int, *, whole: bool) -> None:
+        begin = self.opened.pop(kind, None)
         if begin is not None and (whole or at > begin):
-            self.of.found.setdefault(what, []).append(Told(begin, at, whole))
+            self.intervals.of(kind).append(Interval(begin, at, whole))
 
     def close_all(self, at: int) -> None:
-        for what in list(self.opened):
-            self.close(what, at, whole=False)
+        for kind in list(self.opened):
+            self.close(kind, at, whole=False)
 
-    def sign(self, what: str, at: int) -> None:
-        if what == "step":
+    def sign(self, kind: str, at: int) -> None:
+        if kind == "step":
             self.busy = at
         elif not self.starts and not self.stops:
-            self.of.untold.append((at, at))
+            self.intervals.untold.append((at, at))
 
-    def stop(self, what: str, at: int) -> None:
-        if what == "eval" and "eval" not in self.opened:
-            self.of.untold.append((at if self.busy is None else self.busy, at))
-        if what == "block" and self.free is not None:
+    def stop(self, kind: str, at: int) -> None:
+        if kind == "eval" and "eval" not in self.opened:
+            self.intervals.untold.append((at if self.busy is None else self.busy, at))
+        if kind == "block" and self.free is not None:
             self.opened.setdefault("block", self.free)
-        self.close(what, at, whole=True)
-        if what == "block":
+        self.close(kind, at, whole=True)
+        if kind == "block":
             self.free = at
-        if what in {"block", "epoch"}:
+        if kind in {"block", "epoch"}:
             self.busy = at
-        if what == "run":
+        if kind == "run":
             self.close_all(at)
             self.free = at
 
-    def start(self, what: str, at: int) -> None:
-        self.close(what, at, whole=False)
-        if what in {"block", "epoch"}:
+    def start(self, kind: str, at: int) -> None:
+        self.close(kind, at, whole=False)
+        if kind in {"block", "epoch"}:
             self.busy = None
             if not _ends_later(self.opened.get("eval"), self.starts, self.stops):
                 self.close("eval", at, whole=False)
-        if what == "run":
+        if kind == "run":
             self.free = at
-        self.opened[what] = at
+        self.opened[kind] = at
 
 
 def _ends_later(begin: int | None, starts: list[int], stops: list[int]) -> bool:
@@ -219,10 +243,10 @@ def _ends_later(begin: int | None, starts: list[int], stops: list[int]) -> bool:
     return after < len(stops) and (not later or stops[after] <= later[0])
 
 
-def outside(of: Interval, others: list[Interval]) -> list[Interval]:
+def _outside(of: Stretch, others: list[Stretch]) -> list[Stretch]:
     """Return what is left of an interval outside of others, which are in their order."""
     begin, end = of
-    left: list[Interval] = []
+    left: list[Stretch] = []
     for start, stop in others:
         if stop <= begin or start >= end:
             continue

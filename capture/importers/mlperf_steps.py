@@ -45,13 +45,13 @@ def step_of(
     value: Mapping[str, Any], metadata: Mapping[str, Any], at_ms: int, progress: Progress, config: Mapping[str, Any]
 ) -> tuple[LoggedStep, str] | None:
     """Return the step, or steps, that a ``tracked_stats`` tells, and under which key; None if it tells none."""
-    timed = next(((name, found) for name in value if (found := _STEP_TIME.fullmatch(name))), None)
+    timed = next((match for name in value if (match := _STEP_TIME.fullmatch(name))), None)
     if timed is None:
         return None
     name, number = timed[0], value[timed[0]]
     if not is_number(number) or not 0 <= number < _MOST_S:
         return None
-    seconds = number / 1000 if timed[1][1] == "ms" else float(number)
+    seconds = number / 1000 if timed[1] == "ms" else float(number)
     is_mean = "throughput" in value or ("step" not in metadata and "samples_count" in metadata)
     if is_mean and (progress.counts or not _fits(1, _elapsed(at_ms, seconds, progress))):
         return None
@@ -80,16 +80,16 @@ def _covered(
         return 1
     before = progress.counts or {}
     units = {1, batch or 1, (batch or 1) * (length or 1)}
-    found: dict[tuple[str, int], list[int]] = {}
+    candidates: dict[tuple[str, int], list[int]] = {}
     for name, count in counts.items():
         gaps = [count - before[name]] if name in before else [count, count + 1]
         for unit in units:
             if whole := [int(gap // unit) for gap in gaps if gap > 0 and gap % unit == 0]:
-                found[name, unit] = whole
-    if progress.unit in found:
-        return found[progress.unit][0]
-    told = [(abs(math.log(steps / elapsed)), steps, key) for key, several in found.items() for steps in several]
-    _, best, key = min(told, default=(0.0, 1, None))
+                candidates[name, unit] = whole
+    if progress.unit in candidates:
+        return candidates[progress.unit][0]
+    errors = [(abs(math.log(steps / elapsed)), steps, key) for key, several in candidates.items() for steps in several]
+    _, best, key = min(errors, default=(0.0, 1, None))
     if not _fits(best, elapsed):
         return 1
     progress.unit = key

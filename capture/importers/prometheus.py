@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from ranklake.capture.importers.formats import Format
 from ranklake.capture.importers.source import SourceError
 from ranklake.capture.samplers.dcgm import Mapped, load_table, readings
 from ranklake.capture.samplers.exposition import Exposed, NotExpositionError, Page, parse
@@ -19,7 +20,6 @@ from ranklake.redaction.redact import redact_names
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
-    from ranklake.capture.importers.mapping import Mapping
     from ranklake.capture.importers.source import Source
 
 _MOST_BYTES: Final = 512 << 20
@@ -33,7 +33,7 @@ _LONGEST_NAME: Final = 4096
 _LARGEST_MS: Final = 1 << 42
 
 
-def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") -> None:
+def read(source: "Source", recording: "ImportedRun") -> None:
     """Import a page or an answer; lines and values that are none are refused.
 
     Raises
@@ -41,7 +41,6 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
     SourceError
         The file is neither; or a page without times lies where files have none.
     """
-    del mapping
     table = load_table()
     if source.head().lstrip().startswith(b"{"):
         _answer(source, recording, table)
@@ -71,8 +70,6 @@ def _page(source: "Source", recording: "ImportedRun", table: dict[str, Mapped]) 
                 recording.refuse(
                     "scalars", line.flaw or "a line that is not in Prometheus' text format", text, line.number
                 )
-    if source.cut:
-        recording.refuse("scalars", source.cut, "")
     untimed = any(sample.time_ms is None for sample in page.samples)
     changed_ms = source.changed_ms() if untimed else 0
     _take(recording, page, table, changed_ms)
@@ -101,7 +98,7 @@ def _take(recording: "ImportedRun", page: Page, table: dict[str, Mapped], change
                 recording.refuse("scalars", "a name that is too long", sample.name)
                 continue
             kind = page.kind(sample.name)
-            recording.scalar(name, sample.value, at_ms * 10**6, kind=kind, edge_flag="unregistered")
+            recording.unregistered(name, sample.value, at_ms * 10**6, kind=kind)
     for (at_ms, _), samples in sorted(of_devices.items()):
         for _, reading in readings(samples, table):
             recording.row("gpu_samples", at_ms * 10**6, **reading.row())
@@ -109,27 +106,26 @@ def _take(recording: "ImportedRun", page: Page, table: dict[str, Mapped], change
 
 def _answer(source: "Source", recording: "ImportedRun", table: dict[str, Mapped]) -> None:
     try:
-        found = json.loads(source.whole(_MOST_BYTES))
-        series = found["data"]["result"]
-        kinds = found["data"]["resultType"] in {"matrix", "vector"}
+        data = json.loads(source.whole(_MOST_BYTES))["data"]
+        series, is_known = data["result"], data["resultType"] in {"matrix", "vector"}
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         hint = "save what /api/v1/query_range answers, whole"
         raise SourceError("no answer of Prometheus' API", where=source.name, hint=hint) from error
-    if not kinds or not isinstance(series, list):
+    if not is_known or not isinstance(series, list):
         raise SourceError(
             "the answer is neither matrix nor vector", where=source.name, hint="ask for a range or an instant"
         )
     page = Page()
-    for one in series:
-        labels = one.get("metric") if isinstance(one, dict) else None
+    for item in series:
+        labels = item.get("metric") if isinstance(item, dict) else None
         if not isinstance(labels, dict):
-            recording.refuse("scalars", "a series without labels", json.dumps(one))
+            recording.refuse("scalars", "a series without labels", json.dumps(item))
             continue
         name = str(labels.get("__name__", "query"))
         rest = {str(key): str(value) for key, value in labels.items() if key != "__name__"}
-        for histogram in [*(one.get("histograms") or ()), *([one["histogram"]] if "histogram" in one else [])]:
+        for histogram in [*(item.get("histograms") or ()), *([item["histogram"]] if "histogram" in item else [])]:
             recording.refuse("scalars", "a native histogram, which is no number", json.dumps(histogram))
-        for point in _points(one):
+        for point in _points(item):
             at_ms, value = _number(point, 0), _number(point, 1)
             if at_ms is None or value is None or not math.isfinite(at_ms):
                 recording.refuse("scalars", "a value that is none", json.dumps(point))
@@ -148,3 +144,28 @@ def _number(point: Any, at: int) -> float | None:  # noqa: ANN401 - JSON
         return float(point[at])
     except (TypeError, ValueError, IndexError, KeyError):
         return None
+
+
+_SAMPLE: Final = re.compile(
+    rb"#.*|[a-zA-Z_:][\w:]*(?:\{.*\})?[ \t]+[-+]?(?:[\d.][\d.eE+-]*|Inf|NaN)(?:[ \t]+[-\d.]+)?(?: #.*)?"
+)
+_MOSTLY: Final = 0.9
+
+
+def _fills(lines: list[bytes]) -> bool:
+    return sum(_SAMPLE.fullmatch(line.rstrip()) is not None for line in lines) >= _MOSTLY * len(lines)
+
+
+FORMAT: Final = Format(
+    summary="pages in Prometheus' text format, and answers of its query API",
+    recognises="lines such as 'name{label=\"…\"} 1.5', or JSON with status and data",
+    read=read,
+    table="scalars",
+    mark=re.compile(
+        rb"\A\s*\{\s*\"(?:status|data)\"|^# (?:HELP|TYPE) |^[a-zA-Z_:][\w:]*(?:\{[^\n]*\})? +[-+.\dIiNn]", re.MULTILINE
+    ),
+    own_run=False,
+    by_file=True,
+    by_name=True,
+    fills=_fills,
+)

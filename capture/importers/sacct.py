@@ -13,19 +13,19 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers.moments import moment_ns
+from ranklake.capture.importers.formats import Format
 from ranklake.capture.importers.source import SourceError
+from ranklake.capture.importers.units import moment_ns
 from ranklake.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from ranklake.capture.importers.decoding import Line
     from ranklake.capture.importers.imported_run import ImportedRun
-    from ranklake.capture.importers.mapping import Mapping
-    from ranklake.capture.importers.source import Source
+    from ranklake.capture.importers.source import Line, Source
 
 _NOTHING: Final = frozenset({"", "Unknown", "None", "N/A", "INVALID", "UNLIMITED", "Partition_Limit", "None assigned"})
 _DURATION: Final = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)[cn]?")
+_ENERGY: Final = re.compile(r"(\d+(?:\.\d+)?)([KMG]?)")
 _COUNT: Final = re.compile(r"(\d+)([KM]?)")
 _GPUS: Final = re.compile(r"\bgres/gpu[:=]")
 _SHARE: Final = re.compile(r"\bgres/(mps|shard)\b")
@@ -53,7 +53,7 @@ class _UnfitError(ValueError):
     """A value that is none; the text names the column alone."""
 
 
-def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") -> None:
+def read(source: "Source", recording: "ImportedRun") -> None:
     """Import what sacct printed; the first line names the columns.
 
     Raises
@@ -61,7 +61,6 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
     SourceError
         The first line is no header of sacct's.
     """
-    del mapping
     with source.first_look():
         counting = {row.get("Cluster", "").strip() for _, row in _rows(source) if _counts_gpus(row)}
     for line, row in _rows(source):
@@ -74,8 +73,6 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
             recording.refuse("jobs", str(error), line.text, line.number)
             continue
         recording.row("jobs", ts_ns, **columns)
-    if source.cut:
-        recording.refuse("jobs", source.cut, "")
 
 
 def _rows(source: "Source") -> Iterator[tuple["Line", dict[str, str]]]:
@@ -106,10 +103,9 @@ def _header(source: "Source", text: str) -> list[str]:
         missing += ["Submit", "Start", "End"]  # sacct's own choice of columns has no time
     if missing:
         near = " ".join(filter(None, (did_you_mean(name, names) for name in missing[:1] if len(names) > 1)))
-        what = (
-            "the columns are not separated by |" if len(names) == 1 else f"the first line names no {', '.join(missing)}"
-        )
-        raise SourceError(what, where=source.name, hint=f"{near} print it with: {COMMAND}".strip())
+        is_one = len(names) == 1
+        flaw = "the columns are not separated by |" if is_one else f"the first line names no {', '.join(missing)}"
+        raise SourceError(flaw, where=source.name, hint=f"{near} print it with: {COMMAND}".strip())
     return names
 
 
@@ -150,8 +146,8 @@ def _derive(columns: dict[str, Any], row: dict[str, str], *, counts_gpus: bool) 
     allocated, asked = (_tres(row, name) for name in ("AllocTRES", "ReqTRES"))
     columns["gpu_count"] = allocated.get("gres/gpu", _gpus(row.get("AllocGRES", "")))
     share = _SHARE.search(row.get("AllocTRES", ""))
-    is_told = allocated or ("AllocGRES" in row and columns.get("start_ts") is not None)
-    if columns["gpu_count"] is None and is_told and counts_gpus and not share:
+    is_known = allocated or ("AllocGRES" in row and columns.get("start_ts") is not None)
+    if columns["gpu_count"] is None and is_known and counts_gpus and not share:
         columns["gpu_count"] = 0
     columns["gpu_requested_count"] = asked.get("gres/gpu", _gpus(row.get("ReqGRES", "")))
     kinds = {name.partition("gres/gpu:")[2] for name in {**asked, **allocated} if name.startswith("gres/gpu:")}
@@ -166,17 +162,13 @@ def _derive(columns: dict[str, Any], row: dict[str, str], *, counts_gpus: bool) 
         columns["queue_time_s"] = (start - submit) / 1e6
     end = columns.get("end_ts")
     if columns.get("elapsed_s") is None and start is not None and end is not None and end >= start:
-        columns["elapsed_s"] = _running_s(start, end, columns.get("suspended_s"))
+        suspended_s = columns.get("suspended_s") or 0.0  # Slurm's elapsed time leaves out suspension
+        columns["elapsed_s"] = max(0.0, (end - start) / 1e6 - suspended_s)
     if columns["gpu_count"] is not None and columns.get("elapsed_s") is not None:
         columns["gpu_time_s"] = float(columns["gpu_count"] * columns["elapsed_s"])
     array = re.match(r"(\d+)_", columns["job_id"])
     if array:
         columns["array_job_id"] = array[1]
-
-
-def _running_s(start_us: int, end_us: int, suspended_s: float | None) -> float:
-    """Return for how long a job ran, as Slurm has it: without the time for which it was suspended."""
-    return max(0.0, (end_us - start_us) / 1e6 - (suspended_s or 0.0))
 
 
 def _outcome(state: str) -> str | None:
@@ -192,19 +184,16 @@ def _exit(text: str) -> dict[str, int | None]:
 
 def _time(text: str) -> int:
     """Return µs since 1970; sacct prints local times, taken as UTC where they name no zone."""
-    found = int(text) * 10**9 if _EPOCH.fullmatch(text) else moment_ns(text)
-    if found is None:
+    at_ns = int(text) * 10**9 if _EPOCH.fullmatch(text) else moment_ns(text)
+    if at_ns is None:
         message = "not a time"
         raise ValueError(message)
-    return found // 1000
+    return at_ns // 1000
 
 
 def _seconds(text: str) -> float:
-    found = _DURATION.fullmatch(text)
-    if not found:
-        message = "not a duration"
-        raise ValueError(message)
-    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    parts = _fields(_DURATION, text, "not a duration")
+    days, hours, minutes, seconds = (float(part or 0) for part in parts)
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
@@ -218,27 +207,25 @@ def _minutes(text: str) -> float:
 
 def _whole(text: str) -> int:
     """Return a number; sacct writes K and M for multiples of 1,024."""
-    found = _COUNT.fullmatch(text)
-    if not found:
-        message = "not a whole number"
-        raise ValueError(message)
-    return int(found[1]) << 10 * _POWER[found[2]]
+    count, prefix = _fields(_COUNT, text, "not a whole number")
+    return int(count) << 10 * _POWER[prefix]
 
 
 def _size(text: str) -> int:
-    found = _SIZE.fullmatch(text)
-    if not found:
-        message = "not a size"
-        raise ValueError(message)
-    return round(float(found[1]) * 1024.0 ** _POWER[found[2]])
+    size, prefix = _fields(_SIZE, text, "not a size")
+    return round(float(size) * 1024.0 ** _POWER[prefix])
 
 
 def _joules(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)", text)
-    if not found:
-        message = "not an energy"
-        raise ValueError(message)
-    return float(found[1]) * 1000.0 ** _POWER[found[2]]
+    energy, prefix = _fields(_ENERGY, text, "not an energy")
+    return float(energy) * 1000.0 ** _POWER[prefix]
+
+
+def _fields(pattern: "re.Pattern[str]", text: str, flaw: str) -> tuple[str, ...]:
+    match = pattern.fullmatch(text)
+    if match is None:
+        raise ValueError(flaw)
+    return match.groups()
 
 
 def _tres(row: dict[str, str], column: str) -> dict[str, int]:
@@ -246,18 +233,18 @@ def _tres(row: dict[str, str], column: str) -> dict[str, int]:
 
     Raises `_UnfitError` for a number of GPUs that is not whole.
     """
-    found = {}
+    amounts = {}
     for part in row.get(column, "").split(","):
         name, _, amount = part.strip().partition("=")
         try:
-            found[name] = _size(amount) if name == "mem" else _whole(amount)
+            amounts[name] = _size(amount) if name == "mem" else _whole(amount)
         except ValueError as error:
             if amount and name.partition(":")[0] == "gres/gpu":
                 raise _UnfitError(f"{column}: {name} is {error}") from error
-    of_kinds = [count for name, count in found.items() if name.startswith("gres/gpu:")]
-    if of_kinds and "gres/gpu" not in found:
-        found["gres/gpu"] = sum(of_kinds)
-    return found
+    of_kinds = [count for name, count in amounts.items() if name.startswith("gres/gpu:")]
+    if of_kinds and "gres/gpu" not in amounts:
+        amounts["gres/gpu"] = sum(of_kinds)
+    return amounts
 
 
 def _gpus(text: str) -> int | None:
@@ -279,3 +266,12 @@ _COLUMNS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "Comment": ("comment", str),
 }  # fmt: skip
 _TAKEN: Final = {*_COLUMNS, "JobID", "State", "ExitCode", "AllocTRES", "ReqTRES", ""}
+FORMAT: Final = Format(
+    summary="Slurm accounting, sacct --parsable2",
+    recognises="a header with JobID| and State|",
+    read=read,
+    table="jobs",
+    mark=re.compile(rb"^[^\n]*\bJobID[^\n|]*\|"),
+    own_run=False,
+    by_file=True,
+)

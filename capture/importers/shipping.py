@@ -3,7 +3,7 @@
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,8 +17,6 @@ from ranklake.segments.pack import pack
 
 FOLDER: Final = "imports"
 """Below the spool: one small file for each run and file that was imported into it."""
-TOGETHER: Final = "ranks_together"
-"""Noted of an import that put rows of several ranks into one segment; earlier versions made a segment of each rank."""
 _PATIENCE_S: Final = 60.0
 
 
@@ -67,18 +65,10 @@ class Shipping:
         """Return what was noted when a file of this path was last imported into a run; None if it never was."""
         fs, root = self._spool()
         try:
-            found: dict[str, Any] = json.loads(fs.cat_file(f"{root}/{_name(format_, path, run)}"))
+            note: dict[str, Any] = json.loads(fs.cat_file(f"{root}/{_name(format_, path, run)}"))
         except (FileNotFoundError, ValueError):
             return None
-        return found
-
-    def elsewhere(self, format_: str, sha256: str, mapping: str, run: str) -> dict[str, Any] | None:
-        """Return what was noted when the same content was imported into a run from any path; None if it never was.
-
-        All notes of the spool are read for it, once.
-        """
-        wanted = {"format": format_, "sha256": sha256, "mapping": mapping, "run": run}
-        return next((note for note in self._all_notes() if wanted.items() <= note.items()), None)
+        return note
 
     def refuse_merged(self, format_: str, sha256: str, run: str, folder: str, *, where: str) -> None:
         """Raise `SourceError` where a run has rows of another file, each of which is a run of its own.
@@ -91,7 +81,7 @@ class Shipping:
         for note in self._all_notes():
             if (note.get("format"), note.get("run")) != (format_, run) or note.get("sha256") == sha256:
                 continue
-            if folder and note.get("folder", folder) == folder:
+            if folder and note.get("folder") == folder:
                 continue
             file, day = str(note.get("file", "")), str(note.get("at", ""))[:10]
             raise SourceError(
@@ -107,7 +97,8 @@ class Shipping:
                 paths = [path for path in fs.ls(f"{root}/{FOLDER}", detail=False) if path.endswith(".json")]
             except FileNotFoundError:
                 paths = []
-            self._notes = [*_objects(fs.cat(paths, on_error="omit").values())] if paths else []
+            raws = fs.cat(paths, on_error="omit").values() if paths else []
+            self._notes = [note for raw in raws if isinstance(note := _json(raw), dict)]
         return self._notes
 
     def remember(self, format_: str, path: str, run: str, facts: Mapping[str, Any]) -> None:
@@ -123,23 +114,20 @@ class Shipping:
             raise UploadError(f"the spool cannot be written ({self._uploader.last_error})", where=self.spool, hint=hint)
 
 
-def _objects(raws: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    for raw in raws:
-        try:
-            found = json.loads(raw)
-        except ValueError:
-            continue
-        if isinstance(found, dict):
-            yield found
+def _json(raw: bytes) -> Any:  # noqa: ANN401 - JSON
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return None
 
 
 def refuse_changed(before: Mapping[str, Any] | None, sha256: str, mapping: str, *, where: str, run: str) -> None:
     """Raise `SourceError` where a run has rows of other content of the same file: it would hold both."""
     if before is None or (before.get("sha256"), before.get("mapping")) == (sha256, mapping):
         return
-    what = "file" if before.get("sha256") != sha256 else "mapping"
+    changed = "file" if before.get("sha256") != sha256 else "mapping"
     raise SourceError(
-        f"the {what} changed since it was imported into run {run} on {str(before.get('at', ''))[:10]}",
+        f"the {changed} changed since it was imported into run {run} on {str(before.get('at', ''))[:10]}",
         where=where,
         hint="import it into another run with --run NAME: the old rows stay where they are",
     )

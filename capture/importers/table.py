@@ -14,9 +14,10 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from ranklake.capture.common.arrays import Array, texts
+from ranklake.capture.importers.formats import Format
 from ranklake.capture.importers.mapping import EPOCHS
-from ranklake.capture.importers.moments import YEAR_2000_NS
 from ranklake.capture.importers.source import SourceError
+from ranklake.capture.importers.units import YEAR_2000_NS
 from ranklake.capture.importers.values import Mask, column_values, finite, kept, moments
 from ranklake.segments.segment import RUN_NAME
 
@@ -64,7 +65,7 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping") -> None
     if mapping.melt is not None and (head.startswith(b"PAR1") or head.lstrip().startswith(b"{")):
         raise SourceError("is not CSV, and the mapping melts columns", where=source.name, hint="give it as CSV")
     table, number = mapping.contract.table, 0
-    recording.says_run = recording.says_run and table != "runs"  # its own rows say what is known of the run
+    recording.has_run_row = recording.has_run_row and table != "runs"  # its own rows say what is known of the run
     if mapping.rank is None:
         recording.facts["world_size"] = None  # how many ranks a run has, no table without ranks tells
     shift_ns: int | None = None
@@ -74,10 +75,8 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping") -> None
         if rows.num_rows:
             molten = rows if mapping.melt is None else melted(rows, mapping.melt)
             times = _times(mapping, molten)
-            if shift_ns is None:
-                shift_ns = _unknown_start_ns(mapping, *times)
-                said = {"times": "of an unknown start, taken as 2000-01-01"} if shift_ns else {}
-                recording.facts["labels"] = json.dumps(said)
+            if shift_ns is None and (shift_ns := _unknown_start_ns(mapping, *times)):
+                recording.labels["times"] = "of an unknown start, taken as 2000-01-01"
             times = times[0] + shift_ns, *times[1:]
             places = np.repeat(lines, molten.num_rows // rows.num_rows)
             _convert(molten, times, number, source, recording, mapping, places)
@@ -90,9 +89,9 @@ def melted(rows: pa.Table, melt: "Melt") -> pa.Table:
     count, width = rows.num_rows, len(names)
     kept = rows.select(list(melt.stay)).take(pa.array(np.repeat(np.arange(count), width)))
     values = pa.chunked_array([chunk for name in names for chunk in rows[name].chunks], pa.binary())
-    found = kept.append_column(melt.name, texts(names * count).cast(pa.binary()))
+    molten = kept.append_column(melt.name, texts(names * count).cast(pa.binary()))
     by_row = np.arange(count * width).reshape(width, count).T.ravel() if width else np.arange(0)
-    return found.append_column(melt.value, values.take(pa.array(by_row)))
+    return molten.append_column(melt.value, values.take(pa.array(by_row)))
 
 
 def _convert(
@@ -112,12 +111,12 @@ def _convert(
     reasons: list[tuple[Mask, str]] = []
     times, absent, bad = moments_
     reasons += [(bad, "time: a time that is none"), (absent & ~bad, "time: there is none")]
-    whose, wrong_owners = _owners(mapping, rows, file, first)
+    owners, wrong_owners = _owners(mapping, rows, file, first)
     reasons += wrong_owners
     columns, wrong_values = _columns(mapping, rows, file, first)
     reasons += wrong_values
     if table == "runs":
-        columns["labels"] = _said_by_hand(columns.get("labels", texts([None] * count)), recording.labels)
+        columns["labels"] = _marked_labels(columns.get("labels", texts([None] * count)), recording.labels)
     if table == "scalars":  # rows of other metrics, side by side in one file
         without = ~np.any([bad for bad, _ in reasons], axis=0)
         for name in ("value", "value_flag"):
@@ -132,11 +131,11 @@ def _convert(
             recording.refuse(table, why, _shown(rows, at), int(lines[at]))
     places: dict[tuple[str | None, int], list[int]] = {}
     for at in np.flatnonzero(good).tolist():
-        places.setdefault(whose[at][:2], []).append(at)
+        places.setdefault(owners[at][:2], []).append(at)
     for run, attempt in sorted(places, key=lambda key: (key[0] or "", key[1])):
         mine = places[run, attempt]
         own = recording.of(run or recording.run, attempt)
-        ranks = np.array([whose[at][2] for at in mine], np.int64)
+        ranks = np.array([owners[at][2] for at in mine], np.int64)
         own.world_size = max(own.world_size, int(ranks.max()) + 1)
         if len(mine) == count:
             own.batch(table, times, columns, ranks)
@@ -188,11 +187,11 @@ def _owners(
     count = rows.num_rows
     reasons: list[tuple[Mask, str]] = []
     owners: dict[str, list[Any]] = {"run": [None] * count, "attempt": [0] * count, "rank": [0] * count}
-    for rule in mapping.whose:
+    for rule in mapping.owner_rules:
         assert rule.target is not None
         name = rule.target.name
-        found, bad, why = column_values(rule, rows, file, first)
-        values = owners[name] = found.to_pylist()
+        column, bad, why = column_values(rule, rows, file, first)
+        values = owners[name] = column.to_pylist()
         none = np.array([value is None or (name != "run" and value < 0) for value in values], bool)
         reasons += [(bad, f"{name}: {why}"), (~bad & none, f"{name}: there is none")]
         if name == "run":
@@ -201,23 +200,23 @@ def _owners(
     return list(zip(*owners.values(), strict=True)), reasons
 
 
-def _said_by_hand(given: pa.Array, own: dict[str, str]) -> pa.Array:
+def _marked_labels(given: pa.Array, own: dict[str, str]) -> pa.Array:
     """Return labels of rows of ``runs``, marked: what somebody says of a run goes before what its log says."""
     known = given.dictionary_encode() if given.null_count < len(given) else None
     mark = own | {"said": "by hand"}
     if known is None:
         return texts([_json(mark)] * len(given))
-    words = [_json(mark | found) for found in map(_object, known.dictionary.to_pylist())]
+    words = [_json(mark | _object(text)) for text in known.dictionary.to_pylist()]
     codes = known.indices.to_pylist()
     return texts([_json(mark) if code is None else words[code] for code in codes])
 
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        labels = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    return found if isinstance(found, dict) else {"label": text}
+        labels = None
+    return labels if isinstance(labels, dict) else {"label": text}
 
 
 def _json(of: dict[str, Any]) -> str:
@@ -226,9 +225,9 @@ def _json(of: dict[str, Any]) -> str:
 
 def _unknown_start_ns(mapping: "Mapping", times: Array, absent: Mask, bad: Mask) -> int:
     """Return what to add to numbers that are no times since 1970, such as epochs of training, to count from 2000."""
-    there = times[~absent & ~bad]
+    known = times[~absent & ~bad]
     is_number = mapping.time.format in EPOCHS and mapping.time.column is not None
-    return YEAR_2000_NS if is_number and len(there) and there.min() >= 0 and there.max() < YEAR_2000_NS else 0
+    return YEAR_2000_NS if is_number and len(known) and known.min() >= 0 and known.max() < YEAR_2000_NS else 0
 
 
 def _times(mapping: "Mapping", rows: pa.Table) -> Moments:
@@ -237,7 +236,7 @@ def _times(mapping: "Mapping", rows: pa.Table) -> Moments:
         return moments(rule, rows[rule.column])
     given = texts([str(rule.value)])
     times, absent, bad = moments(rule, pa.chunked_array([given]))
-    return tuple(np.repeat(one, rows.num_rows) for one in (times, absent, bad))  # type: ignore[return-value]
+    return tuple(np.repeat(part, rows.num_rows) for part in (times, absent, bad))  # type: ignore[return-value]
 
 
 def _shown(rows: pa.Table, at: int) -> str:
@@ -275,20 +274,19 @@ def _csv(source: "Source", mapping: "Mapping", head: bytes) -> Iterator[Block]:
             pacsv.ConvertOptions(column_types=types, check_utf8=False, strings_can_be_null=False),
         )
         for batch in reader:
-            some = misfits.copy()
+            refused = misfits.copy()
             misfits.clear()
             places = np.arange(last + 1, last + 1 + batch.num_rows + len(skipped))
             places = places[~np.isin(places, list(skipped))][: batch.num_rows]
             last = int(places[-1]) if len(places) else last
-            yield _trimmed(pa.table(batch).rename_columns(names), padded), some, places
+            yield _trimmed(pa.table(batch).rename_columns(names), padded), refused, places
     except pa.ArrowInvalid as error:
-        what = "is too long" if "block size" in str(error) else "is not CSV"
+        flaw = "is too long" if "block size" in str(error) else "is not CSV"
         raise SourceError(
-            f"a row {what}", where=source.name, hint="fix the file; nothing more of it was read"
+            f"a row {flaw}", where=source.name, hint="fix the file; nothing more of it was read"
         ) from error
-    if misfits or source.cut:
-        cut = [(None, source.cut, "")] if source.cut else []
-        yield pa.table({name: pa.array([], pa.binary()) for name in names}), [*misfits, *cut], np.arange(0)
+    if misfits:
+        yield pa.table({name: pa.array([], pa.binary()) for name in names}), misfits, np.arange(0)
 
 
 def _trimmed(rows: pa.Table, padded: list[str]) -> pa.Table:
@@ -313,17 +311,17 @@ def _json_lines(source: "Source", mapping: "Mapping") -> Iterator[Block]:
     rows: list[dict[str, Any]] = []
     lines: list[int] = []
     misfits: list[tuple[int | None, str, str]] = []
-    names = list(mapping.foreign)
+    names = list(mapping.foreign_columns)
     seen: set[str] = set()
 
     def block() -> Block:
         columns = {name: texts([_word(row.get(name)) for row in rows]) for name in names}
-        found = pa.table(columns) if rows else pa.table({name: texts([]) for name in names})
-        some, places = misfits.copy(), np.array(lines, np.int64)
+        table = pa.table(columns) if rows else pa.table({name: texts([]) for name in names})
+        refused, places = misfits.copy(), np.array(lines, np.int64)
         rows.clear()
         lines.clear()
         misfits.clear()
-        return found, some, places
+        return table, refused, places
 
     for number, row, flaw, text in _document(source) or _objects(source):
         if isinstance(row, dict):
@@ -335,8 +333,6 @@ def _json_lines(source: "Source", mapping: "Mapping") -> Iterator[Block]:
         if len(rows) + len(misfits) >= _BLOCK_ROWS:
             mapping.check_columns(seen, source.name)
             yield block()
-    if source.cut:
-        misfits.append((None, source.cut, ""))
     if seen:
         mapping.check_columns(seen, source.name)
     yield block()
@@ -366,17 +362,17 @@ def _document(source: "Source") -> list[tuple[int, Any, str | None, str]] | None
         if isinstance(row, dict) and not isinstance(row.get(_HISTORY), list):
             return None
         try:
-            found = json.loads(source.whole(_MOST_DOCUMENT_BYTES))
+            document = json.loads(source.whole(_MOST_DOCUMENT_BYTES))
         except (ValueError, RecursionError):
             if text.strip() != "{":
                 return None
-            found = None
-    entries = found.get(_HISTORY) if isinstance(found, dict) else None
+            document = None
+    entries = document.get(_HISTORY) if isinstance(document, dict) else None
     if isinstance(entries, list):
         return [(number, entry, None, json.dumps(entry)) for number, entry in enumerate(entries, 1)]
     lists = [
         key
-        for key, value in (found or {}).items()
+        for key, value in (document or {}).items()
         if isinstance(value, list) and isinstance(next(iter(value), 0), dict)
     ]
     how = f": jq -c '.[{json.dumps(lists[0])}][]' FILE > FILE.jsonl" if lists else ""
@@ -397,9 +393,29 @@ def _parquet(source: "Source", mapping: "Mapping") -> Iterator[Block]:
             names = file.schema_arrow.names
             mapping.check_columns(names, source.name)
             first = 1
-            for batch in file.iter_batches(_BLOCK_ROWS, columns=list(mapping.foreign), use_threads=False):
-                source.told(source.size_bytes * batch.num_rows // max(1, file.metadata.num_rows))
+            for batch in file.iter_batches(_BLOCK_ROWS, columns=list(mapping.foreign_columns), use_threads=False):
+                source.progress(source.size_bytes * batch.num_rows // max(1, file.metadata.num_rows))
                 yield pa.table(batch), [], np.arange(first, first + batch.num_rows)
                 first += batch.num_rows
         except (pa.ArrowException, OSError) as error:
             raise SourceError("not readable as Parquet", where=source.name, hint="fetch it again") from error
+
+
+_MOSTLY: Final = 0.9
+
+
+def _fills(lines: list[bytes]) -> bool:
+    """Whether nearly all lines have the first one's separators."""
+    mark = max((b",", b";", b"\t"), key=lines[0].count)
+    return sum(line.count(mark) >= lines[0].count(mark) > 0 for line in lines) >= _MOSTLY * len(lines)
+
+
+FORMAT: Final = Format(
+    summary="CSV, JSON lines or Parquet, by a mapping",
+    recognises="a header with separators, a JSON object a line, or Parquet",
+    read=read,
+    table="",  # the mapping's
+    mark=re.compile(rb"\APAR1|\A\s*\{\s*\"[^\n]*\}\s*(?:\n|$)|^[^\n,;\t]*[,;\t][^\n]*\n", re.MULTILINE),
+    maps=True,
+    fills=_fills,
+)

@@ -4,18 +4,18 @@ Sources: tensorflow/core/util/event.proto and summary.proto for the fields, tens
 keep as tensors. Histograms, images, audio, texts and graphs are none of ours: the run's labels count them.
 """
 
-import json
 import math
+import re
 import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers.moments import YEAR_2000_NS
+from ranklake.capture.importers.formats import Format
+from ranklake.capture.importers.units import YEAR_2000_NS
 from ranklake.capture.importers.wire import DamagedError, Fields, double, fields, message, records, single, text
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
-    from ranklake.capture.importers.mapping import Mapping
     from ranklake.capture.importers.source import Source
 
 _WALL_TIME, _STEP, _VERSION, _SUMMARY = 1, 2, 3, 5
@@ -26,9 +26,8 @@ _LONGEST: Final = 500
 _LARGEST_S: Final = 1 << 32
 
 
-def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") -> None:
+def read(source: "Source", recording: "ImportedRun") -> None:
     """Import an event file; records that cannot be read are refused, and end it where lengths are damaged."""
-    del mapping
     others, count = 0, 0
     with source.binary_stream() as file:
         try:
@@ -36,10 +35,11 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
                 count += 1
                 others += _event(raw, recording, count)
         except DamagedError as error:
+            source.damage = f"{error}, behind {count:,} whole ones"
             recording.refuse("scalars", str(error), "")
-            source.cut = source.cut or f"{error}, behind {count:,} whole ones"
-    labels = {"not_imported": f"{others} values that are no scalars"} if others else {}
-    recording.facts = {"job": recording.run, "world_size": None, "labels": json.dumps(labels)}
+    if others:
+        recording.labels["not_imported"] = f"{others} values that are no scalars"
+    recording.facts = {"job": recording.run, "world_size": None}
 
 
 def _event(raw: bytes, recording: "ImportedRun", number: int) -> int:
@@ -51,15 +51,15 @@ def _event(raw: bytes, recording: "ImportedRun", number: int) -> int:
         step = event.get(_STEP, [0])[-1]
         values = message(event, _SUMMARY).get(_VALUE, [])
         for value in values:
-            found = fields(value) if isinstance(value, bytes) else {}
-            scalar, tag = _scalar(found), text(found, _TAG)
+            parts = fields(value) if isinstance(value, bytes) else {}
+            scalar, tag = _scalar(parts), text(parts, _TAG)
             if scalar is None or not tag:
                 others += 1
             elif not (math.isfinite(at_s) and YEAR_2000_NS / 1e9 <= at_s < _LARGEST_S and len(tag) <= _LONGEST):
                 recording.refuse("scalars", "an event without a time, or with a name that is too long", tag, number)
             else:
                 known: dict[str, Any] = {"step": step} if isinstance(step, int) and step < 1 << 63 else {}
-                recording.scalar(tag, scalar, round(at_s * 1e6) * 1000, kind="gauge", edge_flag="unregistered", **known)
+                recording.unregistered(tag, scalar, round(at_s * 1e6) * 1000, **known)
     except DamagedError as error:
         recording.refuse("scalars", f"an event that cannot be read: {error}", "", number)
     return others
@@ -69,20 +69,20 @@ def _scalar(value: Fields) -> float | None:
     """Return a summary value's number: plain, or a tensor of one."""
     if _SIMPLE in value:
         return _number_of(single, value[_SIMPLE][-1])
-    return _one_of(message(value, _TENSOR)) if _TENSOR in value else None
+    return _scalar_of(message(value, _TENSOR)) if _TENSOR in value else None
 
 
-def _one_of(tensor: Fields) -> float | None:
+def _scalar_of(tensor: Fields) -> float | None:
     """Return the number of a tensor that holds one."""
     kind = tensor.get(1, [0])[-1]
     if not isinstance(kind, int) or kind not in _TYPES or message(tensor, 2).get(2):
         return None
     number, form = _TYPES[kind]
     raw = tensor.get(4, tensor.get(number, [b""]))
-    one = raw[-1] if len(raw) == 1 else b""
-    if isinstance(one, bytes):
-        return float(struct.unpack(form, one)[0]) if len(one) == struct.calcsize(form) else None
-    return _number_of({1: single, 2: double}.get(kind, _signed), one)
+    packed = raw[-1] if len(raw) == 1 else b""
+    if isinstance(packed, bytes):
+        return float(struct.unpack(form, packed)[0]) if len(packed) == struct.calcsize(form) else None
+    return _number_of({1: single, 2: double}.get(kind, _signed), packed)
 
 
 def _number_of(read: Callable[[int | bytes], float], field: int | bytes) -> float | None:
@@ -95,3 +95,15 @@ def _number_of(read: Callable[[int | bytes], float], field: int | bytes) -> floa
 
 def _signed(bits: int | bytes) -> float:
     return float(int(bits) - (1 << 64) if int(bits) >= 1 << 63 else int(bits))
+
+
+FORMAT: Final = Format(
+    summary="event files of TensorBoard",
+    recognises="records of brain.Event",
+    read=read,
+    table="scalars",
+    mark=re.compile(rb"\A[\s\S]{8,24}brain\.Event:"),
+    own_run=False,
+    inside="**/*tfevents*",
+    by_folder=True,
+)

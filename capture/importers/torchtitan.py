@@ -12,14 +12,21 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers.endings import Ending, ending, surer, tell_ending
-from ranklake.capture.importers.log_lines import LogLine, log_lines, own_place, ranks_of
+from ranklake.capture.importers.formats import Format
+from ranklake.capture.importers.log_lines import (
+    Ending,
+    LogLine,
+    add_ending,
+    ending,
+    log_lines,
+    own_place,
+    ranks_of,
+    surer,
+)
 from ranklake.capture.importers.logged_steps import LoggedStep, add_steps, covered, next_recording, usual_interval
-from ranklake.capture.importers.source import SourceError
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
-    from ranklake.capture.importers.mapping import Mapping
     from ranklake.capture.importers.source import Source
 
 _NUMBER: Final = r"[-+]?(?:[\d,]+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)"
@@ -80,77 +87,64 @@ class _Log:
     are_ranks_numbered: bool = False
 
 
-def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") -> None:
-    """Import a log. A step of which nothing tells when it began is refused; other lines are none of ours.
-
-    Raises
-    ------
-    SourceError
-        Nothing in the file is of torchtitan.
-    """
-    del mapping
+def read(source: "Source", recording: "ImportedRun") -> None:
+    """Import a log. A step whose begin is not known is refused; lines of other programs are passed over."""
     place = own_place(source, LINE.search)
     with source.first_look():
-        told = [(line.labels, _primus_rank(line), int(found["step"])) for line in log_lines(source)
-                if (found := LINE.search(line.text))]  # fmt: skip
-    of_labels = ranks_of(labels for labels, own, _ in told if own is None)
+        lines = [(line.labels, _primus_rank(line), int(match["step"])) for line in log_lines(source)
+                 if (match := LINE.search(line.text))]  # fmt: skip
+    of_labels = ranks_of(labels for labels, own, _ in lines if own is None)
     by_rank: dict[int, list[int]] = {}
-    for labels, own, step in told:
+    for labels, own, step in lines:
         by_rank.setdefault(of_labels[labels] if own is None else own, []).append(step)
     log = _Log([recording], usual_interval(by_rank.values(), None), is_alone=len(by_rank) < 2)  # noqa: PLR2004 - ranks
     log.are_ranks_numbered = any(of and str(rank) not in of for of, rank in of_labels.items())
     for line in log_lines(source):
         own = _primus_rank(line)
         rank = of_labels.get(line.labels, None if line.labels else 0) if own is None else own
-        one = _Rank() if rank is None else log.ranks.setdefault(rank, _Rank())
+        state = _Rank() if rank is None else log.ranks.setdefault(rank, _Rank())
         stamp = line.time(place)
         at_ns = None if stamp is None else stamp[0]
         if at_ns is not None:
             log.end_ns = at_ns if log.end_ns is None else max(log.end_ns, at_ns)
-        if rank is not None and (found := LINE.search(line.text)):
-            _step(log, one, rank, found, at_ns)
+        if rank is not None and (match := LINE.search(line.text)):
+            _step(log, state, rank, match, at_ns)
         else:
-            _said(log, one, line.text, at_ns)
+            _take_facts(log, state, line.text, at_ns)
             log.ending = surer(log.ending, ending(line.text))
-    if source.cut:
-        recording.refuse("steps", source.cut, "")
-    if recording.is_empty:
-        raise SourceError(
-            "nothing of torchtitan is in the file", where=source.name, hint="name the run's standard output"
-        )
     _end(log)
     for attempt in log.attempts:
-        _facts(log, attempt)
+        _add_facts(log, attempt)
 
 
 def _primus_rank(line: LogLine) -> int | None:
-    named = _PRIMUS.search(line.text)
-    return int(named[1]) if named else None
+    match = _PRIMUS.search(line.text)
+    return int(match[1]) if match else None
 
 
-def _step(log: _Log, one: _Rank, rank: int, found: "re.Match[str]", at_ns: int | None) -> None:
-    step = int(found["step"])
-    if step == one.last and not one.is_begun_anew:
-        log.attempts[-1].refuse("steps", "a step that stands in the log twice", found[0], rank=rank)
+def _step(log: _Log, state: _Rank, rank: int, match: "re.Match[str]", at_ns: int | None) -> None:
+    step = int(match["step"])
+    if step == state.last and not state.is_begun_anew:
+        log.attempts[-1].refuse("steps", "a step that stands in the log twice", match[0], rank=rank)
         return
-    if one.last >= 0 and (step <= one.last or one.is_begun_anew):
-        _next_attempt(log, one, step, at_ns)
+    if state.last >= 0 and (step <= state.last or state.is_begun_anew):
+        _next_attempt(log, state, step, at_ns)
     if len(log.begins_ns) < len(log.attempts):
         log.begins_ns.append(at_ns)
-    recording = log.attempts[one.attempt]
-    fields = {name.lower(): (_number(value), unit) for name, value, unit in _FIELD.findall(found["rest"])}
-    steps = covered(step, one.before, log.interval, one.resumed)
-    since = max(steps, step - one.before) if one.before is not None else steps  # lines between may be lost
+    recording = log.attempts[state.attempt]
+    fields = {name.lower(): (_number(value), unit) for name, value, unit in _FIELD.findall(match["rest"])}
+    steps = covered(step, state.before, log.interval, state.resumed)
+    since = max(steps, step - state.before) if state.before is not None else steps  # lines between may be lost
     tokens, samples = _tokens(log), log.config.get("global_batch_size")
-    begin_ns = one.now_ns
+    begin_ns = state.now_ns
     if begin_ns is None and at_ns is not None and tokens and (speed := fields.get("tps", fields.get("wps"))):
         speed_of_all = speed[0] * (log.facts.get("world_size") or math.inf)
         begin_ns = at_ns - round(since * tokens / speed_of_all * 1e9) if speed_of_all < math.inf else None
-    one.last, one.before, one.is_begun_anew, log.ending = step, step, False, None
+    state.last, state.before, state.is_begun_anew, log.ending = step, step, False, None
     if at_ns is not None:
-        one.now_ns = at_ns
+        state.now_ns = at_ns
     if at_ns is None or begin_ns is None or at_ns < begin_ns:
-        recording.refuse("steps", "a step of which nothing tells when it began", found[0], rank=rank)
+        recording.refuse("steps", "a step of which nothing tells when it began", match[0], rank=rank)
         return
     world = log.facts.get("world_size")
     share = 1 if log.is_alone else world
@@ -166,40 +160,39 @@ def _step(log: _Log, one: _Rank, rank: int, found: "re.Match[str]", at_ns: int |
         del line.columns["loss"]
     add_steps(recording, line, rank, world if log.is_alone else None)
     for name, (value, _) in fields.items():
-        metric = f"torchtitan/{name}"[:512]
-        recording.scalar(metric, value, at_ns, rank, step=step, kind="gauge", edge_flag="unregistered")
+        recording.unregistered(f"torchtitan/{name}"[:512], value, at_ns, rank, step=step)
 
 
-def _next_attempt(log: _Log, one: _Rank, step: int, at_ns: int | None) -> None:
+def _next_attempt(log: _Log, state: _Rank, step: int, at_ns: int | None) -> None:
     """Go on as the next attempt, which another rank may have begun."""
-    one.attempt += 1
-    one.before = one.resumed if one.resumed is not None and one.resumed < step else None
-    if one.attempt == len(log.attempts):
+    state.attempt += 1
+    state.before = state.resumed if state.resumed is not None and state.resumed < step else None
+    if state.attempt == len(log.attempts):
         _end(log)
         begun_ns = log.begins_ns[-1]
         is_earlier = at_ns is not None and begun_ns is not None and at_ns < begun_ns
         log.attempts.append(next_recording(log.attempts, is_earlier=is_earlier))
-        one.now_ns = None if is_earlier and not one.is_begun_anew else one.now_ns
+        state.now_ns = None if is_earlier and not state.is_begun_anew else state.now_ns
 
 
 def _end(log: _Log) -> None:
     """Write down how an attempt ended, if the log says so."""
-    last = max((one.last for one in log.ranks.values()), default=-1)
+    last = max((state.last for state in log.ranks.values()), default=-1)
     done = Ending("finished", "the last step was reached") if 0 < log.config.get("total_steps", -1) <= last else None
-    told, log.ending = surer(log.ending, done), None
-    if told is not None and log.end_ns is not None and last >= 0:
-        tell_ending(log.attempts[-1], told, log.end_ns, last)
+    end, log.ending = surer(log.ending, done), None
+    if end is not None and log.end_ns is not None and last >= 0:
+        add_ending(log.attempts[-1], end, log.end_ns, last)
 
 
-def _said(log: _Log, one: _Rank, text: str, at_ns: int | None) -> None:
+def _take_facts(log: _Log, state: _Rank, text: str, at_ns: int | None) -> None:
     """Take what the trainer says of itself."""
     if starts := _STARTS.search(text):
-        one.is_begun_anew, one.resumed = one.last >= 0, int(starts[1]) - 1
-        one.before = one.resumed if one.last < 0 else one.before
-        one.now_ns = at_ns if at_ns is not None else one.now_ns
+        state.is_begun_anew, state.resumed = state.last >= 0, int(starts[1]) - 1
+        state.before = state.resumed if state.last < 0 else state.before
+        state.now_ns = at_ns if at_ns is not None else state.now_ns
     for name, pattern in (("global_batch_size", _BATCH), ("sequence_length", _LENGTH), ("total_steps", _TOTAL)):
-        if found := pattern.search(text):
-            log.config.setdefault(name, int(found[1]))
+        if match := pattern.search(text):
+            log.config.setdefault(name, int(match[1]))
     if mesh := _MESH.search(text):
         _take_mesh(log, dict(zip(re.findall(r"\w+", mesh[1]), map(int, re.findall(r"\d+", mesh[2])), strict=False)))
     elif mesh := _PARALLELISM.search(text):
@@ -230,11 +223,25 @@ def _number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-def _facts(log: _Log, recording: "ImportedRun") -> None:
+def _add_facts(log: _Log, recording: "ImportedRun") -> None:
     """Fill in the row of ``runs``; what the log does not say stays NULL."""
-    labels = {"times": "zone not stated, taken as UTC", "steps": "their times are means between the log's lines"}
+    recording.labels |= {
+        "times": "zone not stated, taken as UTC",
+        "steps": "their times are means between the log's lines",
+    }
     if log.are_ranks_numbered:
-        labels["ranks"] = "numbered in the order of their first lines: the log's labels repeat"
+        recording.labels["ranks"] = "numbered in the order of their first lines: the log's labels repeat"
     recording.world_size = max(log.facts.get("world_size") or 1, max(log.ranks, default=0) + 1)
     recording.facts = {"job": recording.run, "world_size": None, "framework": "torchtitan", **log.facts,
-                       "config": json.dumps(log.config, sort_keys=True), "labels": json.dumps(labels)}  # fmt: skip
+                       "config": json.dumps(log.config, sort_keys=True)}  # fmt: skip
+
+
+FORMAT: Final = Format(
+    summary="standard output of torchtitan",
+    recognises="lines such as 'step: 10  loss: 6.2  memory: …  tps: …' behind a time",
+    read=read,
+    table="steps",
+    mark=re.compile(rb"\bstep:\s*\d+\s+loss:|\bTraining starts at step"),
+    nothing=("nothing of torchtitan is in the file", "name the run's standard output"),
+    among=True,
+)

@@ -1,13 +1,16 @@
-"""Units: converts foreign units to the contract's. Names as UCUM or people write them; factors are exact.
+"""Units and times: converts foreign units to the contract's, and foreign times to ns since 1970.
 
-Values may bear a unit of their own, as tools for people print them: ``22.89 W``, ``97 %``, ``1:02:03``.
+Units are named as UCUM or people write them; factors are exact. Values may bear a unit of their own, as tools for
+people print them: ``22.89 W``, ``97 %``, ``1:02:03``.
 """
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import lru_cache
 from typing import Final
+from zoneinfo import ZoneInfo
 
 from ranklake.errors import did_you_mean
 
@@ -26,9 +29,18 @@ _TABLE: Final[dict[str, dict[str, str | int]]] = {
     "operations over time": {"FLOP/s": 1, "GFLOP/s": 10**9, "TFLOP/s": 10**12, "PFLOP/s": 10**15},
     "temperature": {"Cel": 1, "celsius": 1, "C": 1, "°C": 1},
 }  # fmt: skip
+YEAR_2000_NS: Final = 946_684_800 * 10**9
+"""2000-01-01: what files without any time count from."""
 UNITS: Final = frozenset(name for units in _TABLE.values() for name in units)
 _QUANTITY: Final = re.compile(r"([+-]?(?:\d+[.,]?\d*|[.,]\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ%°/]+)")
 _DURATION: Final = re.compile(r"(?:(\d{1,6})(?:-| days?,? ))?(\d{1,9}):([0-5]\d):([0-5]\d(?:\.\d{1,9})?)")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_LEADING_TIME: Final = re.compile(
+    r"(?:datetime:\s*|^(?:\[[^\]]{0,60}\]\s*){0,2}\W{0,4})"
+    r"((?:\d{4}-\d\d-\d\d[ T]|\d{8} )\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)"
+)
+"""The time in front of a line of a log, behind at most two brackets, or behind the word datetime."""
 _OFFSETS: Final = {("K", "Cel"): Fraction(-27315, 100)}
 
 
@@ -86,3 +98,38 @@ def conversion(foreign: str, own: str | None) -> Conversion:
         )
         raise ValueError(message)
     return Conversion(of[foreign][1] / of[own][1])
+
+
+def moment_ns(text: str, form: str = "iso", zone: str = "UTC") -> int | None:
+    """Return the moment that a text names, ns since 1970; None if it names none.
+
+    >>> moment_ns("1970-01-01T00:00:01Z"), moment_ns("02/01/1970", "%d/%m/%Y"), moment_ns("soon")
+    (1000000000, 86400000000000, None)
+
+    Parameters
+    ----------
+    form
+        ``iso``, or a pattern of strptime.
+    zone
+        Of texts that name none.
+    """
+    text = text.strip()
+    try:
+        moment = datetime.fromisoformat(text) if form == "iso" else datetime.strptime(text, form)  # noqa: DTZ007 - below
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC if zone == "UTC" else ZoneInfo(zone))
+        return (moment - _EPOCH) // _MICROSECOND * 1000
+    except (ValueError, OverflowError):
+        return None
+
+
+def leading_time(text: str) -> tuple[int, bool] | None:
+    """Return the time in front of a log's line, ns since 1970, and whether in whole seconds; None if it has none."""
+    match = _LEADING_TIME.search(text)
+    if match is None:
+        return None
+    stamp = match[1].replace(",", ".")
+    if stamp[4] != "-":
+        stamp = f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:]}"
+    at_ns = moment_ns(stamp)
+    return None if at_ns is None else (at_ns, "." not in stamp)

@@ -14,10 +14,9 @@ import pyarrow.compute as pc
 
 from ranklake.capture.common.arrays import Array, numbers, plain, texts, truths
 from ranklake.capture.importers import units
-from ranklake.capture.importers.decoding import NO_TEXT
 from ranklake.capture.importers.mapping import EPOCHS, Filter, Rule
-from ranklake.capture.importers.moments import moment_ns
-from ranklake.capture.importers.units import Conversion, number_text, quantity
+from ranklake.capture.importers.source import NO_TEXT
+from ranklake.capture.importers.units import Conversion, moment_ns, number_text, quantity
 from ranklake.capture.sealing.rows import flag_texts, flags
 from ranklake.lake.contracts.arrow import ARROW_TYPES
 

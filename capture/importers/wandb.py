@@ -6,19 +6,20 @@ behind seven bytes of its own; the records are protobuf messages (wandb/proto/wa
 
 import json
 import math
+import re
 import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from ranklake.capture.importers.formats import Format
 from ranklake.capture.importers.source import SourceError
 from ranklake.capture.importers.wire import MOST_BYTES, DamagedError, Fields, fields, message, text
 from ranklake.redaction.redact import redact_names, redact_uri
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
-    from ranklake.capture.importers.mapping import Mapping
     from ranklake.capture.importers.source import Source
 
 _IDENTITY: Final = b":W&B\xe1\xbe"
@@ -46,7 +47,7 @@ class _Run:
     summary: dict[str, Any] = field(default_factory=dict)
 
 
-def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") -> None:
+def read(source: "Source", recording: "ImportedRun") -> None:
     """Import a run; records that cannot be read are refused, and others after them still found.
 
     Raises
@@ -54,7 +55,6 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
     SourceError
         The file does not begin as wandb's do.
     """
-    del mapping
     run = _Run()
     with source.binary_stream() as file:
         if not file.read(_HEADER).startswith(_IDENTITY):
@@ -66,15 +66,14 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping | None") 
                 _take(fields(raw), run, recording)
             except DamagedError as error:
                 recording.refuse("scalars", str(error), "")
-    if source.cut:
-        recording.refuse("scalars", source.cut, "")
     _add_summary(run, recording)
     if run.last_s is not None and run.exit_code is not None:
         severity = "error" if run.exit_code else "info"
         about = json.dumps({"exit_code": run.exit_code})
         recording.row("events", _ns(run.last_s), event="run_end", severity=severity, attributes=about)
-    labels = {"not_imported": f"{run.others} values that are no numbers"} if run.others else {}
-    recording.facts = {"job": recording.run, "world_size": None, "labels": json.dumps(labels), **run.facts}
+    if run.others:
+        recording.labels["not_imported"] = f"{run.others} values that are no numbers"
+    recording.facts = {"job": recording.run, "world_size": None, **run.facts}
     if run.config:
         recording.facts["config"] = json.dumps(run.config, sort_keys=True)
 
@@ -124,7 +123,7 @@ def _take(record: Fields, run: _Run, recording: "ImportedRun") -> None:
         at = _timestamp(message(stats, 2))
         for name, value in _items(stats, 3, run):
             if at is not None:
-                recording.scalar(f"system/{name}", value, _ns(at), kind="gauge", edge_flag="unregistered")
+                recording.unregistered(f"system/{name}", value, _ns(at))
     elif _SUMMARY in record:
         summary = message(record, _SUMMARY)
         run.summary |= {name: value for name, value in _values(summary, 1) if name}
@@ -140,28 +139,29 @@ def _take(record: Fields, run: _Run, recording: "ImportedRun") -> None:
 
 
 def _history(history: Fields, run: _Run, recording: "ImportedRun") -> None:
-    found = dict(_items(history, 1, run))
-    run.names.update(found)
-    at, ran = found.pop("_timestamp", None), found.pop("_runtime", None)
+    values = dict(_items(history, 1, run))
+    run.names.update(values)
+    at, ran = values.pop("_timestamp", None), values.pop("_runtime", None)
     if at is None and ran is not None and run.start_s is not None:
         at = run.start_s + ran
-    number = found.pop("_step", None)
+    number = values.pop("_step", None)
     if number is None:
-        told = message(history, 2).get(1, [0])[-1]
-        number = float(told) if isinstance(told, int) else 0.0
+        position = message(history, 2).get(1, [0])[-1]
+        number = float(position) if isinstance(position, int) else 0.0
     if at is None or not (math.isfinite(at) and 0 < at < _LARGEST_S):
-        recording.refuse("scalars", "a row of the history without a time", json.dumps(found))
+        recording.refuse("scalars", "a row of the history without a time", json.dumps(values))
         return
     run.last_s = at if run.last_s is None else max(run.last_s, at)
     step = int(number) if math.isfinite(number) and 0 <= number < 1 << 62 else None
-    for name, value in found.items():
-        recording.scalar(name, value, _ns(at), step=step, kind="gauge", edge_flag="unregistered")
+    for name, value in values.items():
+        recording.unregistered(name, value, _ns(at), step=step)
 
 
 def _add_summary(run: _Run, recording: "ImportedRun") -> None:
     """Add what stands in the summary alone: set once, at the end or in between, and in no row of the history."""
-    told = run.summary.get("_timestamp")
-    at = told if isinstance(told, int | float) and math.isfinite(told) and 0 < told < _LARGEST_S else None
+    at = run.summary.get("_timestamp")
+    if not (isinstance(at, int | float) and math.isfinite(at) and 0 < at < _LARGEST_S):
+        at = None
     at = at or run.last_s or run.start_s
     for name, given in sorted(run.summary.items()):
         if name in run.names or name.startswith("_"):
@@ -173,11 +173,11 @@ def _add_summary(run: _Run, recording: "ImportedRun") -> None:
             recording.refuse("scalars", "a value of the summary without a time", json.dumps({name: given}))
         else:
             run.last_s = at if run.last_s is None else max(run.last_s, at)
-            recording.scalar(name, value, _ns(at), kind="gauge", edge_flag="unregistered")
+            recording.unregistered(name, value, _ns(at))
 
 
-def _number(told: Any) -> float | None:  # noqa: ANN401 - JSON
-    value = _WORDS.get(told, told) if isinstance(told, str) else told
+def _number(given: Any) -> float | None:  # noqa: ANN401 - JSON
+    value = _WORDS.get(given, given) if isinstance(given, str) else given
     try:
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
     except OverflowError:
@@ -186,8 +186,8 @@ def _number(told: Any) -> float | None:  # noqa: ANN401 - JSON
 
 def _items(of: Fields, number: int, run: _Run) -> Iterator[tuple[str, float]]:
     """Yield names and numbers of a list of items; what are no numbers is counted."""
-    for name, told in _values(of, number):
-        value = _number(told)
+    for name, given in _values(of, number):
+        value = _number(given)
         if value is not None and 0 < len(name) <= _LONGEST:
             yield name, value
         else:
@@ -238,3 +238,13 @@ def _timestamp(of: Fields) -> float | None:
 
 def _ns(seconds: float) -> int:
     return round(seconds * 1e6) * 1000
+
+
+FORMAT: Final = Format(
+    summary="offline runs of wandb, .wandb",
+    recognises="records behind :W&B",
+    read=read,
+    table="scalars",
+    mark=re.compile(rb"\A:W&B"),
+    inside="**/*.wandb",
+)

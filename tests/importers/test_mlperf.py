@@ -1,20 +1,17 @@
 """MLPerf logs: every marked line is an event, and the intervals add up to the millisecond."""
 
 import json
-import shutil
 
 import pytest
-from bringing import bring
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from importing import ask, imported
 from published_lakes import documented
 
-from ranklake.capture.importers.decoding import Line
 from ranklake.capture.importers.imports import import_files
+from ranklake.capture.importers.mlperf import platform_of
 from ranklake.capture.importers.mlperf_lines import pieces
-from ranklake.capture.importers.mlperf_platform import platform_of
-from ranklake.capture.importers.source import SourceError
+from ranklake.capture.importers.source import Line, SourceError
 from ranklake.lake.rollups.runner import run_rollups
 
 BEGIN = 1_727_896_395_000
@@ -325,26 +322,6 @@ def test_many_ranks(lake, spool, tmp_path):
     assert ask(lake, f"SELECT {told} FROM events WHERE event = 'init_start'") == [
         {"n": 1_000, "r": 1_000, "a": 0, "b": 999}
     ]
-
-
-def test_what_an_earlier_version_imported_is_stored_once(lake, spool, tmp_path):
-    """Earlier versions made segments of each rank: a log that one imported keeps their keys, from any path."""
-    file, other = tmp_path / "a" / "log", tmp_path / "b" / "log"
-    for path in (file, other):
-        path.parent.mkdir()
-        path.write_text("\n".join(line("init_start", at) for at in range(20)))
-    done = import_files("mlperf", [str(file)], str(spool), run="r")
-    (note,) = (spool / "imports").iterdir()
-    facts = json.loads(note.read_text())
-    del facts["ranks_together"]  # as earlier versions noted it
-    note.write_text(json.dumps(facts))
-    shutil.rmtree(spool / "segments")
-    before = imported(lake, spool, "mlperf", file, run="r")
-    assert before.segments >= 20 > done.segments
-    for path in (file, other):
-        assert import_files("mlperf", [str(path)], str(spool), run="r").segments == before.segments
-        bring(lake, spool)
-        assert ask(lake, "SELECT count(*) n FROM events WHERE event = 'init_start'") == [{"n": 20}]
 
 
 @settings(max_examples=15, deadline=None)

@@ -7,7 +7,6 @@ from importing import ask, imported, refused_as_another_run
 
 from ranklake.capture.importers.imports import import_files
 from ranklake.capture.importers.mapping import MappingError
-from ranklake.capture.importers.naming import of_folder
 from ranklake.capture.importers.source import SourceError, sources
 from ranklake.cli import run
 
@@ -141,15 +140,6 @@ def test_tables_of_one_folder_are_runs_of_their_own(tmp_path):
     again = import_files("sacct", [one, other], spool)
     assert (again.again, again.runs) == (1, ["jobs", "b-jobs"])
     assert import_files("sacct", [one, other], spool, run="both").runs == ["both"]
-
-
-def test_a_table_stays_the_run_of_its_folder_that_it_was(tmp_path):
-    """Versions that named such runs after the folder left notes: their files keep these runs."""
-    (tmp_path / "jobs.txt").write_text(JOBS.format(1))
-    spool, folder = str(tmp_path / "spool"), of_folder(sources([str(tmp_path / "jobs.txt")], lambda _: {})[0], "sacct")
-    import_files("sacct", [str(tmp_path / "jobs.txt")], spool, run=folder)
-    done = import_files("sacct", [str(tmp_path / "jobs.txt")], spool)
-    assert (done.again, done.runs) == (1, [folder])
 
 
 def test_a_file_that_brings_nothing_is_named(tmp_path, capsys):

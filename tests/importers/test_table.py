@@ -366,7 +366,7 @@ def test_what_a_time_cannot_have(tmp_path, time, said):
 
 def test_history_of_many_dates_is_cut(lake, spool, tmp_path, mapping, monkeypatch):
     """No segment holds more dates than ingest takes from one: a long history comes in several, and all of it."""
-    monkeypatch.setattr("ranklake.capture.importers.typed_rows.DATES_PER_SEGMENT", 3)
+    monkeypatch.setattr("ranklake.capture.importers.imported_rows.DATES_PER_SEGMENT", 3)
     lines = [f"2020-05-{1 + number % 8:02d} 00:01:00,x,{number},,1,25,h\n" for number in range(20)]
     file = written(tmp_path / "vc.csv", HEADER + "".join(lines))
     assert imported(lake.configured(ingest=Limits(dates=3)), spool, "table", file, mapping=mapping).rows["pools"] == 20

@@ -5,7 +5,7 @@ import re
 import pytest
 from importing import ask, imported
 
-from ranklake.capture.importers.formats import FORMATS
+from ranklake.capture.importers.formats import formats
 from ranklake.capture.importers.imports import import_files
 from ranklake.capture.importers.source import SourceError
 from ranklake.lake.rollups.runner import run_rollups
@@ -87,9 +87,9 @@ NOISE = "noise, with, commas\n" * 5_000
 @pytest.mark.parametrize("asked", ["megatron", "mlperf", "kineto", "sacct"])
 def test_the_nearest_format_is_named(spool, tmp_path, asked):
     """Whatever a log of torchtitan is taken for, the refusal says what it looks like, and what was expected."""
-    (tmp_path / "log").write_text((NOISE if FORMATS[asked].among else "") + line(1, 14_000))
+    (tmp_path / "log").write_text((NOISE if formats()[asked].among else "") + line(1, 14_000))
     nearest = "it looks like torchtitan: ranklake import torchtitan log"
-    with pytest.raises(SourceError, match=re.escape(f"{nearest}; of {asked} are {FORMATS[asked].recognises}")):
+    with pytest.raises(SourceError, match=re.escape(f"{nearest}; of {asked} are {formats()[asked].recognises}")):
         import_files(asked, [str(tmp_path / "log")], str(spool))
 
 

@@ -2,8 +2,8 @@
 
 import click
 
-from ranklake.capture.importers.formats import FORMATS
-from ranklake.capture.importers.imports import Imported, import_files
+from ranklake.capture.importers.formats import formats
+from ranklake.capture.importers.imports import ImportResult, import_files
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sealing.masked import SealedMasks
 from ranklake.commands.options import contracts_option, json_option, spool_option, with_config
@@ -14,7 +14,7 @@ from ranklake.views.tell import tell
 
 
 @click.command(
-    "import", epilog="Formats: " + "; ".join(f"{name} ({item.summary})" for name, item in FORMATS.items()) + "."
+    "import", epilog="Formats: " + "; ".join(f"{name} ({item.summary})" for name, item in formats().items()) + "."
 )
 @click.argument("format_name", metavar="FORMAT")
 @click.argument("paths", metavar="PATH…", nargs=-1, required=True)
@@ -53,7 +53,7 @@ def import_(
     return 1 if done.cut or done.nothing else 0
 
 
-def _lines(done: Imported) -> list[str]:
+def _lines(done: ImportResult) -> list[str]:
     runs = done.runs[0] if len(done.runs) == 1 else f"{len(done.runs)} runs"
     lines = [f"{done.format}: {done.files} file{'s' * (done.files != 1)} into {runs}"]
     lines += [f"  {table:<13}{count:>14,} rows" for table, count in done.rows.items()]
