@@ -8,7 +8,7 @@ dies in between leaves a table that is ahead: the next who writes writes the nex
 no facts of rows.
 
 A folder has those of a hundred rows, one above it those of ten thousand: so the last is found by three short listings,
-however long the trail is. Older software left the upper folder out; what it wrote is read as well.
+however long the trail is.
 """
 
 import json
@@ -21,7 +21,7 @@ from ranklake.lake.store.reachability import LakeError, LostLakeError
 from ranklake.lake.store.store import Lake
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 FOLDER: Final = "audit/heads"
 _SHARD_ROWS: Final = 100
@@ -63,28 +63,26 @@ class HeadRecords:
 
     def before(self, rows: int) -> Head:
         """Return the head of the most rows, of those of at most so many. Raises likewise."""
-        found = self._found(rows)
-        return self._read(found) if found else Head()
+        path = self._path_of_last(rows)
+        return self._read(path) if path else Head()
 
-    def _found(self, rows: int) -> str:
+    def _path_of_last(self, rows: int) -> str:
         """Return the path of the head of the most rows, of those of at most so many; empty for none."""
-        top = list(self._names(""))
-        found = [self._greatest("", (name for name in top if _SHARD.fullmatch(name)), rows)]
-        for group in sorted((name for name in top if _GROUP.fullmatch(name)), reverse=True):
-            inside = (one for one in self._names(group) if _SHARD.fullmatch(one) and _is_in(one, group, _SHARDS))
-            if int(group) <= rows // _GROUP_ROWS and (greatest := self._greatest(f"{group}/", inside, rows)):
-                found.append(greatest)
-                break
-        return max(found, key=lambda path: path.rpartition("/")[2])
-
-    def _greatest(self, above: str, shards: "Iterable[str]", rows: int) -> str:
-        """Return the path of the head of the most rows, of those of at most so many, in shards of a folder; or ""."""
-        for shard in sorted((name for name in shards if int(name) <= rows // _SHARD_ROWS), reverse=True):
-            names = (name for name in self._names(f"{above}{shard}") if _NAME.fullmatch(name))
-            heads = [name for name in names if int(name[:10]) <= rows and _is_in(name[:10], shard, _SHARD_ROWS)]
-            if heads:
-                return f"{above}{shard}/{max(heads)}"
+        for group in self._newest_first("", _GROUP, rows // _GROUP_ROWS):
+            for shard in self._newest_first(group, _SHARD, rows // _SHARD_ROWS):
+                if not _is_in(shard, group, _SHARDS):
+                    continue
+                names = (name for name in self._names(f"{group}/{shard}") if _NAME.fullmatch(name))
+                heads = [name for name in names if int(name[:10]) <= rows and _is_in(name[:10], shard, _SHARD_ROWS)]
+                if heads:
+                    return f"{group}/{shard}/{max(heads)}"
         return ""
+
+    def _newest_first(self, folder: str, pattern: re.Pattern[str], most: int) -> list[str]:
+        """Return the numbered folders in one that are numbered at most so, the greatest first."""
+        return sorted(
+            (name for name in self._names(folder) if pattern.fullmatch(name) and int(name) <= most), reverse=True
+        )
 
     def note(self, head: Head) -> None:
         """Write a head down; again changes nothing. Raises `HeadError` where another stands there."""
@@ -102,12 +100,12 @@ class HeadRecords:
 
         It is there already, so nothing changes: a store looks at a writer's rights first. Raises what `last` raises.
         """
-        found = self._found(_MOST_ROWS)
-        if not found:
+        path = self._path_of_last(_MOST_ROWS)
+        if not path:
             return ""
-        head = self._read(found)
+        head = self._read(path)
         try:
-            self._put(found, head)
+            self._put(path, head)
         except LakeError as error:
             return error.what
         return ""

@@ -11,7 +11,7 @@ from ranklake.lake.audit.chain import Chain, Head, follow_table
 from ranklake.lake.audit.heads import head_records
 from ranklake.lake.audit.trail import ROWS, TABLE, trail_table
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.tables.commit import PLAN_ID, number_of, said
+from ranklake.lake.tables.commit import said
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.tables import delta_table
@@ -102,8 +102,6 @@ def _wrong(chain: Chain, handle: "DeltaTable | None") -> tuple[int | None, str]:
     if chain.broken is not None:
         return chain.broken, f"row {chain.broken} is missing, repeated or altered"
     counted = 0 if handle is None else said(handle, ROWS)
-    if counted is None and handle is not None and said(handle, PLAN_ID) is None:
-        counted = number_of(handle)  # older software made a commit of each row, and counted only those
     if counted is not None and counted != chain.head.rows:
         return chain.head.rows, f"the trail ends at row {chain.head.rows - 1}, and its log counts {counted} rows"
     return None, ""

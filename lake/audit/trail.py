@@ -24,10 +24,11 @@ from ranklake.lake.audit.heads import HeadRecords, head_records
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.ledger import row_files
+from ranklake.lake.tables.commit import LostRaceError, number_of, said, swap
 from ranklake.lake.tables.live_files import files
-from ranklake.lake.tables.log_end import LogEnd
 from ranklake.lake.tables.read import read, read_some
 from ranklake.lake.tables.table_schema import refuse_misread
+from ranklake.lake.tables.tables import keep, move_on, take
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -122,16 +123,16 @@ def record_all(lake: "Lake", entries: Sequence[Entry]) -> list[int | None]:
     places = head_records(lake)
     while True:
         known = [place.last() for place in places]  # before the table, which is never behind them
-        log = LogEnd.of(lake, contract(TABLE))
-        end = _known_end(log, known) or end_of_chain(lake, log.handle())
+        handle = take(lake, contract(TABLE))
+        end = _known_end(handle, known) or end_of_chain(lake, handle)
         for place, head in zip(places, known, strict=True):
             if head.rows > end.rows or (head.rows == end.rows and head != end):
                 raise BrokenTrailError(place.where, end.rows, head.rows)
-        there = _already_recorded(lake, log, entries)
+        there = _already_recorded(handle, entries)
         fresh = [entry for entry, old in zip(entries, there, strict=True) if not old]
         rows = _chained(fresh, end)
-        written = not rows or _append(lake, log, rows, fresh)
-        log.keep()  # who lost reads what the others wrote, and does not open the table
+        written = not rows or _append(lake, handle, rows, fresh)
+        keep(lake, TABLE, handle)
         if not written:
             continue
         _write_heads(places, known, Head(rows[-1]["seq"] + 1, rows[-1]["sha256"]) if rows else end)
@@ -153,27 +154,27 @@ def resume(lake: "Lake", actor: str, reason: str) -> int:
     places = head_records(lake)
     while True:
         known = [place.last() for place in places]
-        log = LogEnd(lake, contract(TABLE))
-        end = end_of_chain(lake, log.handle())
+        handle = take(lake, contract(TABLE))
+        end = end_of_chain(lake, handle)
         last = max(known, key=lambda head: head.rows)
         if last.rows <= end.rows:
             raise RanklakeError("no row of the audit trail is lost at its end", hint="see 'ranklake audit verify'")
         details = {"rows_left": end.rows, "rows_recorded": last.rows}
         entry = Entry(actor, RESUME, TABLE, reason, details)
         rows = _chained([entry], last)
-        if _append(lake, log, rows, [entry]):
+        if _append(lake, handle, rows, [entry]):
             _write_heads(places, known, Head(rows[-1]["seq"] + 1, rows[-1]["sha256"]))
             return int(rows[0]["seq"])
 
 
-def _known_end(log: LogEnd, known: Sequence[Head]) -> Head | None:
+def _known_end(handle: "DeltaTable", known: Sequence[Head]) -> Head | None:
     """Return the end of the chain where every head tells of as many rows as the log counts: no file is read then.
 
     Should the table's last row be another, the chain goes on from the one that the heads tell of, and the proof names
     the other.
     """
     (first, *others) = known
-    return first if first.rows and log.said(ROWS) == first.rows and all(one == first for one in others) else None
+    return first if first.rows and said(handle, ROWS) == first.rows and all(one == first for one in others) else None
 
 
 def end_of_chain(lake: "Lake", handle: "DeltaTable") -> Head:
@@ -233,29 +234,28 @@ def _chained(entries: Sequence[Entry], end: Head) -> list[dict[str, Any]]:
     return rows
 
 
-def _append(lake: "Lake", log: LogEnd, rows: list[dict[str, Any]], entries: Sequence[Entry]) -> bool:
+def _append(lake: "Lake", handle: "DeltaTable", rows: list[dict[str, Any]], entries: Sequence[Entry]) -> bool:
     """Commit rows after the version of which the end was read; return False where another writer was faster."""
     also = {ROWS: rows[-1]["seq"] + 1, **{entry.mark: 1 for entry in entries if entry.once}}
-    return log.append(row_files(lake, TABLE, rows, log.number + 1), also)
+    number = number_of(handle) + 1
+    try:
+        swap(handle, number, add=row_files(lake, TABLE, rows, number), also=also, tidy=False)
+    except LostRaceError:
+        return False
+    move_on(handle)
+    return True
 
 
-def _already_recorded(lake: "Lake", log: LogEnd, entries: Sequence[Entry]) -> list[bool]:
+def _already_recorded(handle: "DeltaTable", entries: Sequence[Entry]) -> list[bool]:
     """Return of each entry whether it is to be recorded once and stands there, or among the entries before it."""
-    old: set[tuple[str, str]] = set()
-    if any(entry.once for entry in entries) and log.said(ROWS) is None:  # rows without marks, of older software
-        rows = read(lake, contract(TABLE), ["action", "subject"], version=log.version)
-        old = {(row["action"], row["subject"]) for row in rows.to_pylist()}
     marks: set[str] = set()
-    found = []
+    there = []
     for entry in entries:
-        if not entry.once:
-            found.append(False)
-            continue
-        there = not entry.once_for and (entry.action, entry.subject) in old
-        known = there or entry.mark in marks or log.said(entry.mark) is not None
-        found.append(known)
-        marks.add(entry.mark)
-    return found
+        is_there = entry.once and (entry.mark in marks or said(handle, entry.mark) is not None)
+        there.append(is_there)
+        if entry.once:
+            marks.add(entry.mark)
+    return there
 
 
 def _write_heads(places: Sequence[HeadRecords], known: Sequence[Head], head: Head) -> None:

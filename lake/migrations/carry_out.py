@@ -1,13 +1,13 @@
 """Carries out, and verifies, plans of kind ``migration``: one commit that changes columns and files together."""
 
-import time
 from dataclasses import replace
 from datetime import date
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from deltalake.exceptions import CommitFailedError
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.contracts.delta import STATISTICS_PROPERTY, statistics_columns
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.migrations.register import MIGRATIONS, note, proposal_name
 from ranklake.lake.migrations.registry import contract_at, ends_of, load_migrations
@@ -15,20 +15,11 @@ from ranklake.lake.plans.ledger import commit_rows, ledger_row
 from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.plans.units import Unit, carry_out
 from ranklake.lake.plans.verification import refusal, verify_files
-from ranklake.lake.tables.commit import APP_ID, PLAN_ID, LostRaceError, number_of, said
-from ranklake.lake.tables.data_file import addition
+from ranklake.lake.tables.commit import AGAIN, PLAN_ID, LostRaceError, change_contract, said
+from ranklake.lake.tables.data_file import DataFile
 from ranklake.lake.tables.live_files import live_paths
-from ranklake.lake.tables.table_schema import (
-    ADDED_VERSION,
-    CONTRACT_VERSION,
-    as_logged,
-    commit,
-    contract_fields,
-    fields_of,
-    metadata_action,
-    version_of,
-)
-from ranklake.lake.tables.tables import delta_table
+from ranklake.lake.tables.table_schema import added_version_of, align, as_logged, fields_of, version_of
+from ranklake.lake.tables.tables import asking, delta_table, move_on
 from ranklake.retention.proposals.evidence import require
 
 if TYPE_CHECKING:
@@ -73,51 +64,37 @@ def execute(lake: "Lake", plan: "Plan", _workers: object = None, _progress: obje
 def _commit(lake: "Lake", plan: "Plan", migration: "Migration") -> bool:
     """Commit, unless that was done; return whether it is.
 
-    A derived table is written beside plans. Where a release of before was faster with it, the plan is passed over: its
-    files are not of those that are there now.
+    Some tables are written beside plans. Where somebody was faster with such a table, the plan is passed over: its
+    files are not of those that are there now. Raises `LostRaceError`.
     """
     handle = delta_table(lake, migration.table)
     assert handle is not None, "a migration of no table"
-    done = said(handle, PLAN_ID)
-    if done is not None and done >= plan.number:
-        return True
-    gone = plan.body["remove"].get(migration.table, [])
-    is_derived = lake.contract(migration.table).kind == "derived"
-    if gone and is_derived and {row["path"] for row in gone} != live_paths(handle):
-        return False
     backwards = plan.body["facts"]["backwards"]
     target = target_of(lake, migration, handle, backwards=backwards)
-    properties = {
-        STATISTICS_PROPERTY: ",".join(statistics_columns(target)),
-        ADDED_VERSION if migration.is_of_added else CONTRACT_VERSION: str(
-            migration.from_version if backwards else migration.to_version
-        ),
-    }
-    now = int(time.time() * 1000)
-    numbers = {APP_ID: max(plan.number, number_of(handle) + 1), PLAN_ID: plan.number}
-    actions: list[dict[str, Any]] = [metadata_action(handle, contract_fields(target), properties)]
-    actions += [{"txn": {"appId": name, "version": number}} for name, number in numbers.items()]
-    actions += [_removal(row, now) for row in gone]
-    actions += [
-        addition(row["path"], row["partition"], row["size_bytes"], row["stats"], now) for row in plan.body["add"]
-    ]
-    info = {"operation": "MIGRATE", "ranklake.plan": str(plan.number), "ranklake.migration": migration.label}
-    if not commit(lake, migration.table, handle.version(), actions, info):
-        raise LostRaceError(f"{migration.table} moved on", where=lake.uri, hint="run it again")
+    done = said(handle, PLAN_ID) or 0
+    if done > plan.number:
+        return True
+    if done < plan.number:
+        gone = {row["path"] for row in plan.body["remove"].get(migration.table, [])}
+        if gone and gone != live_paths(handle):
+            return False
+        end = migration.from_version if backwards else migration.to_version
+        of_added = migration.is_of_added
+        target = replace(
+            target,
+            version=version_of(handle) if of_added else end,
+            added_version=end if of_added else added_version_of(handle),
+        )
+        new = [DataFile(**{**row, "partition": date.fromisoformat(row["partition"])}) for row in plan.body["add"]]
+        metadata = {"ranklake.plan": str(plan.number), "ranklake.migration": migration.label}
+        change_contract(handle, target, plan.number, new, metadata)
+        move_on(handle)
+    try:
+        with asking(handle):
+            align(handle, target)
+    except CommitFailedError as error:
+        raise LostRaceError(f"{migration.table} moved on", where=lake.uri, hint=AGAIN) from error
     return True
-
-
-def _removal(row: dict[str, Any], now: int) -> dict[str, Any]:
-    return {
-        "remove": {
-            "path": row["path"],
-            "deletionTimestamp": now,
-            "dataChange": True,
-            "extendedFileMetadata": True,
-            "partitionValues": {"date": row["date"]},
-            "size": row["size_bytes"],
-        }
-    }
 
 
 def _migration_of(lake: "Lake", plan: "Plan") -> "Migration":

@@ -14,8 +14,6 @@ from ranklake.lake.migrations.log_heads import OWN_CHOICE, foreign_commits
 from ranklake.lake.migrations.registry import added_at, contract_at
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.tables.table_schema import (
-    ADDED_VERSION,
-    CONTRACT_VERSION,
     added_version_of,
     contract_fields,
     fields_of,
@@ -150,7 +148,7 @@ def _properties(handle: DeltaTable, contract: "Contract") -> Iterator[Told]:
     with asking(handle):
         told, protocol = handle.metadata().configuration, handle.protocol()
     meant = table_configuration(contract)
-    for key in sorted(told.keys() - meant.keys() - {CONTRACT_VERSION, ADDED_VERSION}):
+    for key in sorted(told.keys() - meant.keys()):
         yield (
             "warning",
             f"property {key} is {told[key]}, and ranklake sets none",

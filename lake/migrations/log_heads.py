@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.contracts.delta import TARGET_FILE_PROPERTY
 from ranklake.lake.tables.commit import APP_ID
+from ranklake.lake.tables.table_schema import FOLLOWS
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -67,7 +68,7 @@ def foreign(version: int, raw: bytes) -> Foreign | None:
     operation = operation if isinstance(operation, str) else "unknown"
     if version == 0 and operation == "CREATE TABLE":
         return None
-    if operation == "FOLLOW CONTRACT" and "ranklake.contractVersion" in told and not has_files:
+    if FOLLOWS in told and not has_files:
         return None
     if operation == "SET TBLPROPERTIES" and _properties(told) <= OWN_CHOICE:
         return None

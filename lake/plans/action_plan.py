@@ -29,7 +29,6 @@ from ranklake.lake.store.versions import remove_dead
 from ranklake.lake.tables.commit import LostRaceError, fence, number_of, swap, swap_plan
 from ranklake.lake.tables.data_file import DataFile, plan_of
 from ranklake.lake.tables.live_files import FILE_SCHEMA, files, live_paths
-from ranklake.lake.tables.log_end import swap_at_end
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.tables import delta_table, ensure_table, last_table, refuse_unfit
@@ -40,6 +39,9 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.store import Lake
 
+
+_TRIES: Final = 100
+"""How often a merge of a system table's files is tried beside others who append to it."""
 
 QUARANTINED: Final = "quarantined"
 """Among a plan's facts: digests of raw bytes that go with it, by ``quarantine/<table>`` and date."""
@@ -155,19 +157,21 @@ def execute(lake: "Lake", plan: Plan, _workers: object = None, _progress: object
 def _commit(
     lake: "Lake", plan: Plan, table: str, add: list[DataFile], remove: pa.Table | None, metadata: Mapping[str, str]
 ) -> None:
-    known = lake.contract(table)
-    handle = ensure_table(lake, known)
-    if known.kind == "derived" and add and not _are_live(handle, remove):
-        add, remove = [], None  # a rollup replaced them meanwhile; beside its rows they would stand twice
-    data_change = _changes_data(plan)
-    if not data_change and not (_are_live(handle, remove) and _are_there(lake, add)):
-        return
-    try:
-        swap_plan(handle, plan.number, add=add, remove=remove, metadata=metadata, data_change=data_change)
-    except LostRaceError:
-        if data_change or remove is None or known.kind != "system":
-            raise
-        swap_at_end(lake, known, plan.number, add, remove, metadata)
+    known, data_change = lake.contract(table), _changes_data(plan)
+    for tries_left in reversed(range(_TRIES)):
+        handle = ensure_table(lake, known)
+        if known.kind == "derived" and add and not _are_live(handle, remove):
+            add, remove = [], None  # a rollup replaced them meanwhile; beside its rows they would stand twice
+        if not data_change and not (_are_live(handle, remove) and _are_there(lake, add)):
+            return
+        try:
+            swap_plan(handle, plan.number, add=add, remove=remove, metadata=metadata, data_change=data_change)
+        except LostRaceError:
+            # Others append to system tables at any time, and no later plan comes to its turn before this one.
+            if data_change or known.kind != "system" or not tries_left:
+                raise
+        else:
+            return
 
 
 def _fence(lake: "Lake", plan: Plan) -> None:

@@ -75,8 +75,6 @@ class Lake:
     opened
         Handles on tables that `ranklake.lake.tables.tables.latest` keeps, by name, each with what tells its last commit
         from another. They stay in this process.
-    ends
-        Ends of logs that `ranklake.lake.tables.log_end` keeps, by table. Likewise.
     sound
         Data files that `ranklake.lake.tables.integrity` found sound, by path, each as it was then. Likewise.
     known
@@ -89,7 +87,6 @@ class Lake:
     root: str = ""
     config: LakeConfig = field(default=DEFAULT, repr=False)
     opened: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    ends: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     sound: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
     known: dict[str, Overlay | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -104,7 +101,7 @@ class Lake:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process may have."""
-        return {**self.__dict__, "opened": {}, "ends": {}, "sound": {}, "known": {}}
+        return {**self.__dict__, "opened": {}, "sound": {}, "known": {}}
 
     @classmethod
     def open(cls, uri: str, storage: dict[str, str] | None = None, config: LakeConfig = DEFAULT) -> "Lake":

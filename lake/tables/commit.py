@@ -8,12 +8,13 @@ count their own; a plan that changes such a table says so under a second applica
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
 
@@ -22,6 +23,7 @@ from ranklake.lake.store.reachability import unreachable
 from ranklake.lake.tables.data_file import DataFile
 from ranklake.lake.tables.live_files import damaged_log, files, live_paths
 from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.table_schema import add_columns, set_versions, versioned_schema
 from ranklake.lake.tables.tables import asked_again, asking, ensure_table, keep, move_on
 
 if TYPE_CHECKING:
@@ -115,53 +117,88 @@ def _commit(
     also: Mapping[str, int] | None = None,
     tidy: bool = True,
 ) -> None:
-    """Commit files under a number that is above the handle's own; the rest as for `swap`.
+    """Commit files under a number that is above the handle's own; the rest as for `swap`."""
+    actions: list[AddAction | RemoveAction] = [file.add_action(data_change=data_change) for file in add]
+    actions += [] if remove is None else _remove_actions(remove, data_change=data_change)
+    numbers = {APP_ID: number, **(also or {})}
+    gone = set() if remove is None else set(remove["path"].to_pylist())
+    with _racing(table, numbers, {file.path for file in add}, gone):
+        _write(table, actions, "append", table.schema(), numbers, metadata, tidy=tidy)
+
+
+def _write(
+    table: DeltaTable,
+    actions: "list[AddAction | RemoveAction]",
+    mode: str,
+    schema: Schema,
+    numbers: Mapping[str, int],
+    metadata: Mapping[str, str] | None,
+    *,
+    tidy: bool = True,
+) -> None:
+    hooks = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None if tidy else False)
+    transactions = [Transaction(name, value) for name, value in numbers.items()]
+    properties = CommitProperties(custom_metadata=dict(metadata or {}), app_transactions=transactions)
+    asked_again(
+        lambda: table.create_write_transaction(
+            actions,
+            mode=mode,
+            schema=schema,
+            partition_by=list(table.metadata().partition_columns),
+            commit_properties=properties,
+            post_commithook_properties=hooks,
+        )
+    )
+
+
+@contextmanager
+def _racing(table: DeltaTable, numbers: Mapping[str, int], add: set[str], gone: set[str]) -> Iterator[None]:
+    """Turn what delta-rs raises of a commit in the block into `LostRaceError` or `LakeUnreachableError`.
 
     A commit can be carried out and not be confirmed: the store lost its answer, or delta-rs failed to list the log
     behind it. Asked for again, it is refused by itself; so one that was refused is looked up before it is called lost.
     """
-    actions: list[AddAction | RemoveAction] = [file.add_action(data_change=data_change) for file in add]
-    actions += [] if remove is None else _remove_actions(remove, data_change=data_change)
-    numbers = {APP_ID: number, **(also or {})}
-    transactions = [Transaction(name, value) for name, value in numbers.items()]
-    hooks = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None if tidy else False)
-    properties = CommitProperties(custom_metadata=dict(metadata or {}), app_transactions=transactions)
     try:
-        asked_again(
-            lambda: table.create_write_transaction(
-                actions,
-                mode="append",
-                schema=table.schema(),
-                partition_by=_partitions(table),
-                commit_properties=properties,
-                post_commithook_properties=hooks,
-            )
-        )
+        yield
     except CommitFailedError as error:
         before = table.version()
         move_on(table)
         if table.version() <= before:  # who tries again until he wins would never end
             what, hint = "the commit was refused, and no other is to be seen", "run it again later"
             raise unreachable(table.table_uri, error, {}, what=what, hint=hint) from None
-        if _is_carried_out(table, numbers, add, remove):
-            return
-        raise LostRaceError(
-            f"another process committed {number} first", where=table.table_uri, hint="run it again"
-        ) from error
+        if not _is_carried_out(table, numbers, add, gone):
+            what = f"another process committed {numbers[APP_ID]} first"
+            raise LostRaceError(what, where=table.table_uri, hint=AGAIN) from error
     except (DeltaError, OSError) as error:
         what, hint = "the commit was not confirmed", "check space and rights there; run it again"
         raise unreachable(table.table_uri, error, {}, what=what, hint=hint) from None
 
 
-def _is_carried_out(
-    table: DeltaTable, numbers: Mapping[str, int], add: Sequence[DataFile], remove: pa.Table | None
-) -> bool:
-    """Say whether the numbers are told, files to add live, those to remove gone; False where no file tells it."""
+def _is_carried_out(table: DeltaTable, numbers: Mapping[str, int], add: set[str], gone: set[str]) -> bool:
+    """Say whether the numbers are said, files to add live, those to remove gone; False where no file tells it."""
     if any((said(table, name) or 0) < number for name, number in numbers.items()):
         return False
     there = live_paths(table)
-    gone = set() if remove is None else set(remove["path"].to_pylist())
-    return bool(add or gone) and there.issuperset(file.path for file in add) and there.isdisjoint(gone)
+    return bool(add or gone) and there.issuperset(add) and there.isdisjoint(gone)
+
+
+def change_contract(
+    table: DeltaTable, contract: "Contract", plan: int, new: Sequence[DataFile], metadata: Mapping[str, str]
+) -> None:
+    """Give a table the columns and the version of a contract, and new files in place of all that it has, once.
+
+    Without new files those that are there stay, and columns can only be added. Whoever read the table before loses his
+    race. Raises as `swap`.
+    """
+    numbers = {APP_ID: max(plan, number_of(table) + 1), PLAN_ID: plan}
+    old = live_paths(table)
+    with _racing(table, numbers, {file.path for file in new}, old if new else set()):
+        if new or not old:
+            actions: list[AddAction | RemoveAction] = [file.add_action() for file in new]
+            _write(table, actions, "overwrite", versioned_schema(contract), numbers, metadata)
+        else:
+            add_columns(table, contract)
+            set_versions(table, contract, numbers)
 
 
 def swap_plan(
@@ -263,7 +300,3 @@ def _remove_actions(remove: pa.Table, *, data_change: bool) -> list[AddAction | 
         )
         for row in rows
     ]
-
-
-def _partitions(table: DeltaTable) -> list[str]:
-    return list(table.metadata().partition_columns)

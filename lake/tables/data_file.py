@@ -4,7 +4,6 @@ import re
 import time
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
 
 from deltalake.transaction import AddAction
 
@@ -42,26 +41,6 @@ class DataFile:
         return AddAction(
             self.path, self.size_bytes, values, int(time.time() * 1000), data_change=data_change, stats=self.stats
         )
-
-    def addition(self, *, data_change: bool = True) -> dict[str, Any]:
-        """Return the same action as a commit's JSON has it."""
-        day = self.partition.isoformat()
-        now_ms = int(time.time() * 1000)
-        return addition(self.path, day, self.size_bytes, self.stats, now_ms, data_change=data_change)
-
-
-def addition(
-    path: str, day: str, size_bytes: int, stats: str, now_ms: int, *, data_change: bool = True
-) -> dict[str, Any]:
-    """Return the action that makes a file part of its table, as a commit's JSON has it; `now_ms` since 1970."""
-    facts = {"path": path, "partitionValues": {"date": day}, "size": size_bytes, "modificationTime": now_ms}
-    return {"add": {**facts, "dataChange": data_change, "stats": stats}}
-
-
-def removal(path: str, day: str, size_bytes: int, now_ms: int, *, data_change: bool = True) -> dict[str, Any]:
-    """Return the action that takes a file out of its table, as a commit's JSON has it; `now_ms` since 1970."""
-    facts = {"path": path, "partitionValues": {"date": day}, "size": size_bytes, "deletionTimestamp": now_ms}
-    return {"remove": {**facts, "dataChange": data_change, "extendedFileMetadata": True}}
 
 
 def plan_of(path: str) -> int | None:

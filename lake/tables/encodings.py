@@ -26,7 +26,7 @@ _READINGS: Final = frozenset({"gpu_samples", "host_samples"})
 _SAMPLE_ROWS: Final = 8192
 """Looked at to see whether readings repeat. Temperatures do; what a counter has come to does not, and would fill its
 dictionary until the writer gives it up."""
-BLOOM: Final = frozenset({"trace_id", "request_id"})
+_BLOOM: Final = frozenset({"trace_id", "request_id"})
 """Columns that people look up single values of, and that no order of rows brings together."""
 _LEVEL_OF_DOUBLES: Final = 3
 """zstd, whose default is 1: level 3 saves 5 % on floats of 64 bits, and nothing elsewhere for a third more time."""
@@ -69,17 +69,17 @@ def writer_options(contract: "Contract", rows: pa.Table, group_rows: int) -> dic
         "use_dictionary": dictionaries,
         "column_encoding": encoding,
         "write_statistics": [
-            name for name in schema.names if name in has_extremes(contract) and not has_nan(rows[name])
+            name for name in schema.names if name in _has_extremes(contract) and not _has_nan(rows[name])
         ],
         "write_page_index": True,
         "write_page_checksum": True,
-        "bloom_filter_options": {name: {"ndv": group_rows, "fpp": 0.01} for name in schema.names if name in BLOOM},
+        "bloom_filter_options": {name: {"ndv": group_rows, "fpp": 0.01} for name in schema.names if name in _BLOOM},
         "store_schema": False,
     }
 
 
 @lru_cache(maxsize=256)
-def has_extremes(contract: "Contract") -> frozenset[str]:
+def _has_extremes(contract: "Contract") -> frozenset[str]:
     """Return the columns whose minima and maxima a file keeps, unless one of the values is NaN."""
     kept = map(contract.column, statistics_columns(contract))
     return frozenset(one.name for one in kept if one.type != "string" or one.name in contract.sort)
@@ -90,6 +90,6 @@ def _repeats(column: pa.ChunkedArray) -> bool:
     return bool(2 * pc.count_distinct(sample).as_py() <= len(sample) - sample.null_count)
 
 
-def has_nan(column: pa.ChunkedArray) -> bool:
+def _has_nan(column: pa.ChunkedArray) -> bool:
     """Say whether one of its values is no number."""
     return pa.types.is_floating(column.type) and bool(pc.any(pc.is_nan(column)).as_py())

@@ -117,26 +117,6 @@ def refuse_damaged(lake: "Lake", table: str, some: pa.Table | Iterable[Mapping[s
         raise DamagedFileError(found)
 
 
-def sound_bytes(lake: "Lake", table: str, row: Mapping[str, Any]) -> pa.Buffer | None:
-    """Return all bytes of a file, held against the digest in its name; None where it has none, and nothing was read.
-
-    So what is found sound and what is used are the same bytes. Raises `DamagedFileError`, and what `damaged` does.
-    """
-    digest = digest_of(row["path"])
-    if digest is None:
-        return None
-    try:
-        with lake.open_file(lake.path("tables", table, row["path"]), row["size_bytes"]) as source, reading(table, row):
-            whole = source.read_buffer()
-    except FileNotFoundError:
-        raise DamagedFileError([_damage(table, row, "it is not there")]) from None
-    if whole.size != row["size_bytes"]:
-        raise DamagedFileError([_damage(table, row, _other_size(whole.size, row))])
-    if hashlib.sha256(whole).hexdigest() != digest:
-        raise DamagedFileError([_damage(table, row, _OTHER_BYTES)])
-    return whole
-
-
 class ForeignRowsError(ValueError):
     """Rows of a data file are none that its table can have; the text says why, without a value."""
 

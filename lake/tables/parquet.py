@@ -8,10 +8,8 @@ writes and which are never NaN. They are of the contract's statistics columns on
 import hashlib
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import date, timedelta
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,28 +37,6 @@ _DAY_US = 86_400_000_000
 
 class FileMismatchError(RanklakeError):
     """A written file that does not hold what its add action is about to claim."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Content:
-    """What a data file is to hold.
-
-    Attributes
-    ----------
-    schema
-        Of its columns; text may be dictionary-typed.
-    rows
-        How many.
-    nulls
-        How many NULLs a column has.
-    put
-        Writes the file.
-    """
-
-    schema: pa.Schema
-    rows: int
-    nulls: Mapping[str, int]
-    put: Callable[[pa.NativeFile], None]
 
 
 def append_files(lake: "Lake", contract: "Contract", rows: pa.Table, number: int) -> list[DataFile]:
@@ -115,36 +91,26 @@ def write_partition(
     be written. The file is complete and, on a local disk, synced when this returns; on failure a file that no commit
     names stays behind.
     """
-    body = body_of(contract, rows)
-    nulls = {name: body[name].null_count for name in body.column_names}
-    put = partial(_encode, contract=contract, body=body)
-    content = Content(schema=body.schema, rows=body.num_rows, nulls=nulls, put=put)
-    return write_content(lake, contract, content, day, plan, merged=merged)
-
-
-def write_content(
-    lake: "Lake", contract: "Contract", content: Content, day: date, plan: int, *, merged: str = ""
-) -> DataFile:
-    """Write what is to be one new file of a table; parameters, errors and what is left as for `write_partition`."""
+    body = _body_of(contract, rows)
     name = f"date={day.isoformat()}/p{plan:010d}-{uuid.uuid4().hex}"
     place = lake.path("tables", contract.table, name)
     try:
         written_by = _write_local if lake.is_local else _write_remote
-        digest, size_bytes = written_by(lake, place, f"{merged and '~'}{merged}.parquet", content)
+        digest, size_bytes = written_by(lake, place, f"{merged and '~'}{merged}.parquet", contract, body)
     except OSError as error:
         raise cannot_write(f"{place}.parquet", error) from error
     path = f"{name}-{digest}{merged and '~'}{merged}.parquet"
-    footer = _read_back(lake, lake.path("tables", contract.table, path), content)
-    stats = statistics(contract, footer, content.nulls)
-    return DataFile(contract.table, path, day, content.rows, size_bytes, stats)
+    footer = _read_back(lake, lake.path("tables", contract.table, path), body)
+    nulls = {name: body[name].null_count for name in body.column_names}
+    return DataFile(contract.table, path, day, body.num_rows, size_bytes, statistics(contract, footer, nulls))
 
 
-def _read_back(lake: "Lake", full: str, content: Content) -> pq.FileMetaData:
+def _read_back(lake: "Lake", full: str, body: pa.Table) -> pq.FileMetaData:
     """Return the footer of a file that holds these rows. Raises `FileMismatchError`, `LakeUnreachableError`."""
     try:
         with lake.fs.open(full, "rb") as source:
             written = pq.ParquetFile(source)
-            if written.metadata.num_rows == content.rows and _alike(written.schema_arrow, content.schema):
+            if written.metadata.num_rows == body.num_rows and _alike(written.schema_arrow, body.schema):
                 return written.metadata
     except OSError as error:
         if error.errno is not None:  # the disk's or the store's; what Parquet says of bytes has no number
@@ -154,7 +120,7 @@ def _read_back(lake: "Lake", full: str, content: Content) -> pq.FileMetaData:
     raise FileMismatchError("a data file does not read back as written", where=full, hint="check the storage")
 
 
-def _write_local(lake: "Lake", place: str, ending: str, content: Content) -> tuple[str, int]:
+def _write_local(lake: "Lake", place: str, ending: str, contract: "Contract", body: pa.Table) -> tuple[str, int]:
     """Write a file as it is encoded, and give it its name when its digest is known; return digest and size in bytes.
 
     Raises `OSError`; dying half-way leaves a file whose name has no digest.
@@ -164,7 +130,7 @@ def _write_local(lake: "Lake", place: str, ending: str, content: Content) -> tup
     scratch = f"{place}{ending}"
     # The writer hands over page by page; fsspec's local files would see each of them in Python.
     with pa.OSFile(scratch, "wb") as sink:
-        content.put(sink)
+        _encode(sink, contract, body)
         size_bytes = int(sink.tell())
     with open(scratch, "rb") as file:  # noqa: PTH123 - likewise
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -173,10 +139,10 @@ def _write_local(lake: "Lake", place: str, ending: str, content: Content) -> tup
     return digest, size_bytes
 
 
-def _write_remote(lake: "Lake", place: str, ending: str, content: Content) -> tuple[str, int]:
+def _write_remote(lake: "Lake", place: str, ending: str, contract: "Contract", body: pa.Table) -> tuple[str, int]:
     """Encode a file in memory, since a store's objects cannot be renamed, and send it; otherwise as `_write_local`."""
     sink = pa.BufferOutputStream()
-    content.put(sink)
+    _encode(sink, contract, body)
     whole = sink.getvalue()
     digest = hashlib.sha256(whole).hexdigest()
     with lake.fs.open(f"{place}-{digest}{ending}", "wb") as target:
@@ -184,22 +150,19 @@ def _write_remote(lake: "Lake", place: str, ending: str, content: Content) -> tu
     return digest, len(whole)
 
 
-def put_groups(sink: pa.NativeFile, contract: "Contract", body: pa.Table, groups: Iterator[pa.Table]) -> None:
-    """Write a Parquet file of row groups, which together are a body."""
+def _encode(sink: pa.NativeFile, contract: "Contract", body: pa.Table) -> None:
     options = writer_options(contract, body, min(body.num_rows, ROW_GROUP_ROWS))
     with pq.ParquetWriter(sink, body.schema, **options) as writer:
-        for group in groups:
+        for group in _groups(contract, body):
             writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
 
 
-def _encode(sink: pa.NativeFile, contract: "Contract", body: pa.Table) -> None:
-    put_groups(sink, contract, body, _groups(contract, body))
-
-
-def body_of(contract: "Contract", rows: pa.Table) -> pa.Table:
+def _body_of(contract: "Contract", rows: pa.Table) -> pa.Table:
     """Return the columns that are written, under the contract's types, but text as it is."""
     fields, columns = [], []
-    for field in written_fields(contract):
+    for field in arrow_schema(contract):
+        if field.name == "date":  # it stands in the path
+            continue
         column = rows[field.name] if field.name in rows.column_names else None
         if column is not None and field.nullable and column.null_count == rows.num_rows > 0:
             column = None
@@ -213,16 +176,13 @@ def body_of(contract: "Contract", rows: pa.Table) -> pa.Table:
     return pa.table(columns, schema=pa.schema(fields))
 
 
-def written_fields(contract: "Contract") -> list[pa.Field]:
-    """Return a contract's fields, as of `arrow_schema`, but for the date, which stands in the path."""
-    return [field for field in arrow_schema(contract) if field.name != "date"]
-
-
 def _groups(contract: "Contract", body: pa.Table) -> Iterator[pa.Table]:
     """Yield the rows in the contract's order, a row group at a time, so that no second copy of them all is made."""
     order, settled = sort_order(body, sort_names(contract))
     if order is None:
-        yield from groups_as_they_lie(body)
+        for at in range(0, body.num_rows, ROW_GROUP_ROWS):
+            group = body.slice(at, ROW_GROUP_ROWS)
+            yield group if body.num_rows <= ROW_GROUP_ROWS else _with_own_words(group)
         return
     starts = range(0, body.num_rows, ROW_GROUP_ROWS)
     if _reach(order, starts) > 2 * body.num_rows:  # from all over: many chunks, again and again
@@ -238,18 +198,6 @@ def _groups(contract: "Contract", body: pa.Table) -> Iterator[pa.Table]:
             else:
                 columns.append(taken(_whole(column.slice(low, high - low)), places))
         group = pa.table(columns, schema=body.schema)
-        yield group if body.num_rows <= ROW_GROUP_ROWS else _with_own_words(group)
-
-
-def is_grouped(rows: Sequence[int]) -> bool:
-    """Say whether a file with so many rows in each row group has those that would be written here."""
-    return all(one == ROW_GROUP_ROWS for one in rows[:-1]) and 0 < rows[-1] <= ROW_GROUP_ROWS
-
-
-def groups_as_they_lie(body: pa.Table) -> Iterator[pa.Table]:
-    """Yield the rows a row group at a time."""
-    for at in range(0, body.num_rows, ROW_GROUP_ROWS):
-        group = body.slice(at, ROW_GROUP_ROWS)
         yield group if body.num_rows <= ROW_GROUP_ROWS else _with_own_words(group)
 
 

@@ -1,15 +1,20 @@
-"""A table's schema as its Delta log says it, held against the contract; and the commit by which the log follows.
+"""A table's schema as its Delta log says it, held against the contract; and the commits by which the log follows.
 
 Nothing here touches a data file: a column that files lack is NULL, or its default, for whoever reads them.
+
+The contract's version stands in the metadata of the column ``date``, which every table has. So one commit of delta-rs
+can change columns, files and version together; table properties would need a commit of their own.
 """
 
 import json
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from deltalake import DeltaTable, Schema
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import CommitProperties, Transaction
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.delta import STATISTICS_PROPERTY, statistics_columns
@@ -18,13 +23,18 @@ from ranklake.lake.store.reachability import LakeError
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
 
-CONTRACT_VERSION: Final = "ranklake.contractVersion"
-"""Property of a table: version of the contract that it was made from, last followed, or was migrated to."""
+CONTRACT_VERSION: Final = "contract_version"
+"""In the metadata of ``date``: version of the contract that the table was made from, last followed, or migrated to."""
 
-ADDED_VERSION: Final = "ranklake.addedVersion"
-"""Property of a table of ours: likewise of columns that an overlay adds to it; not there while it is the first."""
+ADDED_VERSION: Final = "added_version"
+"""Likewise of columns that an overlay adds to a table of ours."""
+
+FOLLOWS: Final = "ranklake.follows"
+"""What a commit that follows a contract says of itself: the version."""
+
+NO_NUMBERS: Final[Mapping[str, int]] = MappingProxyType({})
+_DATE: Final = "date"
 
 Fields = list[dict[str, Any]]
 """Fields of a Delta schema, as the log's JSON has them."""
@@ -73,18 +83,29 @@ class Difference:
 
 def version_of(handle: DeltaTable) -> int:
     """Return the contract version that the log says; 0 where it says none."""
-    return int(handle.metadata().configuration.get(CONTRACT_VERSION) or 0)
+    return _version_in(handle, CONTRACT_VERSION, 0)
 
 
 def added_version_of(handle: DeltaTable) -> int:
     """Return the version that the log says of columns that an overlay adds; the first where it says none."""
-    return int(handle.metadata().configuration.get(ADDED_VERSION) or 1)
+    return _version_in(handle, ADDED_VERSION, 1)
 
 
-def versions_of(contract: "Contract") -> dict[str, str]:
-    """Return the properties that say a contract's versions."""
-    added = {ADDED_VERSION: str(contract.added_version)} if contract.added_version > 1 else {}
-    return {CONTRACT_VERSION: str(contract.version), **added}
+def _version_in(handle: DeltaTable, key: str, default: int) -> int:
+    metadata = next((field.metadata for field in handle.schema().fields if field.name == _DATE), {})
+    return int(metadata.get(key, default))
+
+
+def versioned_schema(contract: "Contract") -> Schema:
+    """Return the Delta schema of a contract, with its versions."""
+    schema = arrow_schema(contract)
+    place = schema.get_field_index(_DATE)
+    field = schema.field(place)
+    return Schema.from_arrow(schema.set(place, field.with_metadata({**field.metadata, **_versions(contract)})))
+
+
+def _versions(contract: "Contract") -> dict[str, str]:
+    return {CONTRACT_VERSION: str(contract.version), ADDED_VERSION: str(contract.added_version)}
 
 
 def fields_of(schema: Schema) -> Fields:
@@ -143,29 +164,66 @@ def _unmigrated(handle: DeltaTable, contract: "Contract", what: str) -> Unmigrat
     return UnmigratedTableError(contract.table, version_of(handle), contract.version, what, handle.table_uri)
 
 
-def follow(lake: "Lake", handle: DeltaTable, contract: "Contract") -> bool:
-    """Let the log of a table follow its contract, in one commit; return whether it did not have to.
+def follow(handle: DeltaTable, contract: "Contract") -> bool:
+    """Let the log of a table follow its contract; return whether it did not have to.
 
-    After False the table has moved on, by this commit or another's: look again. The commit names no file. Raises
-    `UnmigratedTableError` where stored rows cannot follow by themselves, and `LakeUnreachableError`; nothing has
-    changed then.
+    After False the table has moved on, by these commits or another's: look again. They name no file, and the one that
+    says the version is the last, so whoever dies in between leaves the rest to the next. Raises `UnmigratedTableError`
+    where stored rows cannot follow by themselves, and what delta-rs raises.
     """
     found = refuse_unmigrated(handle, contract)
     if found is None:
         return True
-    meant = {field["name"]: field for field in contract_fields(contract)}
-    fields = [_renewed(field, meant.get(field["name"]), found.relaxed) for field in fields_of(handle.schema())]
-    fields += [meant[name] for name in found.lacking]
-    told = handle.metadata().configuration.get(STATISTICS_PROPERTY, "").split(",")
-    statistics = [*statistics_columns(contract), *(name for name in told if name and name not in contract)]
     version, added = max(found.version, contract.version), max(found.added_version, contract.added_version)
-    properties = {
-        STATISTICS_PROPERTY: ",".join(statistics),
-        **versions_of(replace(contract, version=version, added_version=added)),
-    }
-    said = {"operation": "FOLLOW CONTRACT", "ranklake.contractVersion": properties[CONTRACT_VERSION]}
-    commit(lake, contract.table, handle.version(), [metadata_action(handle, fields, properties)], said)
+    wanted = replace(contract, version=version, added_version=added)
+    try:
+        add_columns(handle, wanted)
+        align(handle, wanted)
+        set_versions(handle, wanted)
+    except CommitFailedError:  # another was faster
+        pass
     return False
+
+
+def add_columns(handle: DeltaTable, contract: "Contract") -> None:
+    """Add the columns of a contract that the log lacks, in one commit. Raises what delta-rs raises."""
+    there = {field.name for field in handle.schema().fields}
+    lacking = [field for field in versioned_schema(contract).fields if field.name not in there]
+    if lacking:
+        handle.alter.add_columns(lacking, commit_properties=_properties(contract))
+
+
+def align(handle: DeltaTable, contract: "Contract") -> None:
+    """Bring along what the log says of columns that are there: nullability, metadata, and whose bounds it keeps.
+
+    A commit for each of these that differs. Raises what delta-rs raises.
+    """
+    meant = {field.name: field for field in Schema.from_arrow(arrow_schema(contract)).fields}
+    for field in handle.schema().fields:
+        wanted = meant.get(field.name)
+        if wanted is None:
+            continue
+        if wanted.nullable and not field.nullable:
+            handle.alter.drop_column_not_null(field.name, commit_properties=_properties(contract))
+        if not wanted.metadata.items() <= field.metadata.items():
+            handle.alter.set_column_metadata(field.name, wanted.metadata, commit_properties=_properties(contract))
+    logged = handle.metadata().configuration.get(STATISTICS_PROPERTY, "")
+    columns = {field.name for field in handle.schema().fields}
+    foreign = (name for name in logged.split(",") if name in columns and name not in contract)
+    statistics = ",".join([*statistics_columns(contract), *foreign])
+    if statistics != logged:
+        handle.alter.set_table_properties({STATISTICS_PROPERTY: statistics}, commit_properties=_properties(contract))
+
+
+def set_versions(handle: DeltaTable, contract: "Contract", numbers: Mapping[str, int] = NO_NUMBERS) -> None:
+    """Log the versions of a contract, in one commit, with numbers of applications. Raises what delta-rs raises."""
+    properties = _properties(contract, numbers)
+    handle.alter.set_column_metadata(_DATE, _versions(contract), commit_properties=properties)
+
+
+def _properties(contract: "Contract", numbers: Mapping[str, int] = NO_NUMBERS) -> CommitProperties:
+    transactions = [Transaction(name, number) for name, number in numbers.items()]
+    return CommitProperties(custom_metadata={FOLLOWS: str(contract.version)}, app_transactions=transactions)
 
 
 def as_read(handle: DeltaTable | None, contract: "Contract") -> "Contract":
@@ -239,38 +297,6 @@ def contract_fields(contract: "Contract") -> Fields:
     return fields_of(Schema.from_arrow(arrow_schema(contract)))
 
 
-def metadata_action(handle: DeltaTable, fields: Fields, properties: Mapping[str, str]) -> dict[str, Any]:
-    """Return the action that gives a table other fields and some other properties."""
-    now = handle.metadata()
-    return {
-        "metaData": {
-            "id": str(now.id),
-            "name": now.name,
-            "description": now.description,
-            "format": {"provider": "parquet", "options": {}},
-            "schemaString": json.dumps({"type": "struct", "fields": fields}),
-            "partitionColumns": list(now.partition_columns),
-            "configuration": {**now.configuration, **properties},
-            "createdTime": now.created_time,
-        }
-    }
-
-
-def commit(
-    lake: "Lake", table: str, version: int, actions: Sequence[Mapping[str, Any]], said: Mapping[str, str]
-) -> bool:
-    """Write a commit after the version that a table was read at, if nobody else did; return whether this call won.
-
-    delta-rs can change columns, properties and files, each in a commit of its own. So a commit that must change them
-    together is written here, under the next number of the log, which only one writer can take: a writer that read the
-    table before finds it changed and loses its race. Raises `LakeUnreachableError`; perhaps it was written then.
-    """
-    info = {"timestamp": int(time.time() * 1000), **said}
-    lines = [json.dumps(action, separators=(",", ":")) for action in ({"commitInfo": info}, *actions)]
-    name = f"tables/{table}/_delta_log/{version + 1:020}.json"
-    return lake.put_if_absent(name, "\n".join(lines).encode())
-
-
 def _not_by_itself(fields: Fields, contract: "Contract") -> str:
     """Return why stored rows cannot follow a newer contract by themselves; empty where they can."""
     meant = {str(column.id): column for column in contract.columns}
@@ -290,10 +316,3 @@ def _not_by_itself(fields: Fields, contract: "Contract") -> str:
         if field["metadata"].get("unit") != column.unit:
             return f"{name} changes its unit"
     return ""
-
-
-def _renewed(field: dict[str, Any], meant: dict[str, Any] | None, relaxed: Sequence[str]) -> dict[str, Any]:
-    """Return a field with what its contract says of it now; its name and type stay."""
-    if meant is None:
-        return field
-    return {**field, "metadata": meant["metadata"], "nullable": field["nullable"] or field["name"] in relaxed}

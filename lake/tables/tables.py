@@ -6,12 +6,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.delta import table_configuration
 from ranklake.lake.store.reachability import LakeError, LakeUnreachableError, unreachable
-from ranklake.lake.tables.table_schema import added_version_of, follow, refuse_unmigrated, version_of, versions_of
+from ranklake.lake.tables.table_schema import added_version_of, follow, refuse_unmigrated, version_of, versioned_schema
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -49,12 +48,14 @@ class NewerTableError(LakeError):
 
 @contextmanager
 def asking(handle: DeltaTable) -> Iterator[None]:
-    """Raise `LakeUnreachableError` for what delta-rs raises in the block.
+    """Raise `LakeUnreachableError` for what delta-rs raises in the block, but for a commit that lost its race.
 
     A handle reads the log again for much of what it is asked, so the disk or the store can fail at each of that.
     """
     try:
         yield
+    except CommitFailedError:
+        raise
     except (DeltaError, OSError) as error:
         hint = "check your rights there and run it again; restore a damaged _delta_log from a backup"
         raise unreachable(handle.table_uri, error, {}, what="its log cannot be read", hint=hint) from None
@@ -181,6 +182,17 @@ def keep(lake: "Lake", name: str, handle: DeltaTable) -> None:
     lake.opened[name] = (handle, mark_of(lake, name, handle.version()))
 
 
+def take(lake: "Lake", contract: "Contract") -> DeltaTable:
+    """Return the handle that this process keeps on a table, up to date, and the caller's alone until `keep`.
+
+    For who commits to a table again and again. Otherwise as `ensure_table`.
+    """
+    handle = latest(lake, contract.table)
+    lake.opened.pop(contract.table, None)
+    is_fit = handle is not None and refuse_unmigrated(refuse_unfit(handle, contract), contract) is None
+    return handle if handle is not None and is_fit else ensure_table(lake, contract)
+
+
 def mark_of(lake: "Lake", name: str, version: int) -> tuple[object, ...] | None:
     """Return what tells a commit's file from one of the same name in a table made anew; None where it is gone."""
     try:
@@ -198,19 +210,19 @@ def ensure_table(lake: "Lake", contract: "Contract") -> DeltaTable:
     folder, `NewerTableError`, and `ranklake.lake.tables.table_schema.UnmigratedTableError`.
     """
     while (found := delta_table(lake, contract.table)) is not None:
-        if follow(lake, refuse_unfit(found, contract), contract):
-            return found
+        with asking(found):
+            if follow(refuse_unfit(found, contract), contract):
+                return found
     lake.opened.pop(contract.table, None)
     try:
         return DeltaTable.create(
             lake.table_uri(contract.table),
-            schema=arrow_schema(contract),
+            schema=versioned_schema(contract),
             mode="ignore",
             partition_by=list(contract.partition),
             name=contract.table,
             description=contract.summary,
-            configuration={**table_configuration(contract), **versions_of(contract)},
-            raise_if_key_not_exists=False,  # the last property is our own
+            configuration=table_configuration(contract),
             storage_options=lake.delta_storage,
         )
     except (DeltaError, OSError) as error:

@@ -103,7 +103,7 @@ def test_a_table_of_newer_software_is_left_alone(lake, spool, table):
     bring(lake, spool)
     handle = delta_table(lake, table)
     newer = str(contract(table).version + 1)
-    handle.alter.set_table_properties({CONTRACT_VERSION: newer}, raise_if_not_exists=False)
+    handle.alter.set_column_metadata("date", {CONTRACT_VERSION: newer})
     before = sorted(Path(lake.root).rglob("*"))
     put_segment(spool, step_rows(10, segment=1), rows_before=10)
     for work in (lambda: bring(lake, spool), lambda: merge_small(lake, InProcess(), thorough=True)):

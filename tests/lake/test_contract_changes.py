@@ -22,7 +22,7 @@ from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.commit import LostRaceError, swap
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read
-from ranklake.lake.tables.table_schema import CONTRACT_VERSION, UnmigratedTableError, follow
+from ranklake.lake.tables.table_schema import FOLLOWS, UnmigratedTableError, follow, version_of
 from ranklake.lake.tables.tables import commit_info, delta_table, ensure_table
 
 
@@ -35,8 +35,7 @@ class Distant(Lake):
 def log_of(lake, table):
     """Return the handle of a table, the names of its columns, and its contract's version, as its log says."""
     handle = delta_table(lake, table)
-    version = int(handle.metadata().configuration[CONTRACT_VERSION])
-    return handle, [field.name for field in handle.schema().fields], version
+    return handle, [field.name for field in handle.schema().fields], version_of(handle)
 
 
 @pytest.mark.leaky("polars keeps its thread pool")
@@ -57,7 +56,7 @@ def test_other_readers_see_an_added_column(lake, spool, changed, by):
     handle, names, version = log_of(lake, "steps")
     assert (names[-1], version) == ("samples_skipped", 2)
     assert "samples_skipped" in handle.metadata().configuration["delta.dataSkippingStatsColumns"].split(",")
-    assert handle.version() == before + (2 if by == "ingest" else 1)  # the change, and the rows
+    assert handle.version() == before + (4 if by == "ingest" else 3)  # columns, properties, version; and the rows
     expected = 10 if by == "ingest" else None
     uri = lake.table_uri("steps")
     assert pl.read_delta(uri)["samples_skipped"].sum() == (expected or 0)
@@ -68,20 +67,21 @@ def test_other_readers_see_an_added_column(lake, spool, changed, by):
     del seen
 
 
-def test_following_is_one_commit_that_names_no_file(lake, spool, changed):
+def test_following_names_no_file(lake, spool, changed):
     """Whoever comes second to follow a contract finds it done; a writer that read the table before loses its race."""
     put_segment(spool, step_rows(10))
     bring(lake, spool)
     slow, writer = delta_table(lake, "steps"), delta_table(lake, "steps")
     changed.add("steps", id=900, name="samples_skipped", type="int64", unit="{sample}")
     ensure_table(lake, contract("steps"))
-    info = commit_info(lake, "steps", slow.version() + 1)
-    assert (info["operation"], info["ranklake.contractVersion"]) == ("FOLLOW CONTRACT", "2")
+    followed = delta_table(lake, "steps").version()
+    versions = range(slow.version() + 1, followed + 1)
+    assert [commit_info(lake, "steps", version)[FOLLOWS] for version in versions] == ["2"] * 3
     assert files(delta_table(lake, "steps"))["path"].to_pylist() == files(slow)["path"].to_pylist()
-    assert follow(lake, slow, contract("steps")) is False  # another was faster
+    assert follow(slow, contract("steps")) is False  # another was faster
     with pytest.raises(LostRaceError):
         swap(writer, 99)
-    assert log_of(lake, "steps")[0].version() == slow.version() + 1
+    assert log_of(lake, "steps")[0].version() == followed
     assert upkeep(lake, InProcess()).followed == []
 
 

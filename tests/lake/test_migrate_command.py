@@ -111,4 +111,4 @@ def test_a_plan_says_who_asks_for_a_column(lake, spool, changed, ask, capfd):
 def test_a_table_without_a_new_version_has_nothing_to_draft(changed, ask, capfd):
     """`new` says what to do first."""
     assert run(["migrate", "new", "steps", "x"]) == 2
-    assert "steps has no version after 1; raise `version:`" in capfd.readouterr().err
+    assert "steps has no version after 1; run python -m ranklake.lake.contracts.freeze steps" in capfd.readouterr().err

@@ -2,7 +2,7 @@
 
 import shutil
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,7 +21,6 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.maintenance.merges import FAN_IN
 from ranklake.lake.ingest.maintenance.run import upkeep
-from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake_config import AuditSection
 from ranklake.lake.store.store import Lake
@@ -151,16 +150,6 @@ def test_actors_stay_in_their_column(site, caplog, capfd):
     assert site.places_of(ACTOR)
 
 
-def chained(rows):
-    """Return rows as a chain of their own."""
-    before, done = GENESIS, []
-    for row in rows:
-        linked = {**row, "prev_sha256": before}
-        done.append({**linked, "sha256": digest(linked)})
-        before = done[-1]["sha256"]
-    return done
-
-
 def test_upkeep_leaves_the_trail_whole(site):
     """Its files are merged like those of other tables, and its rows are counted by themselves."""
     fill(site, FAN_IN + 3)
@@ -171,21 +160,6 @@ def test_upkeep_leaves_the_trail_whole(site):
     fill(site, 2)
     assert verify(site.lake) is None
     assert prove(site.lake).rows == FAN_IN + 5
-
-
-def test_upkeep_merges_a_trail_of_older_software(site):
-    """A trail whose log counts commits alone, merged before: whole, and what is recorded once is there once."""
-    now = datetime.now(UTC)
-    facts = {"ts": now, "actor": ACTOR, "action": "test.once", "reason": None, "details": None, "date": now.date()}
-    append_own(site.lake, "audit", lambda _: chained([{**facts, "seq": 0, "subject": "one"}]))
-    assert verify(site.lake) is None
-    assert record(site.lake, ACTOR, "test.once", "one", once=True) is None
-    (first,) = trail(site.lake)
-    append_own(site.lake, "audit", lambda _: chained([first, {**facts, "seq": 1, "subject": "two"}])[1:])
-    upkeep(site.lake, InProcess())
-    fill(site, FAN_IN)
-    upkeep(site.lake, InProcess())
-    assert verify(site.lake) is None
 
 
 def log_of(site):
@@ -368,26 +342,6 @@ def test_an_append_reads_of_a_long_trail_what_it_reads_of_a_short_one(tmp_path, 
     assert calls[1] <= calls[0] + 3
     assert size[1] <= size[0] + 1024
     assert listed[1] <= listed[0] + 30  # names of the last folders on the way to the last head, of a hundred at most
-
-
-def test_heads_of_older_software_are_read(site):
-    """It left a level of folders out: its heads count, and so do those that came after, whoever wrote them."""
-    fill(site, 3)
-    heads = site.folder / "lake/audit/heads"
-    for path in heads.rglob("*.json"):
-        (heads / "00000000").mkdir(exist_ok=True)
-        path.rename(heads / "00000000" / path.name)
-    shutil.rmtree(heads / "000000")
-    assert HeadRecords(site.lake, "audit/heads").last().rows == 3
-    assert HeadRecords(site.lake, "audit/heads").refuses() == ""
-    assert not (heads / "000000").exists()  # a look changes nothing
-    fill(site, 2)
-    assert [HeadRecords(site.lake, "audit/heads").before(rows).rows for rows in range(7)] == [0, 1, 2, 3, 4, 5, 5]
-    (heads / "000000/00000000/0000000005.json").rename(heads / "00000000/0000000005.json")
-    assert HeadRecords(site.lake, "audit/heads").last().rows == 5
-    assert verify(site.lake) is None
-    cut_commits(site)
-    assert verify(site.lake) == 3
 
 
 @pytest.mark.parametrize("folder", ["999999/00000000", "999999/99999999", "000000/00000099", "99999999"])

@@ -17,7 +17,7 @@ from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake_config import ContractsSection
 from ranklake.lake.store.store import Lake
-from ranklake.lake.tables import commit, log_end
+from ranklake.lake.tables import commit
 from ranklake.lake.tables.read import read
 
 
@@ -96,17 +96,11 @@ def any_rows(
 
 def die_before(monkeypatch, table):
     """Make the process "die" (SystemExit) at the next commit to a table, whatever makes it."""
-    genuine, genuine_appended = commit._commit, log_end.commit
+    genuine = commit._commit
 
     def dying(handle, *given, **more):
         if handle.metadata().name == table:
             raise SystemExit(table)
         return genuine(handle, *given, **more)
 
-    def dying_appended(lake, name, *given):
-        if name == table:
-            raise SystemExit(table)
-        return genuine_appended(lake, name, *given)
-
     monkeypatch.setattr(commit, "_commit", dying)
-    monkeypatch.setattr(log_end, "commit", dying_appended)

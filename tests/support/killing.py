@@ -2,9 +2,11 @@
 
 from contextlib import contextmanager
 
+from deltalake import DeltaTable
+from deltalake.table import TableAlterer
+
 from ranklake.lake.migrations import rewriting
 from ranklake.lake.migrations.steps.step import MigrationError
-from ranklake.lake.plans import ledger
 from ranklake.lake.store.store import Lake
 
 
@@ -17,8 +19,9 @@ class Killer:
 
     def __init__(self, monkeypatch, *others):
         self.moments, self.last = 0, 0
-        files = (rewriting, "write_partition")
-        for owner, name in ((Lake, "put_if_absent"), files, (ledger, "swap"), *others):
+        changes = ((TableAlterer, name) for name in ("add_columns", "set_column_metadata", "set_table_properties"))
+        commits = ((DeltaTable, "create_write_transaction"), *changes)
+        for owner, name in ((Lake, "put_if_absent"), (rewriting, "write_partition"), *commits, *others):
             monkeypatch.setattr(owner, name, self.mortal(getattr(owner, name)))
 
     def mortal(self, work):
