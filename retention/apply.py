@@ -21,6 +21,7 @@ from ranklake.lake.plans.action_plan import ARCHIVES, ENDED, FOLDED, MASKED, QUA
 from ranklake.lake.plans.grace import GRACE
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.ledger import row_files
+from ranklake.lake.store.governance import RAW
 from ranklake.lake.store.store_clock import refuse_fast
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.table_schema import as_read
@@ -44,7 +45,7 @@ from ranklake.retention.proposals.retention_plans import (
     head_row,
     stamped,
 )
-from ranklake.retention.proposals.retired import ARCHIVED_ROWS, RAW
+from ranklake.retention.proposals.retired import ARCHIVED_ROWS
 from ranklake.retention.tiers import refuse_low_tier
 
 if TYPE_CHECKING:

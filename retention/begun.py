@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.audit.trail import trail
+from ranklake.lake.store.governance import RAW
 from ranklake.retention.hold import ACTION, Hold
 from ranklake.retention.proposals import purges
 from ranklake.retention.proposals.erasures import ERASURES, Erasure
 from ranklake.retention.proposals.erasures import Item as ErasureItem
 from ranklake.retention.proposals.retention_plans import RETENTION_PLANS, RetentionPlan
 from ranklake.retention.proposals.retention_plans import Item as RetentionItem
-from ranklake.retention.proposals.retired import ARCHIVED_ROWS, RAW
+from ranklake.retention.proposals.retired import ARCHIVED_ROWS
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Lake

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.store.governance import RAW
 from ranklake.lake.tables.live_files import files, files_digest
 from ranklake.lake.tables.tables import latest
 from ranklake.retention.archive.due import Archiving
@@ -35,7 +36,6 @@ from ranklake.retention.proposals.retention_plans import (
     plan_name,
     register,
 )
-from ranklake.retention.proposals.retired import RAW
 from ranklake.retention.raw import OF_NOBODY, raw_bytes
 from ranklake.retention.rules.model import table_facts
 from ranklake.retention.rules.order import Decision, cutoff, decide

@@ -17,9 +17,9 @@ from ranklake.lake.ingest.group import Group
 from ranklake.lake.ingest.incoming import IncomingSegment
 from ranklake.lake.ingest.rejects import REJECTED_ROWS, reject_rows
 from ranklake.lake.migrations.sealed import ids_ever
+from ranklake.lake.store.governance import sealer
 from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.parquet import append_files, write_days
-from ranklake.retention.subjects.columns import sealer
 from ranklake.segments.segment import REFUSED, REFUSED_ROW
 
 if TYPE_CHECKING:

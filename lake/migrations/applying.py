@@ -1,6 +1,5 @@
 """Applies what is due, and undoes the last migration of a table."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -8,15 +7,14 @@ from ranklake.lake.audit import trail as audit
 from ranklake.lake.migrations.composing import Work
 from ranklake.lake.migrations.computing import in_order
 from ranklake.lake.migrations.due import due
-from ranklake.lake.migrations.register import MIGRATIONS, REVERTED, history, last_applied, register
+from ranklake.lake.migrations.register import REVERTED, history, last_applied
 from ranklake.lake.migrations.registry import ends_of, load_migrations
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import LEDGER, read_plan
+from ranklake.lake.store.governance import apply_migration
 from ranklake.lake.tables.table_schema import added_version_of, version_of
 from ranklake.lake.tables.tables import delta_table
-from ranklake.retention.proposals import lifecycle
-from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
 
 if TYPE_CHECKING:
     from ranklake.lake.migrations.computing import Computing
@@ -27,6 +25,9 @@ if TYPE_CHECKING:
 
 
 _TRIES: Final = 10
+BEGIN: Final = "migration.apply"
+APPLIED: Final = "migration.applied"
+"""What the audit log calls it that a migration is about to begin, and that it was applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def apply(
     table: str | None = None,
     *,
     single_operator: bool = False,
-    signing: Signing = NOT_SIGNING,
+    signing: Any = None,  # noqa: ANN401 - passes through to governance
     progress: "Progress | None" = None,
     computing: "Computing | None" = None,
 ) -> list[Done]:
@@ -91,10 +92,10 @@ def apply(
             plan = _apply_approved(work, by, signing, single_operator=single_operator)
         else:
             details = {"migration": one.label, "table": one.table, "sha256": one.sha256}
-            audit.record(lake, by, MIGRATIONS.begin, one.label, None, details)
+            audit.record(lake, by, BEGIN, one.label, None, details)
             plan = _driven(work)
             if plan is not None:
-                audit.record(lake, by, MIGRATIONS.applied, one.label, None, {**details, "plan": plan.number})
+                audit.record(lake, by, APPLIED, one.label, None, {**details, "plan": plan.number})
         work.forget()
         if plan is not None:
             done.append(
@@ -113,23 +114,17 @@ def _driven(work: Work) -> "Plan | None":
     raise MigrationError(what, where=work.migration.label, hint="end the rollups of the release before; run it again")
 
 
-def _apply_approved(work: Work, by: str, signing: Signing, *, single_operator: bool) -> "Plan | None":
+def _apply_approved(work: Work, by: str, signing: Any, *, single_operator: bool) -> "Plan | None":  # noqa: ANN401
     lake, label = work.lake, work.migration.label
-    proposal = next(one for one in register(lake).values() if one.label == label)
 
-    def check(found: Any) -> Callable[..., "Plan"]:  # noqa: ANN401 - the proposal
-        def write(number: int, *, alone: bool) -> "Plan":
-            plan = work.compose(number, {"round": found.round_, "single_operator": alone})
-            if plan is None:
-                raise MigrationError("it was applied already", where=label, hint="run it again")
-            return plan
+    def compose(number: int, facts: dict[str, Any]) -> "Plan":
+        plan = work.compose(number, facts)
+        if plan is None:
+            raise MigrationError("it was applied already", where=label, hint="run it again")
+        return plan
 
-        return write
-
-    applied, fresh = lifecycle.apply(
-        lake, MIGRATIONS, proposal.name, by, check, single_operator=single_operator, signing=signing
-    )
-    return read_plan(lake, applied.plan) if fresh and applied.plan is not None else None
+    number = apply_migration(lake, label, by, compose, single_operator=single_operator, signing=signing)
+    return None if number is None else read_plan(lake, number)
 
 
 def undo(lake: "Lake", workers: "Workers", by: str, table: str, *, progress: "Progress | None" = None) -> Done:

@@ -9,18 +9,18 @@ from deltalake.exceptions import CommitFailedError
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.migrations.register import MIGRATIONS, note, proposal_name
+from ranklake.lake.migrations.register import note
 from ranklake.lake.migrations.registry import contract_at, ends_of, load_migrations
 from ranklake.lake.plans.ledger import commit_rows, ledger_row
 from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.plans.units import Unit, carry_out
 from ranklake.lake.plans.verification import refusal, verify_files
+from ranklake.lake.store.governance import require_approved_migration
 from ranklake.lake.tables.commit import AGAIN, PLAN_ID, LostRaceError, change_contract, said
 from ranklake.lake.tables.data_file import DataFile
 from ranklake.lake.tables.live_files import live_paths
 from ranklake.lake.tables.table_schema import added_version_of, align, as_logged, fields_of, version_of
 from ranklake.lake.tables.tables import asking, delta_table, move_on
-from ranklake.retention.proposals.evidence import require
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -122,8 +122,7 @@ def verify_migration(lake: "Lake", plan: "Plan") -> None:
     verify_files(lake, plan)
     if not migration.drops or facts["backwards"]:
         return
-    name = proposal_name(migration.sha256, facts["round"])
     try:
-        require(lake, MIGRATIONS, MIGRATIONS.find(lake, name), begun=True)
+        require_approved_migration(lake, migration.sha256, facts["round"])
     except RanklakeError as error:
-        raise refusal(lake, plan, f"the plan would drop values without approval: {name}: {error.what}") from error
+        raise refusal(lake, plan, f"the plan would drop values without approval: {error}") from error

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
-from ranklake.lake.migrations.register import history, register
+from ranklake.lake.migrations.register import history
 from ranklake.lake.migrations.registry import chain_of_all, digests_of
 from ranklake.lake.migrations.sealed import refuse_sealed, renamed_or_dropped
 from ranklake.lake.migrations.steps.step import MigrationError
+from ranklake.lake.store.governance import migration_proposals
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.table_schema import added_version_of, version_of
 from ranklake.lake.tables.tables import latest, refuse_unfit
@@ -84,7 +85,7 @@ def due(lake: "Lake", table: str | None = None) -> Iterator[Due]:
     `NewerTableError`.
     """
     history(lake)
-    proposals = {one.label: one for one in register(lake).values()}
+    proposals = {one.label: one for one in migration_proposals(lake).values()}
     found: list[tuple[Migration, DeltaTable]] = []
     contracts = lake.contracts()
     for name in contracts if table is None else [lake.contract(table).table]:

@@ -1,8 +1,5 @@
-"""What became of migrations in a lake: rows of the table ``migrations``, and approvals of those that drop values."""
+"""What became of migrations in a lake: rows of the table ``migrations``."""
 
-import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +9,6 @@ from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.tables.read import read
-from ranklake.retention.proposals.proposals import Proposal, ProposalKind, digest_of
 
 if TYPE_CHECKING:
     from ranklake.lake.migrations.migration import Migration
@@ -23,52 +19,6 @@ TABLE: Final = "migrations"
 APPLIED: Final = "applied"
 REVERTED: Final = "reverted"
 APPROVED: Final = "approved"
-
-
-@dataclass(frozen=True, slots=True)
-class MigrationProposal(Proposal):
-    """A proposal to carry out a migration that drops values; its name is a digest of what it is.
-
-    Attributes
-    ----------
-    label, sha256
-        Of the migration.
-    table, drops
-        Whose columns go, and which.
-    round_
-        Plan that undid it last, 0 if none did: whoever approved it before did not approve it again.
-    """
-
-    label: str
-    sha256: str
-    table: str
-    drops: tuple[str, ...]
-    round_: int
-
-    @property
-    def items_sha256(self) -> str:
-        """Digest of all that is proposed."""
-        return digest_of([self.label, self.sha256, self.table, *self.drops, str(self.round_)])
-
-    @property
-    def intact(self) -> bool:
-        """Whether it is what its name stands for."""
-        return self.name == proposal_name(self.sha256, self.round_)
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """What the trail says of it."""
-        return {"migration": self.label, "table": self.table, "drops": list(self.drops), "sha256": self.sha256}
-
-    @property
-    def outcome(self) -> Mapping[str, Any]:
-        """What the trail says when it was applied."""
-        return {"migration": self.label}
-
-
-def proposal_name(sha256: str, round_: int) -> str:
-    """Return the name of the proposal to carry out a migration."""
-    return "mg-" + hashlib.sha256(f"{sha256} {round_}".encode()).hexdigest()[:16]
 
 
 def history(lake: "Lake") -> list[dict[str, Any]]:
@@ -111,12 +61,13 @@ def note(lake: "Lake", migration: "Migration", plan: "Plan") -> None:
         if plan.number in said:
             return []
         alone = facts.get("single_operator") or None
-        return [_row(migration, status, plan=plan.number, rows=facts["rows"], single_operator=alone)]
+        return [migration_row(migration, status, plan=plan.number, rows=facts["rows"], single_operator=alone)]
 
     append_own(lake, TABLE, compose)
 
 
-def _row(migration: "Migration", status: str, **facts: Any) -> dict[str, Any]:  # noqa: ANN401 - a column's own
+def migration_row(migration: "Migration", status: str, **facts: Any) -> dict[str, Any]:  # noqa: ANN401 - a column's own
+    """Return a row of the table ``migrations``, dated now."""
     now = datetime.now(UTC)
     return {
         "number": migration.number,
@@ -130,53 +81,3 @@ def _row(migration: "Migration", status: str, **facts: Any) -> dict[str, Any]:  
         "date": now.date(),
         **facts,
     }
-
-
-def register(lake: "Lake") -> dict[str, MigrationProposal]:
-    """Return the proposals: one for each migration that drops values, as its file says it."""
-    rows = history(lake)
-    found = {}
-    for one in load_migrations(overlay=lake.overlay):
-        if not one.drops:
-            continue
-        mine = [row for row in rows if row["number"] == one.number]
-        round_ = max((row["plan"] for row in mine if row["status"] == REVERTED), default=0)
-        name = proposal_name(one.sha256, round_)
-        approval = next((row for row in mine if row["proposal"] == name), {})
-        done = next((row for row in mine if row["status"] == APPLIED and row["plan"] > round_), {})
-        found[name] = MigrationProposal(
-            name,
-            one.label,
-            one.sha256,
-            one.table,
-            one.drops,
-            round_,
-            approved=approval.get("ts"),
-            approver=approval.get("actor"),
-            applied=done.get("ts"),
-            plan=done.get("plan"),
-            single_operator=bool(done.get("single_operator")),
-        )
-    return found
-
-
-def _add_approval(lake: "Lake", proposal: MigrationProposal, by: str) -> bool:
-    migration = next(one for one in load_migrations(overlay=lake.overlay) if one.label == proposal.label)
-
-    def compose(_: object) -> list[dict[str, Any]]:
-        if register(lake)[proposal.name].approved is not None:
-            return []
-        return [_row(migration, APPROVED, actor=by, proposal=proposal.name)]
-
-    return append_own(lake, TABLE, compose) > 0
-
-
-MIGRATIONS: Final = ProposalKind(
-    noun="migration that drops values",
-    action="migration",
-    command="ranklake migrate",
-    register=register,
-    add_approval=_add_approval,
-    authored=False,
-)
-"""Migrations that drop values, as proposals: `ranklake.retention.proposals.lifecycle` approves and applies them."""

@@ -11,8 +11,7 @@ from ranklake.lake.migrations.migration import shapes_after
 from ranklake.lake.migrations.registry import added_at, contract_at, ends_of
 from ranklake.lake.migrations.steps.replaced import Replaced
 from ranklake.lake.migrations.steps.step import MigrationError
-from ranklake.retention.subjects.columns import in_clear, unfit
-from ranklake.retention.subjects.lineage import Lineage, today
+from ranklake.lake.store.governance import columns_in_clear, sealed_columns, unfit_to_seal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,15 +25,19 @@ _MEND = "rename it, or drop it and add the others"
 _MEND_BACK = "go on with this release; nothing was changed"
 
 
+def _today(contract: "Contract", name: str) -> frozenset[int]:
+    return frozenset({contract.column(name).id}) if name in contract else frozenset()
+
+
 def ids_ever(contract: "Contract", name: str) -> frozenset[int]:
     """Return the ids of the columns that had a name in any version of a contract, as far as snapshots are kept."""
-    found = today(contract, name) | {one.id for one in contract.retired if one.name == name}
+    found = _today(contract, name) | {one.id for one in contract.retired if one.name == name}
     for version in range(1, contract.version):
         with suppress(MigrationError):
-            found |= today(contract_at(contract.table, version, contract.overlay), name)
+            found |= _today(contract_at(contract.table, version, contract.overlay), name)
     for version in range(1, contract.added_version):
         with suppress(MigrationError):
-            found |= today(added_at(contract.table, version, contract.extended), name)
+            found |= _today(added_at(contract.table, version, contract.extended), name)
     return found
 
 
@@ -44,8 +47,8 @@ def refuse_sealed(lake: "Lake", one: "Migration", *, backwards: bool = False) ->
     That is where it computes with a column that was ever stored under keys, and where the contract that it leads to
     could not have such a column under them, unless ``[subjects] clear`` names it.
     """
-    contract, lineage = lake.contract(one.table), Lineage(lake, ids_ever)
-    stored = lineage.stored(contract)
+    contract = lake.contract(one.table)
+    stored = sealed_columns(lake, contract, ids_ever)
     if not stored:
         return
     for id_, name in _computed(lake, one, backwards=backwards):
@@ -55,9 +58,9 @@ def refuse_sealed(lake: "Lake", one: "Migration", *, backwards: bool = False) ->
     if backwards:
         return
     _, new = ends_of(one, lake.overlay)
-    wanted = stored.keys() - in_clear(lake, contract, lineage)
+    wanted = stored.keys() - columns_in_clear(lake, contract, ids_ever)
     for column in new.columns:
-        why = unfit(new, column) if column.id in wanted and not one.is_of_added else ""
+        why = unfit_to_seal(new, column) if column.id in wanted and not one.is_of_added else ""
         if why:
             what = f"{one.table}.{column.name} is stored under keys of people, and afterwards {why}"
             hint = "write another contract, or name it in clear under [subjects] if it is to be so from now on"
@@ -66,8 +69,8 @@ def refuse_sealed(lake: "Lake", one: "Migration", *, backwards: bool = False) ->
 
 def renamed_or_dropped(lake: "Lake", one: "Migration") -> "Mapping[str, str | None]":
     """Return the columns under keys of people that have another name after a migration, by that of before; or none."""
-    contract, lineage = lake.contract(one.table), Lineage(lake, ids_ever)
-    stored = lineage.stored(contract).keys() - in_clear(lake, contract, lineage)
+    contract = lake.contract(one.table)
+    stored = sealed_columns(lake, contract, ids_ever).keys() - columns_in_clear(lake, contract, ids_ever)
     if not stored:
         return {}
     old, new = ends_of(one, lake.overlay)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ranklake.lake.query.engine import SessionContext, udf
-from ranklake.retention.subjects.columns import unsealer
+from ranklake.lake.store.governance import unsealer
 
 if TYPE_CHECKING:
     from ranklake.lake.query.roles import Role

@@ -25,10 +25,10 @@ import pyarrow.parquet as pq
 
 from ranklake.lake.contracts.arrow import arrow_schema, default_of
 from ranklake.lake.query.engine import Expr, SessionContext, coalesce, col, lit
+from ranklake.lake.store.governance import REHYDRATED
 from ranklake.lake.store.scratch import scratch
 from ranklake.lake.store.store import LakeError
 from ranklake.lake.tables.live_files import FILE_SCHEMA, files
-from ranklake.retention.archive.rehydrated import FOLDER
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -49,7 +49,7 @@ class MissingFileError(LakeError):
 
 def data_path(lake: "Lake", table: str, path: str) -> str:
     """Return the path of a file: of a table's folder, or of rows that came back, relative to the lake."""
-    return lake.path(path) if path.startswith(f"{FOLDER}/") else lake.path("tables", table, path)
+    return lake.path(path) if path.startswith(f"{REHYDRATED}/") else lake.path("tables", table, path)
 
 
 def live_files(handle: "DeltaTable | None", days: Collection[date] | None = None) -> pa.Table:

@@ -26,11 +26,11 @@ from ranklake.lake.query.opened import Opened
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.scan import live_files, needed, register
 from ranklake.lake.query.sketch import Sketch, sketch
+from ranklake.lake.store.governance import rehydrated_files
 from ranklake.lake.store.store import Lake, LakeError
 from ranklake.lake.tables.integrity import refuse_damaged
 from ranklake.lake.tables.table_schema import as_read
 from ranklake.lake.tables.tables import delta_table
-from ranklake.retention.archive.rehydrated import files_back
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -339,7 +339,7 @@ def _read(handle: "DeltaTable | None", contract: "Contract", role: Role | None) 
 
 def _with_back(lake: Lake, live: Mapping[str, pa.Table], every: Mapping[str, "Contract"]) -> dict[str, pa.Table]:
     """Return the files of tables of which rows came back from archives, with these. Raises `StaleRowsError`."""
-    back = files_back(lake, datetime.now(UTC).date(), {name: every[name].stamp for name in live})
+    back = rehydrated_files(lake, datetime.now(UTC).date(), {name: every[name].stamp for name in live})
     return {name: pa.concat_tables([live[name], *some], promote_options="default") for name, some in back.items()}
 
 

@@ -23,12 +23,12 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.query.scan import NO_FILES, live_files
+from ranklake.lake.store.governance import held_partitions
 from ranklake.lake.tables.commit import number_of
 from ranklake.lake.tables.data_file import DataFile
 from ranklake.lake.tables.live_files import FILE_SCHEMA, files, files_digest
 from ranklake.lake.tables.read import read, read_some
 from ranklake.lake.tables.tables import latest
-from ranklake.retention.proposals.holds import holds
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Lake
@@ -265,7 +265,7 @@ class Tables:
     @cached_property
     def kept_back(self) -> set[Key]:
         """Partitions that checks hold back from rollups."""
-        return {(one.table, partition(one.partition_date)) for one in holds(self.lake)}
+        return {(table, partition(day)) for table, day in held_partitions(self.lake)}
 
     @cached_property
     def retired(self) -> set[Key]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from ranklake.lake.store.governance import REHYDRATED
 from ranklake.lake.store.listing import listed
 from ranklake.lake.store.reachability import LakeError
 from ranklake.lake.store.removal import delete
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from ranklake.lake.tables.data_file import DataFile
 
-FOLDER: Final = "rehydrated"
 _RECORD: Final = "rehydrated.json"
 
 
@@ -64,7 +64,7 @@ class Rehydrated:
         rows = [
             {
                 **{name: one[name] for name in ("size_bytes", "num_records")},
-                "path": f"{FOLDER}/{self.name}/tables/{table}/{one['path']}",
+                "path": f"{REHYDRATED}/{self.name}/tables/{table}/{one['path']}",
                 "date": date.fromisoformat(one["date"]),
             }
             for one in self.files.get(table, ())
@@ -78,7 +78,7 @@ class Rehydrated:
 
 def place_of(lake: Lake, name: str) -> Lake:
     """Return where the copies of a rehydration are, laid out as a lake's tables."""
-    return Lake.place(f"{lake.uri}/{FOLDER}/{name}", lake.storage)
+    return Lake.place(f"{lake.uri}/{REHYDRATED}/{name}", lake.storage)
 
 
 def write_down(
@@ -91,13 +91,13 @@ def write_down(
         files.setdefault(one.table, []).append(row)
     made = Rehydrated(name, until, versions, files)
     body = {name: value for name, value in made.plain().items() if name != "rows"}
-    lake.put_if_absent(f"{FOLDER}/{name}/{_RECORD}", json.dumps(body, sort_keys=True).encode())
+    lake.put_if_absent(f"{REHYDRATED}/{name}/{_RECORD}", json.dumps(body, sort_keys=True).encode())
     return made
 
 
 def rehydrated(lake: Lake) -> list[Rehydrated]:
     """Return what is back, by name; what is over by its day among it, as long as nobody deleted it."""
-    there = [one.path for one in listed(lake.fs, lake.path(FOLDER)) if one.path.endswith(f"/{_RECORD}")]
+    there = [one.path for one in listed(lake.fs, lake.path(REHYDRATED)) if one.path.endswith(f"/{_RECORD}")]
     found = []
     for path in there:
         said = json.loads(lake.fs.cat_file(path))
@@ -130,9 +130,9 @@ def files_back(lake: Lake, today: date, versions: Mapping[str, int]) -> dict[str
 
 def remove(lake: Lake, name: str) -> int:
     """Delete what came back, its record first; return how many files went."""
-    record = lake.path(FOLDER, name, _RECORD)
+    record = lake.path(REHYDRATED, name, _RECORD)
     gone = int(delete(lake, record))
-    return gone + sum(delete(lake, one.path) for one in listed(lake.fs, lake.path(FOLDER, name)))
+    return gone + sum(delete(lake, one.path) for one in listed(lake.fs, lake.path(REHYDRATED, name)))
 
 
 def remove_expired(lake: Lake, today: date) -> list[str]:

@@ -22,6 +22,7 @@ from ranklake.lake.plans.action_plan import QUARANTINED
 from ranklake.lake.plans.grace import REPLACED
 from ranklake.lake.plans.kinds import ERASURE
 from ranklake.lake.plans.ledger import row_files
+from ranklake.lake.store.governance import RAW as QUARANTINE
 from ranklake.lake.store.scratch import sweep
 from ranklake.retention.erasure.certificate import Certificate, certify
 from ranklake.retention.erasure.kept import kept_hits, replaced
@@ -38,7 +39,6 @@ from ranklake.retention.proposals.erasures import CERTIFIED, ERASURES, NAMES, RA
 from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
 from ranklake.retention.proposals.proposals import VoidProposalError
 from ranklake.retention.proposals.registers import stamped
-from ranklake.retention.proposals.retired import RAW as QUARANTINE
 from ranklake.retention.shares.withdrawal import withdraw
 
 if TYPE_CHECKING:

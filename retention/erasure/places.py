@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.plans.plan import DamagedPlanError, Plan, last_finished, sealed
 from ranklake.lake.plans.signature import SEAL
+from ranklake.lake.store.governance import REHYDRATED
 from ranklake.lake.store.removal import delete
 from ranklake.lake.store.rewriting import overwrite
 from ranklake.lake.store.versions import remove_lone_markers, remove_version
@@ -28,7 +29,6 @@ from ranklake.lake.tables.commit import number_of
 from ranklake.lake.tables.data_file import plan_of
 from ranklake.lake.tables.live_files import live_paths
 from ranklake.lake.tables.tables import asked_again, delta_table
-from ranklake.retention.archive.rehydrated import FOLDER as BACK_FOLDER
 from ranklake.retention.archive.rehydrated import remove as remove_copies
 from ranklake.retention.erasure.archived import erase_archived
 from ranklake.retention.erasure.redaction import (
@@ -146,8 +146,8 @@ def _in_lake(lake: "Lake", path: str, subject: "Subject") -> str:
     top, _, rest = path.partition("/")
     if top == "queries" and path.endswith(".jsonl"):
         return _lines(lake, path, subject)
-    if top in {*_HINTS, BACK_FOLDER}:  # which can be made again
-        copies = top == BACK_FOLDER
+    if top in {*_HINTS, REHYDRATED}:  # which can be made again
+        copies = top == REHYDRATED
         gone = remove_copies(lake, rest.partition("/")[0]) if copies else delete(lake, lake.path(path))
         return DELETED if gone else ""
     if top == "plans":

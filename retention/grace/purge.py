@@ -16,6 +16,7 @@ from ranklake.lake.audit import trail as audit
 from ranklake.lake.plans.action_plan import ENDED, QUARANTINED
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.store.governance import RAW
 from ranklake.lake.tables.table_schema import as_read
 from ranklake.lake.tables.tables import latest
 from ranklake.retention.archive.rehydrated import rehydrated, remove_expired
@@ -27,7 +28,7 @@ from ranklake.retention.proposals import purges
 from ranklake.retention.proposals.kept import Kept, kept
 from ranklake.retention.proposals.restorations import MEND, restored
 from ranklake.retention.proposals.retention_plans import RETENTION_PLANS
-from ranklake.retention.proposals.retired import ARCHIVED_ROWS, RAW
+from ranklake.retention.proposals.retired import ARCHIVED_ROWS
 from ranklake.retention.rules.order import Level
 from ranklake.retention.versions import left_in_bucket
 

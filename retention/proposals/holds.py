@@ -65,6 +65,11 @@ class Hold:
         }
 
 
+def held_partitions(lake: "Lake") -> set[tuple[str, date]]:
+    """Return table and date of the partitions that are held back now."""
+    return {(hold.table, hold.partition_date) for hold in holds(lake)}
+
+
 def holds(lake: "Lake") -> list[Hold]:
     """Return the partitions that are held back now, by table and date."""
     told = read(lake, contract(_RESULTS), [*_PLACE, "ts", "date", "status", "on_fail"])

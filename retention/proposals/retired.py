@@ -1,20 +1,15 @@
 """What retention removed, by date: from tables, and from the raw bytes of unreadable segments."""
 
-from collections.abc import Collection, Mapping
-from datetime import date, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from datetime import date
+from typing import TYPE_CHECKING, Final
 
 from ranklake.retention.proposals.retention_plans import register
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Lake
 
-RAW: Final = "quarantine/"
-"""Stands before a table's name in items that are raw bytes of its segments, by the date of their plan."""
-
 ARCHIVED_ROWS: Final = "archive/"
 """Likewise before items that are archives of its rows, by the date that those were on; `path` is an archive's name."""
-_NO_DATES: Final[Mapping[date, int]] = {}
 
 
 def retired_dates(lake: "Lake", *, final: bool = False, of_parts: bool = False) -> dict[str, dict[date, int]]:
@@ -51,28 +46,3 @@ def thinned_dates(lake: "Lake", table: str) -> set[date]:
         for item in (one.items if one.holds else ())
         if item.table == table and item.part_sha256 is not None
     }
-
-
-def is_all_retired(
-    row: Mapping[str, Any], taken: Mapping[date, int], live: Collection[date], thinned: Mapping[date, int] = _NO_DATES
-) -> bool:
-    """Say whether retention took all rows of a segment.
-
-    Parameters
-    ----------
-    row
-        Its row of the table ``segments``: plan, ts_min, ts_max.
-    taken, live
-        Of its table: dates that retention took, with the plan; dates that have rows. Rows that a later plan brought to
-        a date are other rows.
-    thinned
-        Dates of which retention took some rows, with the plan, if none of the segment's rows is left on them.
-
-    Of a segment whose times nobody could read it is not known.
-    """
-    first, last = row["ts_min"], row["ts_max"]
-    if first is None or last is None:
-        return False
-    days = [first.date() + timedelta(days=place) for place in range((last.date() - first.date()).days + 1)]
-    gone = [day for day in days if max(taken.get(day, 0), thinned.get(day, 0)) >= row["plan"]]
-    return bool(gone) and not (set(days) - set(gone)) & set(live)

@@ -6,12 +6,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.audit import clock
-from ranklake.lake.migrations.register import MIGRATIONS
 from ranklake.retention.archive.rehydration import REHYDRATIONS
 from ranklake.retention.grants.grant import GRANTS, Grant
 from ranklake.retention.hold_release import HOLD_RELEASES
 from ranklake.retention.proposals.cancellations import CANCELLATIONS
 from ranklake.retention.proposals.erasures import ERASURES
+from ranklake.retention.proposals.migrations import MIGRATIONS
 from ranklake.retention.proposals.proposals import AnyKind, Proposal
 from ranklake.retention.proposals.releases import RELEASES
 from ranklake.retention.proposals.retention_plans import RETENTION_PLANS, RetentionPlan

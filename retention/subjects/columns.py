@@ -94,6 +94,16 @@ def unfit(contract: "Contract", column: "Column") -> str:
     return next((what for what, wrong in faults.items() if wrong), "")
 
 
+def stored_under_keys(lake: "Lake", contract: "Contract", ever: Ever) -> Mapping[int, str]:
+    """Return the columns of a table that were ever stored under keys, by id, each with its name of then."""
+    return Lineage(lake, ever).stored(contract)
+
+
+def columns_in_clear(lake: "Lake", contract: "Contract", ever: Ever) -> frozenset[int]:
+    """Return the ids of the columns of a table that a configuration wants in clear from now on."""
+    return in_clear(lake, contract, Lineage(lake, ever))
+
+
 def in_clear(lake: "Lake", contract: "Contract", lineage: Lineage) -> frozenset[int]:
     """Return the ids of the columns of a table that a configuration wants in clear from now on."""
     said = (one.partition(".") for one in lake.config.subjects.clear)

@@ -21,7 +21,6 @@ from ranklake.lake.migrations.drift import drift
 from ranklake.lake.migrations.due import due as are_due
 from ranklake.lake.migrations.migration import read_migration
 from ranklake.lake.migrations.proof import verify
-from ranklake.lake.migrations.register import MIGRATIONS
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.plan import RefusedPlanError
 from ranklake.lake.plans.workers import InProcess
@@ -33,6 +32,7 @@ from ranklake.lake.tables.read import read
 from ranklake.lake.tables.table_schema import UnmigratedTableError
 from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.proposals import lifecycle
+from ranklake.retention.proposals.migrations import MIGRATIONS
 from ranklake.retention.proposals.proposals import NotApprovedError, SameOperatorError
 
 

@@ -20,7 +20,6 @@ from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.migrations.applying import apply as migrate
 from ranklake.lake.migrations.applying import undo
 from ranklake.lake.migrations.due import due
-from ranklake.lake.migrations.register import MIGRATIONS
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
@@ -28,6 +27,7 @@ from ranklake.lake.store.lake_config import SubjectsSection
 from ranklake.retention.archive.rehydrate import rehydrate
 from ranklake.retention.archive.rehydration import approve, chosen, propose, write_down
 from ranklake.retention.proposals.lifecycle import approve as agree_to
+from ranklake.retention.proposals.migrations import MIGRATIONS
 from ranklake.retention.subjects.columns import SubjectColumnError
 from ranklake.retention.subjects.known import SubjectKeysError
 from ranklake.retention.subjects.state import key_state

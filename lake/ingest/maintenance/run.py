@@ -19,12 +19,12 @@ from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.plans.units import Unit, carry_out
 from ranklake.lake.query.usage_log import tidy as tidy_queries
+from ranklake.lake.store.governance import anchor_if_due
 from ranklake.lake.store.key_ids import key_ids, key_references
 from ranklake.lake.store.key_uses import note_keys
 from ranklake.lake.tables.integrity import Damage
 from ranklake.lake.tables.table_schema import difference
 from ranklake.lake.tables.tables import delta_table, ensure_table, latest, refuse_unfit
-from ranklake.retention.proposals.anchors import anchor_if_due
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress

@@ -36,6 +36,7 @@ from ranklake.lake.ingest.spool.spooled import is_unread
 from ranklake.lake.plans.attempts import FOLDER as ATTEMPTS
 from ranklake.lake.plans.kinds import INGEST
 from ranklake.lake.plans.plan import LEDGER, last_finished, read_plan
+from ranklake.lake.store.governance import kept_paths
 from ranklake.lake.store.listing import Listed, listed
 from ranklake.lake.store.overlays import FOLDER as OVERLAYS
 from ranklake.lake.store.reachability import unreachable
@@ -45,7 +46,6 @@ from ranklake.lake.tables.data_file import plan_of
 from ranklake.lake.tables.live_files import files, live_paths
 from ranklake.lake.tables.read import read, read_some
 from ranklake.lake.tables.tables import asked_again, last_table
-from ranklake.retention.proposals.kept import kept_paths
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Lake

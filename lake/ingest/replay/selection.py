@@ -19,11 +19,11 @@ from ranklake.lake.ingest.replay.errors import MissingSegmentsError, ReplayError
 from ranklake.lake.plans.kinds import is_replayable
 from ranklake.lake.plans.plan import LEDGER, read_plan
 from ranklake.lake.query.scan import live_files
+from ranklake.lake.store.governance import is_all_retired, retired_dates, thinned_dates
 from ranklake.lake.store.planned_segment import PlannedSegment
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table
-from ranklake.retention.proposals.retired import is_all_retired, retired_dates, thinned_dates
 
 if TYPE_CHECKING:
     from ranklake.lake.ingest.spool.spool import Spool

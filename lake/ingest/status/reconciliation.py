@@ -21,12 +21,11 @@ from ranklake.lake.ingest.status.stream_accounts import Accounts, Row, SlotFile,
 from ranklake.lake.ingest.status.stream_balance import StreamBalance, stream_balances
 from ranklake.lake.plans.kinds import Rows, booked
 from ranklake.lake.plans.plan import LEDGER
+from ranklake.lake.store.governance import RAW, erased_raw, retired_dates
 from ranklake.lake.store.writers import REFUSED
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table
-from ranklake.retention.proposals.erasures import erased_raw
-from ranklake.retention.proposals.retired import RAW, retired_dates
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping

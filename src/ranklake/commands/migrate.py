@@ -18,10 +18,10 @@ from ranklake.lake.migrations import draft as drafting
 from ranklake.lake.migrations.dependents import dependents
 from ranklake.lake.migrations.due import due
 from ranklake.lake.migrations.proof import verify as prove
-from ranklake.lake.migrations.register import MIGRATIONS
 from ranklake.lake.rollups.anew import FromInputs
 from ranklake.retention.proposals import lifecycle
 from ranklake.retention.proposals.identities import APPROVE
+from ranklake.retention.proposals.migrations import MIGRATIONS
 from ranklake.views.json_output import show_json
 from ranklake.views.migration_preview import preview_lines
 from ranklake.views.progress import progress_bar

@@ -1,0 +1,165 @@
+"""What governance decides about tables, as the lake asks for it.
+
+Governance is the room `ranklake.retention`, which stands on the lake and which the lake does not import. Each function
+here names its implementation as an entry point, as `ranklake.lake.plans.kinds` does, and imports it at the first call.
+``tests/lake/test_governance_calls.py`` resolves every name and compares the signatures.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import date, timedelta
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ranklake.lake.contracts.model import Column, Contract
+    from ranklake.lake.store.store import Lake
+
+PLACES: Final[Mapping[str, str]] = {
+    "sealer": "ranklake.retention.subjects.columns:sealer",
+    "unsealer": "ranklake.retention.subjects.columns:unsealer",
+    "sealed_columns": "ranklake.retention.subjects.columns:stored_under_keys",
+    "columns_in_clear": "ranklake.retention.subjects.columns:columns_in_clear",
+    "unfit_to_seal": "ranklake.retention.subjects.columns:unfit",
+    "rehydrated_files": "ranklake.retention.archive.rehydrated:files_back",
+    "held_partitions": "ranklake.retention.proposals.holds:held_partitions",
+    "kept_paths": "ranklake.retention.proposals.kept:kept_paths",
+    "retired_dates": "ranklake.retention.proposals.retired:retired_dates",
+    "thinned_dates": "ranklake.retention.proposals.retired:thinned_dates",
+    "erased_raw": "ranklake.retention.proposals.erasures:erased_raw",
+    "anchor_if_due": "ranklake.retention.proposals.anchors:anchor_if_due",
+    "migration_proposals": "ranklake.retention.proposals.migrations:register",
+    "require_approved_migration": "ranklake.retention.proposals.migrations:require_approved",
+    "apply_migration": "ranklake.retention.proposals.migrations:apply_approved",
+}
+"""Function of this module -> what implements it."""
+
+REHYDRATED: Final = "rehydrated"
+"""Folder of a lake with rows that came back from archives."""
+
+RAW: Final = "quarantine/"
+"""Stands before a table's name in items that are raw bytes of its segments, by the date of their plan."""
+
+_NO_DATES: Final[Mapping[date, int]] = {}
+
+EverNamed = Callable[["Contract", str], frozenset[int]]
+"""Ids of the columns of a table that ever had a name."""
+
+
+def _implementation(name: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = resolve_name(PLACES[name])
+    return found
+
+
+def sealer(lake: "Lake", contract: "Contract", ever: EverNamed) -> "Callable[[pa.Table], pa.Table] | None":
+    """Return what seals a table's rows before they are stored; None where no column is under keys of people."""
+    return _implementation("sealer")(lake, contract, ever)  # type: ignore[no-any-return]
+
+
+def unsealer(lake: "Lake") -> "Callable[[pa.Array], pa.Array]":
+    """Return what gives sealed texts in clear; NULL where the key is forgotten."""
+    return _implementation("unsealer")(lake)  # type: ignore[no-any-return]
+
+
+def sealed_columns(lake: "Lake", contract: "Contract", ever: EverNamed) -> Mapping[int, str]:
+    """Return the columns of a table that were ever stored under keys, by id, each with its name of then."""
+    return _implementation("sealed_columns")(lake, contract, ever)  # type: ignore[no-any-return]
+
+
+def columns_in_clear(lake: "Lake", contract: "Contract", ever: EverNamed) -> frozenset[int]:
+    """Return the ids of the columns that the configuration wants in clear from now on."""
+    return _implementation("columns_in_clear")(lake, contract, ever)  # type: ignore[no-any-return]
+
+
+def unfit_to_seal(contract: "Contract", column: "Column") -> str:
+    """Return why a column cannot be stored under keys, in a clause; empty where it can."""
+    return _implementation("unfit_to_seal")(contract, column)  # type: ignore[no-any-return]
+
+
+def rehydrated_files(lake: "Lake", today: date, versions: Mapping[str, int]) -> "dict[str, list[pa.Table]]":
+    """Return the files that are back from archives on a day, by table; see `REHYDRATED`."""
+    return _implementation("rehydrated_files")(lake, today, versions)  # type: ignore[no-any-return]
+
+
+def held_partitions(lake: "Lake") -> Collection[tuple[str, date]]:
+    """Return table and date of the partitions that failed checks hold back from rollups."""
+    return _implementation("held_partitions")(lake)  # type: ignore[no-any-return]
+
+
+def kept_paths(lake: "Lake") -> dict[str, set[str]]:
+    """Return the paths of removed files, by table, that are kept while their removal can be cancelled."""
+    return _implementation("kept_paths")(lake)  # type: ignore[no-any-return]
+
+
+def retired_dates(lake: "Lake") -> dict[str, dict[date, int]]:
+    """Return the dates that retention took, by table or `RAW` and table, each with the last plan that did."""
+    return _implementation("retired_dates")(lake)  # type: ignore[no-any-return]
+
+
+def thinned_dates(lake: "Lake", table: str) -> set[date]:
+    """Return the dates of a table of which retention took some rows, or masked values."""
+    return _implementation("thinned_dates")(lake, table)  # type: ignore[no-any-return]
+
+
+def erased_raw(lake: "Lake") -> set[str]:
+    """Return the digests of raw bytes in quarantine that applied erasures took."""
+    return _implementation("erased_raw")(lake)  # type: ignore[no-any-return]
+
+
+def anchor_if_due(lake: "Lake") -> Any:  # noqa: ANN401 - an anchor, of which the lake reads `rows`
+    """Anchor the audit log at the witness where one is due; return the anchor, or None."""
+    return _implementation("anchor_if_due")(lake)
+
+
+def migration_proposals(lake: "Lake") -> Mapping[str, Any]:
+    """Return the proposals of migrations that drop values, by name."""
+    return _implementation("migration_proposals")(lake)  # type: ignore[no-any-return]
+
+
+def require_approved_migration(lake: "Lake", sha256: str, round_: int) -> None:
+    """Raise `RanklakeError` unless an intact audit log says that a migration was approved and begun."""
+    _implementation("require_approved_migration")(lake, sha256, round_)
+
+
+def apply_migration(
+    lake: "Lake",
+    label: str,
+    by: str,
+    compose: Callable[..., Any],
+    *,
+    single_operator: bool,
+    signing: Any,  # noqa: ANN401 - how a command signs, which passes through
+) -> int | None:
+    """Apply an approved migration that drops values; return the number of its plan, None where it was applied before.
+
+    `compose(number, facts)` makes the plan; None where there is nothing to do. Raises as
+    `ranklake.retention.proposals.lifecycle.apply`.
+    """
+    call = _implementation("apply_migration")
+    return call(lake, label, by, compose, single_operator=single_operator, signing=signing)  # type: ignore[no-any-return]
+
+
+def is_all_retired(
+    row: Mapping[str, Any], taken: Mapping[date, int], live: Collection[date], thinned: Mapping[date, int] = _NO_DATES
+) -> bool:
+    """Say whether retention took all rows of a segment.
+
+    Parameters
+    ----------
+    row
+        Its row of the table ``segments``: plan, ts_min, ts_max.
+    taken, live
+        Of its table: dates that retention took, with the plan; dates that have rows. Rows that a later plan brought to
+        a date are other rows.
+    thinned
+        Dates of which retention took some rows, with the plan, if none of the segment's rows is left on them.
+
+    Of a segment whose times nobody could read it is not known.
+    """
+    first, last = row["ts_min"], row["ts_max"]
+    if first is None or last is None:
+        return False
+    days = [first.date() + timedelta(days=place) for place in range((last.date() - first.date()).days + 1)]
+    gone = [day for day in days if max(taken.get(day, 0), thinned.get(day, 0)) >= row["plan"]]
+    return bool(gone) and not (set(days) - set(gone)) & set(live)
