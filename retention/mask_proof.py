@@ -98,7 +98,7 @@ class Proof:
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return asdict(self) | {"mend": self.hint}
+        return asdict(self) | {"hint": self.hint}
 
 
 @dataclass

@@ -127,13 +127,13 @@ def _encryption(place: Posture) -> dict[str, str]:
     facts = {"what": "encryption", "wanted": "on"}
     if place.by_default == NONE:
         hint = "switch on default encryption of the bucket, then copy older objects onto themselves"
-        return facts | {"found": "off for new objects", "state": DIFFERS, "mend": hint}
+        return facts | {"found": "off for new objects", "state": DIFFERS, "hint": hint}
     if place.of_object == NONE:
         hint = "copy older objects onto themselves: default encryption holds for new ones alone"
-        return facts | {"found": "off for an object that is there", "state": DIFFERS, "mend": hint}
+        return facts | {"found": "off for an object that is there", "state": DIFFERS, "hint": hint}
     if place.by_default is None or place.of_object is None:
         return facts | _unknown(place)
-    return facts | {"found": place.by_default, "state": MET, "mend": ""}
+    return facts | {"found": place.by_default, "state": MET, "hint": ""}
 
 
 def _key(demand: "Demand", place: Posture) -> dict[str, str]:
@@ -147,14 +147,14 @@ def _key(demand: "Demand", place: Posture) -> dict[str, str]:
             doubts.append(place.unknown or f"the store says nothing of {whose}")
         elif key is None:
             found = f"none ({how}) for {whose}" if how == NONE else f"the store's own ({how}) for {whose}"
-            return facts | {"found": found, "state": DIFFERS, "mend": hint}
+            return facts | {"found": found, "state": DIFFERS, "hint": hint}
         elif (same := is_one_of(key, demand.keys)) is False:
-            return facts | {"found": f"{key} for {whose}", "state": DIFFERS, "mend": hint}
+            return facts | {"found": f"{key} for {whose}", "state": DIFFERS, "hint": hint}
         elif same is None:
             doubts.append(f"{key} may stand for it, and an alias cannot be told from here")
     if doubts:
         return facts | _unknown(place, "; ".join(dict.fromkeys(doubts)))
-    return facts | {"found": str(place.by_default_key), "state": MET, "mend": ""}
+    return facts | {"found": str(place.by_default_key), "state": MET, "hint": ""}
 
 
 def _region(demand: "Demand", place: Posture) -> dict[str, str]:
@@ -162,11 +162,11 @@ def _region(demand: "Demand", place: Posture) -> dict[str, str]:
     if place.region is None:
         return facts | _unknown(place)
     if place.region in demand.regions:
-        return facts | {"found": place.region, "state": MET, "mend": ""}
+        return facts | {"found": place.region, "state": MET, "hint": ""}
     hint = "copy it into a bucket there, and name that; or take the tables out of the demand, with whoever made it"
-    return facts | {"found": place.region, "state": DIFFERS, "mend": hint}
+    return facts | {"found": place.region, "state": DIFFERS, "hint": hint}
 
 
 def _unknown(place: Posture, why: str = "") -> dict[str, str]:
     reason = why or place.unknown or "the store says nothing"
-    return {"found": f"not known ({reason})", "state": UNKNOWN, "mend": _ASK}
+    return {"found": f"not known ({reason})", "state": UNKNOWN, "hint": _ASK}

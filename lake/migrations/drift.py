@@ -49,7 +49,7 @@ class Drift:
 
     def plain(self) -> dict[str, str]:
         """Return plain JSON values."""
-        return {"table": self.table, "severity": self.severity, "what": self.what, "mend": self.hint}
+        return {"table": self.table, "severity": self.severity, "what": self.what, "hint": self.hint}
 
 
 def drift(lake: "Lake", tables: Collection[str] | None = None, commits: int = 50) -> list[Drift]:

@@ -78,7 +78,7 @@ class Alert:
             "at": str(self.rule.at),
             "what": self.what,
             "date": None if self.day is None else self.day.isoformat(),
-            "mend": None if self.hint is None else self.hint.plain(),
+            "hint": None if self.hint is None else self.hint.plain(),
             "why_not": self.why_not or None,
         }
 

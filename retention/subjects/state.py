@@ -49,7 +49,7 @@ class KeyState:
         return {
             "keys": self.keys,
             "forgotten": self.forgotten,
-            "faults": [{"where": where, "what": what, "mend": hint} for where, what, hint in self.faults],
+            "faults": [{"where": where, "what": what, "hint": hint} for where, what, hint in self.faults],
             "lost": [{"column": column, "rows": rows} for column, rows in self.lost],
         }
 

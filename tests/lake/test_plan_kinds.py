@@ -46,7 +46,7 @@ def test_the_kinds_load_nothing_of_what_carries_them_out():
     code = "import sys, ranklake.lake.plans.kinds; print(*(m for m in sys.modules if m.startswith('ranklake.lake.')))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert {name.split(".")[2] for name in out.split()} == {"plans", "store", "tables"}
-    assert {name for name in out.split() if ".storage." in name} == {"ranklake.lake.store.json_shape"}
+    assert {name for name in out.split() if ".store." in name} == {"ranklake.lake.store.json_shape"}
 
 
 def test_no_module_compares_a_kind_with_a_text():

@@ -70,7 +70,7 @@ def check(file: Path | None, *, as_json: bool) -> int:
         read = FileRead(problems=(error,))
     found = list(problems(assembled(read, environment), read, environment))
     if as_json:
-        show_json([{"where": one.where, "what": one.what, "mend": one.hint} for one in found])
+        show_json([{"where": one.where, "what": one.what, "hint": one.hint} for one in found])
     else:
         tell(*found, *([] if found else [f"{read.file or 'no file, and the environment'}: nothing is wrong"]))
     return 1 if found else 0

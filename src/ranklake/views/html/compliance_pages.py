@@ -65,7 +65,7 @@ _DEMANDS: Final = (
     Column("what", "That is demanded.", "what"),
     Column("wanted", "As the policies say.", "wanted"),
     Column("found", "As the store says.", "found"),
-    Column("remedy", "What to do about it.", "mend"),
+    Column("remedy", "What to do about it.", "hint"),
     Column("tables", "Those there that it is about.", "tables"),
 )
 _PROOFS: Final = (
