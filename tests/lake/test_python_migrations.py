@@ -19,7 +19,7 @@ from ranklake.lake.migrations.due import due
 from ranklake.lake.migrations.migration import parse_migration
 from ranklake.lake.migrations.proof import verify
 from ranklake.lake.migrations.queries.rewrite import rewrite
-from ranklake.lake.migrations.queries.tables import tables
+from ranklake.lake.migrations.queries.tables import load_tables
 from ranklake.lake.migrations.steps.code import Code, UntrustedCodeError
 from ranklake.lake.migrations.steps.compute import Compute
 from ranklake.lake.migrations.steps.step import MigrationError
@@ -95,7 +95,7 @@ def test_a_function_makes_columns_and_takes_them_back(lake, spool, own, capfd):
     found = query(known, "SELECT count(*) n, count(wait_us) w, max(wait_us) m FROM rollouts").to_pylist()
     assert found == [{"n": 10, "w": 8, "m": 250_000}]
     assert verify(known, "rollouts").faults == []
-    asked = rewrite("SELECT wait_ms FROM rollouts", tables(overlay=known.overlay))
+    asked = rewrite("SELECT wait_ms FROM rollouts", load_tables(overlay=known.overlay))
     assert ["wait_ms is no more" in one.what for one in asked.findings] == [True]
     adds_up(known, spool)
 

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from queries_of_versions import SPANS, STEPS, asked, asked_of_duckdb, known
 
-from ranklake.lake.migrations.queries.findings import edited
 from ranklake.lake.migrations.queries.rewrite import rewrite
-from ranklake.lake.migrations.queries.statements import DIALECTS
+from ranklake.lake.migrations.queries.statements import DIALECTS, edited
 from ranklake.lake.migrations.steps.add import Add
 from ranklake.lake.migrations.steps.convert import Convert
 from ranklake.lake.migrations.steps.rename import Rename

@@ -3,9 +3,9 @@
 import duckdb
 import pyarrow as pa
 
-from ranklake.lake.migrations.queries.findings import edited
-from ranklake.lake.migrations.queries.meanings import table_at
 from ranklake.lake.migrations.queries.rewrite import rewrite
+from ranklake.lake.migrations.queries.statements import edited
+from ranklake.lake.migrations.queries.tables import table_at
 from ranklake.lake.migrations.steps.add import Add
 from ranklake.lake.migrations.steps.convert import Convert
 from ranklake.lake.migrations.steps.drop import Drop

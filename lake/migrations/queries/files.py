@@ -9,37 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ranklake.lake.migrations.queries.dashboards import dashboard
-from ranklake.lake.migrations.queries.findings import Finding, Outcome, UnreadableError, edited
-from ranklake.lake.migrations.queries.meanings import Table
-from ranklake.lake.migrations.queries.notebooks import notebook
+from ranklake.lake.migrations.queries.json_files import dashboard, notebook
 from ranklake.lake.migrations.queries.python_code import python
 from ranklake.lake.migrations.queries.rewrite import rewrite
-from ranklake.lake.migrations.queries.statements import DIALECTS
+from ranklake.lake.migrations.queries.statements import DIALECTS, Finding, Outcome, UnreadableError, edited
+from ranklake.lake.migrations.queries.tables import Table
 from ranklake.lake.migrations.steps.step import MigrationError
 
 MOST_BYTES: Final = 64 * 2**20
 """Files that are larger are passed over."""
-
 _NOT_OURS: Final = frozenset({"_delta_log", "node_modules", "__pycache__", "site-packages"})
-
-Kind = Callable[[str, Mapping[str, Table], Sequence[str]], Outcome]
-"""What comes of the text of a file of a kind. Raises `UnreadableError`."""
+_LINK: Final = "it is a symbolic link; name what it leads to"
 
 
 @dataclass(frozen=True, slots=True)
 class FileOutcome:
-    """What comes of a file.
-
-    Attributes
-    ----------
-    before, after
-        Its text.
-    findings
-        With places in `before`.
-    passed_over
-        Why nobody looked into it; else empty.
-    """
+    """What comes of a file: its text before and after, findings with places in the first, or why it is passed over."""
 
     path: Path
     before: str = ""
@@ -49,28 +34,23 @@ class FileOutcome:
 
     @property
     def is_changed(self) -> bool:
-        """Whether something becomes of it."""
+        """Whether its text changes."""
         return self.before != self.after
 
     @property
     def is_done(self) -> bool:
         """Whether nothing is left for a person."""
-        return not self.passed_over and all(one.is_note for one in self.findings)
+        return not self.passed_over and all(finding.is_note for finding in self.findings)
 
-    def line_of(self, one: Finding) -> int:
+    def line_of(self, finding: Finding) -> int:
         """Return the line of a finding, from 1."""
-        return self.before.count("\n", 0, one.place) + 1
+        return self.before.count("\n", 0, finding.place) + 1
 
     def plain(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {
-            "path": str(self.path),
-            "changed": self.is_changed,
-            "passed_over": self.passed_over or None,
-            "findings": [
-                {"line": self.line_of(one), "what": one.what, "is_note": one.is_note} for one in self.findings
-            ],
-        }
+        """Return it as JSON values."""
+        findings = [{"line": self.line_of(one), "what": one.what, "is_note": one.is_note} for one in self.findings]
+        passed_over = self.passed_over or None
+        return {"path": str(self.path), "changed": self.is_changed, "passed_over": passed_over, "findings": findings}
 
 
 def outcome(path: Path, tables: Mapping[str, Table], dialects: Sequence[str] = DIALECTS) -> FileOutcome:
@@ -90,8 +70,7 @@ def outcome(path: Path, tables: Mapping[str, Table], dialects: Sequence[str] = D
 
 
 def _text(path: Path) -> str:
-    size = path.stat().st_size
-    if size > MOST_BYTES:
+    if (size := path.stat().st_size) > MOST_BYTES:
         raise UnreadableError(f"it has {size:,} bytes, and more than {MOST_BYTES:,} are not read")
     raw = path.read_bytes()
     if b"\0" in raw:
@@ -105,63 +84,56 @@ def _text(path: Path) -> str:
 def walk(paths: Sequence[Path]) -> Iterator[Path | FileOutcome]:
     """Yield files with queries, each once, and what is passed over. Raises `MigrationError` for what is not there."""
     seen = set()
-    for path in paths:
-        for one in _walk(path):
-            found = one.path if isinstance(one, FileOutcome) else one
-            where = found.parent.resolve() / found.name
-            if where not in seen:  # a file and its folder, or one of them twice
-                seen.add(where)
-                yield one
+    for file in (file for path in paths for file in _walk(path)):
+        path = file.path if isinstance(file, FileOutcome) else file
+        place = path.parent.resolve() / path.name
+        if place not in seen:  # a file and its folder, or one of them twice
+            seen.add(place)
+            yield file
 
 
 def _walk(path: Path) -> Iterator[Path | FileOutcome]:
     if path.is_symlink():
-        yield FileOutcome(path, passed_over="it is a symbolic link; name what it leads to")
+        yield FileOutcome(path, passed_over=_LINK)
     elif path.is_dir():
         yield from _within(path)
     elif not path.exists():
         raise MigrationError("no such file or folder", where=str(path), hint="correct the path")
-    elif path.suffix not in KINDS:
-        yield FileOutcome(path, passed_over=f"its name ends in none of {', '.join(KINDS)}")
-    elif not path.is_file():
-        yield FileOutcome(path, passed_over="it is no regular file")
+    elif path.suffix not in KINDS or not path.is_file():
+        yield FileOutcome(path, passed_over=f"it is no file whose name ends in {', '.join(KINDS)}")
     else:
         yield path
 
 
 def _within(folder: Path) -> Iterator[Path | FileOutcome]:
-    def refused(error: OSError) -> None:
-        unreadable.append(FileOutcome(Path(error.filename), passed_over=f"it cannot be read ({error.strerror})"))
-
-    unreadable: list[FileOutcome] = []
-    for where, folders, names in os.walk(folder, onerror=refused):
-        folders[:] = sorted(one for one in folders if not one.startswith(".") and one not in _NOT_OURS)
+    unreadable: list[OSError] = []
+    for where, folders, names in os.walk(folder, onerror=unreadable.append):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _NOT_OURS)
         for path in (Path(where, name) for name in sorted(names)):
-            if path.suffix not in KINDS:
-                continue
-            if path.is_symlink():
-                yield FileOutcome(path, passed_over="it is a symbolic link; name what it leads to")
-            elif path.is_file():
+            if path.suffix in KINDS and path.is_symlink():
+                yield FileOutcome(path, passed_over=_LINK)
+            elif path.suffix in KINDS and path.is_file():
                 yield path
-    yield from unreadable
+    for error in unreadable:
+        yield FileOutcome(Path(error.filename), passed_over=f"it cannot be read ({error.strerror})")
 
 
-def write(one: FileOutcome) -> None:
+def write(file: FileOutcome) -> None:
     """Write what came of a file, all of it or nothing, with the mode that it has.
 
     Raises `MigrationError` where the file is no more what was read; it then stays.
     """
-    path = one.path
+    path = file.path
     mode = stat.S_IMODE(path.stat().st_mode)
-    fd, name = tempfile.mkstemp(prefix=f".{path.name}-", suffix=".tmp", dir=path.parent)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", suffix=".tmp", dir=path.parent)
     scratch = Path(name)
     try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(one.after.encode("utf-8"))
-            file.flush()
-            os.fsync(file.fileno())
+        with os.fdopen(descriptor, "wb") as target:
+            target.write(file.after.encode("utf-8"))
+            target.flush()
+            os.fsync(target.fileno())
         scratch.chmod(mode)
-        if path.is_symlink() or path.read_bytes() != one.before.encode("utf-8"):
+        if path.is_symlink() or path.read_bytes() != file.before.encode("utf-8"):
             raise MigrationError("somebody changed it meanwhile", where=str(path), hint="run the command again")
         scratch.replace(path)
     finally:
@@ -176,5 +148,10 @@ def _sql(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -> Out
     return found
 
 
-KINDS: Final[Mapping[str, Kind]] = {".sql": _sql, ".json": dashboard, ".ipynb": notebook, ".py": python}
-"""By the end of a file's name."""
+KINDS: Final[Mapping[str, Callable[[str, Mapping[str, Table], Sequence[str]], Outcome]]] = {
+    ".sql": _sql,
+    ".json": dashboard,
+    ".ipynb": notebook,
+    ".py": python,
+}
+"""What reads a file, by the end of its name. Raises `UnreadableError`."""

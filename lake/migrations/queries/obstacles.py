@@ -1,149 +1,175 @@
-"""What keeps a statement from being brought along, besides single columns."""
+"""What keeps a statement from being brought along, whatever its columns are."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from sqlglot import exp
+from sqlglot.dialects.dialect import Dialect
+from sqlglot.optimizer.scope import traverse_scope
+from sqlglot.tokens import TokenType
 
-from ranklake.lake.migrations.queries.findings import Finding
-from ranklake.lake.migrations.queries.joins import joins
-from ranklake.lake.migrations.queries.meanings import Table
-from ranklake.lake.migrations.queries.other_ways import other_ways
-from ranklake.lake.migrations.queries.placeholders import MACRO, model_of
-from ranklake.lake.migrations.queries.references import Reading
-from ranklake.lake.migrations.queries.scopes import table_of
-from ranklake.lake.migrations.queries.statements import Statement
-from ranklake.lake.migrations.queries.unexplained import unexplained
-from ranklake.lake.migrations.queries.wholes import first, wholes
+from ranklake.lake.migrations.queries.statements import MACRO, Finding, Statement, outermost
+from ranklake.lake.migrations.queries.tables import Table
 
-_WHOLE: Final = (exp.Predicate, exp.AggFunc, exp.Ordered)
-_AROUND: Final = (exp.Select, exp.Group, exp.Where, exp.Having, exp.Qualify, exp.Connector, exp.Not, exp.If, exp.Case)
-"""What a placeholder stands for a part of, and what such parts stand in."""
+_CATALOGS: Final = frozenset({"columns", "pg_attribute", "duckdb_columns"})
+_DBT_MODEL: Final = re.compile(
+    r"""\{\{-?\s*(?:this|ref\(\s*(?:(?:'[^'\n]*'|"[^"\n]*")\s*,\s*)?['"](\w+)['"]\s*\))\s*-?\}\}"""
+)
+_NAMED: Final = (
+    exp.Alias,
+    exp.TableAlias,
+    exp.CTE,
+    exp.Table,
+    exp.Schema,
+    exp.PropertyEQ,
+    exp.Join,
+    exp.Aliases,
+    exp.Star,
+)
+"""What has names that a statement gives itself, or that are compared as a whole."""
+_AFTER: Final = frozenset({TokenType.L_PAREN, TokenType.COLON, TokenType.COLON_EQ, TokenType.FARROW})
+"""What follows the name of a function, or of a field that is given a name."""
 
 
-def obstacles(one: Statement, reading: Reading, tables: Mapping[str, Table]) -> Iterator[Finding]:
+def table_of(node: Any, tables: Mapping[str, Table]) -> str | None:  # noqa: ANN401 - sqlglot's
+    """Return the known table that a node names, by its name or by the folder that DuckDB's `delta_scan` reads."""
+    if isinstance(node.this, exp.Identifier):
+        name = node.this.name.lower()
+        return name if name in tables else None
+    if isinstance(node.this, exp.Anonymous) and node.this.name.lower() == "delta_scan" and node.this.expressions:
+        path = node.this.expressions[0]
+        parts = path.name.rstrip("/").split("/") if isinstance(path, exp.Literal) else []
+        return parts[-1] if parts[-2:-1] == ["tables"] and parts[-1] in tables else None
+    return None
+
+
+def sources_of(tree: Any, tables: Mapping[str, Table]) -> list[Any]:  # noqa: ANN401 - sqlglot's
+    """Nodes of a query that name a known table, and no CTE of its name. Raises `SqlglotError`."""
+    nodes: dict[int, Any] = {}
+    for scope in traverse_scope(tree):
+        for node, source in scope.selected_sources.values():
+            if isinstance(source, exp.Table) and table_of(source, tables):
+                nodes[id(node)] = node
+    return list(nodes.values())
+
+
+def first_place(node: Any) -> int:  # noqa: ANN401 - sqlglot's
+    """Where the first name or text in a node stands."""
+    metas = (part.meta for part in node.find_all(exp.Identifier, exp.Literal))
+    return min((meta["start"] for meta in metas if "start" in meta), default=0)
+
+
+def obstacles(statement: Statement, tree: Any, tables: Mapping[str, Table]) -> Iterator[Finding]:  # noqa: ANN401 - sqlglot's
     """Yield what a person has to look at."""
-    changed = {name for name, version in reading.versions.items() if tables[name].otherwise(version)}
-    columns = {name: table.versions[table.newest] for name, table in tables.items()}
-    if changed or any(
-        ref.name in names for ref in reading.lacking for table in tables.values() for names in table.meanings.values()
-    ):
-        for ref in reading.lacking:
-            what = f"{ref.name} is a column of other versions than the rest; say which with --from"
-            yield Finding(ref.node.this.meta.get("start", 0), what)
-    yield from _unknown_tables(one, tables)
-    yield from other_ways(one, reading, tables)
-    yield from _unseen(one, reading, tables, columns)
-    if written := _written(one, tables, columns):
-        yield Finding(0, f"it writes to {written}, to which only ranklake writes")
-    elif any(version != tables[name].newest for name, version in reading.versions.items()):
-        yield from _within(one, reading, tables, changed)
-        yield from wholes(one, reading, tables)
-        yield from unexplained(one, reading, tables)
+    named = {name: table for name, table in tables.items() if name in statement.words and table.touched}
+    if isinstance(tree, exp.Comment | exp.Grant | exp.Alter | exp.Drop) and named and statement.may_change(named):
+        yield Finding(0, f"it is not understood, and asks {', '.join(sorted(named))}")
+    ctes = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+    read = {id(node) for query in outermost(tree) for node in sources_of(query, tables)}
+    for node in tree.find_all(exp.Table, exp.Pragma):
+        name = table_of(node, tables)
+        if name is None:
+            yield from _of_unknown(statement, tree, node, tables)
+        elif len(tables[name].versions) > 1 and (id(node) in read or name not in ctes):
+            yield from _of_table(statement, tree, node, tables[name], is_read=id(node) in read)
+    if any(len(table.versions) > 1 for name, table in tables.items() if name in statement.words):
+        yield from _by_place(tree)
+    if named:
+        yield from _placeholders(statement, tree)
 
 
-def _written(one: Statement, tables: Mapping[str, Table], columns: Mapping[str, frozenset[str]]) -> str:
-    """Return the known table that a statement writes to; empty where it writes to none."""
-    is_read = isinstance(one.tree, exp.Query) or (isinstance(one.tree, exp.Copy) and not one.tree.args.get("kind"))
-    if is_read or not isinstance(one.tree, exp.DML):
-        return ""
-    nodes = [node for node in one.tree.find_all(exp.Table) if node.find_ancestor(exp.Query) is None]
-    return next((node.name for node in nodes if (name := table_of(node, columns)) and tables[name].touched), "")
+def _of_unknown(statement: Statement, tree: Any, node: Any, tables: Mapping[str, Table]) -> Iterator[Finding]:  # noqa: ANN401 - sqlglot's
+    """Yield why what stands for a table may be a known one, or tell of its columns."""
+    touched = {name: table for name, table in tables.items() if table.touched}
+    named = {name: table for name, table in touched.items() if name in statement.words}
+    words = named.keys() | {column for table in named.values() for column in table.touched}
+    texts = {text.name.lower() for text in tree.find_all(exp.Literal) if text.is_string}
+    place = first_place(node)
+    end = max((part.meta.get("end", 0) for part in node.find_all(exp.Identifier, exp.Literal)), default=0)
+    filled = statement.filled_in(place, end)
+    if hidden := _hidden(node, named):
+        yield Finding(place, f"it reads {hidden} past its name; name the table, or rewrite it by hand")
+    elif node.this.name.lower() in _CATALOGS and not texts.isdisjoint(words):
+        yield Finding(place, "it asks about columns by their names, and some change; rewrite it by hand")
+    elif filled and ((model := _DBT_MODEL.fullmatch(filled)) is None or model[1] in tables):
+        for name, table in sorted(touched.items()):
+            if not statement.words.isdisjoint(table.touched):
+                yield Finding(place, f"a placeholder names a table here, perhaps {name}; look at what fills it in")
 
 
-def _within(one: Statement, reading: Reading, tables: Mapping[str, Table], changed: set[str]) -> Iterator[Finding]:
-    """Yield what a person has to look at in the SELECTs."""
-    if changed and not isinstance(one.tree, exp.Query) and one.tree.args.get("with_") is not None:
-        yield Finding(0, "its WITH is not followed; rewrite it by hand")
-    columns = reading.columns(tables)
-    for scope in reading.scopes.every:
-        named = [table for table, _ in reading.scopes.tables(scope, columns)]
-        yield from joins(scope, named, reading, tables)
-        if changed.isdisjoint(named):
+def _of_table(statement: Statement, tree: Any, node: Any, table: Table, *, is_read: bool) -> Iterator[Finding]:  # noqa: ANN401 - sqlglot's
+    """Return what a statement does with a table but to select columns of it by their names."""
+    place, alias, name = first_place(node), node.args.get("alias"), table.name
+    is_function = isinstance(node.this, exp.Anonymous) and len(node.this.expressions) > 1
+    is_pivot = node.args.get("pivots") or isinstance(node.parent, exp.Pivot)
+    if alias is not None and alias.columns:
+        yield Finding(place, "columns are named by their places; rewrite it by hand")
+    elif is_pivot:
+        yield Finding(place, "PIVOT takes columns by what is left; rewrite it by hand")
+    elif not table.touched:
+        return
+    elif node.args.get("version") or node.args.get("when") or is_function:
+        yield Finding(place, f"it reads {name} as it was, with the columns of then; look at what it is for")
+    elif not is_read and isinstance(tree, exp.DML) and not (isinstance(tree, exp.Copy) and not tree.args.get("kind")):
+        yield Finding(place, f"it writes to {name}, to which only ranklake writes")
+    elif not is_read:
+        begin = statement.text.split(None, 1)[0].upper()
+        yield Finding(place, f"{begin} takes all columns of {name}, and some change; name the columns")
+    elif node.args.get("match"):
+        yield Finding(place, "MATCH_RECOGNIZE is not followed; rewrite it by hand")
+
+
+def _by_place(tree: Any) -> Iterator[Finding]:  # noqa: ANN401 - sqlglot's
+    for node in tree.find_all(exp.Columns, exp.PositionalColumn):
+        place = first_place(node.find_ancestor(exp.Select) or tree)
+        yield Finding(place, "columns are taken by a pattern or a place, and some change; name the columns")
+    for alias in tree.find_all(exp.TableAlias):
+        if alias.columns and isinstance(alias.parent, exp.CTE | exp.Subquery) and alias.parent.this.find(exp.Star):
+            yield Finding(first_place(alias), "columns of a star are named by their places; name the columns")
+
+
+def _hidden(node: Any, named: Mapping[str, Table]) -> str:  # noqa: ANN401 - sqlglot's
+    """Return the table that a file, or the argument of a function, is of; empty where it is of none."""
+    if isinstance(node.this, exp.Identifier):
+        texts = [node.name] if "/" in node.name else []
+    else:
+        texts = [text.name for text in node.this.find_all(exp.Literal) if text.is_string]
+        texts += [column.name for column in node.this.find_all(exp.Column) if not column.table]
+    return next((word for text in texts for word in re.findall(r"\w+", text.lower()) if word in named), "")
+
+
+def _placeholders(statement: Statement, tree: Any) -> Iterator[Finding]:  # noqa: ANN401 - sqlglot's
+    """Placeholders that may be filled in with a column: all but the other side of a comparison, and limits."""
+    for column in tree.find_all(exp.Column):
+        place = column.this.meta.get("start", -1) if isinstance(column.this, exp.Identifier) else -1
+        if place < 0 or not statement.filled_in(place):
             continue
-        if scope.expression.args.get("match") is not None:
-            yield Finding(first(scope.expression), "MATCH_RECOGNIZE is not followed; rewrite it by hand")
-        yield from _places(scope)
-        yield from _placeholders(one, scope)
-
-
-def _places(scope: Any) -> Iterator[Finding]:  # noqa: ANN401 - likewise
-    for pivot in scope.expression.find_all(exp.Pivot):
-        if isinstance(pivot.parent, exp.Subquery) or isinstance(pivot.this, exp.Subquery):
-            continue  # of a query, which gives columns under the names that they had
-        yield Finding(first(pivot), "PIVOT takes columns by what is left; rewrite it by hand")
-    for node in scope.expression.find_all(exp.Table):
-        alias = node.args.get("alias")
-        if alias is not None and alias.columns:
-            yield Finding(first(node), "columns are named by their places; rewrite it by hand")
-
-
-def _placeholders(one: Statement, scope: Any) -> Iterator[Finding]:  # noqa: ANN401 - likewise
-    for node in scope.find_all(exp.Column):
-        place = node.this.meta.get("start", -1) if isinstance(node.this, exp.Identifier) else -1
-        if place < 0 or not one.is_placeholder(place):
-            continue
-        if _is_name(one, node):
+        node = column
+        while not isinstance(node.parent, exp.Predicate | exp.Limit | exp.Offset | exp.Fetch | exp.Query | exp.Func):
+            node = node.parent
+        is_macro = isinstance(node.parent, exp.Anonymous) and str(node.parent.this).startswith(MACRO)
+        is_compared = isinstance(node.parent, exp.Predicate) and node.arg_key != "this"
+        if not is_macro and not is_compared and not isinstance(node.parent, exp.Limit | exp.Offset | exp.Fetch):
             yield Finding(place, "a placeholder may name a column here; look at what fills it in")
-        elif isinstance(node.parent, exp.Func) and not _is_macro(node.parent):
-            what = "what is filled in here may name a column, too; it was not looked at"
-            yield Finding(place, what, is_note=True)
 
 
-def _is_macro(node: Any) -> bool:  # noqa: ANN401 - likewise
-    return isinstance(node, exp.Anonymous) and str(node.this).startswith(MACRO)
-
-
-def _is_name(one: Statement, node: Any) -> bool:  # noqa: ANN401 - likewise
-    """Say whether a placeholder may be filled in with a column.
-
-    So it may where it stands first in a comparison, and where nothing else is a column of what is selected, compared,
-    aggregated, grouped or sorted by.
-    """
-    if node.arg_key == "this" and isinstance(node.parent, exp.Predicate | exp.AggFunc | exp.Dot):
-        return True
-    around = node
-    while not isinstance(around, _WHOLE) and not isinstance(around.parent, _AROUND):
-        around = around.parent
-        if around is None or isinstance(around, exp.Limit | exp.Offset | exp.Fetch | exp.Query):
-            return False
-    columns = (other for other in around.find_all(exp.Column) if isinstance(other.this, exp.Identifier))
-    return all(one.is_placeholder(other.this.meta.get("start", -1)) for other in columns)
-
-
-def _unseen(
-    one: Statement, reading: Reading, tables: Mapping[str, Table], columns: Mapping[str, frozenset[str]]
-) -> Iterator[Finding]:
-    """Yield columns outside of every SELECT, such as those of DuckDB's PIVOT, that a table calls otherwise."""
-    named = {table_of(node, columns) for node in one.tree.find_all(exp.Table)} - {None}
-    touched = frozenset[str]().union(*(tables[name].touched for name in named if name is not None))
-    for node in one.tree.find_all(exp.Column):
-        if node.name.lower() in touched and reading.scopes.of(node) is None and not _is_of_query(node):
-            yield Finding(first(node), f"{node.name} stands outside of a SELECT; rewrite it by hand")
-
-
-def _is_of_query(node: Any) -> bool:  # noqa: ANN401 - likewise
-    """Say whether a column is one of a PIVOT of a query, which gives it the name that it had."""
-    pivot = node.find_ancestor(exp.Pivot)
-    return pivot is not None and isinstance(pivot.this, exp.Subquery)
-
-
-def _unknown_tables(one: Statement, tables: Mapping[str, Table]) -> Iterator[Finding]:
-    for node in one.tree.find_all(exp.Table):
-        texts = node.this.find_all(exp.Identifier, exp.Literal)
-        place = next((at for at in (text.meta.get("start", -1) for text in texts) if at >= 0), -1)
-        filled = next((low for low, high in one.placeholders if place <= low <= _end(node)), -1) if place >= 0 else -1
-        if (
-            filled < 0
-            or (model := model_of(one.filled_in(filled))) == ""
-            or (model is not None and model not in tables)
-        ):
+def unexplained(statement: Statement, tree: Any, dialect: str, tables: Mapping[str, Table]) -> Iterator[Finding]:  # noqa: ANN401 - sqlglot's
+    """Yield names of changed columns that stand where sqlglot sees no column."""
+    named = [table for name, table in tables.items() if name in statement.words]
+    names = {column for table in named for version in table.versions for column in table.changed(version)}
+    if names.isdisjoint(statement.words):
+        return
+    aliases = {node.alias.lower() for node in tree.find_all(exp.TableAlias)} | tables.keys()
+    seen = set()
+    for node in tree.find_all(exp.Identifier):
+        is_column = isinstance(node.parent, exp.Column) and (node.arg_key == "this" or node.name.lower() in aliases)
+        if is_column or isinstance(node.parent, _NAMED):
+            seen.add(node.meta.get("start"))
+    tokens = Dialect.get_or_raise(dialect).tokenize(statement.text)
+    for token, after in zip(tokens, [*tokens[1:], None], strict=True):
+        is_own = after is not None and after.token_type in _AFTER
+        if token.text.lower() not in names or token.token_type == TokenType.STRING or is_own or token.start in seen:
             continue
-        for name, table in sorted(tables.items()):
-            if table.touched and not one.words.isdisjoint(table.touched):
-                yield Finding(filled, f"a placeholder names a table here, perhaps {name}; look at what fills it in")
-
-
-def _end(node: Any) -> int:  # noqa: ANN401 - likewise
-    """Return where the last name or text of what a table is ends."""
-    return max((text.meta.get("end", -1) for text in node.this.find_all(exp.Identifier, exp.Literal)), default=-1)
+        if not statement.filled_in(token.start):
+            yield Finding(token.start, f"{token.text} stands where it is not understood; rewrite it by hand")

@@ -1,38 +1,50 @@
-"""Brings the statements of a text to later versions of the tables that they ask, by edits at places of words.
+"""Brings the statements of a text to later versions of the tables that they ask, by edits at the places of names.
 
-Comments, formatting and placeholders stay as they are. A statement is edited as a whole or left as it is: what cannot
-be told for certain is found, and a person looks at it.
+text ─▶ statements ─▶ qualify under the old columns ─▶ edits ─▶ qualify under the new columns ─▶ the same? ─▶ edits
+
+sqlglot resolves a statement twice: as it stands, with the columns of then, and as it would be written, with those of
+now. Edits are made only if the second says what the first did. So `SELECT *`, USING, aliases that hide a column, and
+whatever else takes columns by other ways than their names need no rule of their own: where the two differ, a person is
+told. Comments, formatting and placeholders stay.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
+from contextlib import suppress
+from itertools import islice, product
 from typing import Any, Final
 
-from sqlglot import exp
+from sqlglot import exp, parse_one
+from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.normalize_identifiers import normalize_identifiers
+from sqlglot.optimizer.pushdown_projections import pushdown_projections
+from sqlglot.optimizer.qualify import qualify
+from sqlglot.optimizer.scope import traverse_scope
+from sqlglot.schema import MappingSchema
 
-from ranklake.lake.migrations.queries.branches import agreed, ways, without
-from ranklake.lake.migrations.queries.findings import Edit, Finding, Outcome, edited
-from ranklake.lake.migrations.queries.meanings import Meaning, Renamed, Table
-from ranklake.lake.migrations.queries.metrics import compared, named, tables_of
-from ranklake.lake.migrations.queries.obstacles import obstacles
-from ranklake.lake.migrations.queries.placeholders import MACRO, Span
-from ranklake.lake.migrations.queries.places import KEPT, Place, place_of, standing
-from ranklake.lake.migrations.queries.references import Reading, Reference, read
-from ranklake.lake.migrations.queries.reserved import quoted
-from ranklake.lake.migrations.queries.scopes import AMBIGUOUS, Home
+from ranklake.lake.migrations.queries.obstacles import first_place, obstacles, sources_of, table_of, unexplained
 from ranklake.lake.migrations.queries.statements import (
+    BRANCH,
     DIALECTS,
+    MACRO,
+    Edit,
+    Finding,
+    Outcome,
+    Span,
     Statement,
-    is_about_tables,
     marker,
-    spelled,
+    outermost,
     statements,
 )
-from ranklake.lake.migrations.queries.wildcards import wild_edits, wild_part
+from ranklake.lake.migrations.queries.tables import Meaning, Table, quoted
 
-_NONE: Final[Mapping[str, Renamed]] = MappingProxyType({})
+_MOST_VERSIONS: Final = 256
+"""Combinations of versions that are tried."""
+_DATAFUSION: Final = "postgres"
+_INTERNAL: Final = "__v"
+"""Stands between name and version in what a table is called while it is resolved."""
+_HAND: Final = "rewrite it by hand"
 
 
 def rewrite(
@@ -40,8 +52,8 @@ def rewrite(
 ) -> Outcome:
     """Return what becomes of a text of SQL statements.
 
-    What comes of it says nothing about a second time: a statement that would be edited again is marked with the
-    versions that it is for, in a comment, and what says so is left alone.
+    A second time nothing becomes of it: a statement that would be edited again gets a comment with the versions that
+    it is for.
 
     Parameters
     ----------
@@ -50,239 +62,379 @@ def rewrite(
     holes
         Places of the text where something unknown is filled in.
     dialects
-        sqlglot's names, tried in this order.
+        Of sqlglot. All that take a statement must agree on what becomes of it.
     """
-    through = ways(text) if "{%" in text else [[]]
-    if through is None:
-        return _too_many(text, tables)
-    came = [(out, _of_one_way(without(text, out), tables, holes, dialects)) for out in through]
-    edits, other = agreed(came)
-    findings = list(dict.fromkeys(finding for _, one in came for finding in one.findings))
-    if other is None:
-        return Outcome(edits, findings)
-    what = "what becomes of it depends on a branch of the template; rewrite it by hand"
-    return Outcome([], [*(one for one in findings if not one.is_note), Finding(other.begin, what)])
+    outcome = Outcome()
+    for statement in statements(text, holes, dialects):
+        part = _once(statement, tables)
+        if part.edits and not _is_final(statement, part.edits, tables):
+            named = [name for name, table in tables.items() if name in statement.words and len(table.versions) > 1]
+            part.edits.append(
+                Edit(statement.head, statement.head, marker({name: tables[name].newest for name in named}))
+            )
+            if not _is_final(statement, part.edits, tables):
+                part = Outcome([], [Finding(0, f"what would come of it cannot be read again; {_HAND}")])
+        if part.edits and BRANCH.search(text, statement.begin, statement.end):
+            part = Outcome([], [Finding(0, f"its template has branches, and columns in it change; {_HAND}")])
+        part.findings += _metrics(statement, tables)
+        outcome.add(part, statement.begin)
+    return outcome
 
 
-def _too_many(text: str, tables: Mapping[str, Table]) -> Outcome:
-    words = set(re.findall(r"\w+", text.lower()))
-    named = [name for name, table in tables.items() if name in words and (table.touched or table.is_renamed)]
-    what = f"its template has more branches than are followed, and asks {', '.join(sorted(named))}"
-    return Outcome([], [Finding(0, what)] if named else [])
+def _is_final(statement: Statement, edits: Sequence[Edit], tables: Mapping[str, Table]) -> bool:
+    """Whether a second look would leave an edited statement alone."""
+    later = statement.after(edits, statement.trees)
+    outcome = _once(later, tables)
+    return later.trees.keys() == statement.trees.keys() and outcome.is_settled and not outcome.edits
 
 
-def _of_one_way(text: str, tables: Mapping[str, Table], holes: Sequence[Span], dialects: Sequence[str]) -> Outcome:
-    """Return what becomes of a text without branches."""
-    found = Outcome()
-    changed = {
-        name: table for name, table in tables.items() if table.touched or table.is_renamed or len(table.versions) > 1
-    }
-    for one in statements(text, holes, dialects):
-        came = _statement(one, tables, dialects) if _concerns(one, changed) else Outcome()
-        for old, new in sorted((metrics := named(one, tables)).items()):
-            came.findings.append(Finding(0, f"{old} is {new.said}", is_note=not new.why_not and not came.edits))
-        if metrics and not came.edits and all(finding.is_note for finding in came.findings):
-            came = _of_metrics(one, tables, metrics, came)
-        found.add(came, one.begin)
-    return found
+def _metrics(statement: Statement, tables: Mapping[str, Table]) -> Iterator[Finding]:
+    """Metrics that a statement names and that have another name now; one that names the new, too, is done."""
+    for name in {"scalars", "distributions"} & tables.keys() & statement.words:
+        trees = statement.trees.values()
+        texts = {node.name for tree in trees for node in tree.find_all(exp.Literal) if node.is_string}
+        for old in sorted(texts & tables[name].metrics.keys()):
+            if tables[name].metrics[old].name not in texts:
+                yield Finding(0, f"{old} is {tables[name].metrics[old].what}")
 
 
-def _of_metrics(one: Statement, tables: Mapping[str, Table], metrics: Mapping[str, Renamed], came: Outcome) -> Outcome:
-    found = once(one, tables_of(metrics, tables), metrics)
-    if left := [finding for finding in found.findings if not finding.is_note]:
-        return Outcome([], [*came.findings, *left])
-    return Outcome(found.edits, [*came.findings, *found.findings])
-
-
-def _concerns(one: Statement, changed: Mapping[str, Table]) -> bool:
-    return not one.words.isdisjoint(changed) or any(
-        not one.words.isdisjoint(table.touched) for table in changed.values()
-    )
-
-
-def _statement(one: Statement, tables: Mapping[str, Table], dialects: Sequence[str]) -> Outcome:
-    found = once(one, tables)
-    if left := [finding for finding in found.findings if not finding.is_note]:
-        return Outcome([], left)
-    if not found.edits:
-        return found
-    if _is_settled(one.text, found.edits, tables, dialects):
-        return found
-    named = {name: table.newest for name, table in tables.items() if name in one.words and len(table.versions) > 1}
-    marked = [*found.edits, Edit(one.head, one.head, marker(named))]
-    if _is_settled(one.text, marked, tables, dialects):
-        return Outcome(marked, found.findings)
-    return Outcome([], [Finding(0, "what would come of it cannot be read again; rewrite it by hand")])
-
-
-def _is_settled(text: str, edits: list[Edit], tables: Mapping[str, Table], dialects: Sequence[str]) -> bool:
-    """Say whether a statement, its placeholders covered, is one that a second look leaves alone once it is edited."""
-    for one in statements(edited(text, edits), (), dialects):
-        if one.tree is None:
-            return False
-        found = once(one, tables)
-        if found.edits or any(not finding.is_note for finding in found.findings):
-            return False
-    return True
-
-
-def once(one: Statement, tables: Mapping[str, Table], metrics: Mapping[str, Renamed] = _NONE) -> Outcome:
-    """Return what becomes of a statement, and of metrics that it names, without a thought of a second time."""
-    if one.tree is None:
-        named = {name: table.touched for name, table in tables.items() if name in one.words and table.touched}
-        renamed = {name: frozenset({name}) for name, table in tables.items() if table.is_renamed and name in one.words}
-        named |= renamed
-        if any(not one.words.isdisjoint(touched) for touched in named.values()) or (named and is_about_tables(one)):
-            return Outcome([], [Finding(0, f"it is not understood, and asks {', '.join(sorted(named))}")])
+def _once(statement: Statement, tables: Mapping[str, Table]) -> Outcome:
+    """Return what becomes of a statement: edits and notes, or findings that keep it as it is."""
+    changed = {name: table for name, table in tables.items() if table.is_renamed or len(table.versions) > 1}
+    named = {name: table for name, table in changed.items() if name in statement.words}
+    if not named and all(statement.words.isdisjoint(table.touched) for table in changed.values()):
         return Outcome()
+    if not statement.trees:
+        asks = Finding(0, f"it is not understood, and asks {', '.join(sorted(named))}")
+        return Outcome([], [asks] if named and statement.may_change(named) else [])
+    outcomes, why = [], ""
     try:
-        reading = read(one, tables)
+        findings = list(obstacles(statement, next(iter(statement.trees.values())), tables))
     except SqlglotError:
-        return Outcome([], [Finding(0, "its SELECTs cannot be told apart (an alias twice?)")])
-    found = Outcome()
-    found.findings += obstacles(one, reading, tables)
-    for ref in reading.references:
-        own = compared(one, ref, metrics) if metrics else None
-        for what in _reference(one, reading, ref, tables) if own is None else own:
-            if isinstance(what, Edit):
-                found.edits.append(what)
-            elif all((one.what, one.is_note) != (what.what, True) for one in found.findings):  # a note is told once
-                found.findings.append(what)
-    found.edits += _table_edits(one, reading, tables, found.edits)
-    return found
+        findings = [Finding(0, f"its SELECTs cannot be told apart (an alias twice?); {_HAND}")]
+    for dialect, tree in statement.trees.items() if all(finding.is_note for finding in findings) else ():
+        try:
+            outcomes.append(_in_dialect(statement, tree, dialect, tables))
+        except SqlglotError as error:
+            why = why or re.split(r"[.\n]", str(error))[0]
+    if why and not outcomes and named and statement.may_change(named):
+        findings.append(Finding(0, f"its columns cannot be resolved ({why}); {_HAND}"))
+    findings = list(dict.fromkeys((*findings, *(one for outcome in outcomes for one in outcome.findings))))
+    if left := [finding for finding in findings if not finding.is_note]:
+        return Outcome([], left)
+    if any(outcome.edits != outcomes[0].edits for outcome in outcomes):
+        return Outcome([], [Finding(0, "engines do not agree on what it means; say which with --dialect")])
+    return Outcome(outcomes[0].edits if outcomes else [], findings)
 
 
-def _table_edits(
-    one: Statement, reading: Reading, tables: Mapping[str, Table], edits: Sequence[Edit]
-) -> Iterator[Edit]:
-    """Yield other names for tables; what says one before a column goes on as an alias."""
-    columns = _columns(tables, reading.versions)
-    nodes = {id(node): node for scope in reading.scopes.every for _, node in reading.scopes.tables(scope, columns)}
-    for node in nodes.values():
-        name = node.this.name.lower()
-        if not isinstance(node.this, exp.Identifier) or not tables[name].is_renamed:
-            continue
-        begin, end = node.this.meta["start"], node.this.meta["end"] + 1
-        said = one.text[begin:end]
-        is_said = any(column.table.lower() == name for column in one.tree.find_all(exp.Column))
-        is_said |= any(f"{said}." in edit.text for edit in edits)
-        written = f'"{tables[name].called}"' if said[0] == '"' else quoted(tables[name].called, one.quote)
-        yield Edit(begin, end, written + (f" AS {said}" if is_said and not node.alias else ""))
+def _in_dialect(statement: Statement, tree: Any, dialect: str, tables: Mapping[str, Table]) -> Outcome:  # noqa: ANN401 - sqlglot's
+    """Return what becomes of a statement in a dialect. Raises `SqlglotError` where its columns cannot be resolved."""
+    outcome = Outcome()
+    for query in outermost(tree):
+        outcome.add(_Query(statement, query, dialect, tables).outcome())
+    outcome.findings += unexplained(statement, tree, dialect, tables)
+    outcome.edits.sort()
+    return outcome
 
 
-def _reference(
-    one: Statement, reading: Reading, ref: Reference, tables: Mapping[str, Table]
-) -> Iterator[Edit | Finding]:
-    """Yield what becomes of a column."""
-    at = int(ref.node.this.meta.get("start", 0))
-    if ref.home == AMBIGUOUS:
-        around = reading.scopes.tables_around(ref.scope, _columns(tables, reading.versions))
-        if any(ref.name in tables[table].meanings.get(reading.versions[table], {}) for table in around):
-            yield Finding(at, f"{ref.name} may belong to several tables; say which")
-    place = place_of(ref)
-    what = standing(ref, place, one, reading, tables)
-    if what == KEPT:
-        return
-    if not isinstance(ref.home, Home):
-        if what := what or _capture(ref, reading, tables):
-            yield Finding(at, what)
-        return
-    table, meaning = tables[ref.home.table], reading.meaning_of(ref.node, tables)
-    if (part := wild_part(ref.node)) and not meaning.gone:
-        yield from wild_edits(one, ref.node, part, reading, tables)
-        return
-    qualifier = _qualifier(ref, ref.home, reading, meaning, place, tables)
-    if what := what or _hindrance(one, ref, meaning, place, table, qualifier):
-        yield Finding(at, what)
-    elif qualifier is not None:
-        if meaning.note:
-            yield Finding(at, f"{table.name}.{ref.name}: {meaning.note}", is_note=True)
-        yield from _edits(one, ref, meaning, qualifier, place)
+class _Query:
+    """A query of a statement, read at the earliest versions of its tables that have its columns.
 
+    Attributes
+    ----------
+    versions
+        Of the known tables that it names.
+    before
+        It, qualified by sqlglot: every column under its table's alias, and every star as columns.
+    """
 
-def _capture(ref: Reference, reading: Reading, tables: Mapping[str, Table]) -> str:
-    """Return how a name that meant something else would mean a column that a table gets; empty where it does not."""
-    if ref.node.table or ref.home == AMBIGUOUS:
+    def __init__(self, statement: Statement, query: Any, dialect: str, tables: Mapping[str, Table]) -> None:  # noqa: ANN401 - sqlglot's
+        self.statement, self.query, self.dialect, self.tables = statement, query, dialect, tables
+        self.quote = str(Dialect.get_or_raise(dialect).IDENTIFIER_START)
+        self.sources = sources_of(query, tables)
+        self.versions, self.before = self._earliest()
+        self.outputs = {
+            id(select): [_output(item) for item in select.expressions] for select in query.find_all(exp.Select)
+        }
+
+    def _earliest(self) -> tuple[dict[str, int], Any]:
+        names = sorted({str(table_of(node, self.tables)) for node in self.sources})
+        choices = []
+        for name in names:
+            known = sorted(self.tables[name].versions)
+            choices.append([one for one in known if one >= self.statement.marks.get(name, 0)] or known[-1:])
+        errors = []
+        for choice in islice(product(*choices), _MOST_VERSIONS):
+            versions = dict(zip(names, choice, strict=True))
+            try:
+                return versions, self._qualified(self.query, versions, self.statement)
+            except SqlglotError as error:
+                errors.append(error)
+        raise errors[0]
+
+    def _qualified(self, query: Any, versions: Mapping[str, int], statement: Statement) -> Any:  # noqa: ANN401 - sqlglot's
+        """Return a qualified copy of a query; known tables have their version in their name. Raises `SqlglotError`."""
+        tree = query.copy()
+        for column in list(tree.find_all(exp.Column)):
+            if isinstance(column.this, exp.Identifier) and statement.filled_in(column.this.meta.get("start", -1)):
+                column.replace(exp.Parameter(this=exp.var(column.name)))
+        schema: dict[str, object] = {}
+        for node in sources_of(tree, self.tables):
+            name = str(table_of(node, self.tables))
+            internal = f"{name}{_INTERNAL}{versions[name]}"
+            schema[internal] = dict.fromkeys(self.tables[name].versions[versions[name]], "TEXT")
+            if not node.alias:
+                called = node.this if isinstance(node.this, exp.Identifier) else exp.to_identifier("delta_scan")
+                node.set("alias", exp.TableAlias(this=called.copy()))
+            for part, value in (("this", exp.to_identifier(internal)), ("db", None), ("catalog", None)):
+                node.set(part, value)
+        known = MappingSchema(schema, dialect=self.dialect)
+        return qualify(tree, schema=known, dialect=self.dialect, quote_identifiers=False)
+
+    def outcome(self) -> Outcome:
+        """Edits with which it means the same, or why there are none."""
+        if all(
+            self.tables[name].newest == one and not self.tables[name].is_renamed for name, one in self.versions.items()
+        ):
+            return Outcome()
+        hindrances = [*self._whole_rows(), *self._sorted_by_aliases()]
+        if hindrances:
+            return Outcome([], hindrances)
+        ctes = {cte.alias.lower() for cte in self.query.root().find_all(exp.CTE)}
+        others = [node for node in self.query.find_all(exp.Table) if not table_of(node, self.tables)]
+        is_beside_unknown = any(node.name.lower() not in ctes for node in others)
+        for is_qualified in (True,) if is_beside_unknown else (False, True):
+            outcome = Outcome()
+            for change in dict.fromkeys(self._columns(is_qualified=is_qualified)):
+                if isinstance(change, Edit):
+                    outcome.edits.append(change)
+                else:
+                    outcome.findings.append(change)
+            outcome.edits += self._renamed_tables(outcome.edits)
+            if not outcome.is_settled or self._means_the_same(outcome.edits):
+                return outcome
+        return Outcome([], [self._difference()])
+
+    def _columns(self, *, is_qualified: bool) -> Iterator[Edit | Finding]:
+        """Other names, or expressions, where columns stand."""
+        nodes = {node.this.meta.get("start"): node for node in self.query.find_all(exp.Column)}
+        seen: set[int] = set()
+        by_name: dict[tuple[int, str], tuple[Any, Meaning]] = {}
+        for column, name, version in _known_columns(self.before):
+            meaning = self.tables[name].meanings.get(version, {}).get(column.name)
+            node = nodes.get(column.this.meta.get("start", -1))
+            if meaning is None:
+                if is_qualified and node is not None and not node.table and column.name in self._moving():
+                    place = node.this.meta["start"]
+                    yield Edit(place, place, f"{column.args['table'].sql(self.dialect)}.")
+                continue
+            if meaning.note:
+                place = first_place(node or self.query)
+                yield Finding(place, f"{name}.{column.name}: {meaning.note}", is_note=True)
+            if meaning.gone and node is not None:
+                yield Finding(first_place(node.this), f"{name}.{column.name}: {meaning.gone}")
+            elif node is not None:
+                seen.add(id(node))
+                by_name[id(node.find_ancestor(exp.Select)), node.name] = (column, meaning)
+                yield from self._column(node, column, meaning, is_bare=is_qualified and not node.table)
+        for order in self.query.find_all(exp.Order):  # where an expression is selected, too, sqlglot names its alias
+            for node in (node for total in order.find_all(exp.AggFunc) for node in total.find_all(exp.Column)):
+                same = by_name.get((id(order.parent), node.name))
+                if same is not None and id(node) not in seen:
+                    yield from self._column(node, *same, is_bare=is_qualified and not node.table)
+
+    def _column(self, node: Any, column: Any, meaning: Meaning, *, is_bare: bool) -> Iterator[Edit | Finding]:  # noqa: ANN401 - sqlglot's
+        """Edits of one column; a bare one gets its table's alias."""
+        name, text = column.name, self.statement.text
+        start, end = node.this.meta["start"], node.this.meta["end"] + 1
+        macro = node.find_ancestor(exp.Anonymous, exp.Query)
+        if meaning.plain is None and isinstance(macro, exp.Anonymous) and str(macro.this).startswith(MACRO):
+            yield Finding(start, f"{name} is computed now, and stands in a macro; {_HAND}")
+            return
+        item: Any = node
+        while item.parent is not None and not isinstance(item.parent, exp.Select):
+            item = item.parent
+        outputs = self.outputs.get(id(item.parent), [])
+        # DataFusion refuses ORDER BY t.a beside an alias a, and two columns that get the same alias
+        if is_bare and item.arg_key == "order" and not ({*meaning.names} - {name}).isdisjoint(outputs):
+            yield Finding(start, f"{name} becomes {meaning.text()}, a name that others have here; {_HAND}")
+        quote = text[start] if text[start] in '"`' else ""
+        alias = ""
+        if item is node and node.arg_key == "expressions" and meaning.plain != name:
+            alias = f" AS {quote}{name}{quote}" if quote else f" AS {quoted(name, self.quote)}"
+            if self.dialect == _DATAFUSION and outputs.count(name) > 1:
+                yield Finding(start, f"two columns get the name {name}, which DataFusion refuses; {_HAND}")
+        elif item.arg_key == "expressions" and not isinstance(item, exp.Alias) and item.parent is self.query:
+            yield Finding(start, f"a column computed from {name} has no alias, and so another name now", is_note=True)
+        own = f"{column.args['table'].sql(self.dialect)}." if is_bare else ""
+        if meaning.plain is not None:
+            new = f"{quote}{meaning.plain}{quote}" if quote else quoted(meaning.plain, self.quote)
+            if own + new != text[start:end]:
+                yield Edit(start, end, own + new + alias)
+            return
+        first = min(part.meta.get("start", start) for part in node.parts)
+        spelled = self._spelled(meaning, own or text[first:start])
+        if spelled:
+            yield Edit(first, end, spelled + alias)
+        else:
+            yield Finding(start, f"{name}: what becomes of it cannot be said in {self.dialect}; {_HAND}")
+
+    def _spelled(self, meaning: Meaning, qualifier: str) -> str:
+        """Return an expression in the dialect; empty where it cannot be said in it, or not beside placeholders."""
+        text = meaning.text(qualifier, self.quote)
+        if not meaning.is_computed:
+            return text
+        if self.statement.placeholders and not set("%{}$").isdisjoint(text):
+            return ""
+        tree = parse_one(text, dialect=_DATAFUSION)
+        if self.dialect == _DATAFUSION or tree.find(exp.Anonymous, exp.AnonymousAggFunc):
+            return text if self.dialect == _DATAFUSION else ""
+        for spelled in (text, str(tree.sql(self.dialect))):
+            with suppress(SqlglotError):
+                if parse_one(spelled, dialect=self.dialect).sql(_DATAFUSION) == tree.sql(_DATAFUSION):
+                    return spelled
         return ""
-    later = {name: table.versions[table.newest] for name, table in tables.items()}
-    home = reading.scopes.find(ref.scope, ref.name, "", later)
-    if home == ref.home:
-        return ""
-    return f"{ref.name} means something else here, and a table gets a column of this name; qualify it"
+
+    def _renamed_tables(self, edits: Sequence[Edit]) -> Iterator[Edit]:
+        """Other names for tables; one that columns are qualified by goes on as an alias."""
+        for node in self.sources:
+            table = self.tables[str(table_of(node, self.tables))]
+            if not isinstance(node.this, exp.Identifier) or not table.is_renamed:
+                continue
+            begin, end = node.this.meta["start"], node.this.meta["end"] + 1
+            written = self.statement.text[begin:end]
+            is_qualifier = any(column.table.lower() == table.name for column in self.query.find_all(exp.Column))
+            is_qualifier |= any(f"{written}." in edit.text for edit in edits)
+            new = f'"{table.called}"' if written[0] == '"' else quoted(table.called, self.quote)
+            yield Edit(begin, end, new + (f" AS {written}" if is_qualifier and not node.alias else ""))
+
+    def _means_the_same(self, edits: Sequence[Edit]) -> bool:
+        """Whether the edited query says of the new columns what it said of the old ones."""
+        statement = self.statement.after(edits, [self.dialect])
+        if not statement.trees:
+            return False
+        place = [id(query) for query in outermost(self.query.root())].index(id(self.query))
+        query = outermost(statement.trees[self.dialect])[place]
+        newest = {name: table.newest for name, table in self.tables.items()}
+        before = self.before.copy()
+        for column, name, version in list(_known_columns(before)):
+            meaning = self.tables[name].meanings.get(version, {}).get(column.name)
+            if meaning is not None and not meaning.gone:
+                text = self._spelled(meaning, f"{column.args['table'].sql(self.dialect)}.") or "NULL"
+                column.replace(normalize_identifiers(parse_one(text, dialect=self.dialect), dialect=self.dialect))
+        try:
+            after = self._qualified(query, newest, statement)
+        except SqlglotError:
+            return False
+        self._drop_added(before, after)
+        return bool(_canonical(before, self.tables) == _canonical(after, self.tables))
+
+    def _drop_added(self, before: Any, after: Any) -> None:  # noqa: ANN401 - sqlglot's
+        """Take new columns out of the outermost star, where one more does no harm."""
+        around = self.query.parent
+        is_by_place = isinstance(around, exp.Insert) or (
+            isinstance(around, exp.Create) and isinstance(around.this, exp.Schema)
+        )
+        if is_by_place or not isinstance(before, exp.Select) or before.args.get("distinct") or before.args.get("group"):
+            return
+        added = {name for table, version in self.versions.items() for name in self.tables[table].added(version)}
+        added -= {item.alias_or_name for item in before.expressions}
+        after.set("expressions", [item for item in after.expressions if item.alias_or_name not in added])
+
+    def _whole_rows(self) -> Iterator[Finding]:
+        """Return what takes all columns of a table that changed, where they cannot be listed."""
+        for scope in traverse_scope(self.before):
+            for node in scope.find_all(exp.Star, exp.TableColumn):
+                alias = node.name if isinstance(node, exp.TableColumn) else getattr(node.parent, "table", "")
+                for name, (_, source) in scope.selected_sources.items():
+                    table, version = _version_of(source)
+                    is_changed = table in self.tables and self.tables[table].newest != version
+                    if is_changed and alias in {"", name} and not isinstance(node.parent, exp.Count):
+                        what = "a wildcard or a whole row takes columns that are not named; name the columns"
+                        yield Finding(first_place(self.query), what)
+
+    def _sorted_by_aliases(self) -> Iterator[Finding]:
+        """Names within expressions of ORDER BY that one engine takes for an alias, and another for a changed column."""
+        moving = self._moving()
+        for order in self.query.find_all(exp.Order):
+            items = order.parent.expressions if isinstance(order.parent, exp.Select) else ()
+            aliases = {item.alias.lower(): item for item in items if isinstance(item, exp.Alias)}
+            for node in order.find_all(exp.Column):
+                around = node.parent
+                while isinstance(around, exp.Paren):
+                    around = around.parent
+                is_whole = isinstance(around, exp.Ordered) and around.parent is order
+                item = aliases.get(node.name.lower()) if not node.table and not is_whole else None
+                if item is None or node.name.lower() not in moving:
+                    continue
+                is_in_total = node.find_ancestor(exp.AggFunc, exp.Order) is not order
+                if not (is_in_total and item.find(exp.AggFunc)):  # an aggregate of an aggregate is none
+                    what = f"{node.name} is a column of the table and an alias; engines differ on which counts"
+                    yield Finding(first_place(node), what)
+
+    def _moving(self) -> set[str]:
+        return {name for table, version in self.versions.items() for name in self.tables[table].moving(version)}
+
+    def _difference(self) -> Finding:
+        """Why it would mean something else."""
+        stars = (star for star in self.query.find_all(exp.Star) if not isinstance(star.parent, exp.Count))
+        names = {name for table in self.versions for every in self.tables[table].versions.values() for name in every}
+        if star := next(stars, None):
+            place = first_place(star.find_ancestor(exp.Select) or self.query)
+            return Finding(place, "SELECT * gives other columns; name the columns")
+        for join in self.query.find_all(exp.Join):
+            if join.args.get("using") or str(join.args.get("method", "")).upper() == "NATURAL":
+                return Finding(
+                    first_place(join), "USING or NATURAL matches columns by names, and some change; write ON"
+                )
+        for alias in self.query.find_all(exp.Alias):
+            if alias.alias.lower() in names:
+                what = f"{alias.alias} is an alias here, and a column of a table before or now; give it another name"
+                return Finding(first_place(alias.args["alias"]), what)
+        return Finding(first_place(self.query), f"it would mean something else with the new columns; {_HAND}")
 
 
-def _hindrance(
-    one: Statement, ref: Reference, meaning: Meaning, place: Place, table: Table, qualifier: str | None
-) -> str:
-    """Return why a column cannot be brought along; empty where it can."""
-    if meaning.gone:
-        return f"{table.name}.{ref.name}: {meaning.gone}"
-    is_sorted = place.clause.startswith("order") and "datafusion" in one.engines
-    is_taken = is_sorted and any(name != ref.name and name in place.outputs for name in meaning.names)
-    if qualifier is None or is_taken:  # DataFusion refuses ORDER BY t.a beside an alias a
-        return f"{ref.name} becomes {meaning.text('')}, a name that others have here; rewrite it by hand"
-    is_stuck = meaning.plain is None and _is_in_macro(ref.node)
-    return f"{ref.name} is computed now, and stands in a macro; rewrite it by hand" if is_stuck else ""
+def _output(item: Any) -> str:  # noqa: ANN401 - sqlglot's
+    return str(item.alias_or_name).lower()
 
 
-def _edits(one: Statement, ref: Reference, meaning: Meaning, qualifier: str, place: Place) -> Iterator[Edit | Finding]:
-    identifier = ref.node.this
-    begin, end = identifier.meta.get("start", -1), identifier.meta.get("end", -1) + 1
-    said = one.text[begin:end]
-    if begin < 0 or said.strip('"`').lower() != ref.name:
-        yield Finding(max(begin, 0), f"{ref.name} is not found where it stands")
-        return
-    plain = meaning.plain
-    if plain == ref.name and not qualifier:
-        return
-    quote = said[0] if said[0] in '"`' else ""
-    called = f"{quote}{ref.name}{quote}" if quote else quoted(ref.name, one.quote)
-    alias = f" AS {called}" if place.is_item and plain != ref.name else ""
-    if plain is not None:
-        written = f"{quote}{plain}{quote}" if quote else quoted(plain, one.quote)
-        yield Edit(begin, end, f"{qualifier}{written}{alias}")
-    else:
-        first = min(part.meta.get("start", begin) for part in ref.node.parts)
-        text = meaning.text(qualifier or one.text[first:begin], one.quote)
-        if meaning.is_computed:
-            text, what = spelled(text, one)
-            if what:
-                yield Finding(begin, f"{ref.name}: {what}", is_note=bool(text))
-        yield Edit(first, end, text + alias)
-    if place.is_unnamed and plain != ref.name:
-        yield Finding(begin, f"a column computed from {ref.name} has no alias, and so another name now", is_note=True)
+def _version_of(source: Any) -> tuple[str, int]:  # noqa: ANN401 - sqlglot's
+    """Known table and version of a node of a qualified query; no name for anything else."""
+    name, _, version = source.name.rpartition(_INTERNAL) if isinstance(source, exp.Table) else ("", "", "")
+    return (name, int(version)) if name and version.isdecimal() else ("", 0)
 
 
-def _qualifier(
-    ref: Reference,
-    home: Home,
-    reading: Reading,
-    meaning: Meaning,
-    place: Place,
-    tables: Mapping[str, Table],
-) -> str | None:
-    """Return what must stand before the new name, so that it belongs to the same table; None where nothing does."""
-    if ref.node.table:
-        return ""
-    later = {name: table.versions[table.newest] for name, table in tables.items()}
-    same = all(reading.scopes.find(ref.scope, name, "", later) == home for name in meaning.names)
-    hidden = place.clause not in {"where", "aggregate"} and any(
-        name in place.outputs and name != ref.name for name in meaning.names
-    )
-    if same and not hidden:
-        return ""
-    if not home.alias:
-        return None
-    alias = home.alias.strip('"').lower()
-    if any(reading.scopes.find(ref.scope, name, alias, later) != home for name in meaning.names):
-        return None
-    return f"{home.alias}."
+def _known_columns(tree: Any) -> Iterator[tuple[Any, str, int]]:  # noqa: ANN401 - sqlglot's
+    """Yield the columns of known tables in a qualified query, with table and version."""
+    scopes = {id(scope.expression): scope for scope in traverse_scope(tree)}
+    for column in tree.find_all(exp.Column):
+        node, source = column.parent, None
+        while node is not None and source is None:
+            source = scopes[id(node)].sources.get(column.table) if id(node) in scopes else None
+            node = node.parent
+        name, version = _version_of(source)
+        if name:
+            yield column, name, version
 
 
-def _columns(tables: Mapping[str, Table], versions: Mapping[str, int]) -> dict[str, frozenset[str]]:
-    return {name: table.versions[versions.get(name, table.newest)] for name, table in tables.items()}
-
-
-def _is_in_macro(node: Any) -> bool:  # noqa: ANN401 - sqlglot's
-    around = node.find_ancestor(exp.Anonymous, exp.Query)
-    return isinstance(around, exp.Anonymous) and str(around.this).startswith(MACRO)
+def _canonical(tree: Any, tables: Mapping[str, Table]) -> Any:  # noqa: ANN401 - sqlglot's
+    """Return a qualified query without what makes no difference: parentheses, quotes, aliases, unused columns."""
+    columns = [column for column, _, _ in _known_columns(tree)]
+    nodes = [node for node in tree.find_all(exp.Table) if _version_of(node)[0]]
+    aliases = {node.alias: f"t{number}" for number, node in enumerate(nodes)}
+    for column in columns:
+        column.set("table", exp.to_identifier(aliases[column.table]))
+    for node in nodes:
+        table = tables[_version_of(node)[0]]
+        node.set("alias", exp.TableAlias(this=exp.to_identifier(aliases[node.alias])))
+        node.set("this", exp.to_identifier(table.called or table.name))
+    for exists in tree.find_all(exp.Exists):
+        if isinstance(exists.this, exp.Select) and not exists.this.args.get("distinct"):
+            exists.this.set("expressions", [exp.Literal.number(1)])
+    with suppress(SqlglotError):  # a star of a table that is not known
+        pushdown_projections(tree)
+    for node in list(tree.find_all(exp.Paren)):
+        node.replace(node.this)
+    for identifier in tree.find_all(exp.Identifier):
+        identifier.set("quoted", None)
+    return tree

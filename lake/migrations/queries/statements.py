@@ -1,25 +1,30 @@
-"""Statements of a text, each parsed, in places of the text."""
+"""Statements of a text, each parsed, with places in the text, and what comes of them: edits and findings.
+
+What something else fills in (Jinja, dbt, Grafana, `str.format`, DB API) is covered by names of the same length, so
+that a statement can be parsed and every place stays.
+"""
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlglot import exp, parse_one
+from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import TokenType
 
 from ranklake.errors import did_you_mean
-from ranklake.lake.migrations.queries.aliases import engines_of
-from ranklake.lake.migrations.queries.meanings import Table
-from ranklake.lake.migrations.queries.placeholders import Span, covered
-from ranklake.lake.migrations.queries.trees import ABOUT, as_looked_at, is_statement
+from ranklake.lake.migrations.queries.tables import Table
 from ranklake.lake.migrations.steps.step import MigrationError
 
+logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # what it cannot read is a finding here, with its line
+
+Span = tuple[int, int]
+
 DIALECTS: Final = ("postgres", "duckdb", "trino")
-"""In this order; DataFusion's SQL is close to PostgreSQL's."""
+"""sqlglot's names; DataFusion's SQL is close to PostgreSQL's."""
 
 BLANK: Final = r"(?:\s|--[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*"
 """Blanks and comments, as a pattern that takes each of them in one way only: a banner of many costs no more."""
@@ -27,34 +32,100 @@ BLANK: Final = r"(?:\s|--[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*"
 BEGINS: Final = r"(?:\(\s*)*(?:select|with|from|explain|show|describe|desc|summarize|pivot|unpivot|table|values)\b"
 """What queries begin with, as a pattern."""
 
-_DATAFUSION: Final = "postgres"
+MACRO: Final = "___"
+"""What the name of a Grafana macro begins with once its dollar is covered."""
 
-_HEAD: Final = re.compile(
+_ABOUT: Final = frozenset(
+    [
+        "SHOW",
+        "DESCRIBE",
+        "DESC",
+        "SUMMARIZE",
+        "EXPLAIN",
+        "PIVOT",
+        "UNPIVOT",
+        "COPY",
+        "EXPORT",
+        "TABLE",
+        "PRAGMA",
+        "CALL",
+    ]
+)
+"""What statements begin with that take a table and name no column."""
+
+_EXPLAIN: Final = re.compile(
     r"(?:explain(?:\s+(?:analyze|verbose|logical|query\s+plan|format\s+\w+|\([^()]*\)))*"
     r"|prepare\s+\w+(?:\s*\([^()]*\))?\s+(?:as|from))\s+(?=\(?\s*[a-z])",
     re.IGNORECASE,
 )
-"""What stands before a statement that it does something with; the rest is one by itself."""
-
 _STAR: Final = re.compile(r"(?:\bselect\s|[,.])\s*\*", re.IGNORECASE)
-_SPECIAL: Final = frozenset("%{}$")
-
-logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # what it cannot read is told here, with its line
-
 _MARKER: Final = re.compile(r"ranklake:((?:\s*\w+ v\d+,?)+)")
+BRANCH: Final = re.compile(r"\{%[-+]?\s*(?:if|for|elif|else|endif|endfor)\b")
+_JINJA: Final = re.compile(r"\{%.*?%\}|\{#.*?#\}|\{\{-?\s*(?:config|log)\(.*?\)\s*-?\}\}", re.DOTALL)
+_DBT_SOURCE: Final = re.compile(r"""\{\{-?\s*source\(\s*(?:'[^'\n]*'|"[^"\n]*")\s*,\s*['"](\w+)['"]\s*\)\s*-?\}\}""")
+_FILLED_IN: Final = re.compile(
+    r"\{\{.*?\}\}"  # Jinja, dbt, jupysql
+    r"|\$\{[^{}\n]*\}|\[\[\w+\]\]"  # Grafana
+    r"|%\(\w+\)s|(?<=[\s(,=<>])%s\b"  # DB API
+    r"|(?<!(?i:map) )(?<!(?i:map))\{\d*\}"  # str.format by place; DuckDB's MAP {} is empty
+    r"|\{[A-Za-z_]\w*(?:\.\w+|\[[^\]\n]*\])*(?:![rsa])?"  # str.format; what has more is a struct of DuckDB's
+    r"(?::(?:[^\w{}]?[<>=^])?[-+]?z?#?0?\d*[_,]?(?:\.\d+)?(?:[bcdeEfFgGnosxX%]|%[^{}'\n]*)?)?\}",
+    re.DOTALL,
+)
+_DOLLAR: Final = re.compile(r"\$(?=[A-Za-z_0-9])")
+_VARIABLE: Final = re.compile(r"\$(?!__)\w+|\$__\w+(?!\w*\s*\()")
 
 
-def dialects_of(name: str | None) -> tuple[str, ...]:
-    """Return the dialects to try: all, or one. Raises `MigrationError` for what sqlglot does not know."""
-    if name is None:
-        return DIALECTS
-    chosen = _DATAFUSION if name.lower() == "datafusion" else name.lower()
-    try:
-        Dialect.get_or_raise(chosen)
-    except (SqlglotError, ValueError):
-        hint = did_you_mean(name, ("datafusion", *DIALECTS))
-        raise MigrationError(f"no dialect {name!r}", where="--dialect", hint=hint) from None
-    return (chosen,)
+class UnreadableError(Exception):
+    """A file is not what its name says; the text is a clause."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Edit:
+    """Other text between two places, in characters; an insertion where they are the same."""
+
+    begin: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """Something that a person has to look at, by its place in characters.
+
+    A note needs no work: the query was brought along all the same.
+    """
+
+    place: int
+    what: str
+    is_note: bool = False
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What comes of a text."""
+
+    edits: list[Edit] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing keeps its edits from being made."""
+        return all(finding.is_note for finding in self.findings)
+
+    def add(self, other: "Outcome", shift: int = 0) -> None:
+        """Add what comes of a part that begins at a place."""
+        self.edits += [Edit(edit.begin + shift, edit.end + shift, edit.text) for edit in other.edits]
+        self.findings += [Finding(one.place + shift, one.what, one.is_note) for one in other.findings]
+
+
+def edited(text: str, edits: Sequence[Edit]) -> str:
+    """Return a text with edits made, which must not overlap."""
+    parts, end = [], 0
+    for edit in sorted(edits):
+        parts += [text[end : edit.begin], edit.text]
+        end = edit.end
+    return "".join((*parts, text[end:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,83 +135,139 @@ class Statement:
     Attributes
     ----------
     begin
-        Where its first token begins in the text.
+        Where it begins in its text.
     text
-        It, placeholders covered.
-    original
-        It as it is written.
+        It, with placeholders covered.
     words
-        It in small letters, in words, those of placeholders among them.
-    tree
-        Parsed, with places in `text`; None where no dialect takes it.
+        Its words in small letters, those of placeholders among them.
+    trees
+        What dialects of sqlglot parse it to, with places in `text`; none where it is not understood.
     placeholders
-        Where in `text` something unknown is filled in.
+        Where in `text` something is filled in, with what was written there.
     head
         Where its first token ends.
     marks
-        Versions that it says of itself, by table.
-    engines
-        Those that it may be for (`ranklake.lake.migrations.queries.aliases`).
-    dialect
-        The first of sqlglot's that took it.
+        Versions that a comment in it names, by table.
     """
 
     begin: int
     text: str
-    original: str
     words: frozenset[str]
-    tree: Any
-    placeholders: tuple[Span, ...]
+    trees: Mapping[str, Any]
+    placeholders: Mapping[Span, str]
     head: int
-    marks: dict[str, int]
-    engines: tuple[str, ...]
-    dialect: str
+    marks: Mapping[str, int]
+
+    def filled_in(self, begin: int, end: int | None = None) -> str:
+        """Return the placeholder at a place, or between two, as it was written; empty where there is none."""
+        last = begin if end is None else end
+        return next((text for (low, high), text in self.placeholders.items() if low <= last and begin < high), "")
 
     @property
-    def quote(self) -> str:
-        """What a name is quoted with."""
-        return str(Dialect.get_or_raise(self.dialect).IDENTIFIER_START)
+    def end(self) -> int:
+        """Where it ends in its text."""
+        return self.begin + len(self.text)
 
-    def filled_in(self, place: int) -> str:
-        """Return the placeholder at a place, as it is written; empty where there is none."""
-        return next((self.original[begin:end] for begin, end in self.placeholders if begin <= place < end), "")
+    def after(self, edits: Sequence[Edit], dialects: Iterable[str]) -> "Statement":
+        """Return it with edits made, parsed again."""
+        placeholders = {}
+        for (low, high), text in self.placeholders.items():
+            shift = sum(len(edit.text) - edit.end + edit.begin for edit in edits if edit.end <= low)
+            placeholders[low + shift, high + shift] = text
+        return _statement(self.begin, edited(self.text, edits), placeholders, self.head, dialects)
 
-    def is_placeholder(self, place: int) -> bool:
-        """Say whether something unknown is filled in at a place."""
-        return any(begin <= place < end for begin, end in self.placeholders)
+    def may_change(self, tables: Mapping[str, Table]) -> bool:
+        """Whether it may ask tables for what they call otherwise, as far as its words tell."""
+        moving = {name for table in tables.values() for version in table.versions for name in table.moving(version)}
+        is_whole = self.text.split(None, 1)[0].upper() in _ABOUT or _STAR.search(self.text) is not None
+        return is_whole or not self.words.isdisjoint(moving) or any(table.is_renamed for table in tables.values())
 
 
-def marker(versions: dict[str, int]) -> str:
-    """Return what a statement says of itself: the versions that it is written for."""
+def outermost(tree: Any) -> list[Any]:  # noqa: ANN401 - sqlglot's
+    """Return the queries of a tree that are part of no other."""
+    return [query for query in tree.find_all(exp.Query) if query.find_ancestor(exp.Query) is None]
+
+
+def dialects_of(name: str | None) -> tuple[str, ...]:
+    """Return the dialects to try: all, or one. Raises `MigrationError` for one that sqlglot does not know."""
+    if name is None:
+        return DIALECTS
+    chosen = "postgres" if name.lower() == "datafusion" else name.lower()
+    try:
+        Dialect.get_or_raise(chosen)
+    except (SqlglotError, ValueError):
+        hint = did_you_mean(name, ("datafusion", *DIALECTS))
+        raise MigrationError(f"no dialect {name!r}", where="--dialect", hint=hint) from None
+    return (chosen,)
+
+
+def marker(versions: Mapping[str, int]) -> str:
+    """Return the comment that says for which versions a statement is written."""
     return f" /* ranklake: {', '.join(f'{table} v{version}' for table, version in sorted(versions.items()))} */"
 
 
+def is_about(text: str, tables: Mapping[str, Table]) -> bool:
+    """Whether a text that is not parsed may ask a table for what it calls otherwise."""
+    words = set(re.findall(r"\w+", text.lower()))
+    is_wild = _STAR.search(text) is not None
+    return any(
+        name in words and (is_wild or not words.isdisjoint(table.touched))
+        for name, table in tables.items()
+        if table.touched
+    )
+
+
 def statements(text: str, holes: Sequence[Span] = (), dialects: Sequence[str] = DIALECTS) -> Iterator[Statement]:
-    """Yield the statements of a text. What cannot even be told into words is one, without a tree."""
-    plain, placeholders = covered(text, holes)
+    """Yield the statements of a text; `holes` are further places where something is filled in."""
+    plain, spans = _covered(text, holes)
     for begin, end, head in _slices(plain, dialects):
-        one = plain[begin:end]
-        spans = tuple((low - begin, high - begin) for low, high in placeholders if begin <= low < end)
-        marks = {
-            table: int(version) for said in _MARKER.findall(one) for table, version in re.findall(r"(\w+) v(\d+)", said)
+        part = plain[begin:end]
+        placeholders = {
+            (low - begin, high - begin): text[low:high] for low, high in sorted(spans) if begin <= low < end
         }
-        one = _HEAD.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), one, count=1) if _HEAD.match(one) else one
-        filled = " ".join([one, *(text[low:high] for low, high in placeholders if begin <= low < end)])
-        words = frozenset(re.findall(r"\w+", filled.lower()))
-        tree, dialect = _parsed(one, dialects)
-        yield Statement(
-            begin, one, text[begin:end], words, tree, spans, head - begin, marks, engines_of(dialects), dialect
-        )
+        if explain := _EXPLAIN.match(part):
+            part = _blank(explain[0]) + part[explain.end() :]
+        yield _statement(begin, part, placeholders, head - begin, dialects)
+
+
+def _statement(
+    begin: int, text: str, placeholders: Mapping[Span, str], head: int, dialects: Iterable[str]
+) -> Statement:
+    words = frozenset(re.findall(r"\w+", " ".join([text, *placeholders.values()]).lower()))
+    trees = {dialect: tree for dialect in dialects if (tree := parsed(text, dialect)) is not None}
+    marks = [mark for said in _MARKER.findall(text) for mark in re.findall(r"(\w+) v(\d+)", said)]
+    return Statement(begin, text, words, trees, placeholders, head, {name: int(version) for name, version in marks})
+
+
+def _covered(text: str, holes: Sequence[Span]) -> tuple[str, list[Span]]:
+    """Return a text with its placeholders covered by names, and where those are."""
+    spans = list(holes)
+    for begin, end in holes:
+        text = text[:begin] + _name(end - begin) + text[end:]
+    text = _JINJA.sub(lambda match: _blank(match[0]), text)
+    text = _DBT_SOURCE.sub(lambda match: match[1].ljust(len(match[0])), text)
+    spans += [match.span() for match in _FILLED_IN.finditer(text)]
+    text = _FILLED_IN.sub(lambda match: _name(len(match[0])), text)
+    spans += [match.span() for match in _VARIABLE.finditer(text)]
+    return _DOLLAR.sub("_", text), spans
+
+
+def _name(length: int) -> str:
+    return "_" + "q" * (length - 1)
+
+
+def _blank(text: str) -> str:
+    return re.sub(r"[^\n]", " ", text)
 
 
 def _slices(text: str, dialects: Sequence[str]) -> Iterator[tuple[int, int, int]]:
+    """Yield where each statement begins and ends, and where its first token ends."""
     for dialect in dialects:
         try:
             tokens = Dialect.get_or_raise(dialect).tokenize(text)
         except SqlglotError:
             continue
-        first = None
-        last = 0
+        first, last = None, 0
         for token in tokens:
             if token.token_type == TokenType.SEMICOLON:
                 if first is not None:
@@ -152,61 +279,26 @@ def _slices(text: str, dialects: Sequence[str]) -> Iterator[tuple[int, int, int]
         if first is not None:
             yield first.start, max(last, len(text.rstrip())), first.end + 1
         return
-    yield 0, len(text), 0
+    if text.strip():
+        yield 0, len(text), 0
 
 
-def _parsed(text: str, dialects: Sequence[str]) -> tuple[Any, str]:
-    """Return sqlglot's tree, and the dialect that took the text; None and the first where none does."""
-    for dialect in dialects:
-        try:
-            trees = Dialect.get_or_raise(dialect).parse(text)
-        except SqlglotError:
-            continue
-        if len(trees) == 1 and trees[0] is not None and not trees[0].find(exp.Command) and is_statement(trees[0]):
-            return as_looked_at(trees[0]), dialect
-    return None, dialects[0]
-
-
-def is_about(text: str, tables: Mapping[str, Table]) -> bool:
-    """Say whether a text that nobody understands may ask a table for what it calls otherwise."""
-    words = set(re.findall(r"\w+", text.lower()))
-    is_wild = _STAR.search(text) is not None
-    return any(
-        name in words and (is_wild or not words.isdisjoint(table.touched))
-        for name, table in tables.items()
-        if table.touched
-    )
-
-
-def is_about_tables(one: Statement) -> bool:
-    """Say whether a statement that nobody understands may be about all columns of a table."""
-    return one.text.split(None, 1)[0].upper() in ABOUT or _STAR.search(one.text) is not None
-
-
-def spelled(text: str, one: Statement) -> tuple[str, str]:
-    """Return an expression of DataFusion's SQL for a statement, and what a person should know of it.
-
-    That is that it has to be written by hand, where the text is empty.
-    """
-    if one.placeholders and not _SPECIAL.isdisjoint(text):
-        return "", "what becomes of it has signs that placeholders have; rewrite it by hand"
-    others = [engine for engine in one.engines if engine not in {"datafusion", "postgres"}]
-    tree = parse_one(text, dialect=_DATAFUSION)
-    is_own = tree.find(exp.Anonymous, exp.AnonymousAggFunc) is not None
-    if not is_own and all(_read(text, engine) == _read(text, _DATAFUSION) for engine in others):
-        return text, ""
-    if len(others) != 1 or len(one.engines) > 1:
-        what = "what becomes of it is DataFusion's SQL; look at it if another engine is asked"
-        return text, what if others else ""
-    said = str(tree.sql(dialect=others[0]))
-    if is_own or _read(said, others[0]) != _read(text, _DATAFUSION):
-        return "", "what becomes of it is DataFusion's SQL; rewrite it by hand"
-    return said, ""
-
-
-def _read(text: str, dialect: str) -> str:
-    """Return what a dialect takes an expression for, as DataFusion's SQL; empty for what it does not take."""
+def parsed(text: str, dialect: str) -> Any:  # noqa: ANN401 - sqlglot's
+    """Sqlglot's tree; None where the dialect does not take the text, or only for a command or an expression."""
     try:
-        return str(parse_one(text, dialect=dialect).sql(dialect=_DATAFUSION))
-    except SqlglotError:
-        return ""
+        (tree,) = Dialect.get_or_raise(dialect).parse(text)
+    except (SqlglotError, ValueError):
+        return None
+    if tree is None or tree.find(exp.Command):
+        return None
+    if isinstance(tree, exp.Alias | exp.Condition) and not isinstance(tree, exp.Query):
+        return None  # such as another dialect's keyword and an alias
+    if any(isinstance(node.args.get("alias"), exp.Placeholder) for node in tree.find_all(exp.Alias)):
+        return None  # DuckDB's `alias: expression`
+    names = (node.this for node in tree.find_all(exp.Table) if isinstance(node.this, exp.Identifier))
+    if any(not name.args.get("quoted") and name.name.upper() in _ABOUT for name in names):
+        return None
+    query = tree.args.get("expression") if isinstance(tree, exp.Insert | exp.Create) else None
+    if isinstance(query, exp.Query) and tree.args.get("with_") is not None and query.args.get("with_") is None:
+        query.set("with_", tree.args["with_"].pop())
+    return tree

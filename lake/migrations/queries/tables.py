@@ -1,86 +1,298 @@
-"""The tables that queries may ask, with what migrations make of their columns."""
+"""What queries may name: tables with the columns of each version, and what became of them since."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Final, NamedTuple
+
+from sqlglot.dialects.postgres import Postgres
+from sqlglot.tokens import TokenType
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.contracts.overlay import Overlay
 from ranklake.lake.migrations.migration import FIRST_OWN
-from ranklake.lake.migrations.queries.meanings import Renamed, Table, table_at
 from ranklake.lake.migrations.registry import added_at, contract_at, load_migrations
-from ranklake.lake.migrations.steps.step import MigrationError
+from ranklake.lake.migrations.steps.retype import Retype
+from ranklake.lake.migrations.steps.step import Lead, MigrationError, Step
+
+_INTEGERS: Final = {"int32": "INTEGER", "int64": "BIGINT"}
+
+_KEYWORDS: Final = """
+all alter analyse analyze and anti any array as asc asof asymmetric at authorization between binary both by case cast
+check cluster collate collation column columns concurrently constraint create cross cube current_catalog current_date
+current_path current_role current_schema current_time current_timestamp current_user deallocate default deferrable
+delete desc describe distinct distribute do drop else end escape except exclude execute exists explain extract false
+fetch for force foreign freeze from full generated glob grant group grouping having if ilike in initially inner insert
+install intersect interval into is isnull join json_array json_exists json_object json_query json_table json_value
+lambda lateral leading left like limit listagg localtime localtimestamp map match_recognize minus natural normalize
+not notnull null offset on only or order outer overlaps pivot pivot_longer pivot_wider placing positional prepare
+primary qualify recursive references regexp returning revoke right rlike rollback rollup select semi session_user show
+similar skip some sort struct summarize symmetric system_user table tablesample then to top trailing trim true
+try_cast tuple uescape union unique unnest unpack unpivot user using values variadic verbose view when where window
+with xor
+"""
+"""Keywords of PostgreSQL, DuckDB, Trino and DataFusion that are no column unless they are quoted."""
+
+_RESERVED: Final = frozenset(_KEYWORDS.split())
 
 
-def tables(
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A column of the later version, within an expression."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a column of an earlier version is in the later one.
+
+    Attributes
+    ----------
+    pieces
+        An expression: text, and columns of the later version.
+    gone
+        Why nothing is left of it; else empty.
+    note
+        What a reader should know of the replacement.
+    is_computed
+        Whether a migration gives the expression, in DataFusion's SQL.
+    """
+
+    pieces: tuple[str | Name, ...]
+    gone: str = ""
+    note: str = ""
+    is_computed: bool = False
+
+    @property
+    def plain(self) -> str | None:
+        """Name of the column that it is; None where it is computed."""
+        only = self.pieces[0] if len(self.pieces) == 1 else None
+        return only.name if isinstance(only, Name) else None
+
+    @property
+    def names(self) -> list[str]:
+        """Columns that it is made of."""
+        return [piece.name for piece in self.pieces if isinstance(piece, Name)]
+
+    def text(self, qualifier: str = "", quote: str = '"') -> str:
+        """Return it as SQL; the qualifier ends in its dot, or is empty."""
+        return "".join(
+            piece if isinstance(piece, str) else qualifier + quoted(piece.name, quote) for piece in self.pieces
+        )
+
+
+class Successor(NamedTuple):
+    """What took the place of a metric: its name, empty where there is not one, and what a person has to know."""
+
+    name: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table at each version that a query may have been written for.
+
+    Attributes
+    ----------
+    versions
+        Names of its columns by version, in their order; queries are brought to the last.
+    meanings
+        By version, what became of columns that are not simply there as before.
+    metrics
+        What took the place of metrics that rows of the table name, by the metric's name.
+    called
+        What queries call the table at the last version.
+    """
+
+    name: str
+    versions: Mapping[int, Sequence[str]]
+    meanings: Mapping[int, Mapping[str, Meaning]] = field(default_factory=dict)
+    metrics: Mapping[str, Successor] = field(default_factory=dict)
+    called: str = ""
+
+    @property
+    def is_renamed(self) -> bool:
+        """Whether queries call it otherwise now."""
+        return bool(self.called) and self.called != self.name
+
+    @property
+    def newest(self) -> int:
+        """The version that queries are brought to."""
+        return max(self.versions)
+
+    @property
+    def touched(self) -> frozenset[str]:
+        """Columns of any version that are not simply there as before."""
+        return frozenset(name for meanings in self.meanings.values() for name in meanings)
+
+    def changed(self, version: int) -> dict[str, Meaning]:
+        """Columns of a version that are not to be had by their names any more."""
+        return {name: meaning for name, meaning in self.meanings.get(version, {}).items() if meaning.plain != name}
+
+    def added(self, version: int) -> set[str]:
+        """Columns of the last version that came of none of an earlier one."""
+        meanings = self.meanings.get(version, {})
+        before = {new for old in self.versions[version] for new in (meanings[old].names if old in meanings else [old])}
+        return set(self.versions[self.newest]) - before
+
+    def moving(self, version: int) -> set[str]:
+        """Names of columns that are there before or afterwards and not both, or that mean another column."""
+        return set(self.versions[version]) ^ set(self.versions[self.newest]) | self.meanings.get(version, {}).keys()
+
+
+def quoted(name: str, quote: str) -> str:
+    """Return a name as SQL, in the dialect's quotes where it is a keyword."""
+    return f"{quote}{name}{quote}" if name in _RESERVED else name
+
+
+def load_tables(
     begin: int | None = None,
     end: int | None = None,
     label: str | None = None,
     folder: Path | None = None,
-    metrics: Mapping[str, Renamed] | None = None,
+    metrics: Mapping[str, Successor] | None = None,
     overlay: Overlay | None = None,
 ) -> dict[str, Table]:
-    """Return every table of this release, with its versions.
+    """Every table of this release by each of its names, with its versions.
 
     Parameters
     ----------
     begin, end
-        The earliest version that queries may be written for, and the one that they are brought to; default 1 and the
-        newest. A table that has no such version counts at its nearest.
+        The earliest version that queries may be written for, and the one to bring them to; default 1 and the newest.
+        A table without such a version counts at its nearest.
     label
-        The one migration that queries are to follow, by number or label; default all.
+        Number or label of the one migration that queries are to follow; default all.
     folder
         Where migrations are; default the packaged ones.
     metrics
-        Those that others took the place of; default none.
+        Those that others took the place of.
     overlay
-        Of an operator, whose tables have migrations, too; default none.
+        Of an operator, whose tables have migrations, too.
 
     Raises
     ------
     MigrationError
-        For a migration that there is not, and a version without its snapshot.
+        For a migration or version that does not exist.
     """
     if begin is not None and end is not None and begin > end:
         raise MigrationError(f"version {begin} is after {end}", where="--from", hint="swap --from and --to")
-    every = load_migrations(folder, overlay)
-    chosen = None if label is None else _found(label, [one.label for one in every])
-    known = load_contracts(overlay)
-    newest = max(contract.version for contract in known.values())
+    migrations = load_migrations(folder, overlay)
+    if label is not None:
+        label = _label(label, [migration.label for migration in migrations])
+    contracts = load_contracts(overlay)
+    newest = max(contract.version for contract in contracts.values())
     for option, version in (("--from", begin), ("--to", end)):
         if version is not None and version > newest:
             raise MigrationError(f"no table has a version {version}", where=option, hint=f"the newest is {newest}")
-    found = {}
-    for name, contract in known.items():
-        ours = [one for one in every if one.table == name and chosen in (None, one.label)]
-        mine = {one.from_version: one for one in ours if not one.is_of_added}
-        last = max((one.to_version for one in mine.values()), default=contract.version)
-        last = last if end is None else max(min(last, end), min(mine, default=last))
-        first = min(min(mine, default=last), last) if begin is None else min(begin, last)
-        first = max(first, min(mine, default=last))
-        added = [one for one in ours if one.is_of_added]
-        before = _types(added_at(name, added[0].from_version, overlay) if added else contract.added)
-        versions = {version: _types(contract_at(name, version, overlay)) | before for version in range(first, last + 1)}
-        steps = {version: mine[version].steps for version in range(first, last) if version in mine}
-        for one in added:  # of what an overlay adds to a table of ours: after all versions of ours
-            steps[max(versions)] = one.steps
-            own = _types(added_at(name, one.to_version, overlay))
-            versions[FIRST_OWN + one.from_version] = _types(contract_at(name, last, overlay)) | own
-        called = contract_at(name, last, overlay).name
-        for spoken in {name, called, *(contract_at(name, version, overlay).name for version in range(first, last + 1))}:
+    tables = {}
+    for name, contract in contracts.items():
+        own = [migration for migration in migrations if migration.table == name and label in (None, migration.label)]
+        by_version = {migration.from_version: migration for migration in own if not migration.is_of_added}
+        last = max((migration.to_version for migration in by_version.values()), default=contract.version)
+        last = last if end is None else max(min(last, end), min(by_version, default=last))
+        first = min(min(by_version, default=last), last) if begin is None else min(begin, last)
+        first = max(first, min(by_version, default=last))
+        added = [migration for migration in own if migration.is_of_added]
+        extra = _types(added_at(name, added[0].from_version, overlay) if added else contract.added)
+        released = {version: contract_at(name, version, overlay) for version in range(first, last + 1)}
+        versions = {version: _types(shape) | extra for version, shape in released.items()}
+        steps = {version: by_version[version].steps for version in range(first, last) if version in by_version}
+        for migration in added:  # columns that an overlay adds come after all versions of ours
+            steps[max(versions)] = migration.steps
+            extra = _types(added_at(name, migration.to_version, overlay))
+            versions[FIRST_OWN + migration.from_version] = _types(released[last]) | extra
+        for spoken in {name, *(shape.name for shape in released.values())}:
             table = table_at(spoken, versions, steps)
-            found[spoken] = replace(table, metrics=metrics or {}, called=called)
-    return found
+            tables[spoken] = replace(table, metrics=metrics or {}, called=released[last].name)
+    return tables
 
 
 def _types(contract: Contract) -> dict[str, str]:
     return {column.name: column.type for column in contract.columns}
 
 
-def _found(label: str, labels: Sequence[str]) -> str:
-    for one in labels:
-        if label == one or (label.isdigit() and int(label) == int(one.partition("_")[0])):
-            return one
+def _label(label: str, labels: Sequence[str]) -> str:
+    for known in labels:
+        if label == known or (label.isdigit() and int(label) == int(known.partition("_")[0])):
+            return known
     raise MigrationError(f"no migration {label}", where="--migration", hint=did_you_mean(label, labels))
+
+
+def table_at(name: str, versions: Mapping[int, Mapping[str, str]], steps: Mapping[int, Iterable[Step]]) -> Table:
+    """Return a table with the types of its columns by version, and the steps from each version to the one after it."""
+    order = sorted(versions)
+    meanings = {}
+    for place, begin in enumerate(order):
+        current: dict[str, Meaning] = {column: Meaning((Name(column),)) for column in versions[begin]}
+        for version, after in pairwise(order[place:]):
+            types = {**versions[after], **versions[version]}
+            for step in steps.get(version, ()):
+                current = {column: _after(meaning, step, types) for column, meaning in current.items()}
+        meanings[begin] = {
+            column: meaning for column, meaning in current.items() if meaning != Meaning((Name(column),))
+        }
+    return Table(name, {version: tuple(types) for version, types in versions.items()}, meanings)
+
+
+def _after(meaning: Meaning, step: Step, types: dict[str, str]) -> Meaning:
+    """Return what a column is after one more step. `types` are those before the step, and are brought along with it."""
+    pieces: list[str | Name] = []
+    note, is_computed = meaning.note, meaning.is_computed
+    for piece in meaning.pieces:
+        lead = step.lead(piece.name) if isinstance(piece, Name) else None
+        if not isinstance(piece, Name):
+            pieces.append(piece)
+        elif lead is not None:
+            types[lead.name] = types.get(piece.name, "")
+            pieces += _converted_back(lead, types[lead.name])
+            if lead.factor not in {1, -1} and types[lead.name] in _INTEGERS:
+                note = f"where {lead.name} is no whole number of its former unit, it is rounded"
+            if isinstance(step, Retype) and step.column == piece.name:
+                types[piece.name] = step.to
+                note = f"{piece.name} has type {step.to} now; look at divisions of whole numbers"
+        else:
+            text, names = step.comes_of(piece.name)
+            if not text:
+                return Meaning((), gone=f"{piece.name} is no more ({step.text})")
+            pieces += ("(", *_pieces(text, frozenset(names)), ")")
+            is_computed = True
+    return replace(meaning, pieces=tuple(pieces), note=note, is_computed=is_computed)
+
+
+def _converted_back(lead: Lead, type_: str) -> tuple[str | Name, ...]:
+    """Return the old value of the new; of integers the nearest, also where an engine truncates a quotient."""
+    if (lead.factor, lead.offset) == (1, 0):
+        return (Name(lead.name),)
+    value: tuple[str | Name, ...] = (Name(lead.name),)
+    if lead.offset:
+        value = ("(", *value, f" {'-' if lead.offset > 0 else '+'} {_number(abs(lead.offset))}", ")")
+    inverse = 1 / lead.factor
+    is_integer = type_ in _INTEGERS
+    if abs(inverse - round(inverse)) < 1e-9 * abs(inverse):  # 1 / 0.001 is 1000, whatever binary fractions say
+        value = (*value, f" * {_number(round(inverse))}") if round(inverse) != 1 else value
+    elif is_integer:
+        value = ("round(", *value, f" / {_number(lead.factor, 'e0')}", ")")
+    else:
+        value = (*value, f" / {_number(lead.factor)}")
+    return ("CAST(", *value, f" AS {_INTEGERS[type_]})") if is_integer else ("(", *value, ")")
+
+
+def _number(value: float, end: str = "") -> str:
+    """Return a number as SQL, in parentheses where it has a sign."""
+    text = f"{int(value)}{end}" if float(value).is_integer() and abs(value) < 2**53 else repr(float(value))
+    return f"({text})" if value < 0 else text
+
+
+def _pieces(text: str, columns: frozenset[str]) -> tuple[str | Name, ...]:
+    """Return an expression of a step in pieces."""
+    pieces: list[str | Name] = []
+    end = 0
+    for token in Postgres().tokenize(text):
+        if token.token_type != TokenType.STRING and token.text.lower() in columns:
+            pieces += [text[end : token.start], Name(token.text.lower())]
+            end = token.end + 1
+    return tuple(piece for piece in (*pieces, text[end:]) if piece)

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 @click.option("--migration", metavar="NUMBER", help="Follow this migration alone; default all.")
 @click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Migrations; default the packaged.")
 @click.option("--dialect", metavar="NAME", help="Of sqlglot; default postgres (DataFusion), duckdb, trino in turn.")
-@click.option("--lake", "uri", metavar="URI", help="Follow metrics and own tables of this lake, too.")
+@click.option(
+    "--lake", "uri", metavar="URI", help="Follow own tables of this lake, too, and tell of its renamed metrics."
+)
 @click.option("--write", "is_writing", is_flag=True, help="Write the files; default is to print the diff alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
@@ -52,14 +54,14 @@ def queries(  # noqa: PLR0913 - a command's options
     """
     from ranklake.lake.migrations.queries.files import FileOutcome, outcome, walk, write  # sqlglot is 0.3 s to import
     from ranklake.lake.migrations.queries.statements import dialects_of
-    from ranklake.lake.migrations.queries.tables import tables
+    from ranklake.lake.migrations.queries.tables import load_tables
     from ranklake.lake.rollups.life.names import renamed
 
     metrics = overlay = None
     if uri is not None:
         lake = Context.of(configured(ctx), {**given(ctx), "lake.uri": uri}).open_lake()
         metrics, overlay = renamed(lake), lake.overlay
-    known, names = tables(begin, end, migration, folder, metrics, overlay), dialects_of(dialect)
+    known, names = load_tables(begin, end, migration, folder, metrics, overlay), dialects_of(dialect)
     found = [one if isinstance(one, FileOutcome) else outcome(one, known, names) for one in walk(paths)]
     if is_writing:
         for one in found:

@@ -1,0 +1,249 @@
+"""JSON with queries: dashboards of Grafana, and notebooks. Strings are edited where they stand; the rest stays."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+from ranklake.lake.migrations.queries import python_code
+from ranklake.lake.migrations.queries.rewrite import rewrite
+from ranklake.lake.migrations.queries.statements import (
+    BEGINS,
+    BLANK,
+    Edit,
+    Finding,
+    Outcome,
+    UnreadableError,
+    edited,
+    is_about,
+)
+from ranklake.lake.migrations.queries.tables import Table
+
+Path = tuple[str | int, ...]
+"""Keys and places from the root to a value."""
+
+_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
+
+_SQL_KEYS: Final = frozenset({"rawSql", "rawSQL", "queryText", "rawQueryText"})
+"""What has SQL in any JSON of Grafana's: panels by themselves, and alert rules, too."""
+_KEYS: Final = _SQL_KEYS | {"query", "definition", "rawQuery", "sql"}
+_SQL: Final = re.compile(rf"{BLANK}{BEGINS}", re.IGNORECASE | re.DOTALL)
+_PARTS: Final = ("panels", "rows", "elements", "templating")
+_HAS_PARTS: Final = re.compile(rf'"(?:{"|".join((*_PARTS, *sorted(_SQL_KEYS)))})"\s*:')
+_SOURCES: Final[Mapping[str, str]] = {
+    "postgres": "postgres",
+    "flightsql": "postgres",
+    "datafusion": "postgres",
+    "duckdb": "duckdb",
+    "trino": "trino",
+}
+"""Dialects, by a part of a data source's type."""
+
+_CELL_MAGIC: Final = re.compile(r"\s*%%(\w+)([^\n]*)(?:\n|$)")
+_DATABRICKS_SQL: Final = re.compile(r"\s*%(?:sql|dql)[ \t]*\n")
+_SQL_MAGICS: Final = frozenset({"sql", "dql", "duckdb", "trino"})
+_PYTHON_MAGICS: Final = frozenset({"time", "timeit", "capture", "prun", "memit"})
+_LINE: Final = re.compile(r"^[ \t]*(?:[\w.,\[\] \t]+=[ \t]*)?[%!?](?:[^\n]*\\\n)*[^\n]*$|^[\w.]+\?+$", re.MULTILINE)
+_LINE_SQL: Final = re.compile(rf"%(?:sql|dql)\b[^\n]*?(?<![-\w./:=])(?={BEGINS})((?:[^\n]*\\\n)*[^\n]*)", re.IGNORECASE)
+_BEGINS: Final = re.compile(rf"(?<![-\w./:=]){BEGINS}", re.IGNORECASE)
+
+
+def strings(text: str) -> Iterator[tuple[Path, int, int]]:
+    """Yield each string that is a value of a JSON text, with its path, and where it stands, quotes included."""
+    path: list[list[Any]] = []  # whether it is an object, and its key or place; None before a key
+    for token in _TOKEN.finditer(text):
+        word = token[0]
+        if word in {"{", "["}:
+            path.append([word == "{", None if word == "{" else 0])
+        elif word in {"}", "]"}:
+            path.pop()
+        elif word == ",":
+            is_object, key = path[-1]
+            path[-1][1] = None if is_object else key + 1
+        elif word.startswith('"'):
+            if path and path[-1] == [True, None]:
+                path[-1][1] = json.loads(word)
+            else:
+                yield tuple(key for _, key in path), token.start(), token.end()
+
+
+def _document(text: str) -> Any:  # noqa: ANN401 - whatever JSON gives
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UnreadableError(f"it is no JSON (line {getattr(error, 'lineno', 1)})") from None
+
+
+def _replaced(text: str, begin: int, end: int, new: str) -> Edit:
+    """Another text for a string, in the characters that the string was written with."""
+    return Edit(begin, end, json.dumps(new, ensure_ascii=text[begin:end].isascii()))
+
+
+def dashboard(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -> Outcome:
+    """Return what comes of a JSON text; nothing where it is no dashboard. Raises `UnreadableError`."""
+    outcome = Outcome()
+    if _HAS_PARTS.search(text) is None:
+        return outcome  # lines of JSON, too, have this ending
+    whole = _document(text)
+    keys = _KEYS if _is_dashboard(whole) else _SQL_KEYS
+    for path, begin, end in strings(text):
+        value = json.loads(text[begin:end])
+        if path and path[-1] in keys and (path[-1] in _SQL_KEYS or _SQL.match(value)):
+            inner = _query(value, whole, path, tables, dialects)
+            outcome.findings += [Finding(begin, finding.what, finding.is_note) for finding in inner.findings]
+            if inner.edits:
+                outcome.edits.append(_replaced(text, begin, end, edited(value, inner.edits)))
+        elif not _SQL_KEYS.isdisjoint(re.findall(r"\w+", value)) and is_about(value, tables):
+            outcome.findings.append(Finding(begin, "a query stands within a text here, such as an address; look at it"))
+    return outcome
+
+
+def _query(text: str, whole: Any, path: Path, tables: Mapping[str, Table], dialects: Sequence[str]) -> Outcome:  # noqa: ANN401 - JSON
+    """Return what comes of a query of a dashboard, by the kind of data source that it asks."""
+    type_ = _data_source(whole, path)
+    dialect = next((dialect for part, dialect in _SOURCES.items() if part in type_), None)
+    if len(dialects) > 1 and dialect in {"duckdb", "trino"}:
+        dialects = (dialect,)
+    outcome = rewrite(text, tables, dialects=dialects)
+    if type_ and dialect is None and (outcome.edits or outcome.findings):
+        return Outcome([], [Finding(0, f"its data source is a {type_}; if it asks the lake, rewrite it by hand")])
+    around = _at(whole, path[:-1])
+    if outcome.edits and isinstance(around, dict) and around.get("editorMode") == "builder":
+        what = "the builder made it, and still has the old columns; open it as code"
+        outcome.findings.append(Finding(0, what, is_note=True))
+    return outcome
+
+
+def _is_dashboard(whole: Any, depth: int = 3) -> bool:  # noqa: ANN401 - JSON
+    """Whether a value is a dashboard, or has one not too deep in it."""
+    if isinstance(whole, dict) and not whole.keys().isdisjoint(_PARTS):
+        return True
+    inner = whole.values() if isinstance(whole, dict) else whole if isinstance(whole, list) else ()
+    return depth > 0 and any(_is_dashboard(value, depth - 1) for value in inner)
+
+
+def _data_source(whole: Any, path: Path) -> str:  # noqa: ANN401 - JSON
+    """Return the type of the data source that is named nearest to a query; empty where none is."""
+    for length in range(len(path) - 1, -1, -1):
+        around = _at(whole, path[:length])
+        if not isinstance(around, dict):
+            continue
+        source = around.get("datasource")
+        if isinstance(source, dict) and isinstance(source.get("type"), str):
+            return str(source["type"]).lower() if source["type"] != "datasource" else ""
+        kind = around.get("group") if around.get("kind") == "DataQuery" else around.get("kind")
+        if isinstance(kind, str) and (kind.endswith("datasource") or kind in _SOURCES):
+            return kind.lower()
+    return ""
+
+
+def _at(whole: Any, path: Path) -> Any:  # noqa: ANN401 - JSON
+    for key in path:
+        whole = whole[key]
+    return whole
+
+
+def notebook(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -> Outcome:
+    """Return what comes of a notebook's JSON; outputs stay as they are. Raises `UnreadableError`."""
+    whole = _document(text)
+    cells = whole.get("cells") if isinstance(whole, dict) else None
+    if not isinstance(cells, list):
+        raise UnreadableError("it is no notebook of format 4; open it in Jupyter, and save it")
+    language = _named(whole, ("language_info", "name"), ("kernelspec", "language")) or "python"
+    sources = (
+        (path[1], begin, end)
+        for path, begin, end in strings(text)
+        if path[:1] == ("cells",) and path[2:3] == ("source",)
+    )
+    outcome = Outcome()
+    for place, lines in groupby(sources, key=lambda source: source[0]):
+        cell = cells[int(place)]
+        if cell.get("cell_type") != "code":
+            continue
+        spans = [(begin, end) for _, begin, end in lines]
+        values = [json.loads(text[begin:end]) for begin, end in spans]
+        own = _named(cell, ("vscode", "languageId")) or str(cell.get("metadata", {}).get("language", ""))
+        inner = _cell("".join(values), own.lower() or language, tables, dialects)
+        outcome.add(_in_lines(text, spans, values, inner))
+    return outcome
+
+
+def _in_lines(text: str, spans: Sequence[tuple[int, int]], values: Sequence[str], inner: Outcome) -> Outcome:
+    """Return what comes of a cell, as what comes of the strings that it is written in."""
+    outcome, begin = Outcome(), 0
+    for span, value in zip(spans, values, strict=True):
+        end = begin + len(value)
+        edits = [edit for edit in inner.edits if begin <= edit.begin < end]
+        if any(edit.end > end for edit in edits):
+            return Outcome(
+                [], [Finding(span[0], "a name stands in two lines of the notebook's file; rewrite it by hand")]
+            )
+        if edits:
+            own = [Edit(edit.begin - begin, edit.end - begin, edit.text) for edit in edits]
+            outcome.edits.append(_replaced(text, *span, edited(value, own)))
+        outcome.findings += [
+            Finding(span[0], one.what, one.is_note) for one in inner.findings if begin <= one.place < end
+        ]
+        begin = end
+    return outcome
+
+
+def _named(whole: Mapping[str, Any], *keys: tuple[str, str]) -> str:
+    """Return the first text that metadata have under one of some pairs of keys, in small letters; empty without one."""
+    metadata = whole.get("metadata")
+    for outer, key in keys:
+        about = metadata.get(outer) if isinstance(metadata, dict) else None
+        if isinstance(about, dict) and isinstance(about.get(key), str):
+            return str(about[key]).lower()
+    return ""
+
+
+def _cell(text: str, language: str, tables: Mapping[str, Table], dialects: Sequence[str]) -> Outcome:
+    magic, databricks = _CELL_MAGIC.match(text), _DATABRICKS_SQL.match(text)
+    outcome = Outcome()
+    if (
+        (magic is not None and magic[1] in _SQL_MAGICS)
+        or databricks is not None
+        or (language == "sql" and magic is None)
+    ):
+        begin = 0
+        if databricks is not None:
+            begin = databricks.end()
+        elif magic is not None:
+            begins = _BEGINS.search(magic[2])
+            begin = magic.start(2) + begins.start() if begins is not None else magic.end()
+        outcome.add(rewrite(text[begin:], tables, dialects=dialects), begin)
+    elif language in {"python", "ipython"} and (magic is None or magic[1] in _PYTHON_MAGICS):
+        return _python(text, tables, dialects)
+    elif is_about(text, tables):
+        outcome.findings.append(Finding(0, "the cell is in a language that is not read here; look at its queries"))
+    return outcome
+
+
+def _python(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -> Outcome:
+    outcome = Outcome()
+    tree, code = python_code.parsed(text), text
+    if tree is None:  # lines that IPython reads, and Python does not
+        for line in _LINE.finditer(code):
+            query = _LINE_SQL.search(line[0])
+            if query is not None:
+                begin = line.start() + query.start(1)
+                outcome.add(rewrite(query[1].replace("\\\n", " \n"), tables, dialects=dialects), begin)
+            elif is_about(line[0], tables):
+                outcome.findings.append(Finding(line.start(), "a line that IPython reads names a table; look at it"))
+        code = _LINE.sub(lambda line: _covered(line[0]), code)
+        tree = python_code.parsed(code)
+    if tree is not None:
+        outcome.add(python_code.of_tree(code, tree, tables, dialects))
+    elif outcome.edits or is_about(text, tables):
+        return Outcome([], [Finding(0, "the cell is no Python that is understood here; look at its queries")])
+    return outcome
+
+
+def _covered(line: str) -> str:
+    """Return a line of the same length, and of as many, that does nothing."""
+    indent = len(line) - len(line.lstrip())
+    first, *rest = line[indent:].split("\n")
+    covered = "0" * len(first) if len(first) < len("pass") else "pass".ljust(len(first))
+    return "\n".join([line[:indent] + covered, *(" " * len(more) for more in rest)])
