@@ -1,4 +1,4 @@
-"""The command line: finds a command's module when it is called, and turns errors into one line and an exit code.
+"""The command line: finds a command's module when it is called, and turns errors into lines and an exit code.
 
 Exit codes: 0 done; 1 found something wrong (a failed check, an invariant that does not hold); 2 bad usage or input;
 130 interrupted. This is the one place where the heavy rooms are imported late: ``ranklake --help`` must answer at once,
@@ -201,8 +201,10 @@ def _run(args: Sequence[str] | None) -> int:
     except (RanklakeError, click.ClickException, click.Abort, KeyboardInterrupt, ModuleNotFoundError, OSError) as error:
         line, code = _explain(error)
         redact = importlib.import_module("ranklake.redaction.redact").redact
-        line = printable(redact(" ".join(line.split())))
-        click.echo(f"ranklake: {line}", err=True)  # noqa: TID251 - printable already
+        others = error.others if isinstance(error, RanklakeError) else ()
+        for said in (line, *map(str, others)):
+            text = printable(redact(" ".join(said.split())))
+            click.echo(f"ranklake: {text}", err=True)  # noqa: TID251 - printable already
         return code
     return result if isinstance(result, int) else 0
 

@@ -19,9 +19,15 @@ class RanklakeError(Exception):
         What to do about it.
 
     Subclasses keep their own facts as attributes. `str()` is always a single line.
+
+    Attributes
+    ----------
+    others
+        What else is wrong with the same file. The command line shows each on a line of its own.
     """
 
     exit_code = 2
+    others: tuple["RanklakeError", ...] = ()
 
     def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
         super().__init__(what, where, hint)

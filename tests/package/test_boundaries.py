@@ -37,7 +37,9 @@ MAY_IMPORT = {
         *(f"ranklake.{room}" for room in ROOMS),
     },
 }
-EVERYBODY = {"ranklake.cores", "ranklake.errors", "ranklake.printable"}
+EVERYBODY = {
+    *("ranklake.cores", "ranklake.errors", "ranklake.file_formats", "ranklake.operator_files", "ranklake.printable")
+}
 CAPTURE = {  # what each folder of capture imports, for types or at need, too; a module of its own is a folder here
     "common": set(),
     "build": {"common"},

@@ -8,10 +8,9 @@ import click
 
 from ranklake.commands.configured import given
 from ranklake.commands.options import contracts_option, json_option, overriding
-from ranklake.config import ConfigError, assembled, read_config
-from ranklake.config_check import problems
-from ranklake.config_file import FileRead
-from ranklake.config_shown import shown_settings
+from ranklake.config import ConfigError, ConfigFile, assembled, read_config
+from ranklake.config.check import problems
+from ranklake.config.shown import shown_settings
 from ranklake.printable import printable
 from ranklake.views.json_output import json_text, show_json
 from ranklake.views.table import TextColumn, table_lines
@@ -67,7 +66,7 @@ def check(file: Path | None, *, as_json: bool) -> int:
     try:
         read = read_config(file)
     except ConfigError as error:
-        read = FileRead(problems=(error,))
+        read = ConfigFile(problems=(error,))
     found = list(problems(assembled(read, environment), read, environment))
     if as_json:
         show_json([{"where": one.where, "what": one.what, "hint": one.hint} for one in found])

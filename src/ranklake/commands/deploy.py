@@ -11,7 +11,7 @@ import click
 
 from ranklake.commands.configured import configured, given
 from ranklake.commands.options import dask_option, every_option, json_option, lake_option, spool_option
-from ranklake.config_file import ConfigError
+from ranklake.config import ConfigError
 from ranklake.flows.deployments import deployments
 from ranklake.flows.settings import FlowSettings, flow_settings
 from ranklake.views.json_output import show_json

@@ -12,8 +12,7 @@ import click
 
 from ranklake.commands.configured import given
 from ranklake.commands.options import json_option, overriding
-from ranklake.config import ConfigError, assembled, read_config
-from ranklake.config_file import FileRead
+from ranklake.config import ConfigError, ConfigFile, assembled, read_config
 from ranklake.doctor.examination import LIMIT_S, OVERDUE_S, Patient, examine
 from ranklake.doctor.finding import Finding
 from ranklake.printable import printable
@@ -90,7 +89,7 @@ def _patient(ctx: click.Context, overdue_s: float) -> Patient:
     try:
         read = read_config()
     except ConfigError as error:
-        read = FileRead(problems=(error,))
+        read = ConfigFile(problems=(error,))
     return Patient(assembled(read, os.environ).overridden(given(ctx)), read, overdue_s)
 
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from ranklake.config import Config
-from ranklake.config_file import FileRead
+from ranklake.config import Config, ConfigFile
 from ranklake.doctor.finding import Finding, failed, skipped
 from ranklake.errors import RanklakeError
 from ranklake.redaction.redact import redact
@@ -43,7 +42,7 @@ class Patient:
     """
 
     config: Config
-    read: FileRead = field(default_factory=FileRead)
+    read: ConfigFile = field(default_factory=ConfigFile)
     overdue_s: float = OVERDUE_S
     home: Path = Path("~/.ranklake")
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from ranklake.config import Config
-from ranklake.config_check import problems
-from ranklake.config_file import ConfigError
-from ranklake.config_shown import KEYRINGS, values
+from ranklake.config.check import problems
+from ranklake.config.shown import KEYRINGS, values
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, skipped
+from ranklake.errors import RanklakeError
 from ranklake.redaction.redact import has_credential
 from ranklake.redaction.secret_names import tells
 from ranklake.segments.references import is_reference
@@ -38,7 +38,7 @@ def settings(patient: Patient) -> Iterator[Finding]:
         yield ok("files are there, references give something, keys go together")
 
 
-def _told(error: ConfigError) -> Finding:
+def _told(error: RanklakeError) -> Finding:
     return failed(f"{error.where}: {error.what}" if error.where else error.what, error.hint or _MEND)
 
 

@@ -5,25 +5,25 @@ is an error, never ignored: a misspelt retention path would otherwise keep data 
 
 A key is declared once, as a field of its section. Its type, its default, its check and the variable that overrides it
 all come from there; what uses it reads it from the `Config` or, in a room, from what `ranklake.context` opens.
+`load_config` raises what is wrong with the file; ``ranklake config`` and ``ranklake doctor`` go on with what is sound.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
 from ranklake.capture.common.settings import PREFIX, CaptureSettings
-from ranklake.config_file import ConfigError, FileRead, read_file, unreadable
+from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.plans.dask_section import DaskSection
-from ranklake.lake.store.approvals import ApprovalsSection, Tier
+from ranklake.lake.store.approvals import ApprovalsSection
 from ranklake.lake.store.lake_config import (
     AuditSection,
     ContractsSection,
     CostSection,
     LakeConfig,
     MaskingSection,
-    Objective,
     PlansSection,
     QualitySection,
     QuerySection,
@@ -31,9 +31,13 @@ from ranklake.lake.store.lake_config import (
     SubjectsSection,
 )
 from ranklake.lake.store.limits import Limits
-from ranklake.lake.store.writers import Prefix
+from ranklake.operator_files import OperatorFile, raise_all
 
-__all__ = ["Config", "ConfigError", "assembled", "from_environment", "load_config", "read_config", "variables"]
+STORAGE: Final = "storage"
+
+
+class ConfigError(RanklakeError):
+    """A configuration file or value that cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,41 +196,100 @@ class Config:
 _SECTIONS: dict[str, Any] = {
     item.name: item.default_factory for item in fields(Config) if is_dataclass(item.default_factory)
 }
-_TABLES: dict[str, type] = {"prefixes": Prefix, "tiers": Tier, "objectives": Objective}
-"""Keys under which tables stand, and what each of them is; under others stands text."""
 _FROM_TEXT: Final[Mapping[object, Callable[[str], Any]]] = {str: str, int: int, float: float}
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A configuration file as it was read.
+
+    Attributes
+    ----------
+    config
+        What is sound in it; defaults if there is none.
+    lines
+        Line of each sound key, by ``section.key``.
+    problems
+        What is wrong with it, in the order of lines.
+    """
+
+    config: Config = field(default_factory=Config)
+    lines: Mapping[str, int] = field(default_factory=dict)
+    problems: tuple[RanklakeError, ...] = ()
+
+    @property
+    def file(self) -> str:
+        """Its absolute path; empty if there is none."""
+        return self.config.file
+
+
 def load_config(path: Path | None = None) -> Config:
-    """Read the configuration file, if any, and the environment. Raises `ConfigError` for the first that is wrong."""
+    """Read the configuration file, if any, and the environment. Raises `ConfigError` for all that is wrong."""
     read = read_config(path)
-    if read.problems:
-        raise read.problems[0]
+    raise_all(read.problems)
     return assembled(read, os.environ)
 
 
-def read_config(path: Path | None = None) -> FileRead:
+def read_config(path: Path | None = None) -> ConfigFile:
     """Read the configuration file: a path's, the one that ``RANKLAKE_CONFIG`` names, or ``ranklake.toml`` here, if any.
 
     Raises `ConfigError` where one is named that is not there.
     """
     named = path or (Path(os.environ["RANKLAKE_CONFIG"]) if os.environ.get("RANKLAKE_CONFIG") else None)
     file = named or Path("ranklake.toml")
-    try:
-        file.lstat()
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    if not os.path.lexists(file):
         if named is None:
-            return FileRead()
+            return ConfigFile()
         hint = "write the file, or name another" if path else "unset RANKLAKE_CONFIG or write the file"
-        raise ConfigError("no such configuration file", where=str(named), hint=hint) from None
-    except OSError as error:
-        raise unreadable(file, error) from None
-    return read_file(file, _SECTIONS, _TABLES)
+        raise ConfigError("no such configuration file", where=str(named), hint=hint)
+    try:
+        read = OperatorFile(file, error=ConfigError, noun="configuration file", is_toml=True)
+    except ConfigError as error:
+        return ConfigFile(Config(file=str(file.absolute())), problems=(error,))
+    problems = list(_refused(read))
+    config, wrong = read.load_sound(Config)
+    problems = sorted([*problems, *wrong], key=lambda error: int(error.where.rpartition(":")[2]))
+    lines = {f"{name}.{key}": read.line((name, key)) for name, section in read.content.items() for key in section}
+    return ConfigFile(replace(config, file=str(file.absolute())), lines, tuple(problems))
 
 
-def assembled(read: FileRead, environment: Mapping[str, str]) -> Config:
+def _refused(file: OperatorFile) -> Iterator[RanklakeError]:
+    """Take out of a file what is in no section of ours, and numbers below 0; yield an error for each.
+
+    Options of stores become text.
+    """
+    known = [*_SECTIONS, STORAGE]
+    for name, section in list(file.content.items()):
+        if isinstance(section, dict) and name in known:
+            yield from _refused_keys(file, name, section)
+            continue
+        del file.content[name]
+        if isinstance(section, dict):
+            yield file.error((name,), f"unknown section [{name}]", did_you_mean(name, known))
+        elif name in known:
+            hint = f"write [{name}] in a line of its own, and its keys below"
+            yield file.error((name,), f"{name} must be a section, not {type(section).__name__}", hint)
+        else:
+            yield file.error((name,), f"{name!r} stands outside a section", "put it under a [section]")
+
+
+def _refused_keys(file: OperatorFile, name: str, section: dict[str, Any]) -> Iterator[RanklakeError]:
+    for key, value in list(section.items()):
+        what = ""
+        if name == STORAGE and not isinstance(value, dict | list):
+            section[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        elif name == STORAGE:
+            what = f"must be text, not {type(value).__name__}"
+        elif isinstance(value, int | float) and value < 0:
+            what = "must not be negative"
+        if what:
+            del section[key]
+            yield file.error((name, key), f"{name}.{key} {what}")
+
+
+def assembled(read: ConfigFile, environment: Mapping[str, str]) -> Config:
     """Return what a file and the environment say together; an empty variable says nothing."""
-    return Config(**read.sections, file=read.file).replaced(from_environment(environment))
+    return read.config.replaced(from_environment(environment))
 
 
 def variables() -> dict[str, str]:

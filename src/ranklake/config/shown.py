@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final
 
-from ranklake.config import Config, from_environment, variables
-from ranklake.config_file import STORAGE, FileRead
+from ranklake.config.settings import STORAGE, Config, ConfigFile, from_environment, variables
 from ranklake.redaction.redact import REDACTED, redact_names
 from ranklake.redaction.secret_names import tells
 from ranklake.segments.references import is_reference, shown
@@ -37,7 +36,7 @@ class Shown:
 
 
 def shown_settings(
-    config: Config, read: FileRead, environment: Mapping[str, str], given: Mapping[str, object]
+    config: Config, read: ConfigFile, environment: Mapping[str, str], given: Mapping[str, object]
 ) -> Iterator[Shown]:
     """Yield all keys in the order of their sections.
 
@@ -52,8 +51,8 @@ def shown_settings(
             origin = "flag"
         elif place in said:
             origin = f"environment {named[place]}"
-        elif place in read.said:
-            origin = f"file {read.file}:{read.said[place]}"
+        elif place in read.lines:
+            origin = f"file {read.file}:{read.lines[place]}"
         else:
             origin = "default"
         yield Shown(place, _visible(place, value), origin)

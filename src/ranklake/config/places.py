@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 from typing import Final
 
-from ranklake.config import Config
-from ranklake.config_file import ConfigError
+from ranklake.config.settings import Config, ConfigError
 from ranklake.errors import did_you_mean
 from ranklake.lake.store.objects import delta_options
 from ranklake.redaction.redact import has_credential

@@ -17,10 +17,9 @@ from typing import Final
 
 from ranklake.capture.common.settings import PLACE_VARIABLES, PREFIX
 from ranklake.capture.lifecycle.preemption import signals_named
-from ranklake.config import Config, from_environment, variables
-from ranklake.config_file import ConfigError, FileRead
-from ranklake.config_places import Where, misplaced
-from ranklake.config_shown import KEYRINGS, shown_settings
+from ranklake.config.places import Where, misplaced
+from ranklake.config.settings import Config, ConfigError, ConfigFile, from_environment, variables
+from ranklake.config.shown import KEYRINGS, shown_settings
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.capture_masks import load_capture_masks
 from ranklake.lake.contracts.errors import ContractError
@@ -58,8 +57,8 @@ _MAY_BE_0: Final = frozenset({"future_hours"})
 
 
 def problems(
-    config: Config, read: FileRead, environment: Mapping[str, str], given: Mapping[str, object] | None = None
-) -> Iterator[ConfigError]:
+    config: Config, read: ConfigFile, environment: Mapping[str, str], given: Mapping[str, object] | None = None
+) -> Iterator[RanklakeError]:
     """Yield all that is wrong: first with what stands there, then with what it means. Runs helpers of references."""
     origins = {one.key: one.origin for one in shown_settings(config, read, environment, given or {})}
 

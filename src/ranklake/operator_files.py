@@ -1,0 +1,344 @@
+r"""One way to read the files that operators write: YAML or TOML, checked against a model, every fault with its line.
+
+A model is a frozen dataclass, or anything else that pydantic understands. Its annotations are the file's schema, and
+``__post_init__`` may raise `ValueError` for values that do not fit together; the message begins with the key's name.
+
+>>> from dataclasses import dataclass
+>>> from typing import Literal
+>>> @dataclass(frozen=True)
+... class Rule:
+...     table: str
+...     action: Literal["delete", "archive"] = "delete"
+...     keep_days: int = 90
+...
+...     def __post_init__(self) -> None:
+...         if self.keep_days < 1:
+...             raise ValueError("keep_days must be at least 1")
+>>> file = OperatorFile(Path("rules.yaml"), '''
+... - {table: steps, keep_days: 30}
+... - table: spans
+...   keep_dais: 7
+...   action: archiv
+... - {table: events, keep_days: 0}
+... ''')
+>>> try:
+...     rules = file.load(tuple[Rule, ...])
+... except OperatorFileError as error:
+...     print(error, *error.others, sep="\n")
+rules.yaml:4: unknown key 'keep_dais' in [1]; did you mean 'keep_days'?
+rules.yaml:5: [1].action cannot be 'archiv'; did you mean 'archive'?
+rules.yaml:6: [2].keep_days must be at least 1
+
+Values are taken strictly: text is no number, and ``true`` is neither. Days (`date`) are written as ``2027-06-30``.
+What needs other files, such as names of tables, is checked afterwards; `OperatorFile.error` gives it a line, too, and
+`raise_all` raises several errors as one. pydantic is imported when a file is held against a model, so that a training
+process that only reads packaged contracts does not load it.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.file_formats import FormatError, KeyPath, read_text, read_toml, read_yaml, toml_lines, yaml_line
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+__all__ = ["KeyPath", "OperatorFile", "OperatorFileError", "raise_all"]
+
+Model = TypeVar("Model")
+_MAX_JSON: Final = 16 << 20
+"""Characters of a file once YAML's aliases are written out: a few lines of them could fill the memory."""
+_KINDS: Final = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "finite_number": "a finite number",
+    "date_type": "a day such as 2027-06-30",
+    "date_parsing": "a day such as 2027-06-30",
+    "date_from_datetime_parsing": "a day such as 2027-06-30",
+    **dict.fromkeys(("list_type", "tuple_type", "set_type", "frozen_set_type"), "a list"),
+    **dict.fromkeys(("dict_type", "dataclass_type", "model_type", "model_attributes_type"), "a mapping"),
+}
+_BOUNDS: Final = {
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "less than {lt}",
+}
+_NAMES: Final = {
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "a mapping",
+    type(None): "empty",
+}
+
+
+class OperatorFileError(RanklakeError):
+    """A file of an operator's that cannot be used."""
+
+
+def raise_all(errors: Iterable[RanklakeError]) -> None:
+    """Raise the first of some errors, with the rest as its `others`; raise nothing if there is none."""
+    found = list(errors)
+    if found:
+        found[0].others = tuple(found[1:])
+        raise found[0]
+
+
+class OperatorFile:
+    """One file, as it stands there: `content` is what it says, in dicts, lists and scalars.
+
+    Parameters
+    ----------
+    path
+        Where it is.
+    text
+        What stands in it, where it was read already.
+    error
+        The class of the errors that speak of it, and of what the constructor raises: not readable, neither YAML nor
+        TOML, a key twice in one mapping.
+    noun
+        What to call such a file in errors.
+    is_toml
+        Read it as TOML. Otherwise as YAML 1.2.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        text: str | None = None,
+        *,
+        error: type[RanklakeError] = OperatorFileError,
+        noun: str = "file",
+        is_toml: bool = False,
+    ) -> None:
+        self.path, self.noun, self._error, self.is_toml = path, noun, error, is_toml
+        try:
+            text = read_text(path, noun) if text is None else text
+            self._text = text
+            self.content: Any = read_toml(text) if is_toml else read_yaml(text)
+        except FormatError as fault:
+            where = f"{path}:{fault.line}" if fault.line else str(path)
+            raise error(fault.what, where=where, hint=fault.hint) from fault.__cause__
+
+    def load(self, model: type[Model]) -> Model:
+        """Return the content as an instance of `model`.
+
+        Raises the error class of the file for what is wrong first, with all the rest as its `others`.
+        """
+        value, errors = self._validated(_adapter(model))
+        raise_all(error for _, error in errors)
+        return value  # type: ignore[no-any-return]
+
+    def load_sound(self, model: type[Model]) -> tuple[Model, list[RanklakeError]]:
+        """Return what is sound in the file, and the errors of what is not, which is taken out of `content`.
+
+        All keys of the model need defaults.
+        """
+        adapter = _adapter(model)
+        found: list[tuple[KeyPath, RanklakeError]] = []
+        while True:
+            value, errors = self._validated(adapter)
+            if not errors:
+                return value, [error for _, error in sorted(found, key=lambda pair: self._line_of(pair[1]))]
+            found += errors
+            # From the end, so that indices of lists stay what they were.
+            for at in sorted({at for at, _ in errors}, key=_order, reverse=True):
+                _take_out(self.content, at)
+
+    def error(self, at: KeyPath, what: str, hint: str = "") -> RanklakeError:
+        """Return an error about the item at a path, with its line."""
+        return self._error(what, where=f"{self.path}:{self.line(at)}", hint=hint)
+
+    def fail(self, at: KeyPath, what: str, hint: str = "") -> NoReturn:
+        """Raise an error about the item at a path, with its line."""
+        raise self.error(at, what, hint)
+
+    def line(self, at: KeyPath) -> int:
+        """Return the line, from 1, of the item at a path; of its nearest existing parent if it is not there."""
+        if not self.is_toml:
+            return yaml_line(self._text, at)
+        lines = self._toml_lines
+        return next((lines[at[:n]] for n in range(len(at), 0, -1) if at[:n] in lines), 1)
+
+    @cached_property
+    def _toml_lines(self) -> dict[KeyPath, int]:
+        return toml_lines(self._text)
+
+    def _line_of(self, error: RanklakeError) -> int:
+        return int(error.where.rpartition(":")[2])
+
+    def _validated(self, adapter: "TypeAdapter[Any]") -> tuple[Any, list[tuple[KeyPath, RanklakeError]]]:
+        """Return the value, or what is wrong, each with the path of what it is about, in the order of lines."""
+        from pydantic import ValidationError
+
+        try:
+            # By way of JSON, which has neither tuples nor dates: strict, yet a list is taken for a tuple.
+            return adapter.validate_json(f"[{self._json()}]")[0], []
+        except ValidationError as error:
+            found: dict[KeyPath, list[tuple[str, str]]] = {}
+            for fault in _own(error.errors(include_url=False)):
+                at, what, hint = self._said(adapter, fault)
+                found.setdefault(at, []).append((what, hint))
+        errors = [(at, self.error(at, *fault)) for at, faults in found.items() for fault in _merged(faults)]
+        return None, sorted(errors, key=lambda pair: self._line_of(pair[1]))
+
+    def _json(self) -> str:
+        text, size = [], 0
+        try:
+            for part in json.JSONEncoder(default=str).iterencode(self.content):
+                text.append(part)
+                size += len(part)
+                if size > _MAX_JSON:
+                    break
+            else:
+                return "".join(text)
+        except (TypeError, ValueError, RecursionError):
+            raise self.error((), "holds itself, or keys that are no text", "write it without aliases") from None
+        raise self.error((), f"has more than {_MAX_JSON:,} characters without aliases", "use fewer of them")
+
+    def _said(self, adapter: "TypeAdapter[Any]", fault: Mapping[str, Any]) -> tuple[KeyPath, str, str]:
+        """Return the path of a fault of pydantic's, what is wrong there, and what to do about it."""
+        given, context, at = fault["input"], fault.get("ctx", {}), self._existing(fault["loc"][1:])
+        shown, hint = self._shown(at) or "the file", ""
+        match fault["type"]:
+            case "unexpected_keyword_argument" | "extra_forbidden":
+                what = f"unknown key {at[-1]!r} in {self._section(at[:-1])}"
+                hint = did_you_mean(str(at[-1]), _keys(adapter, at[:-1]))
+            case "missing" | "missing_argument":
+                what = f"{shown} lacks the key {fault['loc'][-1]!r}"
+                hint = f"add {fault['loc'][-1]}{' = ' if self.is_toml else ': '}…"
+            case "literal_error" | "enum":
+                what = f"{shown} cannot be {given!r}"
+                hint = did_you_mean(str(given), [word.strip("'") for word in re.split(", | or ", context["expected"])])
+            case "value_error":
+                at, what = self._said_by_model(at, str(context["error"]))
+            case kind if kind in _KINDS:
+                what = f"{shown} must be {_KINDS[kind]}, not {_NAMES.get(type(given), type(given).__name__)}"
+            case kind if kind in _BOUNDS:
+                what = f"{shown} must be {_BOUNDS[kind].format(**context)}"
+            case "too_short" | "string_too_short":
+                least = context["min_length"]
+                what = f"{shown} must not be empty" if least == 1 else f"{shown} must have at least {least} items"
+            case "string_pattern_mismatch":
+                what = f"{shown} {given!r} does not match {context['pattern']}"
+            case _:
+                what = f"{shown}: {fault['msg']}"
+        return at, what, hint
+
+    def _section(self, at: KeyPath) -> str:
+        """Name a mapping as it is headed in the file."""
+        if self.is_toml and at:
+            return f"[{'.'.join(step for step in at if isinstance(step, str))}]"
+        return self._shown(at) or "the file"
+
+    def _said_by_model(self, at: KeyPath, text: str) -> tuple[KeyPath, str]:
+        """Return the path that a model's own `ValueError` is about, a key if the message begins with one, and both."""
+        inner, shown, word = self._item(at), self._shown(at), re.match(r"\w+", text)
+        if word and isinstance(inner, dict) and word[0] in inner:
+            return (*at, word[0]), f"{shown}.{text}".removeprefix(".")
+        return at, f"{shown}: {text}".removeprefix(": ")
+
+    def _existing(self, path: Sequence[str | int]) -> KeyPath:
+        """Leave out steps that the file does not have: missing keys, and pydantic's names of a union's members."""
+        at: KeyPath = ()
+        for step in path:
+            inner = self._item(at)
+            is_index = isinstance(inner, list) and isinstance(step, int) and step < len(inner)
+            if is_index or (isinstance(inner, dict) and step in inner):
+                at = (*at, step)
+        return at
+
+    def _item(self, at: KeyPath) -> Any:  # noqa: ANN401 - whatever stands there
+        found = self.content
+        for step in at:
+            found = found[step]
+        return found
+
+    @staticmethod
+    def _shown(at: KeyPath) -> str:
+        return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in at).removeprefix(".")
+
+
+def _adapter(model: Any) -> "TypeAdapter[Any]":  # noqa: ANN401 - any type
+    """Return pydantic's validator of a one-element list of `model`; a dataclass by itself takes no configuration."""
+    from pydantic import ConfigDict, TypeAdapter
+
+    return TypeAdapter(tuple[model], config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
+
+
+def _own(faults: Sequence[Any]) -> Iterator[Any]:
+    """Yield faults, but for lists that are too short only because pydantic does not count the items it refused."""
+    for fault in faults:
+        at = fault["loc"]
+        has_inner = any(other["loc"][: len(at)] == at for other in faults if other is not fault)
+        if fault["type"] != "too_short" or not has_inner:
+            yield fault
+
+
+def _merged(faults: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Make one fault of those of a union's members, such as ``must be text or a list, not a number``."""
+    kinds = [what.partition(" must be ")[2].partition(", not ")[0] for what, _ in faults]
+    if len(faults) > 1 and all(kinds):
+        what = faults[0][0]
+        yield what.replace(f"must be {kinds[0]}", f"must be {' or '.join(dict.fromkeys(kinds))}"), ""
+    else:
+        yield from dict.fromkeys(faults)
+
+
+def _order(at: KeyPath) -> tuple[tuple[bool, int, str], ...]:
+    return tuple((isinstance(step, int), step if isinstance(step, int) else 0, str(step)) for step in at)
+
+
+def _take_out(content: Any, at: KeyPath) -> None:  # noqa: ANN401 - whatever the file says
+    for step in at[:-1]:
+        content = content[step]
+    if at:
+        del content[at[-1]]
+    else:
+        content.clear()
+
+
+def _keys(adapter: "TypeAdapter[Any]", at: KeyPath) -> list[str]:
+    """Return the keys that a model takes at a path, by its JSON schema."""
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Generator(GenerateJsonSchema):
+        ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - pydantic's
+
+        def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:  # noqa: ANN401
+            del schema, error_info
+            return {}
+
+    whole = adapter.json_schema(schema_generator=Generator)
+    nodes = [whole]
+    for step in (0, *at):
+        nodes = [inner for node in nodes for inner in _one_down(_variants(node, whole), step)]
+    return [key for node in nodes for variant in _variants(node, whole) for key in variant.get("properties", ())]
+
+
+def _variants(node: Any, whole: Mapping[str, Any]) -> list[dict[str, Any]]:  # noqa: ANN401 - of JSON Schema
+    """Return what a node of a JSON schema stands for: a definition, and each of alternatives."""
+    if not isinstance(node, dict):
+        return []
+    if "$ref" in node:
+        return _variants(whole["$defs"][node["$ref"].rpartition("/")[2]], whole)
+    inner = [*node.get("anyOf", ()), *node.get("oneOf", ())]
+    return [variant for one in inner for variant in _variants(one, whole)] or [node]
+
+
+def _one_down(variants: Iterable[dict[str, Any]], step: str | int) -> Iterator[Any]:
+    for node in variants:
+        if isinstance(step, int):
+            yield [*node.get("prefixItems", ()), *[node.get("items")] * (step + 1)][step]
+        else:
+            yield node.get("properties", {}).get(step, node.get("additionalProperties"))
