@@ -15,7 +15,7 @@ class RanklakeError(Exception):
         What went wrong, in one clause without a full stop.
     where
         The file, URI, option or name it went wrong at.
-    mend
+    hint
         What to do about it.
 
     Subclasses keep their own facts as attributes. `str()` is always a single line.
