@@ -22,7 +22,8 @@ from ranklake.capture.assets.artifacts import WRITTEN_AGAIN
 from ranklake.capture.assets.checkpoints import SUFFIX
 from ranklake.capture.assets.loads import NO_DIGEST, WRITTEN_SINCE
 from ranklake.cli import run as ranklake
-from ranklake.config import ArtifactsSection, Config
+from ranklake.config import Config
+from ranklake.config.settings import ArtifactsSection
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.flows.pages import page

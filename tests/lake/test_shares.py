@@ -21,7 +21,8 @@ from rollup_inputs import NOON, append
 from segments import step_rows
 
 from ranklake.cli import run
-from ranklake.config import Config, SharesSection
+from ranklake.config import Config
+from ranklake.config.settings import SharesSection
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit.trail import trail
