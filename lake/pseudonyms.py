@@ -1,5 +1,5 @@
-"""The documented place of `pseudonym`, which lives in `ranklake.lake.rollups.pseudonyms`."""
+"""The documented place of `pseudonym`, which lives in `ranklake.lake.rollups.lookups`."""
 
-from ranklake.lake.rollups.pseudonyms import pseudonym
+from ranklake.lake.rollups.lookups import pseudonym
 
 __all__ = ["pseudonym"]

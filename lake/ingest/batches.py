@@ -1,12 +1,12 @@
-"""Decodes small segments in batches.
+"""Loads the segments of a task, small ones in batches.
 
-A rank's minute is some hundred rows, and looking at a segment costs the same for these as for a million. So segments
-are opened with as little as will do, and what they hold is checked together, a column over all of them. Whatever is
-not as it nearly always is goes the careful way of `ranklake.lake.ingest.segment_reading`, which says what is wrong and
-sets it aside: nothing is refused here, and nothing passes that the careful way would refuse.
+A rank's minute is some hundred rows, and checking a segment costs the same for these as for a million. So small
+segments are opened with as little as will do, and checked together, a column over all of them. Whatever is unusual goes
+to `ranklake.lake.ingest.segment_reading` one by one, which says what is wrong and sets it aside: nothing is refused
+here, and nothing passes that it would refuse.
 
-path ─▶ digest ─▶ shape known, footer as the name ─┬─▶ a batch: text, owners, times checked at once ─┬─▶ rows
-           └──── any doubt ────────────────────────┴─────── segment_reading.load, one by one ◀───────┘
+path ─▶ digest ─▶ columns known, footer as the name ─┬─▶ a batch: text, owners, times checked at once ─┬─▶ rows
+           └──── any doubt ──────────────────────────┴─────── segment_reading.load, one by one ◀───────┘
 """
 
 import hashlib
@@ -16,23 +16,105 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow._parquet import ParquetReader
 
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.ingest.batch_columns import all_number, all_text, extremes, validate
-from ranklake.lake.ingest.claims import Said, disagree, only_new, precedence, said_by, together
-from ranklake.lake.ingest.incoming import PART_ROWS, IncomingSegment, refuse, segment_name
-from ranklake.lake.ingest.segment_columns import footer_of, moments, with_values
-from ranklake.lake.ingest.segment_opener import Opener
-from ranklake.lake.ingest.segment_reading import examine, load, within
-from ranklake.lake.ingest.small_segments import SmallSegments
+from ranklake.lake.ingest.claims import SlotClaim, claim_of, disagree, only_new, precedence, together
+from ranklake.lake.ingest.segment_columns import (
+    all_number,
+    all_text,
+    extremes,
+    fits,
+    footer_of,
+    moments,
+    validate,
+    with_values,
+)
+from ranklake.lake.ingest.segment_reading import (
+    PART_BYTES,
+    PART_ROWS,
+    IncomingSegment,
+    examine,
+    load,
+    refuse,
+    segment_name,
+    with_dictionary,
+    within,
+)
 from ranklake.lake.ingest.spool.gate import UnreadError
 from ranklake.lake.ingest.spool.packs import Reader
 from ranklake.lake.migrations.upgrading import is_changed
+from ranklake.lake.store.limits import Limits, decoded_bytes
 from ranklake.lake.store.planned_segment import EarlierCut, PlannedSegment
 from ranklake.lake.store.store import Lake
 from ranklake.lake.store.writers import CONFLICT, Authenticator
 from ranklake.segments.envelope import decrypt
 from ranklake.segments.keys import find_key
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Columns of segments, under the contract's types; `texts` are stored with a dictionary, named when opening."""
+
+    schema: pa.Schema
+    texts: list[str]
+
+
+class SmallSegments:
+    """Decodes segments of one table; each is opened like the one before it, since they are nearly all alike."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._shapes: list[_Shape] = []
+        self._shape: _Shape | None = None
+
+    def decode(self, raw: bytes, target: Contract, count: int) -> tuple[pa.Table | None, pq.FileMetaData]:
+        """Return the rows of a segment of so many rows, None where its columns are not the contract's; its metadata."""
+        source = pa.BufferReader(raw)
+        reader = ParquetReader()  # what `ParquetFile` wraps, at twice the cost of opening a small one
+        shape = self._shape
+        try:
+            reader.open(source, read_dictionary=shape.texts if shape else None)
+            metadata = reader.metadata
+        except KeyError:  # some of the text is not there
+            source.seek(0)
+            shape, metadata = None, pq.read_metadata(source)
+        if not self._is_small(metadata, count):
+            return None, metadata
+        if shape is None or metadata.num_columns != len(shape.schema):
+            shape = next((one for one in self._shapes if len(one.schema) == metadata.num_columns), None)
+            reader = _reader(raw, metadata, shape.texts) if shape else reader
+        if shape is not None:
+            rows = reader.read_all(use_threads=False)
+            if not rows.schema.equals(shape.schema):
+                shape = next((one for one in self._shapes if rows.schema.equals(one.schema)), None)
+        if shape is None:
+            texts = with_dictionary(raw, metadata)
+            if texts is None:
+                return None, metadata
+            rows = _reader(raw, metadata, texts).read_all(use_threads=False)
+            if not fits(rows.schema, target):
+                return None, metadata
+            shape = _Shape(rows.schema.remove_metadata(), texts)
+            self._shapes.append(shape)
+        self._shape = shape
+        return rows, metadata
+
+    def _is_small(self, metadata: pq.FileMetaData, count: int) -> bool:
+        """Whether a segment of so many rows may be decoded beside others; nothing of it was decoded yet."""
+        limits = self._limits
+        if metadata.num_row_groups != 1 or metadata.num_rows != count or count > limits.row_group_rows:
+            return False
+        most = min(PART_BYTES, limits.decoded_bytes)  # as much as `segment_reading` decodes at once
+        return metadata.num_columns <= limits.columns and decoded_bytes(metadata) <= most
+
+
+def _reader(raw: bytes, metadata: pq.FileMetaData, texts: list[str]) -> ParquetReader:
+    reader = ParquetReader()
+    reader.open(pa.BufferReader(raw), metadata=metadata, read_dictionary=texts)
+    return reader
+
 
 BATCH_SEGMENTS: Final = 256
 """As many are looked at again, one by one, where one of them is in doubt."""
@@ -94,7 +176,6 @@ class Loader:
     ) -> None:
         self._lake, self._reader, self._target, self._authenticator = lake, reader, target, authenticator
         self._most_bytes = most_bytes
-        self._opener = Opener(lake.config.ingest)
         self._decoder = SmallSegments(lake.config.ingest)
         self._raw: dict[str, bytes] = {}
 
@@ -106,7 +187,7 @@ class Loader:
             if contested:
                 yield from self._finish(batch)
                 batch = _Batch()
-                yield from self._heard(rows)
+                yield from self._load_contested(rows)
                 continue
             opened = self._open(row, batch)
             full = batch.rows >= BATCH_ROWS or batch.size_bytes >= self._most_bytes
@@ -114,15 +195,15 @@ class Loader:
                 yield from self._finish(batch)
                 batch = _Batch()
             if not opened:
-                yield self._carefully(row)
+                yield self._load_alone(row)
         yield from self._finish(batch)
 
     def _open(self, row: PlannedSegment, batch: _Batch) -> bool:
-        """Open a segment and add it to a batch; return False, and add nothing, where that is not plain sailing."""
+        """Open a segment and add it to a batch; return False, and add nothing, where anything is unusual."""
         target, path = self._target, row["path"]
         name = segment_name(path)
-        odd = row["others"] or row["taken"] or row.get("refused")
-        if target is None or name is None or odd or not 0 < name.rows <= PART_ROWS:
+        is_odd = row["others"] or row.get("refused")
+        if target is None or name is None or is_odd or not 0 < name.rows <= PART_ROWS:
             return False
         try:
             raw = self._raw[path] = self._reader.read(within(row, self._lake.config.ingest))
@@ -134,7 +215,7 @@ class Loader:
             footer = footer_of(metadata, name, target)
             signed_by = self._authenticator.signer_of(raw, footer, name, row)
         except Exception:  # noqa: BLE001 - whatever foreign bytes raise
-            return False  # the careful way finds the same, and says what it is
+            return False  # loaded alone it raises the same, and the reason is recorded
         # of several ranks: an import's, of which there are few; of an older contract: its rows are changed first
         if rows is None or footer.ranks or is_changed(target, footer.contract_version, footer.added_version):
             return False
@@ -147,7 +228,7 @@ class Loader:
         return True
 
     def _finish(self, batch: _Batch) -> Iterator[Loaded]:
-        """Yield what a batch holds, once it is checked; where there is doubt, as the careful way has it."""
+        """Yield what a batch holds, once it is checked; where that fails, each segment alone."""
         if not batch.plan:
             return
         try:
@@ -157,13 +238,13 @@ class Loader:
         if checked is None:
             batch.tables.clear()
             for row in batch.plan:
-                yield self._carefully(row)
+                yield self._load_alone(row)
             return
         self._raw.clear()
         yield Loaded(batch.segments, iter([checked]))
 
     def _checked(self, batch: _Batch) -> Rows | None:
-        """Return the rows of a batch, None where some may not be what their names say; fill in their first and last.
+        """Rows of a batch, None where some may not be what their names say; fills in each segment's first and last.
 
         Raises an Arrow error where text is not UTF-8 or columns do not go together.
         """
@@ -176,8 +257,8 @@ class Loader:
         names = [segment.name for segment in batch.segments if segment.name is not None]
         if not all_text(rows["run"], [name.run for name in names]):
             return None
-        for which in _NUMBERS:
-            if not all_number(rows[which], [getattr(name, which) for name in names], counts):
+        for column in _NUMBERS:
+            if not all_number(rows[column], [getattr(name, column) for name in names], counts):
                 return None
         if "ts" not in rows.column_names or rows["ts"].null_count:  # refused rows have none
             return None
@@ -189,45 +270,41 @@ class Loader:
         assert self._target is not None
         return Rows(batch.segments, counts.tolist(), with_values(rows, self._target))
 
-    def _carefully(self, row: PlannedSegment) -> Loaded:
+    def _load_alone(self, row: PlannedSegment) -> Loaded:
         again = self._reader.read_again
-        segment = load(self._lake, self._read, self._opener, self._target, row, self._authenticator, again)
+        segment = load(self._lake, self._read, self._target, row, self._authenticator, again)
         self._raw.pop(row["path"], None)
         return Loaded([segment, *segment.copies], self._parts(segment))
 
-    def _heard(self, claims: Sequence[PlannedSegment]) -> Iterator[Loaded]:
+    def _load_contested(self, rows: Sequence[PlannedSegment]) -> Iterator[Loaded]:
         """Load segments that claim one slot file; those that contradict what came before are set aside."""
-        target = self._target
-        accepted = [said for said in map(self._earlier, _earlier_of(claims)) if said is not None]
-        if len(claims) > 1:
-            order = [precedence(self._one(row, {})) for row in claims]
-            claims = [row for _, row in sorted(zip(order, claims, strict=True), key=lambda pair: pair[0])]
-        for row in claims:
-            raw: dict[str, bytes] = {}
-            segment = self._one(row, raw)
+        target, raw = self._target, dict[str, bytes]()
+
+        def read(path: str) -> bytes:
+            raw[path] = self._reader.read_again(path)
+            return raw[path]
+
+        cuts = {cut["path"]: cut for row in rows for cut in row.get("earlier", ())}
+        accepted = [claim for claim in map(self._earlier_claim, cuts.values()) if claim is not None]
+        if len(rows) > 1:
+            rows = sorted(rows, key=lambda row: precedence(load(self._lake, read, target, row, self._authenticator)))
+        for row in rows:
+            raw.clear()
+            segment = load(self._lake, read, target, row, self._authenticator)
             if target is None or segment.unreadable is not None:
                 yield Loaded([segment, *segment.copies], iter(()))
                 continue
-            said = said_by(segment, target)
-            if any(disagree(said, other) for other in accepted):
+            claim = claim_of(segment, target)
+            if any(disagree(claim, other) for other in accepted):
                 refuse(self._lake, segment, raw[segment.path], CONFLICT)
                 yield Loaded([segment], iter(()))
                 continue
-            accepted.append(only_new(said, accepted))
-            count = said.rows.num_rows
-            yield Loaded([segment], iter([Rows([segment], [count], said.rows)] if count else []))
+            accepted.append(only_new(claim, accepted))
+            count = claim.rows.num_rows
+            yield Loaded([segment], iter([Rows([segment], [count], claim.rows)] if count else []))
 
-    def _one(self, row: PlannedSegment, kept: dict[str, bytes]) -> IncomingSegment:
-        """Load a segment, and keep its bytes by path."""
-
-        def read(path: str) -> bytes:
-            raw = kept[path] = self._reader.read_again(path)
-            return raw
-
-        return load(self._lake, read, self._opener, self._target, row, self._authenticator)
-
-    def _earlier(self, place: EarlierCut) -> Said | None:
-        """Return what a segment says that an earlier plan took in; None where it is not there to be asked any more."""
+    def _earlier_claim(self, place: EarlierCut) -> SlotClaim | None:
+        """Claim of a segment that an earlier plan took in; None where it can be read no longer."""
         if self._target is None:
             return None
         try:
@@ -244,13 +321,12 @@ class Loader:
             "rows": 0,
             "sha256": place["sha256"],
             "seen": "",
-            "taken": False,
         }
         try:
-            examine(raw, segment, self._opener, self._target, row, unasked, self._lake.config.ingest)
+            examine(raw, segment, self._target, row, unasked, self._lake.config.ingest)
         except Exception:  # noqa: BLE001 - it is not what it was, or its key is gone
             return None
-        return replace(said_by(segment, self._target), signed=place["signed"])
+        return replace(claim_of(segment, self._target), signed=place["signed"])
 
     def _read(self, path: str) -> bytes:
         """Return bytes that were read before, or read them."""
@@ -263,8 +339,3 @@ class Loader:
         for part in segment.parts(self._target):
             if part.num_rows:
                 yield Rows([segment], [part.num_rows], part)
-
-
-def _earlier_of(claims: Sequence[PlannedSegment]) -> list[EarlierCut]:
-    """Return the segments of earlier plans that rows of a plan name, each once."""
-    return list({place["path"]: place for row in claims for place in row.get("earlier", ())}.values())

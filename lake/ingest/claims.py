@@ -1,11 +1,10 @@
-"""Claims: several segments for one slot file, and whether they agree.
+"""Claims: several segments of one slot file, and whether they agree.
 
-A slot file that was sealed twice, by whomever, gives the same values for the same slots, perhaps of more slots the
-second time; only its times may be told anew, by other anchors. So a segment whose values differ from what came before
-for the same slots is another's claim, and cannot be taken for a repeat: what came first stays stored, and the other is
-set aside whole and told (`ranklake.lake.store.writers.CONFLICT`). Of claims that come together the signed are heard
-first, then the encrypted. What two keys of one prefix signed is its team's own affair: there, slots that came are a
-repeat.
+A slot file that is sealed again gives the same values for the same slots, perhaps of more slots; only its times may
+differ, by other anchors. So a segment with other values for the same slots is someone else's, not a repeat: what came
+first stays stored, and the other is set aside whole (`ranklake.lake.store.writers.CONFLICT`). Of segments that come
+together the signed go first, then the encrypted. Two signed segments are never compared, since their prefix's team
+vouches for both: there, slots that came before are a repeat.
 """
 
 from collections import Counter
@@ -20,28 +19,27 @@ from ranklake.lake.store.planned_segment import PlannedSegment
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.ingest.incoming import IncomingSegment
+    from ranklake.lake.ingest.segment_reading import IncomingSegment
 
-_TOLD_ANEW: Final = frozenset({"ts", "slot"})
-Row = PlannedSegment
+_NOT_COMPARED: Final = frozenset({"ts", "slot"})
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a segment says of its slots."""
+class SlotClaim:
+    """The rows of a segment, and whether it is signed."""
 
     rows: pa.Table
     signed: bool
 
 
-def together(plan: Sequence[Row]) -> Iterator[tuple[list[Row], bool]]:
+def together(plan: Sequence[PlannedSegment]) -> Iterator[tuple[list[PlannedSegment], bool]]:
     """Yield rows of a plan in their order, and whether more than one segment claims their slot file.
 
     Those that contest one slot file come together, each other one alone.
     """
     places = [_slot_file_of(row) for row in plan]
     counts = Counter(places)
-    held: list[Row] = []
+    held: list[PlannedSegment] = []
     for place, row in zip(places, plan, strict=True):
         if held and _slot_file_of(held[0]) != place:
             yield held, True
@@ -54,55 +52,55 @@ def together(plan: Sequence[Row]) -> Iterator[tuple[list[Row], bool]]:
         yield held, True
 
 
-def _slot_file_of(row: Row) -> str:
-    """Return what the name of a segment says before rows and digest; nothing of one that claims no slots."""
-    return "" if row["taken"] or row.get("refused") else row["path"].rpartition("/")[2].rsplit("~", 2)[0]
+def _slot_file_of(row: PlannedSegment) -> str:
+    """Name of a segment without rows and digest; empty for one that claims no slots."""
+    return "" if row.get("refused") else row["path"].rpartition("/")[2].rsplit("~", 2)[0]
 
 
 def precedence(segment: "IncomingSegment") -> int:
-    """Return how early a sound segment is heard: the lower, the earlier."""
+    """Rank of a sound segment among claims of one slot file: the lowest goes first."""
     if segment.signed_by is not None:
         return 0
     return 1 if segment.name is not None and segment.name.key_id else 2
 
 
-def said_by(segment: "IncomingSegment", target: "Contract") -> Said:
-    """Return what a sound segment says; its rows are taken from it."""
+def claim_of(segment: "IncomingSegment", target: "Contract") -> SlotClaim:
+    """Take the rows of a sound segment."""
     parts = list(segment.parts(target))
     rows = pa.concat_tables(parts, promote_options="default") if parts else pa.table({"slot": pa.array([], pa.int32())})
-    return Said(rows, segment.signed_by is not None)
+    return SlotClaim(rows, segment.signed_by is not None)
 
 
-def only_new(said: Said, before: Sequence[Said]) -> Said:
-    """Return what a segment says of slots that others do not speak of: a slot file may be sealed a thousand times."""
-    slots = _slots(said.rows)
-    told = np.concatenate([slots[:0], *(_slots(one.rows) for one in before)])
-    new = ~np.isin(slots, told)
-    return said if bool(new.all()) else Said(said.rows.filter(pa.array(new)), said.signed)
+def only_new(claim: SlotClaim, before: Sequence[SlotClaim]) -> SlotClaim:
+    """Drop the slots that earlier claims have: a slot file may be sealed a thousand times."""
+    slots = _slots(claim.rows)
+    earlier = np.concatenate([slots[:0], *(_slots(other.rows) for other in before)])
+    new = ~np.isin(slots, earlier)
+    return claim if bool(new.all()) else SlotClaim(claim.rows.filter(pa.array(new)), claim.signed)
 
 
-def disagree(one: Said, other: Said) -> bool:
-    """Say whether two segments of one slot file hold different values for a slot."""
-    if one.signed and other.signed:
+def disagree(claim: SlotClaim, other: SlotClaim) -> bool:
+    """Whether two segments of one slot file hold different values for a slot."""
+    if claim.signed and other.signed:
         return False
-    mine, theirs = _slots(one.rows), _slots(other.rows)
+    mine, theirs = _slots(claim.rows), _slots(other.rows)
     slots, here, there = np.intersect1d(mine, theirs, return_indices=True)
     here, there = here[slots >= 0], there[slots >= 0]
     if not len(here):
         return False
-    left, right = one.rows.take(here), other.rows.take(there)
-    names = {*left.column_names, *right.column_names} - _TOLD_ANEW
+    left, right = claim.rows.take(here), other.rows.take(there)
+    names = {*left.column_names, *right.column_names} - _NOT_COMPARED
     return any(not _alike(_column(left, name), _column(right, name)) for name in sorted(names))
 
 
 def _slots(rows: pa.Table) -> Any:  # noqa: ANN401 - numpy's array
-    """Return the slots; -1 where there is none."""
+    """Slot of each row; -1 where there is none."""
     slots = rows["slot"]
     return slots.fill_null(-1).to_numpy().astype(np.int64)
 
 
 def _column(rows: pa.Table, name: str) -> pa.Array | None:
-    """Return a column, plain; None where it has no value."""
+    """Column without dictionary; None where it has no value."""
     if name not in rows.column_names:
         return None
     column = rows[name].combine_chunks()
@@ -111,12 +109,12 @@ def _column(rows: pa.Table, name: str) -> pa.Array | None:
     return None if column.null_count == len(column) else column
 
 
-def _alike(one: pa.Array | None, other: pa.Array | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    if one.equals(other):
+def _alike(mine: pa.Array | None, theirs: pa.Array | None) -> bool:
+    if mine is None or theirs is None:
+        return mine is theirs
+    if mine.equals(theirs):
         return True
-    if not pa.types.is_floating(one.type) or not one.is_null().equals(other.is_null()):
+    if not pa.types.is_floating(mine.type) or not mine.is_null().equals(theirs.is_null()):
         return False
-    mine, theirs = (array.fill_null(0).to_numpy(zero_copy_only=False) for array in (one, other))
+    mine, theirs = (array.fill_null(0).to_numpy(zero_copy_only=False) for array in (mine, theirs))
     return bool(np.array_equal(mine, theirs, equal_nan=True))

@@ -12,20 +12,24 @@ The summary says where to look, never that something is known. It is made anew b
 always the same for the same plan; lost or damaged it costs one reading of the whole table.
 """
 
+import hashlib
+import zlib
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
+from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest.ingestion_index import unknown
-from ranklake.lake.ingest.slot_file_keys import key_of, keys_of
+from ranklake.lake.ingest.ingestion_index import IDENTITY, STREAM, unknown
 from ranklake.lake.ingest.spool.spooled import is_unread
-from ranklake.lake.ingest.summary_file import COLUMNS, LEAST_ROWS, Summary, load, no_rows, save
+from ranklake.lake.store.listing import listed
 from ranklake.lake.tables.commit import number_of
 from ranklake.lake.tables.live_files import FILE_SCHEMA, files
 from ranklake.lake.tables.read import read_batches, read_where
@@ -36,6 +40,111 @@ if TYPE_CHECKING:
 
     from ranklake.lake.ingest.spool.spooled import Spooled
     from ranklake.lake.store.store import Lake
+
+_INCARNATIONS, _SEGMENTS = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F
+
+_WORD: Final = 2**64
+
+
+def key_of(item: "Spooled") -> int:
+    """Return a number of a slot file; two of them may share one, which costs a look."""
+    assert item.name is not None
+    place = item.name.incarnation * _INCARNATIONS + item.name.segment * _SEGMENTS
+    return (place + zlib.crc32(item.table.encode())) % _WORD
+
+
+def keys_of(look: pa.Table) -> pa.Array:
+    """Return `key_of` of rows with the columns of `_LOOK`, table as a dictionary; any where there is no slot file."""
+    tables = look["table"].unify_dictionaries().combine_chunks()
+    words = np.array([zlib.crc32(name.encode()) for name in tables.dictionary.to_pylist()], np.uint64)
+    incarnations = look["incarnation"].fill_null(0).to_numpy().astype(np.uint64)
+    segments = look["segment"].fill_null(0).to_numpy().astype(np.uint64)
+    places = incarnations * np.uint64(_INCARNATIONS) + segments * np.uint64(_SEGMENTS)
+    return pa.array(places + words[tables.indices.to_numpy()])
+
+
+FOLDER: Final = "known"
+
+COLUMNS: Final = (*IDENTITY, *STREAM, "segment", "plan", "slots", "date")
+
+LEAST_ROWS: Final = 50_000
+"""Rows that are summed up at a time; fewer are read as fast."""
+
+_ROWS: Final = b"ranklake.rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What was taken in up to a plan.
+
+    Attributes
+    ----------
+    plan, rows
+        The plan, and how many rows of ``segments`` there are up to it.
+    streams
+        Columns table, incarnation, last_segment, first_plan, last_plan.
+    odd
+        Columns `COLUMNS`.
+    """
+
+    plan: int
+    rows: int
+    streams: pa.Table
+    odd: pa.Table
+
+
+def save(lake: "Lake", summary: Summary) -> None:
+    """Write a summary down and delete those before it. A lake that cannot be written goes without."""
+    both = pa.concat_tables([summary.streams, summary.odd], promote_options="default")
+    sink = pa.BufferOutputStream()
+    pq.write_table(both.replace_schema_metadata({_ROWS: str(summary.rows).encode()}), sink, compression="zstd")
+    raw = sink.getvalue().to_pybytes()
+    with suppress(OSError):
+        before = [one.path for one in listed(lake.fs, lake.path(FOLDER))]
+        name = f"{FOLDER}/{summary.plan:010d}~{hashlib.sha256(raw).hexdigest()}.parquet"
+        lake.put_if_absent(name, raw)
+        for path in before:
+            if path < lake.path(name):
+                with suppress(FileNotFoundError):
+                    lake.fs.rm_file(path)
+
+
+def load(lake: "Lake", live: pa.Table, last: int) -> Summary:
+    """Return the newest summary that is sound and of this table; an empty one where there is none."""
+    none = Summary(0, 0, no_streams(), no_rows())
+    if (pc.sum(live["num_records"]).as_py() or 0) < LEAST_ROWS:
+        return none
+    for path in sorted((one.path for one in listed(lake.fs, lake.path(FOLDER))), reverse=True):
+        said, _, digest = path.rpartition("/")[2].removesuffix(".parquet").partition("~")
+        try:
+            raw = bytes(lake.fs.cat_file(path))
+        except OSError:
+            continue
+        if hashlib.sha256(raw).hexdigest() != digest or int(said) > last:
+            continue
+        both = pq.read_table(pa.BufferReader(raw))
+        rows = int((both.schema.metadata or {})[_ROWS])
+        covered = live.filter(pc.less_equal(live["max.plan"], int(said)))
+        if (pc.sum(covered["num_records"]).as_py() or 0) > rows:  # the table was restored, and went another way
+            continue
+        is_stream = pc.is_valid(both["last_segment"])
+        streams = both.filter(is_stream).select(none.streams.column_names).cast(none.streams.schema)
+        odd = both.filter(pc.invert(is_stream)).select(none.odd.column_names).cast(none.odd.schema)
+        return Summary(int(said), rows, streams.replace_schema_metadata(None), odd.replace_schema_metadata(None))
+    return none
+
+
+def no_rows() -> pa.Table:
+    """Return rows with `COLUMNS` of the table ``segments``: none."""
+    schema = arrow_schema(contract("segments"))
+    return pa.schema([pa.field(name, schema.field(name).type) for name in COLUMNS]).empty_table()
+
+
+def no_streams() -> pa.Table:
+    """Return the streams of a summary of nothing."""
+    kinds = {"table": pa.string(), "incarnation": pa.int64(), "last_segment": pa.int32()}
+    return pa.schema({**kinds, "first_plan": pa.int64(), "last_plan": pa.int64()}).empty_table()
+
 
 _LOOK: Final = ("table", "incarnation", "segment", "unreadable", "signed_by")
 _SUMMED: Final = ("table", "incarnation", "segment", "plan")

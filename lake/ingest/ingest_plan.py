@@ -1,152 +1,197 @@
-"""The plan of kind ``ingest``: which segments, and how they become rows.
+"""The plan of kind ``ingest``: which new segments it names, and what it records of them before they are read.
 
-The driver hands a plan's groups to workers and commits: fact tables, then ``rejects``, then ``segments``, and
-``ingest_plans`` last. It can die anywhere: before the first commit the next driver carries the plan out again, after it
-the next one commits what the first commit names (`ranklake.lake.ingest.manifest`), whatever became of the segments.
+listing ─▶ unknown files ─▶ by digest and prefix: candidates ─▶ one writer a process ─▶ rows of the plan
+
+A digest may lie in several places, and several writers may claim one process's number.
 """
 
-import itertools
-import math
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
 
 import ranklake
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest.admission import Candidate, candidates, plan_rows, undisputed
-from ranklake.lake.ingest.group import PIECE_BYTES, Compacted, Group
 from ranklake.lake.ingest.index_summary import IngestionIndex
-from ranklake.lake.ingest.ingestion_index import damaged_when, earlier_cuts, sort_out, standings, unknown
-from ranklake.lake.ingest.isolation import TRIES, Careful, attempted
-from ranklake.lake.ingest.manifest import foretold, in_order, saying
-from ranklake.lake.ingest.manifest import outcomes as outcomes_in
-from ranklake.lake.plans.attempts import WHOLE, Attempts
+from ranklake.lake.ingest.ingestion_index import (
+    KnownProcess,
+    KnownSlots,
+    SlotFile,
+    damaged_when,
+    known_processes,
+    known_slots,
+    slot_file_of,
+    sort_out,
+    stream_of,
+    unknown,
+)
 from ranklake.lake.plans.kinds import INGEST
-from ranklake.lake.plans.ledger import commit_rows, ledger_row, row_files
-from ranklake.lake.plans.plan import LEDGER, Plan, Progress
-from ranklake.lake.plans.units import SPOOL, Unit, carry_out, counted
-from ranklake.lake.plans.workers import ONE, PIECE_SHARE, Room, Workers
-from ranklake.lake.store.limits import Limits
-from ranklake.lake.store.planned_segment import PlannedSegment
+from ranklake.lake.plans.plan import LEDGER, Plan
+from ranklake.lake.store.planned_segment import EarlierCut, PlannedSegment
 from ranklake.lake.store.reachability import LakeError
-from ranklake.lake.store.writers import NOT_ASKED, Authenticator
-from ranklake.lake.tables.commit import LostRaceError, number_of, swap
+from ranklake.lake.store.writers import NOT_ENCRYPTED, OTHERS_INCARNATION
 from ranklake.lake.tables.kept_overlay import keep_overlay
 from ranklake.lake.tables.read import read
-from ranklake.lake.tables.tables import ensure_table, latest, refuse_unfit
+from ranklake.lake.tables.tables import latest, refuse_unfit
 from ranklake.printable import printable_name
 from ranklake.segments.keys import has_key
 
 if TYPE_CHECKING:
-    from collections import Counter
-
     import pyarrow as pa
     from deltalake import DeltaTable
 
     from ranklake.lake.ingest.spool.listing_cache import Rounds
     from ranklake.lake.ingest.spool.spool import Spool
+    from ranklake.lake.ingest.spool.spooled import Spooled
     from ranklake.lake.store.store import Lake
-    from ranklake.lake.tables.data_file import DataFile
 
-SEGMENT_CPU_S = 0.7e-3
-ROW_CPU_S = 0.4e-6
-"""What a segment and a row cost, about."""
 PLAN_SEGMENTS = 20_000
-GROUP_ROWS = 2_000_000
-GROUP_BYTES = 128 * 2**20
-LEAST_GROUP_ROWS = 250_000
-"""A task of fewer rows is not worth a file of its own."""
+_LATE: Final = datetime.max.replace(tzinfo=UTC)
 
 
-def compose(
-    lake: "Lake",
-    spool: "Spool",
-    number: int,
-    waiting: "Counter[str] | None" = None,
-    rounds: "Rounds | None" = None,
-    held: "dict[str, str] | None" = None,
-) -> Plan | None:
-    """Return the plan that brings in what is new in the spool, or None where nothing is.
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Files of one prefix that claim one digest.
+
+    Attributes
+    ----------
+    files
+        At least one.
+    prefix
+        The configured prefix that they lie under; None for none.
+    refused
+        Why none of them may be there; empty if they may.
+    """
+
+    files: list["Spooled"]
+    prefix: str | None = None
+    refused: str = ""
+
+    @property
+    def file(self) -> "Spooled":
+        """The first."""
+        return self.files[0]
+
+    @property
+    def key_id(self) -> str:
+        """Id of the key that they are encrypted with; empty if they are not."""
+        return self.file.name.key_id if self.file.name else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """A plan, and why other files stay in the spool.
+
+    Attributes
+    ----------
+    plan
+        None where nothing is new.
+    waiting
+        Keys that segments wait for, by id or by prefix, and how many wait for each.
+    held
+        Why other files stay in the spool unread, by printable path.
+    """
+
+    plan: Plan | None = None
+    waiting: Counter[str] = field(default_factory=Counter)
+    held: dict[str, str] = field(default_factory=dict)
+
+
+def compose(lake: "Lake", spool: "Spool", number: int, rounds: "Rounds | None" = None) -> Composition:
+    """Compose the plan that brings in what is new in the spool.
 
     Raises `ranklake.lake.tables.tables.NewerTableError` where a table knows more than this software, and
     `ranklake.lake.contracts.errors.ContractError` for an overlay that the lake cannot be written under: before anything
     is written.
 
-    Encrypted segments whose key is not at hand are left for another time: no plan names them.
-
     Parameters
     ----------
-    waiting
-        Filled with the keys that segments wait for, by id or by prefix, and how many wait for each.
     rounds
         Says which day folders may wait, and takes in what is seen in the others; by default all are listed.
-    held
-        Filled with why other files stay in the spool unread, by path.
     """
-    number_kept = keep_overlay(lake)
-    new, known, keyless, kept, unopened = _news(lake, spool, rounds)
-    if waiting is not None:
-        waiting.clear()
-        waiting.update(keyless)
-    if held is not None:
-        held.clear()
-        held.update(spool.passed_over | {printable_name(path): why for path, why in kept.items()})
-    if not new:
-        return None
+    contracts = keep_overlay(lake)
+    news = _news(lake, spool, rounds)
+    waiting = Counter(news.keyless)
+    held = spool.passed_over | {printable_name(path): why for path, why in news.held.items()}
+    if not news.ready:
+        return Composition(None, waiting, held)
     rules, _ = spool.writers.rules()
-    some = new[:PLAN_SEGMENTS]
-    files = [one.file for one in some]
-    recorded = standings(known, files)
-    chosen = undisputed(some, recorded)
-    tables = sorted({one.file.table for one in chosen})
+    some = news.ready[:PLAN_SEGMENTS]
+    files = [candidate.file for candidate in some]
+    processes = known_processes(news.known, files)
+    chosen = undisputed(some, processes)
+    tables = sorted({candidate.file.table for candidate in chosen})
     body = {
         "spool": spool.address,
         "writer": f"ranklake {ranklake.__version__}",
-        "contracts": number_kept,
+        "contracts": contracts,
         "versions": {table: _version(lake, table) for table in [*tables, "rejects"]},
         **lake.config.ingest.saying(),
-        "left": len(new) - len(chosen) + unopened,
+        "left": len(news.ready) - len(chosen) + news.unopened,
         "rules": [rule.facts() for rule in rules.values()],
-        "segments": list(plan_rows(spool, chosen, earlier_cuts(known, files), recorded, list(rules))),
+        "segments": list(plan_rows(spool, chosen, known_slots(news.known, files), processes, list(rules))),
     }
-    return Plan(number, INGEST.name, time.time_ns() // 1000, body)
+    return Composition(Plan(number, INGEST.name, time.time_ns() // 1000, body), waiting, held)
 
 
-def _news(
-    lake: "Lake", spool: "Spool", rounds: "Rounds | None"
-) -> tuple[list[Candidate], "pa.Table", list[str], dict[str, str], int]:
-    """Return what is new in the spool, enough for a plan if there is; and remember for later rounds where it was.
+@dataclass(frozen=True, slots=True)
+class _News:
+    """What is new in the spool.
 
-    Beside it: what is known of that, with the columns of `ranklake.lake.ingest.index_summary`; the keys that segments
-    wait for, one for each; why other files are left alone, by path; and how many segments were not looked at.
+    Attributes
+    ----------
+    ready
+        What a plan may name; enough for one, if there is.
+    known
+        Rows of ``segments`` about these files, with the columns of `ranklake.lake.ingest.index_summary`.
+    keyless
+        The key that a segment waits for, one for each segment.
+    held
+        Why other files are left alone, by path.
+    unopened
+        How many segments were not looked at.
     """
-    history = IngestionIndex(lake, _segments(lake))
+
+    ready: list[Candidate]
+    known: "pa.Table"
+    keyless: list[str]
+    held: dict[str, str]
+    unopened: int
+
+
+def _news(lake: "Lake", spool: "Spool", rounds: "Rounds | None") -> _News:
+    """Look for new files in the spool; remember for later rounds where they were."""
+    index = IngestionIndex(lake, _segments(lake))
     _, lacking = spool.writers.rules()
-    for listing, unopened in spool.listings(history.near, rounds, PLAN_SEGMENTS):
-        known = history.of(listing)
+    for listing, unopened in spool.listings(index.near, rounds, PLAN_SEGMENTS):
+        known = index.of(listing)
         new, closed = unknown(listing, known, damaged_when(lake, known)), unopened
-        fit, left_alone = sort_out(new, known, lake.config.ingest, lake.contracts(), spool.is_readable)
+        fit, held = sort_out(new, known, lake.config.ingest, lake.contracts(), spool.is_readable)
         found = candidates(spool, fit)
-        needed = {one.key_id for one in found if one.key_id}
-        missing = {key_id for key_id in needed if not has_key(lake.config.encryption_key, key_id)}
+        missing = {
+            key_id
+            for key_id in {candidate.key_id for candidate in found if candidate.key_id}
+            if not has_key(lake.config.encryption_key, key_id)
+        }
         ready = [one for one in found if one.refused or (one.key_id not in missing and one.prefix not in lacking)]
         if len(ready) >= PLAN_SEGMENTS:
             break
     # What was not looked at may be news.
-    where = {*(item.path for claims in new for item in claims), *closed}
-    if rounds is not None and rounds.note(spool.folder_of(path) for path in where):
+    paths = {*(item.path for claims in new for item in claims), *closed}
+    if rounds is not None and rounds.note(spool.folder_of(path) for path in paths):
         rounds.save(lake)
-    held = [one.key_id for one in found if not one.refused and one.key_id in missing]
-    kept = [one for one in found if not one.refused and one.key_id not in missing and one.prefix in lacking]
-    held += [f"of the prefix {one.prefix!r} ({lacking[one.prefix]})" for one in kept if one.prefix is not None]
-    return ready, known, held, left_alone, sum(closed.values())
+    keyless = [one.key_id for one in found if not one.refused and one.key_id in missing]
+    unsigned = [one.prefix for one in found if not one.refused and one.key_id not in missing and one.prefix in lacking]
+    keyless += [f"of the prefix {prefix!r} ({lacking[prefix]})" for prefix in unsigned if prefix is not None]
+    return _News(ready, known, keyless, held, sum(closed.values()))
 
 
 def _segments(lake: "Lake") -> "DeltaTable | None":
-    """Return the table that tells what was taken in; None before the first plan.
+    """Open the table ``segments``; None before the first plan.
 
-    Raises `LakeError` where plans were finished and what they brought in is not told, or by newer software.
+    Raises `LakeError` where plans were finished and the table is gone, and where newer software wrote it.
     """
     handle = latest(lake, "segments")
     if handle is not None:
@@ -158,158 +203,108 @@ def _segments(lake: "Lake") -> "DeltaTable | None":
 
 
 def _version(lake: "Lake", table: str) -> int:
-    found = latest(lake, table)
-    return -1 if found is None else refuse_unfit(found, lake.contract(table)).version()
+    handle = latest(lake, table)
+    return -1 if handle is None else refuse_unfit(handle, lake.contract(table)).version()
 
 
-def execute(lake: "Lake", plan: Plan, workers: "Workers", progress: Progress | None = None) -> list[dict[str, Any]]:
-    """Carry out an ingest plan, again if need be; return the account of its segments (rows of the table ``segments``).
+def candidates(spool: "Spool", new: Sequence[list["Spooled"]]) -> list[Candidate]:
+    """Group new files by digest, and by what the configuration says of their place."""
+    if not spool.writers.prefixes:
+        return [Candidate(claims) for claims in new]
+    result: list[Candidate] = []
+    for claims in new:
+        by_place: dict[tuple[str | None, str], list[Spooled]] = {}
+        for item in claims:
+            below = spool.below(item.path)
+            own = spool.writers.of(below)
+            refused = spool.writers.against(below, item.name) if item.name else ""
+            by_place.setdefault((own.prefix if own else None, refused), []).append(item)
+        for (prefix, refused), items in by_place.items():
+            groups = [[item] for item in items] if refused else [items]
+            result += [Candidate(group, prefix, refused) for group in groups]
+    return result
 
-    Raises `ranklake.lake.tables.commit.LostRaceError` where another driver carries out the same plan and won; whoever
-    asked then looks again which plan is unfinished.
+
+def undisputed(chosen: Sequence[Candidate], known: Mapping[int, KnownProcess]) -> list[Candidate]:
+    """Leave out candidates whose process's number another stream claims, until it is known whose it is.
+
+    Of those that claim a number about which nothing is known, one stream comes first: the encrypted before the clear,
+    then whose file was written first, as the store says. Once one of them was read, it is known.
     """
-    attempts = Attempts(lake, plan.number)
-    files = foretold(lake, plan, (row["table"] for row in plan.body["segments"]))
-    if files is not None:
-        for table, some in in_order(files).items():
-            carry_out(_commit_of(plan, table, some), partial(_commit_again, lake, plan, table, some))
-        outcomes = outcomes_in(lake, files)
-    else:
-        outcomes = _carry_out(lake, plan, workers, attempts, progress)
-    per_table: dict[str, int] = {}
-    for row in outcomes:
-        per_table[row["table"]] = per_table.get(row["table"], 0) + row["rows_stored"]
-    sums = {name: sum(row[name] for row in outcomes) for name in ("rows_stored", "rows_rejected", "rows_duplicate")}
-    recorded = sum(row["rows"] or 0 for row in outcomes)
-    row = ledger_row(plan, per_table, segments=len(outcomes), rows_recorded=recorded, **sums)
-    unit = Unit("commit", LEDGER, detail=f"plan {plan.number}", reads=(SPOOL,), writes=True)
-    carry_out(unit, lambda: commit_rows(lake, LEDGER, [row], plan.number))
-    attempts.clear()
-    return outcomes
+    firsts: dict[int, Candidate] = {}
+    for candidate in chosen:
+        name = candidate.file.name
+        if name is None or candidate.refused or name.incarnation in known:
+            continue
+        before = firsts.setdefault(name.incarnation, candidate)
+        if _precedence(candidate) < _precedence(before):
+            firsts[name.incarnation] = candidate
+    return [candidate for candidate in chosen if candidate.refused or _goes_with(candidate, firsts)]
 
 
-def _carry_out(
-    lake: "Lake", plan: Plan, workers: "Workers", attempts: Attempts, progress: Progress | None
-) -> list[dict[str, Any]]:
-    """Write all files of a plan, then commit them but for the ledger's; return the account of its segments."""
-    workers = workers.fitting(expected_cpu_s(plan.body["segments"]))
-    authenticator = Authenticator(
-        lake.config.encryption_key, lake.config.spool.writers.restored(plan.body.get("rules", []))
-    )
-    tries = attempts.times_begun(WHOLE)
-    # What died often is cut as it was each time, whatever workers there are; in between as if nothing were wrong,
-    # since whoever kills drivers for being slow would never see an end.
-    is_deadly = tries >= TRIES and tries % 2 == TRIES % 2
-    told = _number(lake, "segments") >= plan.number
-    groups = list(_groups(lake, plan, ONE if is_deadly else workers.room(), authenticator))
-    counter = itertools.count(1)
-    done: Callable[[], None] | None = None
-    if progress is not None:
-        progress(0, len(groups))
-        done = lambda: progress(next(counter), len(groups))  # noqa: E731 - one line at its one place of use
-    careful = Careful(workers, attempts)
-
-    def write() -> list[Compacted]:
-        with attempts.at(WHOLE):
-            found = [None] * len(groups) if is_deadly else workers.run(attempted, groups, done, lost=lambda _: None)
-            pairs = zip(groups, found, strict=True)
-            return [careful.carry_out(group) if one is None else one for group, one in pairs]
-
-    results = carry_out(_writing_of(plan, groups), write)
-
-    files = [file for part in results for file in (*part.files, *part.rejects)]
-    outcomes = [{**row, "plan": plan.number, "date": plan.created.date()} for part in results for row in part.outcomes]
-    if not told:
-        files += row_files(lake, "segments", outcomes, plan.number)
-    more = saying(files)
-    for table, some in in_order(files).items():
-        carry_out(_commit_of(plan, table, some), partial(_commit, lake, plan, table, some, more))
-        more = {}
-    return outcomes
+def _goes_with(candidate: Candidate, firsts: Mapping[int, Candidate]) -> bool:
+    name = candidate.file.name
+    first = firsts.get(name.incarnation) if name is not None else None
+    if first is None:
+        return True
+    return stream_of(candidate.file) == stream_of(first.file) and bool(candidate.key_id) == bool(first.key_id)
 
 
-def _commit(lake: "Lake", plan: Plan, table: str, files: "list[DataFile]", more: dict[str, str]) -> None:
-    if not swap(ensure_table(lake, lake.contract(table)), plan.number, add=files, metadata=_metadata(plan) | more):
-        # What that one wrote down is true of its rows; what was found here may be another truth by now.
-        raise LostRaceError(f"another driver carried out plan {plan.number}", where=lake.uri, hint="run it again")
+def _precedence(candidate: Candidate) -> tuple[bool, datetime]:
+    return not candidate.key_id, candidate.file.modified or _LATE
 
 
-def _commit_again(lake: "Lake", plan: Plan, table: str, files: "list[DataFile]") -> None:
-    swap(ensure_table(lake, lake.contract(table)), plan.number, add=files, metadata=_metadata(plan))
+def plan_rows(
+    spool: "Spool",
+    chosen: Sequence[Candidate],
+    slots: Mapping[SlotFile, KnownSlots],
+    processes: Mapping[int, KnownProcess],
+    rules: Sequence[str],
+) -> Iterator[PlannedSegment]:
+    """Yield a plan's rows of segments.
 
-
-def _commit_of(plan: Plan, table: str, files: "list[DataFile]") -> Unit:
-    dates = tuple(file.partition for file in files)
-    return Unit("commit", table, dates, f"plan {plan.number}", reads=(SPOOL,), writes=True)
-
-
-def _writing_of(plan: Plan, groups: list[Group]) -> Unit:
-    tables = {group.table for group in groups}
-    of = (("segment", len(plan.body["segments"])), ("table", len(tables)), ("task", len(groups)))
-    detail = ", ".join(counted(count, noun) for noun, count in of)
-    return Unit("write", detail=f"plan {plan.number}: {detail}", reads=(SPOOL,))
-
-
-def _metadata(plan: Plan) -> dict[str, str]:
-    return {"ranklake.plan": str(plan.number), "ranklake.kind": plan.kind}
-
-
-def expected_cpu_s(segments: list[PlannedSegment]) -> float:
-    """Return about what segments of a plan take: a look at each, and their rows."""
-    return len(segments) * SEGMENT_CPU_S + float(sum(row["rows"] for row in segments)) * ROW_CPU_S
-
-
-def _groups(lake: "Lake", plan: Plan, room: Room = ONE, authenticator: Authenticator = NOT_ASKED) -> Iterator[Group]:
-    """Cut a plan into tasks: segments of one slot file stay together, so that their repeats meet.
-
-    Each table is cut evenly, into a multiple of the tasks that run at a time where there are rows enough. Another try
-    of the plan may cut it otherwise: what a segment's rows come to is the same.
+    Parameters
+    ----------
+    slots, processes
+        What earlier plans took in of their slot files, and of the processes that recorded them.
+    rules
+        Prefixes that the plan has a rule for, in its order.
     """
-    rejects_done = _number(lake, "rejects") >= plan.number
-    by_table = itertools.groupby(plan.body["segments"], key=lambda row: row["table"])
-    for table, segments in by_table:
-        stored = _number(lake, table) >= plan.number
-        for chunk in _chunks(list(segments), room.tasks):
-            yield Group(
-                lake.address,
-                plan.body["spool"],
-                lake.storage,
-                table,
-                chunk,
-                plan.number,
-                plan.created,
-                store_rows=not stored,
-                store_rejects=not rejects_done,
-                authenticator=authenticator,
-                piece_bytes=min(PIECE_BYTES, room.bytes_each // PIECE_SHARE),
-                limits=Limits.said(plan.body),
-                contracts=plan.body.get("contracts", 0),
-                subjects=lake.config.subjects,
-                code=lake.overlay.code if lake.overlay is not None else frozenset(),
-            )
+    places = {prefix: place for place, prefix in enumerate(rules)}
+    for candidate in chosen:
+        item = candidate.file
+        process = processes.get(item.name.incarnation) if item.name else None
+        refused = candidate.refused or _refusal(candidate, process)
+        earlier = slots.get(slot_file_of(item)) if item.name and not refused else None
+        yield {
+            "path": item.path,
+            "others": [other.path for other in candidate.files[1:]],
+            "table": item.table,
+            "bytes": item.size_bytes,
+            "rows": item.name.rows if item.name else 0,
+            "sha256": item.sha256,
+            "seen": earlier.slots if earlier else "",
+            "earlier": _earlier_cuts(spool, earlier),
+            "refused": refused,
+            "rule": places.get(candidate.prefix, -1) if candidate.prefix is not None else -1,
+            "sign": process is not None and process.signed,
+        }
 
 
-def _number(lake: "Lake", table: str) -> int:
-    found = latest(lake, table)
-    return 0 if found is None else number_of(found)
+def _earlier_cuts(spool: "Spool", earlier: KnownSlots | None) -> list[EarlierCut]:
+    """Segments of a slot file that were taken in, as far as they lie in this spool: the table may name any path."""
+    places = earlier.places if earlier else ()
+    return [
+        {"path": path, "sha256": sha256, "signed": signed}
+        for path, sha256, signed in places
+        if spool.below(path) != path and ".." not in path.split("/")
+    ]
 
 
-def _chunks(segments: list[PlannedSegment], at_a_time: int) -> Iterator[list[PlannedSegment]]:
-    total = sum(segment["rows"] for segment in segments)
-    tasks = min(at_a_time * math.ceil(total / (at_a_time * GROUP_ROWS)), max(1, total // LEAST_GROUP_ROWS))
-    share = total / max(1, tasks)
-    chunk: list[PlannedSegment] = []
-    rows = size = 0
-    end, stem = share, ""
-    for segment in segments:
-        here = segment["path"].rpartition("/")[2].rsplit("~", 2)[0]  # without rows and digest: the slot file
-        # A segment belongs where most of it lies: so shares stay even, and none is left over.
-        full = rows + segment["rows"] / 2 > end or size + segment["bytes"] > GROUP_BYTES
-        if chunk and full and here != stem:
-            yield chunk
-            chunk, size = [], 0
-            while rows + segment["rows"] / 2 > end:
-                end += share
-        chunk.append(segment)
-        rows, size, stem = rows + segment["rows"], size + segment["bytes"], here
-    yield chunk
+def _refusal(candidate: Candidate, process: KnownProcess | None) -> str:
+    """Why a segment cannot be of the process that it names; empty if it can."""
+    if process is None:
+        return ""
+    if stream_of(candidate.file) not in process.streams:
+        return OTHERS_INCARNATION
+    return NOT_ENCRYPTED if process.encrypted and not candidate.key_id else ""

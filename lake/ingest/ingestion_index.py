@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.deduplication import joined_slots
-from ranklake.lake.ingest.newer import NEWER_FORMAT, known_here
+from ranklake.lake.ingest.segment_columns import NEWER_FORMAT, known_here
 from ranklake.lake.ingest.spool.gate import DENIED, NEWER, TOO_LARGE, UNSTEADY
 from ranklake.lake.ingest.spool.spooled import Spooled, identities, is_rewritten, is_unread
 from ranklake.lake.plans.plan import LEDGER
@@ -37,34 +37,31 @@ Stream = tuple[str, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Cuts:
-    """What earlier plans took in of a slot file.
+class KnownSlots:
+    """Slots of a slot file that earlier plans took in.
 
     Attributes
     ----------
-    streams
-        Whose it is: run, attempt, rank, incarnation. More than one only in lakes of long ago.
     slots
-        Which slots came, as `ranklake.lake.ingest.deduplication` says it.
+        As text, see `ranklake.lake.ingest.deduplication`.
     places
         Where the segments lay that brought them: path, digest, and whether it was signed.
     """
 
-    streams: frozenset[Stream]
     slots: str
     places: tuple[tuple[str, str, bool], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class KnownProcess:
     """What earlier plans took in of a process that records.
 
     Attributes
     ----------
     streams
-        Whose it is: more than one only in lakes of long ago.
+        Whose it is: one, unless an erasure took names of runs.
     signed, encrypted
-        Whether segments of it were signed, or encrypted: then all of them are.
+        Whether segments of it were signed, or encrypted: then all of them have to be.
     """
 
     streams: frozenset[Stream]
@@ -190,7 +187,7 @@ def damaged_when(lake: "Lake", known: pa.Table) -> dict[str, datetime]:
     return found
 
 
-def earlier_cuts(known: pa.Table, some: "Iterable[Spooled]") -> dict[SlotFile, Cuts]:
+def known_slots(known: pa.Table, some: "Iterable[Spooled]") -> dict[SlotFile, KnownSlots]:
     """Return what is known of the slot files of some segments; nothing of one that came never, or damaged.
 
     Parameters
@@ -210,8 +207,7 @@ def earlier_cuts(known: pa.Table, some: "Iterable[Spooled]") -> dict[SlotFile, C
         if slot_file in wanted:
             found.setdefault(slot_file, []).append(row)
     return {
-        slot_file: Cuts(
-            frozenset(stream_of_row(row) for row in rows),
+        slot_file: KnownSlots(
             joined_slots(row["slots"] or "" for row in rows),
             tuple((row["uri_name"], row["sha256"], row["signed_by"] is not None) for row in rows),
         )
@@ -219,13 +215,13 @@ def earlier_cuts(known: pa.Table, some: "Iterable[Spooled]") -> dict[SlotFile, C
     }
 
 
-def standings(known: pa.Table, some: "Iterable[Spooled]") -> dict[int, Standing]:
+def known_processes(known: pa.Table, some: "Iterable[Spooled]") -> dict[int, KnownProcess]:
     """Return by incarnation what is known of those of some segments; nothing of one that came never, or damaged.
 
     Parameters
     ----------
     known
-        As for `earlier_cuts`, and columns uri_name and signed_by.
+        As for `known_slots`, and columns uri_name and signed_by.
     """
     wanted = pa.array({item.name.incarnation for item in some if item.name is not None}, known["incarnation"].type)
     near = known.filter(pc.and_(pc.is_null(known["unreadable"]), pc.is_in(known["incarnation"], value_set=wanted)))
@@ -233,7 +229,7 @@ def standings(known: pa.Table, some: "Iterable[Spooled]") -> dict[int, Standing]
     for row in near.select([*STREAM, "uri_name", "signed_by"]).to_pylist():
         found.setdefault(row["incarnation"], []).append(row)
     return {
-        incarnation: Standing(
+        incarnation: KnownProcess(
             frozenset(stream_of_row(row) for row in rows),
             any(row["signed_by"] is not None for row in rows),
             any(row["uri_name"].endswith(".enc") for row in rows),

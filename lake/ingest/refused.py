@@ -16,12 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.ingest.admission import candidates, plan_rows
-from ranklake.lake.ingest.incoming import IncomingSegment, recorded_table, segment_name
 from ranklake.lake.ingest.index_summary import IngestionIndex
-from ranklake.lake.ingest.ingestion_index import earlier_cuts, standings
-from ranklake.lake.ingest.segment_opener import Opener
-from ranklake.lake.ingest.segment_reading import examine
+from ranklake.lake.ingest.ingest_plan import candidates, plan_rows
+from ranklake.lake.ingest.ingestion_index import known_processes, known_slots
+from ranklake.lake.ingest.segment_reading import IncomingSegment, examine, recorded_table, segment_name
 from ranklake.lake.ingest.spool.listing_cache import Rounds
 from ranklake.lake.ingest.spool.packs import pack_of
 from ranklake.lake.ingest.spool.spooled import Spooled, identities
@@ -117,15 +115,15 @@ def _passes(
     places = [rule.prefix for rule in authenticator.rules]
     if candidate.refused or (candidate.prefix is not None and candidate.prefix not in places):
         return False
-    cuts = earlier_cuts(known, [item])
-    (row,) = plan_rows(spool, [candidate], cuts, standings(known, [item]), places)
+    cuts = known_slots(known, [item])
+    (row,) = plan_rows(spool, [candidate], cuts, known_processes(known, [item]), places)
     if row["refused"] or (one.reason == CONFLICT and cuts):
         return False
     try:
         raw = _bytes(lake, one)
         segment = IncomingSegment(item.path, item.sha256, len(raw), item.name)
         target, limits = recorded_table(lake, item.table), lake.config.ingest
-        examine(raw, segment, Opener(limits), target, row, authenticator, limits, is_known=True)
+        examine(raw, segment, target, row, authenticator, limits, is_known=True)
     except (RanklakeError, OSError, pa.ArrowException, MemoryError):  # it stays refused, whatever it is
         return False
     return True

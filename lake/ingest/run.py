@@ -1,23 +1,28 @@
 """Ingest: new segments of the spool become rows of the tables, exactly once."""
 
+import hashlib
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.ingest import ingest_plan
+from ranklake.errors import RanklakeError
 from ranklake.lake.ingest.index_summary import IngestionIndex
+from ranklake.lake.ingest.ingest_plan import Composition, compose
 from ranklake.lake.ingest.ingestion_index import damaged_when
 from ranklake.lake.ingest.maintenance.compaction import merge_small
-from ranklake.lake.ingest.spool.fed import mark_fed
-from ranklake.lake.ingest.spool.gate import firsts, is_newer, may_be_read_yet
+from ranklake.lake.ingest.spool.gate import UnreadError, firsts, is_newer, may_be_read_yet
 from ranklake.lake.ingest.spool.listing_cache import Rounds
-from ranklake.lake.ingest.spool.purging import purge
+from ranklake.lake.ingest.spool.packs import Reader, pack_of, settled
+from ranklake.lake.ingest.spool.spool import Known, Spool, mark_fed
+from ranklake.lake.ingest.spool.spooled import Spooled, identities, is_rewritten, misread
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.plans.units import SPOOL, Unit, carry_out
@@ -25,17 +30,80 @@ from ranklake.lake.store.writers import REFUSED
 from ranklake.lake.tables.integrity import Damage
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import latest
+from ranklake.printable import printable_name
 
 if TYPE_CHECKING:
-    from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.plans.plan import Plan, Progress
     from ranklake.lake.plans.workers import Workers
     from ranklake.lake.store.store import Lake
 
+HEALED: Final = "was read as damaged, and is sound"
+
+Judge = Callable[[pa.Table], Mapping[str, datetime]]
+
+
+def purge(
+    spool: Spool,
+    known: Known,
+    of: Callable[[list[Spooled]], pa.Table],
+    today: date,
+    keep_days: int,
+    judge: Judge | None = None,
+) -> int:
+    """Delete files that were ingested more than `keep_days` before `today`; return how many went.
+
+    Only what a finished plan read may go, and every further copy of it. A pack goes when all of its members may,
+    and counts as one.
+
+    Parameters
+    ----------
+    known
+        As for `listing`.
+    of
+        Given what is in the spool, returns columns table, sha256, uri_name, bytes, unreadable, plan and date of the
+        table ``segments``, of that at least.
+    judge
+        Given the latter, returns by path when a file was found damaged: one that was written since was not read,
+        and stays.
+    """
+    cutoff = pa.scalar(today - timedelta(days=keep_days), pa.date32())
+    files = spool.files()
+    read_of = known({spool.day_of(path) for path in files})
+    all_read = settled(read_of)
+    over = settled(read_of.filter(pc.less(read_of["date"], cutoff)))
+    may_go = {path: [True] for path in files if path in over}
+    items = spool.open({path: one for path, one in files.items() if path not in all_read})
+    told = of(items)
+    old = told.filter(pc.less(told["date"], cutoff))
+    judged = {} if judge is None else judge(told)
+    digests, places = identities(old)
+    misread_as = misread(old)
+    for item in items:
+        read = (item.table, item.sha256) in digests
+        if not read and (item.path, item.size_bytes) in places and not is_rewritten(item, judged):
+            read = misread_as.get(item.path, item.sha256) == item.sha256 or not _is_sound(spool, item)
+        may_go.setdefault(pack_of(item.path) or item.path, []).append(read)
+    return sum(spool.delete(path) for path, reads in may_go.items() if all(reads))
+
+
+def _is_sound(spool: Spool, item: Spooled) -> bool:
+    """Say whether a file that was read as damaged has the digest in its name after all; then have it read again."""
+    try:
+        raw = Reader(spool.fs, [item.path]).read(item.path)
+    except (OSError, UnreadError):
+        return False
+    if hashlib.sha256(raw).hexdigest() != item.sha256:
+        return False
+    spool.passed_over[printable_name(item.path)] = HEALED
+    if pack_of(item.path) is None:
+        with suppress(OSError, RanklakeError):  # what is newer than the judgement is new
+            spool.renew(item.path, raw)
+    return True
+
 
 @dataclass(frozen=True, slots=True)
-class Ingested:
-    """What one call of `ingest` did.
+class IngestResult:
+    """Result of `ingest`.
 
     Attributes
     ----------
@@ -84,7 +152,7 @@ def ingest(
     keep_days: int = 7,
     merge: bool = True,
     progress: "Progress | None" = None,
-) -> Ingested:
+) -> IngestResult:
     """Bring everything new in the spool into the lake.
 
     Parameters
@@ -97,20 +165,20 @@ def ingest(
     started = time.monotonic()
     lake = lake.configured(spool=spool.config.spool)
     outcomes: dict[int, list[dict[str, Any]]] = {}
-    waiting: Counter[str] = Counter()
-    held: dict[str, str] = {}
     rounds = Rounds.load(lake, spool.address)
+    composition = Composition()
     left = True
 
-    def compose(number: int) -> "Plan | None":
-        look = partial(ingest_plan.compose, lake, spool, number, waiting, rounds, held)
-        plan = carry_out(Unit("plan", detail="what is new in the spool", reads=(SPOOL,)), look)
-        if plan is not None:
+    def compose_plan(number: int) -> "Plan | None":
+        nonlocal composition
+        unit = Unit("plan", detail="what is new in the spool", reads=(SPOOL,))
+        composition = carry_out(unit, partial(compose, lake, spool, number, rounds))
+        if composition.plan is not None:
             mark_fed(spool, lake.number)
-        return plan
+        return composition.plan
 
     while left:
-        driven = drive(lake, compose, workers, progress)
+        driven = drive(lake, compose_plan, workers, progress)
         outcomes |= driven.outcomes
         # What vanished before it was read stays new; a listing that goes on naming it must not keep us here for ever.
         account = driven.outcomes.get(driven.plan.number) if driven.plan else []
@@ -124,9 +192,9 @@ def ingest(
         touched = {row["table"] for row in rows if row["rows_stored"]}
         damaged = merge_small(lake, workers, {*touched, "rejects", "segments", "audit", LEDGER}).damaged
     purged = _purge(lake, spool, keep_days, rounds)
-    held |= spool.passed_over
+    held = composition.held | spool.passed_over
     held |= {row["uri_name"]: row["unreadable"] for row in rows if is_newer(row["unreadable"])}
-    return Ingested(
+    return IngestResult(
         plans=sorted(outcomes),
         segments=len(rows),
         unreadable=sum(row["unreadable"] is not None and not is_newer(row["unreadable"]) for row in rows),
@@ -135,7 +203,7 @@ def ingest(
         rows_duplicate=sum(row["rows_duplicate"] for row in rows),
         purged=purged,
         elapsed_s=time.monotonic() - started,
-        waiting=dict(sorted(waiting.items())),
+        waiting=dict(sorted(composition.waiting.items())),
         damaged=damaged,
         refused=dict(sorted(refused.items())),
         held=dict(sorted(Counter(held.values()).items())),

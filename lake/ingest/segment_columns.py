@@ -1,28 +1,177 @@
 """Checks a segment's columns against the contract, and its keys against its name and footer."""
 
+import json
+import re
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ranklake.lake.contracts.arrow import arrow_schema, conform
+from ranklake.lake.contracts.freeze import contract_digest
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.ingest.footers import read_footer
-from ranklake.lake.ingest.newer import refuse_newer
-from ranklake.lake.ingest.spool.gate import MISNAMED
+from ranklake.lake.ingest.spool.gate import MISNAMED, NEWER, UnreadError
 from ranklake.lake.migrations.upgrading import upgraded
+from ranklake.lake.store.json_shape import Maybe, UpTo, fault
 from ranklake.lake.store.limits import DAY_US
 from ranklake.segments.segment import (
+    FORMAT,
     METADATA_KEY,
     REFUSED,
     REFUSED_ROW,
+    RUN_NAME,
     NotASegmentError,
     SegmentFooter,
     SegmentName,
 )
+
+NEWER_FORMAT = f"{NEWER}segment format {FORMAT}"
+"""Of a segment whose footer is of a later format."""
+
+
+class NewerSegmentError(UnreadError):
+    """A sound segment that says more than is known here; `what` says what is known."""
+
+
+def known_here(table: str, contracts: "Mapping[str, Contract]") -> str:
+    """Return what is known of a table, as the reason for which segments that say more wait.
+
+    It is another reason once the contract is another: so one that waited for the one before is tried again.
+    """
+    found = contracts.get(table)
+    return unknown_table(table) if found is None else _known(found)
+
+
+def _known(found: "Contract") -> str:
+    added = f", your columns version {found.added_version}" if found.added_version > 1 else ""
+    return f"{NEWER}{found.table} version {found.version}{added} ({contract_digest(found)[:12]})"
+
+
+def unknown_table(table: str) -> str:
+    """Return the reason for which segments of a table without a contract wait."""
+    return f"{NEWER}no table {table}"
+
+
+def refuse_newer(footer: "SegmentFooter", columns: Iterable[str], target: "Contract") -> None:
+    """Raise `NewerSegmentError` where a segment was written by a later contract, or has columns that are not known.
+
+    Unknown columns of an older contract are no news, and left to whoever judges them.
+    """
+    known = {*target.names, REFUSED, REFUSED_ROW}
+    theirs, ours = ((footer.contract_version, footer.added_version), (target.version, target.added_version))
+    unknown = theirs == ours and not known.issuperset(columns)
+    if theirs[0] > ours[0] or theirs[1] > ours[1] or unknown:
+        raise NewerSegmentError(_known(target))
+
+
+FOOTER_BYTES: Final = 2**20
+_INT32: Final = range(2**31)
+_COUNT: Final = range(10**15 + 1)
+"""Rows of a process in its life: more than any can record, and a thousand of them still add up in 64 bits."""
+_NS: Final = range(-(2**63), 2**63)
+_TABLE: Final = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
+_REASON: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{1,256}")
+_REQUIRED: Final[dict[str, Any]] = {
+    "table": _TABLE,
+    "contract_version": range(1, 2**31),
+    "run": RUN_NAME,
+    "attempt": _INT32,
+    "rank": _INT32,
+    "world_size": _INT32,
+    "incarnation": range(2**63),
+    "segment": _INT32,
+    "rows": _COUNT,
+}
+_OPTIONAL: Final[dict[str, Any]] = {
+    "rows_before": _COUNT,
+    "gaps": UpTo(1000, {_REASON: _COUNT}),
+    "gaps_before": _COUNT,
+    "anchors": [(_NS, _NS)],
+    "clock": [UpTo(16, [Maybe(_NS)])],
+    "boot_id": str,
+    "final": bool,
+    "totals": UpTo(1000, {_TABLE: (_COUNT, _COUNT)}),
+    "writer": str,
+    "key_id": str,
+    "ranks": (_INT32, _INT32),
+    "added_version": range(1, 2**31),
+    "format": int,
+}
+
+
+def read_footer(raw: bytes) -> SegmentFooter:
+    """Return what a segment says of itself. Raises `NewerSegmentError`; `NotASegmentError` never quotes it."""
+    if len(raw) > FOOTER_BYTES:
+        raise NotASegmentError(f"the footer is larger than {FOOTER_BYTES} bytes")
+    try:
+        facts = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise NotASegmentError("the footer is not a segment's") from error
+    there = facts.keys() if isinstance(facts, dict) else ()
+    shape = _REQUIRED | {name: one for name, one in _OPTIONAL.items() if name in there}
+    wrong = fault(facts, shape, "footer")
+    if wrong is not None:
+        raise NotASegmentError(f"the {wrong}")
+    if facts.get("format", FORMAT) > FORMAT:
+        raise NewerSegmentError(NEWER_FORMAT)
+    return SegmentFooter.from_facts(facts)
+
+
+Counts = npt.NDArray[np.int64]
+
+_LARGE_ROWS: Final = 4096
+"""From as many rows a segment on, looking at each costs less than moving them all together."""
+
+
+def all_text(column: pa.ChunkedArray, meant: list[str]) -> bool:
+    """Say whether each chunk is of one text, as meant; False where that is not sure."""
+    if column.null_count or not pa.types.is_dictionary(column.type) or column.num_chunks != len(meant):
+        return False
+    words = pa.chunked_array([chunk.dictionary for chunk in column.chunks], column.type.value_type)
+    return len(words) == len(meant) and bool(words.to_pylist() == meant)
+
+
+def validate(column: pa.ChunkedArray, counts: Counts) -> None:
+    """Raise an Arrow error where text is not UTF-8, or a place in a dictionary is not in it."""
+    if pa.types.is_primitive(column.type):
+        return
+    if not pa.types.is_dictionary(column.type) or column.null_count or not _in_chunks(column, counts):
+        column.validate(full=True)
+        return
+    for chunk in column.chunks:  # a tenth of what Arrow's own look at each place costs
+        places = chunk.indices.to_numpy()
+        if places.min() < 0 or places.max() >= len(chunk.dictionary):
+            raise pa.ArrowInvalid("a place that the dictionary does not have")
+        chunk.dictionary.validate(full=True)
+
+
+def all_number(column: pa.ChunkedArray, meant: list[int], counts: Counts) -> bool:
+    """Say whether the rows of each segment hold its number."""
+    if column.null_count:
+        return False
+    if _in_chunks(column, counts):
+        return all((chunk.to_numpy() == number).all() for chunk, number in zip(column.chunks, meant, strict=True))
+    return bool((column.to_numpy() == np.repeat(np.array(meant, np.int64), counts)).all())
+
+
+def extremes(column: pa.ChunkedArray, counts: Counts) -> tuple[list[int], list[int]]:
+    """Return the least and the greatest number of each segment."""
+    if _in_chunks(column, counts):
+        plain = [chunk.to_numpy() for chunk in column.chunks]
+        return [int(values.min()) for values in plain], [int(values.max()) for values in plain]
+    values, starts = column.to_numpy(), np.cumsum(counts) - counts
+    return np.minimum.reduceat(values, starts).tolist(), np.maximum.reduceat(values, starts).tolist()
+
+
+def _in_chunks(column: pa.ChunkedArray, counts: Counts) -> bool:
+    """Say whether it pays to look at each segment where it lies: many small ones are put together first."""
+    return len(counts) == column.num_chunks and int(counts.sum()) >= len(counts) * _LARGE_ROWS
+
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
@@ -31,7 +180,7 @@ def footer_of(metadata: pq.FileMetaData, name: SegmentName, target: Contract) ->
     """Return the footer.
 
     Raises `NotASegmentError` where it is none, or not that of the name, and
-    `ranklake.lake.ingest.newer.NewerSegmentError`.
+    `ranklake.lake.ingest.segment_columns.NewerSegmentError`.
     """
     footer = named_footer(metadata, name, target.table)
     refuse_newer(footer, _columns_of(metadata.schema), target)

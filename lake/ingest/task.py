@@ -1,33 +1,316 @@
 """One Dask task of ingest: some segments of one table in, sorted Parquet files and an account of every row out.
 
-segments ─▶ batches.py, segment_reading.py: digest, types, whose ─▶ piece.py: some hundred megabytes of rows
+segments ─▶ batches.py, segment_reading.py: digest, types, owner ─▶ a piece: some hundred megabytes of rows
                                                                       │
         deduplication.py: one row a key ─▶ contracts/edge.py: judged ─┼─▶ delta/parquet.py: one sorted file a date
                                                                       └─▶ rejects.py ─▶ rejects
 
-A task holds one piece at a time, whatever it is given: segments without end, one segment of any size, or a slot file
-that was sealed a thousand times. Of the rows before the piece it remembers only the slots of the last slot file.
+A task holds one piece at a time, however many or large its segments are. Of the rows before the piece it remembers only
+the slots of the last slot file.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, Final
 
-from ranklake.lake.ingest.batches import BATCH_SHARE, Loader
-from ranklake.lake.ingest.group import Compacted, Group, as_one
-from ranklake.lake.ingest.incoming import IncomingSegment, into_quarantine, recorded_table, segment_name, unreadable
-from ranklake.lake.ingest.piece import Piece
-from ranklake.lake.ingest.segment_reading import within
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.edge import judge
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.model import Contract
+from ranklake.lake.ingest.batches import BATCH_SHARE, Loader, Rows
+from ranklake.lake.ingest.deduplication import KEY, Mask, SlotFile, Slots, first_of_key, seen_before, slot_texts
+from ranklake.lake.ingest.rejects import REJECTED_ROWS, reject_rows
+from ranklake.lake.ingest.segment_reading import (
+    IncomingSegment,
+    into_quarantine,
+    recorded_table,
+    segment_name,
+    unreadable,
+    within,
+)
 from ranklake.lake.ingest.spool.gate import GONE, UnreadError
 from ranklake.lake.ingest.spool.packs import Reader
 from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.migrations.sealed import ids_ever
+from ranklake.lake.store.governance import sealer
+from ranklake.lake.store.lake_config import SubjectsSection
+from ranklake.lake.store.limits import DEFAULT, Limits
 from ranklake.lake.store.planned_segment import PlannedSegment
 from ranklake.lake.store.store import Lake, LakeError
+from ranklake.lake.store.writers import NOT_ASKED, Authenticator
+from ranklake.lake.tables.data_file import DataFile
+from ranklake.lake.tables.parquet import append_files, write_days
 from ranklake.segments.envelope import EncryptionError
+from ranklake.segments.segment import REFUSED, REFUSED_ROW
+
+PIECE_BYTES: Final = 256 * 2**20
+"""Decoded rows that a task holds. With a sorted row group, the writer's pages and the libraries, a worker then stays
+below 1 GiB."""
 
 
-def compact(group: Group) -> Compacted:
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A task: segments of one table that are compacted together.
+
+    Attributes
+    ----------
+    lake_uri, spool_uri, storage
+        Where to read and write.
+    table
+        As the spool's folder says.
+    segments
+        Rows of the plan.
+    plan, created
+        The plan's number and time; rejected rows carry them.
+    store_rows, store_rejects
+        False where an earlier try of the plan committed that table: then rows are counted, not written.
+    authenticator
+        By what their writers are known.
+    piece_bytes
+        Decoded rows to hold at a time.
+    limits
+        What one segment may ask.
+    contracts
+        Number of the overlay, among those that the lake keeps, by which rows are read; 0 for none.
+    subjects
+        Which columns are stored under keys of whom they tell, and where the keys are: references, no key.
+    code
+        Texts of Python in it that may be run.
+    """
+
+    lake_uri: str
+    spool_uri: str
+    storage: dict[str, str]
+    table: str
+    segments: list[PlannedSegment]
+    plan: int
+    created: datetime
+    store_rows: bool = True
+    store_rejects: bool = True
+    authenticator: Authenticator = NOT_ASKED
+    piece_bytes: int = PIECE_BYTES
+    limits: Limits = DEFAULT
+    contracts: int = 0
+    subjects: SubjectsSection = SubjectsSection()  # noqa: RUF009 - frozen
+    code: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """Files and account of a task.
+
+    Attributes
+    ----------
+    files, rejects
+        New data files of the table and of ``rejects``; no commit names them yet.
+    outcomes
+        One row of the table ``segments`` per segment, as a dict, without plan and date.
+    """
+
+    files: list[DataFile]
+    rejects: list[DataFile]
+    outcomes: list[dict[str, Any]]
+
+
+def joined(results: Sequence[TaskResult]) -> TaskResult:
+    """Join results of tasks, in their order."""
+    return TaskResult(
+        [file for result in results for file in result.files],
+        [file for result in results for file in result.rejects],
+        [row for result in results for row in result.outcomes],
+    )
+
+
+FUTURE: Final = "ts_future: ts lies after the time that it was taken in, by more than [ingest] future_hours"
+
+_STRETCH_ROWS: Final = 8192
+"""Stretches of rows of this length and longer are worth keeping where they lie."""
+
+
+class Piece:
+    """The rows that a task holds at a time: deduplicated, checked, counted and written when they are enough."""
+
+    def __init__(self, lake: Lake, group: Group, target: Contract) -> None:
+        self.files: list[DataFile] = []
+        self.rejects: list[DataFile] = []
+        self._lake, self._group, self._target = lake, group, target
+        self._sealed = sealer(lake, target, ids_ever)
+        self._parts: list[Rows] = []
+        self._bytes = self._rows = self._most_rows = 0
+        self._seen: dict[SlotFile, Slots] = {}
+        self._before = seen_before(group.segments)
+        self._last_us = group.limits.last_us(group.created)
+
+    def add(self, rows: Rows) -> None:
+        """Add rows; write the piece where that makes it full."""
+        count, size = rows.table.num_rows, _decoded_bytes(rows.table)
+        if not self._most_rows:  # pieces of one size make files of one size
+            expected = sum(row["rows"] for row in self._group.segments)
+            pieces = max(1, math.ceil(expected * size / count / self._group.piece_bytes))
+            self._most_rows = max(1, math.ceil(expected / pieces))
+        self._parts.append(rows)
+        self._bytes += size
+        self._rows += count
+        if self._bytes >= self._group.piece_bytes or self._rows >= self._most_rows:
+            self.finish()
+
+    def finish(self) -> None:
+        """Write the rows that are held."""
+        parts, self._parts = self._parts, []
+        self._bytes = self._rows = 0
+        if parts:
+            self._write(parts)
+
+    def _write(self, parts: list[Rows]) -> None:
+        owners = [owner for part in parts for owner in part.owners]
+        counts = np.array([count for part in parts for count in part.counts])
+        rows = _one_table([part.table for part in parts], self._target)
+        parts.clear()  # what was joined is held once
+        starts = np.cumsum(counts) - counts
+        first = self._first(owners, rows, starts)
+        verdict = _with_future(judge(self._target, rows), rows, self._last_us)
+        refused: Mask | None = None
+        if verdict.null_count < len(verdict):
+            refused = verdict.is_valid().to_numpy(zero_copy_only=False)
+            refused = refused if first is None else refused & first
+        self._account(owners, counts, starts, first, refused)
+        good = first
+        if refused is not None:
+            good = ~refused if good is None else good & ~refused
+        group = self._group
+        if group.store_rejects and refused is not None and refused.any():
+            self._reject(rows, verdict, refused, owners, starts)
+        if group.store_rows and (good is None or good.any()):
+            rows = rows if good is None else _chosen(rows, good)
+            rows = rows.drop_columns([REFUSED, REFUSED_ROW]) if REFUSED in rows.column_names else rows
+            rows = rows if self._sealed is None else self._sealed(rows)
+            self.files += write_days(self._lake, self._target, rows, group.plan)
+
+    def _reject(
+        self, rows: pa.Table, verdict: pa.Array, refused: Mask, owners: list[IncomingSegment], starts: Slots
+    ) -> None:
+        """Write the rows that are refused; they are JSON text in memory, so a few at a time."""
+        group = self._group
+        places = np.flatnonzero(refused)
+        whose = np.searchsorted(starts, places, side="right") - 1
+        for at in range(0, len(places), REJECTED_ROWS):
+            some = pa.array(places[at : at + REJECTED_ROWS])
+            digests = [owners[index].sha256 for index in whose[at : at + REJECTED_ROWS]]
+            taken = rows.take(some) if self._sealed is None else self._sealed(rows.take(some))
+            table = reject_rows(taken, verdict.take(some), digests, "ingest", self._target, group.plan, group.created)
+            self.rejects += append_files(self._lake, contract("rejects"), table, group.plan)
+
+    def _first(self, owners: list[IncomingSegment], rows: pa.Table, starts: Slots) -> Mask | None:
+        """Return a mask of the rows whose key came in no row before; None where that is all of them."""
+        slot_files = [owner.slot_file for owner in owners]
+        known = dict(self._before)
+        for slot_file, slots in self._seen.items():
+            known[slot_file] = np.concatenate([known.get(slot_file, slots[:0]), slots])
+        keyed: Mask | None = None
+        for name in KEY:
+            if rows[name].null_count:
+                valid = rows[name].is_valid().to_numpy()
+                keyed = valid if keyed is None else keyed & valid
+        slots = (rows["slot"].fill_null(0) if rows["slot"].null_count else rows["slot"]).to_numpy()
+        for owner, text in zip(owners, slot_texts(slots, keyed, starts), strict=True):
+            owner.slots = f"{owner.slots} {text}" if owner.slots and text else owner.slots or text
+        last = slot_files[-1]
+        begins = slot_files.index(last)
+        mine = slice(int(starts[begins]), None)
+        newest = slots[mine] if keyed is None else slots[mine][keyed[mine]]
+        self._seen = {last: np.concatenate([self._seen.get(last, newest[:0]), newest])}
+        return first_of_key(slots, keyed, starts, slot_files, known)
+
+    def _account(
+        self,
+        owners: list[IncomingSegment],
+        counts: Slots,
+        starts: Slots,
+        first: Mask | None,
+        refused: Mask | None,
+    ) -> None:
+        kept = counts if first is None else np.add.reduceat(first, starts, dtype=np.int64)
+        bad = np.zeros(len(counts), np.int64) if refused is None else np.add.reduceat(refused, starts, dtype=np.int64)
+        for owner, all_, one_a_key, rejected in zip(owners, counts, kept, bad, strict=True):
+            owner.rows_stored += int(one_a_key - rejected)
+            owner.rows_rejected += int(rejected)
+            owner.rows_duplicate += int(all_ - one_a_key)
+
+
+def _with_future(verdict: pa.Array, rows: pa.Table, last_us: int) -> pa.Array:
+    """Add a reason for the rows whose time lies in the future; nearly always there are none."""
+    moments = rows["ts"].cast(pa.int64())
+    latest = pc.max(moments).as_py()
+    if latest is None or latest <= last_us:
+        return verdict
+    late = pc.and_(pc.fill_null(pc.greater(moments, last_us), fill_value=False), pc.is_null(verdict))
+    return pc.if_else(late, pa.scalar(FUTURE), verdict).combine_chunks()
+
+
+def _one_table(parts: list[pa.Table], target: Contract) -> pa.Table:
+    """Return parts as one table of the contract's columns, without ``date``.
+
+    Text with dictionaries gets one for all; if a part has none, none has. A column without any value in all parts is of
+    Arrow's type null, which takes no room.
+    """
+    present: dict[str, set[bool]] = {}
+    for part in parts:
+        for name, type_ in zip(part.column_names, part.schema.types, strict=True):
+            present.setdefault(name, set()).add(pa.types.is_dictionary(type_))
+    mixed = [name for name, kinds in present.items() if len(kinds) > 1]
+    if mixed:
+        parts = [_plain(part, mixed) for part in parts]
+    alike = all(part.schema.equals(parts[0].schema) for part in parts)  # who may be NULL, too
+    joined = pa.concat_tables(parts, promote_options="none" if alike else "default")
+    columns = {}
+    for name in arrow_schema(target, segment=True).names:
+        if name not in present:
+            columns[name] = pa.chunked_array([pa.nulls(joined.num_rows, pa.null())])
+        else:
+            column = joined[name]
+            columns[name] = column.combine_chunks() if pa.types.is_dictionary(column.type) else column
+    columns |= {name: _as_text(joined[name]) for name in (REFUSED, REFUSED_ROW) if name in present}
+    return pa.table(columns)
+
+
+def _chosen(rows: pa.Table, mask: Mask) -> pa.Table:
+    """Return the rows of a mask, without copying where they are few long stretches: a segment that came twice goes."""
+    edges = np.flatnonzero(mask[1:] != mask[:-1]) + 1
+    if len(edges) > len(mask) // _STRETCH_ROWS:
+        return rows.filter(pa.array(mask))
+    begins = [0, *edges.tolist()]
+    ends = [*begins[1:], len(mask)]
+    stretches = [rows.slice(at, end - at) for at, end in zip(begins, ends, strict=True) if mask[at]]
+    return pa.concat_tables(stretches)
+
+
+def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
+
+
+def _decoded_bytes(rows: pa.Table) -> int:
+    """Return about how much room rows take, quickly: text without a dictionary is measured, the rest is reckoned."""
+    total = 0
+    for type_, column in zip(rows.schema.types, rows.columns, strict=True):
+        total += rows.num_rows * 8 if pa.types.is_primitive(type_) or pa.types.is_dictionary(type_) else column.nbytes
+    return total
+
+
+def _plain(part: pa.Table, names: list[str]) -> pa.Table:
+    for place, field in enumerate(part.schema):
+        if field.name in names and pa.types.is_dictionary(field.type):
+            part = part.set_column(place, field.name, part[field.name].cast(field.type.value_type))
+    return part
+
+
+def compact(group: Group) -> TaskResult:
     """Carry out one task. Repeatable: files of an earlier try are orphans that no commit names.
 
     Whatever segments raise, alone or together, becomes an outcome of theirs, and the others go in. What is no fault of
@@ -38,10 +321,10 @@ def compact(group: Group) -> Compacted:
     except Exception as error:
         if not _is_of_segments(error):
             raise
-        return _parted(group, error)
+        return _compact_parts(group, error)
 
 
-def _compact(group: Group) -> Compacted:
+def _compact(group: Group) -> TaskResult:
     lake = Lake.open(group.lake_uri, group.storage).configured(ingest=group.limits, subjects=group.subjects)
     lake = lake.under(group.contracts, group.code)
     spool = Spool(group.spool_uri, group.storage, lake.config)
@@ -59,7 +342,7 @@ def _compact(group: Group) -> Compacted:
     if piece is not None:
         piece.finish()
     files, rejects = (piece.files, piece.rejects) if piece is not None else ([], [])
-    return Compacted(files, rejects, [segment.outcome(group.table) for segment in segments])
+    return TaskResult(files, rejects, [segment.outcome(group.table) for segment in segments])
 
 
 def _is_of_segments(error: Exception) -> bool:
@@ -69,13 +352,13 @@ def _is_of_segments(error: Exception) -> bool:
     return not isinstance(error, (MemoryError, ImportError, LakeError, EncryptionError))
 
 
-def _parted(group: Group, error: Exception) -> Compacted:
+def _compact_parts(group: Group, error: Exception) -> TaskResult:
     """Carry out in parts what failed as a whole, down to the segments that are to blame, which are set aside."""
     files = slot_files(group.segments)
     if len(files) > 1:
         middle = len(files) // 2
-        parts = [[row for file in some for row in file] for some in (files[:middle], files[middle:])]
-        return as_one([compact(replace(group, segments=some)) for some in parts])
+        halves = [[row for file in half for row in file] for half in (files[:middle], files[middle:])]
+        return joined([compact(replace(group, segments=half)) for half in halves])
     if len(group.segments) == 1:
         return set_aside(group, unreadable(error))
     # Cuts of one slot file repeat each other, so they stay together; each was tried alone to see whether it can.
@@ -84,7 +367,7 @@ def _parted(group: Group, error: Exception) -> Compacted:
     if not bad or not good:
         return set_aside(group, unreadable(error))
     alone = [set_aside(replace(group, segments=[row]), unreadable(error)) for row in bad]
-    return as_one([compact(replace(group, segments=good)), *alone])
+    return joined([compact(replace(group, segments=good)), *alone])
 
 
 def slot_files(segments: Sequence[PlannedSegment]) -> list[list[PlannedSegment]]:
@@ -97,7 +380,7 @@ def _slot_file(row: PlannedSegment) -> tuple[Any, ...]:
     return (row["path"],) if name is None else (name.incarnation, name.segment)
 
 
-def set_aside(group: Group, why: str) -> Compacted:
+def set_aside(group: Group, why: str) -> TaskResult:
     """Put segments into quarantine for a reason, as if they were damaged; raises what the store does."""
     lake = Lake.open(group.lake_uri, group.storage).configured(ingest=group.limits)
     spool = Spool(group.spool_uri, group.storage, lake.config)
@@ -114,4 +397,4 @@ def set_aside(group: Group, why: str) -> Compacted:
         else:
             into_quarantine(lake, segment, raw)
         outcomes.append(segment.outcome(group.table))
-    return Compacted([], [], outcomes)
+    return TaskResult([], [], outcomes)

@@ -10,7 +10,7 @@ from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import trail
 from ranklake.lake.ingest.disowned import COLUMNS, DISOWN, claim_of
 from ranklake.lake.ingest.disowned import TABLE as DISOWNED
-from ranklake.lake.ingest.incoming import segment_name
+from ranklake.lake.ingest.segment_reading import segment_name
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.rules import segment_paths
 from ranklake.lake.plans.verification import no_file, refusal, verify_files

@@ -26,7 +26,6 @@ _SEGMENT: Final = {
     "rows": int,
     "sha256": str,
     "seen": str,
-    "taken": bool,
 }
 _ADDED: Final = {"table": str, "path": str, "partition": str, "rows": int, "size_bytes": int, "stats": str}
 _REMOVED: Final = {"path": str, "size_bytes": int, "num_records": int, "date": str}
@@ -116,7 +115,7 @@ INGEST: Final = PlanKind(
     body=SEGMENTS,
     rules=rules.segment_faults,
     is_replayable=True,
-    execute="ranklake.lake.ingest.ingest_plan:execute",
+    execute="ranklake.lake.ingest.execution:execute",
     verify="ranklake.lake.ingest.verification:verify_ingest",
 )
 COMPACTION: Final = PlanKind(

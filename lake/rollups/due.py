@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.query.sql import session
+from ranklake.lake.rollups.declaration import AFFECTED, replace_table
 from ranklake.lake.rollups.inputs import (
     NOTHING,
     WHOLE,
@@ -22,14 +23,12 @@ from ranklake.lake.rollups.inputs import (
     partition,
 )
 from ranklake.lake.rollups.lineage import Recorded, State
-from ranklake.lake.rollups.session import AFFECTED, replace_table
 from ranklake.lake.rollups.thresholds import MAX_DAYS
 from ranklake.lake.tables.integrity import refuse_damaged
 from ranklake.segments.agent_runs import is_agent_run
 
 if TYPE_CHECKING:
-    from ranklake.lake.rollups.declaration import Rollup
-    from ranklake.lake.rollups.reach import Input
+    from ranklake.lake.rollups.declaration import Input, Rollup
     from ranklake.lake.store.store import Lake
 
 _DAY = timedelta(days=1)

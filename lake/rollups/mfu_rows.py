@@ -18,8 +18,16 @@ from dataclasses import dataclass
 from typing import Final, TextIO
 
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.rollups.flops import Convention, FlopsError, Model, token_flops
-from ranklake.lake.rollups.mfu import GivenPeak, Utilization, named_peak, utilization
+from ranklake.lake.rollups.flops import (
+    Convention,
+    FlopsError,
+    GivenPeak,
+    Model,
+    Utilization,
+    named_peak,
+    token_flops,
+    utilization,
+)
 
 NEEDED: Final = {
     "params": "n_params",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ranklake.lake.query.literal import literal
-from ranklake.lake.rollups.bodies import Body, SqlBody
+from ranklake.lake.rollups.declaration import Body, SqlBody
 from ranklake.lake.rollups.life.distributions import total
 from ranklake.lake.rollups.life.members import Member, members
 from ranklake.lake.rollups.life.register import lives
@@ -21,9 +21,8 @@ from ranklake.lake.rollups.registry import chosen
 
 if TYPE_CHECKING:
     from ranklake.lake.query.engine import SessionContext
-    from ranklake.lake.rollups.declaration import Rollup
+    from ranklake.lake.rollups.declaration import Input, Rollup
     from ranklake.lake.rollups.life.state import Life
-    from ranklake.lake.rollups.reach import Input
     from ranklake.lake.store.store import Lake
 
 _RECORDED: Final = "_as_recorded"

@@ -24,9 +24,7 @@ from ranklake.lake.query.engine import col, engine
 from ranklake.lake.query.errors import QueryError, explained
 from ranklake.lake.query.former import Chosen, Former, add_former, grown, without_former
 from ranklake.lake.query.sql import READ_ONLY, plain
-from ranklake.lake.rollups.declaration import Rollup
-from ranklake.lake.rollups.reach import Input
-from ranklake.lake.rollups.session import AFFECTED, replace_table
+from ranklake.lake.rollups.declaration import AFFECTED, Input, Rollup, replace_table
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract

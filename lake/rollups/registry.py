@@ -7,11 +7,9 @@ from typing import Final
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.rollups import thresholds
-from ranklake.lake.rollups.declaration import Rollup
-from ranklake.lake.rollups.lookups import PRICES, dtypes, facility, peaks, step_metrics
+from ranklake.lake.rollups.declaration import Input, Rollup
+from ranklake.lake.rollups.lookups import PRICES, dtypes, facility, peaks, pseudonym_table, step_metrics
 from ranklake.lake.rollups.prices import price_table
-from ranklake.lake.rollups.pseudonyms import pseudonym_table
-from ranklake.lake.rollups.reach import Input
 from ranklake.lake.store.lake_config import DEFAULT, LakeConfig
 
 

@@ -16,10 +16,17 @@ from ranklake.cores import usable_cores
 from ranklake.lake.query.sql import session
 from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import Due, due_runs
-from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_days, evaluate_runs
+from ranklake.lake.rollups.evaluate import (
+    AT_ONCE,
+    WHOLE_RANGE,
+    Range,
+    evaluate_day,
+    evaluate_days,
+    evaluate_runs,
+    ranges,
+)
 from ranklake.lake.rollups.inputs import Key, Snapshot, day_of, of_days, partition, slim
 from ranklake.lake.rollups.lineage import State
-from ranklake.lake.rollups.pieces import AT_ONCE, WHOLE_RANGE, Range, ranges
 from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.data_file import DataFile
 from ranklake.lake.tables.integrity import Damage, DamagedFileError, damaged

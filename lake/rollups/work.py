@@ -13,8 +13,7 @@ from ranklake.lake.plans.units import Unit, carry_out
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import Due
-from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot, day_of
-from ranklake.lake.rollups.kept_back import without
+from ranklake.lake.rollups.inputs import ABSENT, WHOLE, Key, Snapshot, day_of
 from ranklake.lake.rollups.lineage import Lineage, State, commit_metadata
 from ranklake.lake.rollups.tasks import (
     ROW_CPU_S,
@@ -34,6 +33,28 @@ if TYPE_CHECKING:
     from ranklake.lake.plans.workers import Pending, Workers
     from ranklake.lake.store.store import Lake
     from ranklake.lake.tables.integrity import Damage
+
+
+def without(
+    due: Mapping[date, dict[Key, str]], kept_back: Collection[Key]
+) -> tuple[dict[date, dict[Key, str]], set[Key]]:
+    """Return the dates of a partition rollup that may be computed, and the partitions for which the others may not."""
+    if not kept_back:
+        return dict(due), set()
+    may: dict[date, dict[Key, str]] = {}
+    why: set[Key] = set()
+    for day, inputs in due.items():
+        held = {key for key in kept_back if _is_read(key, inputs, day)}
+        why |= held
+        if not held:
+            may[day] = inputs
+    return may, why
+
+
+def _is_read(key: Key, inputs: Collection[Key], day: date) -> bool:
+    """Return whether a date is computed from a partition: by itself, or with all of its table up to that date."""
+    return key in inputs or ((key[0], WHOLE) in inputs and day_of(key[1]) <= day)
+
 
 BATCH_ROWS: Final = 20_000_000
 """Rows of inputs after which computed dates are committed, for each task at a time: what a kill costs at most."""

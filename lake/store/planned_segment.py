@@ -28,12 +28,10 @@ class PlannedSegment(TypedDict):
         As the spool's listing and its name say.
     seen
         Slots of its slot file that came before, as `ranklake.lake.ingest.deduplication` says them.
-    taken
-        Whether its process's number is another's; in plans of earlier versions, which had no `refused`.
     earlier
         Segments of its slot file that earlier plans took in, to be heard where it contradicts them.
     refused
-        Why it is not taken in; empty or None where it is.
+        Why it is not taken in; empty where it is.
     rule
         Place of the rule, among those of the plan, that its prefix is under; -1 for none.
     sign
@@ -49,9 +47,8 @@ class PlannedSegment(TypedDict):
     rows: int
     sha256: str
     seen: str
-    taken: bool
     earlier: NotRequired[list[EarlierCut]]
-    refused: NotRequired[str | None]
+    refused: NotRequired[str]
     rule: NotRequired[int]
     sign: NotRequired[bool]
     incarnation: NotRequired[int]

@@ -20,8 +20,7 @@ from ranklake.lake.audit.heads import refuse_witnessed
 from ranklake.lake.contracts.capture_masks import NO_MASKS, load_capture_masks
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.ingest.spool.fed import refuse_lost
-from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.spool.spool import Spool, refuse_lost
 from ranklake.lake.plans.dask_workers import held, on_demand
 from ranklake.lake.plans.workers import Workers
 from ranklake.lake.query.role_file import load_roles

@@ -11,8 +11,7 @@ from ranklake.context import Context
 from ranklake.lake.audit.proof import Proof, prove
 from ranklake.lake.ingest.index_summary import IngestionIndex
 from ranklake.lake.ingest.ingestion_index import sort_out, unknown
-from ranklake.lake.ingest.status.duplicate_ranks import DuplicateRank, duplicate_ranks
-from ranklake.lake.ingest.status.liveness import RankState, liveness
+from ranklake.lake.ingest.status.liveness import DuplicateRank, RankState, duplicate_ranks, liveness
 from ranklake.lake.ingest.status.reconciliation import TableBalance, reconcile
 from ranklake.lake.plans.plan import DamagedPlanError, last_finished, read_plan
 from ranklake.lake.plans.verification import authorise

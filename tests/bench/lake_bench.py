@@ -40,7 +40,7 @@ import telemetry
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest import ingest_plan
+from ranklake.lake.ingest import execution, ingest_plan
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.task import compact
@@ -123,9 +123,9 @@ def run_compact(spool: Path, table: str, out: Path) -> None:
     """Carry out the tasks of a plan; commit nothing."""
     del table
     lake = Lake.create(str(out))
-    plan = ingest_plan.compose(lake, Spool(str(spool)), 1)
+    plan = ingest_plan.compose(lake, Spool(str(spool)), 1).plan
     assert plan is not None
-    InProcess().run(compact, list(ingest_plan._groups(lake, plan)))
+    InProcess().run(compact, list(execution._groups(lake, plan)))
 
 
 def run_ingest(spool: Path, table: str, out: Path) -> None:

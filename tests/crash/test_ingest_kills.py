@@ -17,7 +17,7 @@ from segments import put_segment, step_rows
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import trail
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest.maintenance.merges import FAN_IN
+from ranklake.lake.ingest.maintenance.compaction import FAN_IN
 from ranklake.lake.ingest.maintenance.vacuum import garbage
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import balance

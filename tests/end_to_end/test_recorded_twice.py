@@ -6,7 +6,7 @@ import pytest
 from bringing import bring
 
 from ranklake import capture, cli
-from ranklake.lake.ingest.status.duplicate_ranks import duplicate_ranks
+from ranklake.lake.ingest.status.liveness import duplicate_ranks
 from ranklake.lake.store.store import Lake
 
 

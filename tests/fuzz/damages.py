@@ -51,7 +51,7 @@ def plan_forged(rng, lake, outside):
     facts = {"format": 1, "plan": number, "created_us": 1_700_000_000_000_000, "writer": "fuzz"}
     if rng.random() < 0.3:
         segment = {"path": path, "others": [str(outside / "canary")], "table": "steps", "bytes": 1, "rows": 1}
-        segment |= {"sha256": "0" * 64, "seen": rng.choice(["", "0..99", "x"]), "taken": False}
+        segment |= {"sha256": "0" * 64, "seen": rng.choice(["", "0..99", "x"])}
         facts |= {
             "kind": "ingest",
             "spool": rng.choice([str(outside), str(lake / "../spool")]),

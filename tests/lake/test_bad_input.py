@@ -40,7 +40,6 @@ SEGMENT = {
     "rows": 1,
     "sha256": "0",
     "seen": "",
-    "taken": False,
 }
 
 
@@ -78,7 +77,7 @@ def test_a_plan_that_lacks_something_is_named(lake, spool, kind, body, what):
 def test_a_plan_whose_text_was_altered_is_refused(lake, spool):
     """A plan that is still JSON, but not the one that was written, is not carried out."""
     put_segment(spool, step_rows(10))
-    plan = ingest_plan.compose(lake, Spool(str(spool)), 1)
+    plan = ingest_plan.compose(lake, Spool(str(spool)), 1).plan
     lake.put_if_absent(plan.name, plan.to_json().replace(b'"rows": 10', b'"rows": 11'))
     with pytest.raises(DamagedPlanError, match="does not have the digest"):
         bring(lake, spool)

@@ -15,13 +15,11 @@ from segments import put_bytes
 from ranklake.capture.sealing.segment_bytes import parquet_bytes
 from ranklake.lake.contracts.arrow import conform
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest import batch_columns, batches
+from ranklake.lake.ingest import batches, segment_columns
 from ranklake.lake.ingest.batches import Loader
-from ranklake.lake.ingest.segment_opener import Opener
 from ranklake.lake.ingest.segment_reading import load
 from ranklake.lake.ingest.spool.packs import Reader
 from ranklake.lake.ingest.spool.spool import Spool
-from ranklake.lake.store.limits import DEFAULT
 from ranklake.lake.store.writers import NOT_ASKED
 from ranklake.segments.segment import METADATA_KEY, SegmentFooter
 
@@ -125,7 +123,6 @@ def put(spool, number, one):
         "bytes": size,
         "rows": count,
         "seen": "",
-        "taken": False,
         "table": "scalars",
     }
 
@@ -137,9 +134,9 @@ def plain_one(change="nothing", said=None, how="", *, sealed=True):
 
 def one_by_one(lake, reader, plan):
     """Return outcomes, and each segment's rows, by the careful way."""
-    opener, found = Opener(DEFAULT), []
+    found = []
     for row in plan:
-        segment = load(lake, reader.read, opener, SCALARS, row, NOT_ASKED)
+        segment = load(lake, reader.read, SCALARS, row, NOT_ASKED)
         rows = [] if segment.unreadable else list(segment.parts(SCALARS))
         found.append((segment.outcome("scalars"), plain(rows)))
     return found
@@ -176,7 +173,7 @@ def same(lake, spool, some):
 def test_together_as_one_by_one(lake, tmp_path_factory, monkeypatch, at_once, large_rows, some):
     """What is said of each segment, and its rows, are as the careful way has them, whatever is wrong with some."""
     monkeypatch.setattr(batches, "BATCH_SEGMENTS", at_once)
-    monkeypatch.setattr(batch_columns, "_LARGE_ROWS", large_rows)
+    monkeypatch.setattr(segment_columns, "_LARGE_ROWS", large_rows)
     same(lake, tmp_path_factory.mktemp("spool"), some)
 
 
@@ -191,7 +188,7 @@ FAULTS = [
 @pytest.mark.parametrize("fault", [fault for _, fault in FAULTS], ids=[name for name, _ in FAULTS])
 def test_one_fault_among_sound_ones(lake, spool, monkeypatch, fault, large_rows):
     """A fault is seen wherever it stands, and said of its segment alone, be segments small or large."""
-    monkeypatch.setattr(batch_columns, "_LARGE_ROWS", large_rows)
+    monkeypatch.setattr(segment_columns, "_LARGE_ROWS", large_rows)
     outcomes = same(lake, spool, [plain_one(), fault, plain_one(), plain_one("flags")])
     assert [outcome["unreadable"] for outcome in outcomes[:1] + outcomes[2:]] == [None] * 3
 
@@ -213,8 +210,8 @@ def test_a_place_that_a_dictionary_lacks_is_seen(place):
     """Whoever writes a file by hand may have such places; to look a word up there would be to read foreign memory."""
     words = pa.DictionaryArray.from_arrays(pa.array([0, place, 1], pa.int32()), ["a", "b"], safe=False)
     for large in (False, True):
-        counts = np.array([3 if not large else batch_columns._LARGE_ROWS])
-        times = 1 if not large else batch_columns._LARGE_ROWS // 3 + 1
+        counts = np.array([3 if not large else segment_columns._LARGE_ROWS])
+        times = 1 if not large else segment_columns._LARGE_ROWS // 3 + 1
         column = pa.chunked_array([pa.concat_arrays([words] * times).slice(0, int(counts[0]))])
         with pytest.raises(pa.ArrowInvalid):
-            batch_columns.validate(column, counts)
+            segment_columns.validate(column, counts)

@@ -13,7 +13,7 @@ from segments import DAY, put_segment, step_rows
 from signed import sign_segment
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest.claims import Said, disagree, only_new
+from ranklake.lake.ingest.claims import SlotClaim, disagree, only_new
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import balance
@@ -148,7 +148,7 @@ def test_a_longer_cut_that_contradicts_leaves_no_hole_in_the_books(lake, spool):
 
 
 def said(*, signed=False, **columns):
-    return Said(pa.table(columns), signed)
+    return SlotClaim(pa.table(columns), signed)
 
 
 def test_what_counts_as_disagreeing():

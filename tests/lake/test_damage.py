@@ -18,9 +18,8 @@ from segments import DAY, put_segment, step_rows
 from ranklake.cli import cli, run
 from ranklake.flows.settings import FlowSettings
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest.maintenance import merges
-from ranklake.lake.ingest.maintenance.run import upkeep
-from ranklake.lake.ingest.maintenance.scrub import scrub
+from ranklake.lake.ingest.maintenance import compaction
+from ranklake.lake.ingest.maintenance.run import scrub, upkeep
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans import action_plan
@@ -128,14 +127,14 @@ def test_every_flipped_bit_is_found(site):
     """Wherever one bit turns in a data file: merge, rollup, rewriting, SQL with --verify and a scrub each name it."""
     chance = random.Random(13)
     target, number = contract("steps"), 99
-    (task,) = merges.merges_due(site.lake, ["steps"], number, thorough=True, today=DAY.date() + timedelta(9))
+    (task,) = compaction.merges_due(site.lake, ["steps"], number, thorough=True, today=DAY.date() + timedelta(9))
     paths = data_files(site)
     for _ in range(FLIPS):
         path = chance.choice(paths)
         bit = chance.randrange(8 * path.stat().st_size)
         flip(path, bit)
         lake = Lake.open(site.lake.uri)
-        (bad,) = merges.merge(task).damaged
+        (bad,) = compaction.merge(task).damaged
         assert path.name in bad.path
         with pytest.raises(DamagedFileError, match=path.name):
             recompute(lake, "step_rollup", [DAY.date()])

@@ -12,7 +12,7 @@ from bringing import adds_up, bring
 from segments import put_bytes, put_segment, segment_bytes, step_rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest import ingest_plan, isolation, task
+from ranklake.lake.ingest import execution, ingest_plan, task
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans import subprocess_workers
 from ranklake.lake.plans.attempts import WHOLE, Attempts, segments_digest
@@ -74,10 +74,10 @@ ingest(Lake.open({lake.uri!r}), Spool({str(spool)!r}), InProcess())
     ended = subprocess.run([sys.executable, "-c", script], env=path, capture_output=True, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
     assert Attempts(lake, 1).times_begun(WHOLE) == 1
-    monkeypatch.setattr(ingest_plan, "TRIES", 1)
-    monkeypatch.setattr(isolation, "TRIES", 1)
+    monkeypatch.setattr(execution, "TRIES", 1)
+    monkeypatch.setattr(execution, "TRIES", 1)
     done = bring(lake, spool)
-    assert (done.rows_stored, unreadable(lake)) == (5, {3: isolation.DEADLY})
+    assert (done.rows_stored, unreadable(lake)) == (5, {3: execution.DEADLY})
     assert len(list(Path(lake.path("quarantine")).iterdir())) == 1
     assert list(Path(lake.path("attempts")).iterdir()) == []
     adds_up(lake, spool)
@@ -124,24 +124,24 @@ def test_memory_that_is_not_there_is_no_damage(lake, spool, monkeypatch):
 def test_tries_are_counted_across_drivers(lake, spool, deadly):
     """What earlier drivers saw die is not tried over and over: the count lies beside the plans."""
     _, third = segments(spool)
-    plan = ingest_plan.compose(lake, Spool(str(spool)), 1)
+    plan = ingest_plan.compose(lake, Spool(str(spool)), 1).plan
     lake.put_if_absent(plan.name, plan.to_json())
-    mark(lake, WHOLE, "begun", isolation.TRIES)
+    mark(lake, WHOLE, "begun", execution.TRIES)
     mark(lake, segments_digest(plan.body["segments"]), "begun", 1)
-    mark(lake, segments_digest([{"path": str(third)}]), "died", isolation.TRIES - 1)
+    mark(lake, segments_digest([{"path": str(third)}]), "died", execution.TRIES - 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(isolation, "set_aside", _interrupt)
+        patch.setattr(execution, "set_aside", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             bring(lake, spool)
-    assert Attempts(lake, 1).times_died(segments_digest([{"path": str(third)}])) == isolation.TRIES
-    assert Attempts(lake, 1).times_begun(WHOLE) == isolation.TRIES, "an interrupt is no death"
+    assert Attempts(lake, 1).times_died(segments_digest([{"path": str(third)}])) == execution.TRIES
+    assert Attempts(lake, 1).times_begun(WHOLE) == execution.TRIES, "an interrupt is no death"
     started = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(isolation, "attempted", lambda group: started.append(group) or task.compact(group))
-        patch.setattr(isolation, "InSubprocess", InProcess)
+        patch.setattr(execution, "attempted", lambda group: started.append(group) or task.compact(group))
+        patch.setattr(execution, "InSubprocess", InProcess)
         assert bring(lake, spool).rows_stored == 5
     assert [str(third) in str(group.segments) for group in started] == [False, False], "it was tried again"
-    assert unreadable(lake) == {3: isolation.DEADLY}
+    assert unreadable(lake) == {3: execution.DEADLY}
     adds_up(lake, spool)
 
 

@@ -22,8 +22,7 @@ from ranklake.lake.contracts.checks.registry import wrong
 from ranklake.lake.contracts.edge import judge
 from ranklake.lake.contracts.json_text import is_json
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest import ingest_plan, segment_reading
-from ranklake.lake.ingest import piece as piece_module
+from ranklake.lake.ingest import execution, segment_reading, task
 from ranklake.lake.ingest.deduplication import first_of_key, joined_slots, seen_before, slot_texts
 from ranklake.lake.store.store import Lake
 from ranklake.lake.tables import order as order_module
@@ -250,10 +249,10 @@ def test_every_row_has_the_fate_of_a_plain_walk(tmp_path_factory, monkeypatch, r
     However small the pieces are that a task holds, and the parts that a segment is read in; repeats are cut out, or
     filtered.
     """
-    monkeypatch.setattr(ingest_plan, "PIECE_BYTES", piece)
+    monkeypatch.setattr(execution, "PIECE_BYTES", piece)
     monkeypatch.setattr(segment_reading, "PART_ROWS", 5 if piece < 10**9 else 10**6)
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 4)
-    monkeypatch.setattr(piece_module, "_STRETCH_ROWS", stretch)
+    monkeypatch.setattr(task, "_STRETCH_ROWS", stretch)
     place = tmp_path_factory.mktemp("lake")
     lake, spool = Lake.create(str(place / "lake")), place / "spool"
     seen, stored, refused, names = set(), Counter(), Counter(), set()
@@ -302,7 +301,7 @@ def test_columns_without_a_value_are_not_written(lake, spool):
 def test_a_large_segment_that_is_damaged_at_its_end_stores_nothing(lake, spool, monkeypatch):
     """A segment that is read in parts is checked to its end before the first part is stored."""
     monkeypatch.setattr(segment_reading, "PART_ROWS", 16)
-    monkeypatch.setattr(ingest_plan, "PIECE_BYTES", 1)
+    monkeypatch.setattr(execution, "PIECE_BYTES", 1)
     rows = step_rows(100)
     theirs = pa.array([7] * 99 + [8], pa.int64())
     at = rows.schema.get_field_index("incarnation")

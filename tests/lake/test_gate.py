@@ -15,8 +15,7 @@ from segments import put_bytes, put_segment, step_rows
 
 from ranklake.lake.contracts.edge import judge
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest import ingest_plan
-from ranklake.lake.ingest import piece as piece_module
+from ranklake.lake.ingest import ingest_plan, task
 from ranklake.lake.ingest.spool import local_folder
 from ranklake.lake.ingest.spool.gate import (
     DENIED,
@@ -188,7 +187,7 @@ def test_what_is_no_regular_file_is_passed_over(lake, spool, tmp_path, monkeypat
 def test_a_plan_that_names_what_cannot_be_read(lake, spool, tmp_path):
     """Files that became something else after they were planned are told by what they are; nothing is copied."""
     paths = [put_segment(spool, step_rows(5, segment=number), rows_before=5 * number) for number in range(6)]
-    plan = ingest_plan.compose(lake, Spool(str(spool)), 1)
+    plan = ingest_plan.compose(lake, Spool(str(spool)), 1).plan
     lake.put_if_absent(plan.name, plan.to_json())
     (tmp_path / "secret").write_bytes(b"top secret")
     for path in paths[1:]:
@@ -237,7 +236,7 @@ def test_a_lake_that_was_poisoned_recovers(lake, spool, name):
     with contextlib.suppress(ValueError, OSError):  # no file can have some of these names
         bad.parent.mkdir(parents=True, exist_ok=True)
         bad.touch()
-    segment = {"others": [], "table": "steps", "bytes": 1, "rows": 3, "sha256": "0" * 64, "seen": "", "taken": False}
+    segment = {"others": [], "table": "steps", "bytes": 1, "rows": 3, "sha256": "0" * 64, "seen": ""}
     rows = [segment | {"path": str(bad), "seen": "0..2"}, segment | {"path": str(path), "sha256": path.name[-72:-8]}]
     body = {"spool": str(spool), "writer": "w", "versions": {"steps": -1, "rejects": -1}, "left": 0, "segments": rows}
     lake.put_if_absent(Plan(1, "ingest", 0, {}).name, Plan(1, "ingest", 1_800_000_000_000_000, body).to_json())
@@ -269,12 +268,12 @@ def test_whatever_a_segment_raises_is_its_own(lake, spool, monkeypatch, where):
 
     if where == "decoding":
         monkeypatch.setattr(
-            piece_module.Piece,
+            task.Piece,
             "add",
-            trip(piece_module.Piece.add, lambda _, r: bad in r.table["rank"].to_pylist()),
+            trip(task.Piece.add, lambda _, r: bad in r.table["rank"].to_pylist()),
         )
     else:
-        monkeypatch.setattr(piece_module, "judge", trip(judge, lambda _, rows: bad in rows["rank"].to_pylist()))
+        monkeypatch.setattr(task, "judge", trip(judge, lambda _, rows: bad in rows["rank"].to_pylist()))
     done = bring(lake, spool)
     told = read(lake, contract("segments"), ["rank", "unreadable"]).to_pylist()
     assert {row["rank"] for row in told if row["unreadable"]} == {bad}

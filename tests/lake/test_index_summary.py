@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from segments import put_bytes, put_segment, step_rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest import index_summary, summary_file
-from ranklake.lake.ingest.index_summary import IngestionIndex
-from ranklake.lake.ingest.slot_file_keys import key_of, keys_of
-from ranklake.lake.ingest.spool.purging import purge
+from ranklake.lake.ingest import index_summary
+from ranklake.lake.ingest.index_summary import IngestionIndex, key_of, keys_of
+from ranklake.lake.ingest.run import purge
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.spool.spooled import Spooled
 from ranklake.lake.tables.read import read, read_batches, read_where
@@ -28,7 +27,7 @@ TODAY = datetime.now(UTC)
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     """Sum up however few rows there are."""
-    for module in (index_summary, summary_file):
+    for module in (index_summary, index_summary):
         monkeypatch.setattr(module, "LEAST_ROWS", 1)
 
 

@@ -16,7 +16,7 @@ from segments import DAY, put_bytes, put_segment, step_rows
 
 from ranklake.commands.status import status
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest import ingest_plan
+from ranklake.lake.ingest import execution
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans import ledger
@@ -237,7 +237,7 @@ def test_half_committed_plan_is_finished(lake, spool, monkeypatch, dies_before):
             raise SystemExit
         return genuine(table, number, **kwargs)
 
-    for module in (ingest_plan, ledger):
+    for module in (execution, ledger):
         monkeypatch.setattr(module, "swap", dying)
     with pytest.raises(SystemExit):
         bring(lake, spool)

@@ -19,13 +19,12 @@ from segments import DAY, put_bytes, put_segment, step_rows
 from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.contracts.errors import ContractMismatchError
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest import ingest_plan, piece
+from ranklake.lake.ingest import execution, ingest_plan, task
 from ranklake.lake.ingest.index_summary import IngestionIndex
 from ranklake.lake.ingest.ingestion_index import damaged_when
 from ranklake.lake.ingest.maintenance.run import upkeep
-from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.run import ingest, purge
 from ranklake.lake.ingest.spool.packs import Reader
-from ranklake.lake.ingest.spool.purging import purge
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.dask_section import DaskSection
@@ -164,7 +163,7 @@ def test_a_segment_that_vanished_may_come_back(lake, spool):
     """A segment that was gone when its plan was carried out is missing in the books, and taken in when it is back."""
     path = put_segment(spool, step_rows(10))
     raw = path.read_bytes()
-    plan = ingest_plan.compose(lake, Spool(str(spool)), 1)
+    plan = ingest_plan.compose(lake, Spool(str(spool)), 1).plan
     lake.put_if_absent(plan.name, plan.to_json())
     path.unlink()
     bring(lake, spool)
@@ -190,7 +189,7 @@ def test_foreign_files_of_equal_bytes_have_a_row_each(lake, spool):
 def test_what_another_driver_left_is_told(lake, spool):
     """Finishing a plan that a dead driver left is work done, and said so."""
     put_segment(spool, step_rows(10))
-    plan = ingest_plan.compose(lake, Spool(str(spool)), 1)
+    plan = ingest_plan.compose(lake, Spool(str(spool)), 1).plan
     lake.put_if_absent(plan.name, plan.to_json())
     done = bring(lake, spool)
     assert (done.plans, done.rows_stored) == ([1], 10)
@@ -391,7 +390,7 @@ def test_what_was_written_anew_is_not_purged_unread(lake, spool, packed):
 
 def test_many_refused_rows_are_written_some_at_a_time(lake, spool, monkeypatch):
     """Each refused row goes along with its reason and its segment's digest, however few are written at a time."""
-    monkeypatch.setattr(piece, "REJECTED_ROWS", 3)
+    monkeypatch.setattr(task, "REJECTED_ROWS", 3)
     paths = [
         put_segment(spool, with_column(step_rows(5, segment=number), "step_time_s", [-1.0, 1.0, -1.0, 1.0, -1.0]))
         for number in range(3)
@@ -572,9 +571,9 @@ def test_a_worker_elsewhere_finds_a_lake_named_by_a_relative_folder(tmp_path, sp
     monkeypatch.chdir(tmp_path)
     put_segment(spool, step_rows(5))
     lake = Lake.create("lake")
-    plan = ingest_plan.compose(lake, Spool("spool"), 1)
+    plan = ingest_plan.compose(lake, Spool("spool"), 1).plan
     assert plan.body["spool"] == str(spool)
-    (group,) = ingest_plan._groups(lake, plan)
+    (group,) = execution._groups(lake, plan)
     assert group.lake_uri == str(tmp_path / "lake")
 
 

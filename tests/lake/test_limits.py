@@ -113,7 +113,7 @@ def test_a_segment_of_many_dates_is_stored(lake, spool):
 def test_a_plan_is_carried_out_under_the_limits_that_it_was_made_under(lake, spool):
     """Who finishes a plan of another with other limits comes to the same, so that nothing is stored half."""
     put_segment(spool, step_rows(2_000))
-    plan = compose(lake, Spool(str(spool)), 1)
+    plan = compose(lake, Spool(str(spool)), 1).plan
     assert plan is not None
     lake.put_if_absent(plan.name, plan.to_json())
     assert Limits.said(Plan.from_json(plan.to_json(), "").body) == Limits()

@@ -9,8 +9,7 @@ from segments import put_segment, step_rows
 
 from ranklake.cli import run
 from ranklake.lake.audit.trail import record
-from ranklake.lake.ingest.spool.fed import NOT_MARKED, LostLakeError, mark_fed, refuse_lost
-from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.ingest.spool.spool import NOT_MARKED, LostLakeError, Spool, mark_fed, refuse_lost
 from ranklake.lake.store.store import Lake
 
 

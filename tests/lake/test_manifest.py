@@ -9,7 +9,7 @@ from bringing import adds_up, bring
 from segments import put_segment, step_rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest import ingest_plan
+from ranklake.lake.ingest import execution
 from ranklake.lake.tables.read import read
 
 AFTER = ["steps", "rejects", "segments"]
@@ -29,7 +29,7 @@ def rows(segment, bad=2):
 
 def die_after(monkeypatch, table):
     """Have the next driver die when it committed to a table."""
-    real = ingest_plan.swap
+    real = execution.swap
 
     def swap(handle, *arguments, **options):
         done = real(handle, *arguments, **options)
@@ -37,7 +37,7 @@ def die_after(monkeypatch, table):
             raise DiedError
         return done
 
-    monkeypatch.setattr(ingest_plan, "swap", swap)
+    monkeypatch.setattr(execution, "swap", swap)
 
 
 @pytest.mark.parametrize("table", AFTER)
@@ -67,14 +67,14 @@ def test_a_segment_that_was_away_at_the_first_commit_is_not_told_as_stored(lake,
     put_segment(spool, rows(0))
     late = put_segment(spool, rows(1), rows_before=10)
     away = late.with_name("away")
-    real = ingest_plan.Attempts
+    real = execution.Attempts
 
     def attempts(*arguments):
         late.rename(away)
         return real(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(ingest_plan, "Attempts", attempts)
+        patched.setattr(execution, "Attempts", attempts)
         die_after(patched, "steps")
         with pytest.raises(DiedError):
             bring(lake, spool)

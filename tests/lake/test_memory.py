@@ -10,7 +10,7 @@ import pytest
 import telemetry
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest import ingest_plan
+from ranklake.lake.ingest import execution
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.dask_section import DaskSection
@@ -102,12 +102,12 @@ def pause_briefly(number):
 def test_tasks_are_even(tasks):
     """Where there are rows enough every worker has the same to do; where there are few, they make few files."""
     segments = [{"path": f"{number}~0~0", "rows": 20_000, "bytes": 100_000} for number in range(700)]
-    cut = [sum(row["rows"] for row in chunk) for chunk in ingest_plan._chunks(segments, tasks)]
+    cut = [sum(row["rows"] for row in chunk) for chunk in execution._chunks(segments, tasks)]
     assert sum(cut) == 14_000_000
     assert len(cut) % tasks == 0
     assert max(cut) - min(cut) <= 0.2 * max(cut)
-    assert max(cut) <= ingest_plan.GROUP_ROWS + 20_000
-    assert len(list(ingest_plan._chunks(segments[:10], tasks))) == 1
+    assert max(cut) <= execution.GROUP_ROWS + 20_000
+    assert len(list(execution._chunks(segments[:10], tasks))) == 1
     assert InProcess().room() == ONE
 
 

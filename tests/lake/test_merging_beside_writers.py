@@ -5,7 +5,7 @@ from deltalake import DeltaTable
 
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import record, trail
-from ranklake.lake.ingest.maintenance.merges import FAN_IN
+from ranklake.lake.ingest.maintenance.compaction import FAN_IN
 from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.workers import InProcess

@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 from ranklake import cli
 from ranklake.commands.mfu import mfu
 from ranklake.errors import RanklakeError
-from ranklake.lake.rollups.flops import CONVENTIONS, RECOMPUTE, FlopsError, Model, convention, token_flops
-from ranklake.lake.rollups.mfu import GivenPeak, utilization
+from ranklake.lake.rollups.flops import (
+    CONVENTIONS,
+    RECOMPUTE,
+    FlopsError,
+    GivenPeak,
+    Model,
+    convention,
+    token_flops,
+    utilization,
+)
 
 GPT3 = Model(params=175e9, layers=96, d_model=12288, seq_len=2048, vocab=51200)
 shapes = st.builds(

@@ -10,7 +10,7 @@ from packing import pack_up
 from segments import put_segment, step_rows
 
 from ranklake.lake.contracts.load import contract, load_contracts
-from ranklake.lake.ingest.newer import NEWER_FORMAT, known_here
+from ranklake.lake.ingest.segment_columns import NEWER_FORMAT, known_here
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table

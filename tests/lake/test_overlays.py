@@ -399,7 +399,7 @@ def test_a_plan_that_was_composed_with_the_folder_is_finished_without(lake, spoo
     folder = written(tmp_path / "own", GOOD)
     put_segment(spool, thing_rows(folder, 3), table="things")
     known = under(lake, folder)
-    plan = ingest_plan.compose(known, Spool(str(spool)), last_finished(known) + 1)
+    plan = ingest_plan.compose(known, Spool(str(spool)), last_finished(known) + 1).plan
     assert plan.body["contracts"] == 1
     assert known.put_if_absent(plan.name, plan.to_json())
     bare = Lake.open(lake.uri)
@@ -426,7 +426,7 @@ def test_an_own_table_is_replayed_merged_and_retained_like_ours(lake, spool, tmp
 def test_a_plan_under_contracts_that_there_are_none_of_is_refused(lake, spool, number):
     """A forged number is no traceback, and nothing of the plan is carried out."""
     put_segment(spool, step_rows(2))
-    plan = ingest_plan.compose(lake, Spool(str(spool)), 1)
+    plan = ingest_plan.compose(lake, Spool(str(spool)), 1).plan
     plan.body["contracts"] = number
     assert lake.put_if_absent(plan.name, plan.to_json())
     with pytest.raises(RanklakeError, match="contracts"):

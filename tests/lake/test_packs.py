@@ -17,11 +17,10 @@ from segments import put_segment, step_rows
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import ingest_plan
 from ranklake.lake.ingest.index_summary import IngestionIndex
-from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.run import ingest, purge
 from ranklake.lake.ingest.spool import packs
 from ranklake.lake.ingest.spool import spool as spool_module
 from ranklake.lake.ingest.spool.packs import Reader
-from ranklake.lake.ingest.spool.purging import purge
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake_config import LakeConfig
@@ -137,7 +136,7 @@ def test_a_backlog_is_opened_as_plans_take_it(lake, spool, tmp_path, monkeypatch
         if held and number % 4:
             paths = [encrypt_segment(path, ONE) for path in paths]
         pack_up(spool, paths)
-    plan = ingest_plan.compose(lake, Spool(str(spool)), 1)
+    plan = ingest_plan.compose(lake, Spool(str(spool)), 1).plan
     assert len(plan.body["segments"]) == 4
     assert held or (opened == [0, 2] or sum(opened) == 2)
     done = bring(lake, spool)

@@ -15,8 +15,8 @@ from segments import DAY, put_segment, step_rows
 
 from ranklake.commands.replay import replay as command
 from ranklake.lake.contracts.load import contract, load_contracts
-from ranklake.lake.ingest.replay.errors import MissingSegmentsError, ReplayError
 from ranklake.lake.ingest.replay.run import replay
+from ranklake.lake.ingest.replay.selection import MissingSegmentsError, ReplayError
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import balance

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from rollup_inputs import DAY, NOON, append, computed, context
 
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.rollups.declaration import replace_table
 from ranklake.lake.rollups.prices import COLUMNS, PriceError, price_table, read_prices
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.rollups.session import replace_table
 from ranklake.lake.store.lake_config import CostSection
 from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.read import read

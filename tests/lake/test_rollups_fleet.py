@@ -16,7 +16,7 @@ from rollup_inputs import DAY, NOON, append, computed, context, rows
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.rollups.pseudonyms import pseudonym
+from ranklake.lake.rollups.lookups import pseudonym
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.commit import number_of, swap

@@ -10,7 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from rollup_inputs import DAY, NOON, computed, context, rows
 
-from ranklake.lake.rollups.session import replace_table
+from ranklake.lake.rollups.declaration import replace_table
 from ranklake.lake.rollups.thresholds import QUIET_DAYS
 
 KINDS = ("init", "productive", "checkpoint", "evaluation", "restart", "lost_work", "stall", "unattributed")

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollup_inputs import DAY, NOON, append, computed, context
 
+from ranklake.lake.rollups.declaration import replace_table
 from ranklake.lake.rollups.peaks import devices, peak_flops
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.rollups.session import replace_table
 from ranklake.lake.store.store import Lake
 from ranklake.quality.check import run_checks
 

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollup_inputs import DAY, NOON, context, rows
 
-from ranklake.lake.rollups.bodies import SqlBody
-from ranklake.lake.rollups.evaluate import evaluate_day
-from ranklake.lake.rollups.pieces import WHOLE_RANGE, ranges
+from ranklake.lake.rollups.declaration import SqlBody
+from ranklake.lake.rollups.evaluate import WHOLE_RANGE, evaluate_day, ranges
 from ranklake.lake.rollups.registry import ROLLUPS
 
 CUT = [rollup for rollup in ROLLUPS if rollup.cut]

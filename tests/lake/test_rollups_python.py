@@ -14,12 +14,10 @@ from rollup_inputs import DAY, NOON, append, context, rows
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.rollups import registry
-from ranklake.lake.rollups.bodies import PythonBody
+from ranklake.lake.rollups.declaration import AFFECTED, Input, PythonBody, replace_table
 from ranklake.lake.rollups.evaluate import evaluate_day
-from ranklake.lake.rollups.reach import Input
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.rollups.session import AFFECTED, replace_table
 from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.read import read
 

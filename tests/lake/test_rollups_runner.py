@@ -15,10 +15,10 @@ from rollup_inputs import DAY, FLEET, NOON, OF_RUNS, append, bring, rows, run_of
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.rollups import due
+from ranklake.lake.rollups.declaration import Input
 from ranklake.lake.rollups.due import due_runs
 from ranklake.lake.rollups.inputs import by_only_run, snapshot
 from ranklake.lake.rollups.lineage import Lineage
-from ranklake.lake.rollups.reach import Input
 from ranklake.lake.rollups.registry import ROLLUPS, UnknownRollupError, chosen
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake_config import CostSection

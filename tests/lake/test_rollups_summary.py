@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from rollup_inputs import DAY, NOON, computed, context
 
+from ranklake.lake.rollups.declaration import replace_table
 from ranklake.lake.rollups.registry import chosen
-from ranklake.lake.rollups.session import replace_table
 
 RUN = {"ts": NOON, "job": "demo", "world_size": 2, "device_count": 2, "device_type": "cpu", "device_name": "a CPU"}
 

@@ -21,9 +21,9 @@ from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import record
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import ingest_plan
-from ranklake.lake.ingest.maintenance import compaction, log, merges
-from ranklake.lake.ingest.maintenance.compaction import merge_small
-from ranklake.lake.ingest.maintenance.merges import FAN_IN, TIERS, groups_due
+from ranklake.lake.ingest.maintenance import compaction
+from ranklake.lake.ingest.maintenance import run as maintenance_run
+from ranklake.lake.ingest.maintenance.compaction import FAN_IN, TIERS, groups_due, merge_small
 from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.ingest.maintenance.vacuum import GRACE, GraceError, garbage
 from ranklake.lake.ingest.run import ingest
@@ -128,20 +128,20 @@ def test_which_files_are_merged():
 @pytest.mark.parametrize("repeated", [False, True])
 def test_long_text_is_merged_within_memory(lake, monkeypatch, repeated):
     """What files hold, not how small they are, says how many are merged; a long word of many rows is held once."""
-    monkeypatch.setattr(merges, "MEMORY_BYTES", 2 * 2**20)
+    monkeypatch.setattr(compaction, "MEMORY_BYTES", 2 * 2**20)
     for number in range(9):
         count = 400 if repeated else 60
         words = [f"{0 if repeated else 60 * number + row:>10} " + "long " * 2000 for row in range(count)]
         append(lake, "events", [{"ts": DAY, "event": "failure", "message": word, "rank": number} for word in words])
     read_rows = read(lake, contract("events")).sort_by([("rank", "ascending"), ("slot", "ascending")])
-    assert read_rows.nbytes > 2 * merges.MEMORY_BYTES
+    assert read_rows.nbytes > 2 * compaction.MEMORY_BYTES
     pool, old = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
     pa.set_memory_pool(pool)
     try:
         merge_small(lake, InProcess(), ["events"], thorough=True)
     finally:
         pa.set_memory_pool(old)
-    assert pool.max_memory() < 4 * merges.MEMORY_BYTES
+    assert pool.max_memory() < 4 * compaction.MEMORY_BYTES
     files_ = files(delta_table(lake, "events"))
     assert files_.num_rows == (1 if repeated else 3)
     again = read(lake, contract("events")).sort_by([("rank", "ascending"), ("slot", "ascending")])
@@ -213,9 +213,9 @@ def test_what_was_merged_before_a_purge_is_merged_again(lake, spool):
     composer = compaction._Composer(lake, InProcess(), ["steps"], thorough=True, progress=None)
     number = last_finished(lake) + 1
     plan, before = drop_one_file(lake, number)
-    (task,) = merges.merges_due(lake, ["steps"], number, thorough=True, today=TODAY)
+    (task,) = compaction.merges_due(lake, ["steps"], number, thorough=True, today=TODAY)
     without = replace(task, files=[row for row in task.files if row["path"] != before[0]])
-    made = merges.merge(without)
+    made = compaction.merge(without)
     composer._ready = [(time.monotonic(), made.task, made.file)]
     assert composer._still_good(number + 1), "else the test shows nothing"
     lake.put_if_absent(plan.name, plan.to_json())
@@ -309,7 +309,7 @@ def test_nothing_goes_while_a_plan_is_unfinished(lake, spool):
     append_files(lake, contract("steps"), read(lake, contract("steps")), 1)
     age(lake, data_files(lake))
     put_segment(spool, step_rows(5, segment=1), rows_before=20)
-    plan = ingest_plan.compose(lake, Spool(str(spool)), last_finished(lake) + 1)
+    plan = ingest_plan.compose(lake, Spool(str(spool)), last_finished(lake) + 1).plan
     lake.put_if_absent(plan.name, plan.to_json())
     assert list(garbage(lake)) == []
     assert upkeep(lake, InProcess()).purged == {"orphan": 1}
@@ -336,7 +336,7 @@ def test_a_grace_period_beyond_what_logs_remember(lake):
 
 def test_a_log_gets_checkpoints(lake, spool, monkeypatch):
     """After many commits a checkpoint is written, once; the table reads the same."""
-    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 4)
+    monkeypatch.setattr(maintenance_run, "CHECKPOINT_EVERY", 4)
     bring_minutes(lake, spool, 5, rows=2)
     done = upkeep(lake, InProcess())
     assert {"steps", "segments", "ingest_plans"} <= set(done.checkpoints)

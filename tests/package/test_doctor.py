@@ -414,7 +414,7 @@ def test_fault_a_plan_that_nobody_finishes(place, examined):
     """A plan that a dead driver left is named with its kind and age; a fresh one is somebody's work."""
     put_segment(place / "spool", step_rows(5, segment=1), rows_before=10)
     lake = Lake.open(str(place / "lake"))
-    plan = ingest_plan.compose(lake, Spool(str(place / "spool")), 2)
+    plan = ingest_plan.compose(lake, Spool(str(place / "spool")), 2).plan
     lake.put_if_absent(plan.name, plan.to_json())
     options = ("--lake", str(place / "lake"), "--spool", str(place / "spool"))
     assert "somebody is at it" in examined(*options)["plans"][0]["what"]
@@ -426,7 +426,7 @@ def test_fault_a_plan_without_the_seal_that_is_required(place, examined):
     """With require_signed_plans an unsealed plan is refused, and the line says what to do about it."""
     put_segment(place / "spool", step_rows(5, segment=1), rows_before=10)
     lake = Lake.open(str(place / "lake"))
-    plan = ingest_plan.compose(lake, Spool(str(place / "spool")), 2)
+    plan = ingest_plan.compose(lake, Spool(str(place / "spool")), 2).plan
     lake.put_if_absent(plan.name, plan.to_json())
     keys = place / "keys"
     keys.write_text("11" * 32)

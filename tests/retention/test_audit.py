@@ -19,7 +19,7 @@ from ranklake.lake.audit.proof import prove, verify
 from ranklake.lake.audit.trail import BrokenTrailError, Entry, record, record_all, resume, trail
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest.maintenance.merges import FAN_IN
+from ranklake.lake.ingest.maintenance.compaction import FAN_IN
 from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake_config import AuditSection

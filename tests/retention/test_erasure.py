@@ -31,8 +31,8 @@ from subjects import ADA, EMAIL, GRACE, GRACE_MAIL, GRACES, VALUES, others, plan
 
 from ranklake.cli import run
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.ingest.replay.errors import ReplayError
 from ranklake.lake.ingest.replay.run import replay
+from ranklake.lake.ingest.replay.selection import ReplayError
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import Plan, RefusedPlanError, last_finished

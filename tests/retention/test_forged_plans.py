@@ -86,7 +86,7 @@ def retention(**facts):
 
 def segment(**facts):
     whole = {"path": "/x/segments/a", "others": [], "table": "steps", "bytes": 1, "rows": 1, "sha256": SHA}
-    segments = [{**whole, "seen": "", "taken": False, **facts}]
+    segments = [{**whole, "seen": "", **facts}]
     return "ingest", {"spool": "/x", "writer": "w", "versions": {}, "left": 0, "segments": segments}
 
 
@@ -341,7 +341,7 @@ def test_the_lake_goes_on_when_the_file_is_gone(place, capfd):
 def test_a_plan_of_another_spool_is_refused(site):
     """Whoever brings in one spool does not read another because a plan in the lake says so."""
     put_segment(site.folder / "other", step_rows(10, incarnation=8))
-    theirs = ingest_plan.compose(site.lake, Spool(str(site.folder / "other")), 1)
+    theirs = ingest_plan.compose(site.lake, Spool(str(site.folder / "other")), 1).plan
     site.lake.put_if_absent(theirs.name, theirs.to_json())
     own = site.lake.configured(spools=(str(site.spool),))
     with pytest.raises(RefusedPlanError, match="another spool"):
@@ -355,7 +355,7 @@ def test_a_plan_that_asks_for_no_signature_is_refused(site, forged):
     """Where a prefix of the spool requires signatures, a plan that a stranger wrote cannot leave them out."""
     lake = site.lake.configured(spool=SpoolSection(prefixes=(Prefix(require_signed=True, keys=keyring(site, ONE)),)))
     sign_segment(put_segment(site.spool, step_rows(10)), Key(bytes.fromhex(ONE)))
-    made = ingest_plan.compose(site.lake, Spool(str(site.spool), config=lake.config), 1)
+    made = ingest_plan.compose(site.lake, Spool(str(site.spool), config=lake.config), 1).plan
     if forged:
         rows = [{**row, "rule": -1} for row in made.body["segments"]]
         made = replace(made, body={**made.body, "rules": [], "segments": rows})
@@ -371,7 +371,7 @@ def test_a_plan_that_asks_for_no_signature_is_refused(site, forged):
 def test_every_command_asks_for_the_signatures_that_are_configured(site, monkeypatch, capsys):
     """A forged plan of ingest is refused by whichever command finds it, such as upkeep, not by ingest alone."""
     put_segment(site.spool, step_rows(10))
-    forged = ingest_plan.compose(site.lake, Spool(str(site.spool)), 1)
+    forged = ingest_plan.compose(site.lake, Spool(str(site.spool)), 1).plan
     site.lake.put_if_absent(forged.name, forged.to_json())
     config = site.folder / "ranklake.toml"
     config.write_text(f'[[spool.prefixes]]\nrequire_signed = true\nkeys = "{keyring(site, ONE)}"\n')

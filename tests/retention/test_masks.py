@@ -15,8 +15,8 @@ from people import NEW, OLD, PEOPLE, bring_runs, with_keys
 from retaining import CONTRACTS, TODAY, agree, carry_out, days_ago, plan
 
 from ranklake.lake.ingest.maintenance.compaction import merge_small
-from ranklake.lake.ingest.replay.errors import ReplayError
 from ranklake.lake.ingest.replay.run import replay
+from ranklake.lake.ingest.replay.selection import ReplayError
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.plan import RefusedPlanError
 from ranklake.lake.plans.workers import InProcess

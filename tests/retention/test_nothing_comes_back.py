@@ -21,8 +21,8 @@ from ranklake.capture.importers.imports import import_files
 from ranklake.cli import run
 from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.ingest.maintenance.run import upkeep
-from ranklake.lake.ingest.replay.errors import ReplayError
 from ranklake.lake.ingest.replay.run import replay
+from ranklake.lake.ingest.replay.selection import ReplayError
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import balance

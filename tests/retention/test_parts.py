@@ -7,8 +7,8 @@ from governed import any_rows, die_before
 from retaining import CONTRACTS, POLICIES, TODAY, agree, carry_out, days_ago, plan
 from segments import step_rows
 
-from ranklake.lake.ingest.replay.errors import ReplayError
 from ranklake.lake.ingest.replay.run import replay
+from ranklake.lake.ingest.replay.selection import ReplayError
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.plan import RefusedPlanError, last_finished, read_plan
 from ranklake.lake.plans.workers import InProcess

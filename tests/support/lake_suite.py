@@ -16,7 +16,7 @@ from stores import sent
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import ingest_plan
-from ranklake.lake.ingest.maintenance.scrub import scrub
+from ranklake.lake.ingest.maintenance.run import scrub
 from ranklake.lake.ingest.replay.run import replay
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
@@ -76,7 +76,7 @@ class LakeSuite:
         )
         config = LakeConfig(audit=AuditSection(f"{place.uri}/witness"), spools=(spool.uri,))
         lake = Lake.create(f"{place.uri}/lake", place.storage, config)
-        left = ingest_plan.compose(lake, spool, 1)
+        left = ingest_plan.compose(lake, spool, 1).plan
         lake.put_if_absent(left.name, left.to_json())  # somebody who died before anything was done
         assert ingest(lake, spool, InProcess()).rows_stored == 100
         assert ingest(lake, spool, InProcess()).plans == []

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.rollups.bodies import PythonBody
+from ranklake.lake.rollups.declaration import PythonBody
 
 COLUMNS = {"scalars": ("run", "attempt", "ts", "step", "metric", "value", "date")}
 

@@ -10,9 +10,9 @@ from deltalake import DeltaTable
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.query.sql import engine
+from ranklake.lake.rollups.declaration import replace_table
 from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_days, evaluate_runs
 from ranklake.lake.rollups.registry import ROLLUPS, chosen
-from ranklake.lake.rollups.session import replace_table
 from ranklake.lake.tables.commit import number_of, swap
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.read import read

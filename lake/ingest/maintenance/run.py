@@ -1,35 +1,152 @@
 """Upkeep as a whole: finish open plans, scrub if asked, compact, clean up the logs, vacuum."""
 
+import json
 import time
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import clock
 from ranklake.lake.contracts.delta import CHECKPOINT_EVERY
-from ranklake.lake.ingest.maintenance.compaction import Merged, merge_small
-from ranklake.lake.ingest.maintenance.log import commits_since_checkpoint, tidy_log
-from ranklake.lake.ingest.maintenance.merges import mergeable_tables, merges_due
-from ranklake.lake.ingest.maintenance.scrub import Scrubbed, scrub
+from ranklake.lake.ingest.maintenance.compaction import Merged, merge_small, mergeable_tables, merges_due
 from ranklake.lake.ingest.maintenance.vacuum import GRACE, garbage, remove
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import last_finished
-from ranklake.lake.plans.units import Unit, carry_out
+from ranklake.lake.plans.units import Unit, carry_out, counted
 from ranklake.lake.query.usage_log import tidy as tidy_queries
 from ranklake.lake.store.governance import anchor_if_due
 from ranklake.lake.store.key_ids import key_ids, key_references
 from ranklake.lake.store.key_uses import note_keys
-from ranklake.lake.tables.integrity import Damage
+from ranklake.lake.store.reachability import unreachable
+from ranklake.lake.store.store import Lake
+from ranklake.lake.tables.data_file import digest_of
+from ranklake.lake.tables.integrity import Damage, damaged
+from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.table_schema import difference
-from ranklake.lake.tables.tables import delta_table, ensure_table, latest, refuse_unfit
+from ranklake.lake.tables.tables import asked_again, delta_table, ensure_table, latest, refuse_unfit
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress
     from ranklake.lake.plans.workers import Workers
-    from ranklake.lake.store.store import Lake
+
+
+def commits_since_checkpoint(lake: "Lake", table: str, handle: DeltaTable) -> int:
+    """Return how many commits a reader reads one by one. A damaged pointer to the checkpoint counts as none."""
+    try:
+        pointer = lake.fs.cat_file(lake.path("tables", table, "_delta_log", "_last_checkpoint"))
+        last = int(json.loads(pointer)["version"])
+    except FileNotFoundError:
+        last = -1
+    except (ValueError, KeyError, TypeError, RecursionError):
+        last = -1
+    return handle.version() - last
+
+
+def tidy_log(lake: "Lake", table: str, handle: DeltaTable) -> bool:
+    """Write a checkpoint if one is due, then remove commits past their retention; return whether one was written.
+
+    delta-rs keeps every commit that the oldest kept version needs. Dying in between leaves a checkpoint more, or a
+    commit more. Raises `LakeUnreachableError`.
+    """
+    due = commits_since_checkpoint(lake, table, handle) >= CHECKPOINT_EVERY
+    try:
+        if due:
+            asked_again(handle.create_checkpoint)
+        asked_again(handle.cleanup_metadata)
+    except (DeltaError, OSError) as error:
+        hint = "check space and rights there; run it again"
+        what = f"the log of {table} cannot be tidied"
+        raise unreachable(lake.uri, error, lake.storage, what=what, hint=hint) from None
+    return due
+
+
+TASK_BYTES: Final = 2**30
+_BYTE_CPU_S: Final = 1e-9
+"""What a byte costs, about: its digest; a file without one costs more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scrubbed:
+    """What a scrub found.
+
+    Attributes
+    ----------
+    files, size_bytes
+        That were read.
+    no_digest
+        How many of them have no digest in their names, by table: written by an older version, and only their pages
+        were looked at.
+    damaged
+        Those that are not what was written.
+    """
+
+    files: int = 0
+    size_bytes: int = 0
+    no_digest: dict[str, int] = field(default_factory=dict)
+    damaged: list[Damage] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubTask:
+    """Files of a table to read: a task for a worker; `files` are rows of `delta.live_files.files` as dicts."""
+
+    lake_uri: str
+    storage: dict[str, str]
+    table: str
+    files: list[dict[str, Any]]
+
+
+def scrub(lake: Lake, workers: "Workers", progress: "Progress | None" = None) -> Scrubbed:
+    """Look at all live files of all tables. Raises what the store raises."""
+    tasks = list(_tasks(lake))
+    rows = [(task.table, row) for task in tasks for row in task.files]
+    size_bytes = sum(row["size_bytes"] for _, row in rows)
+    no_digest: dict[str, int] = {}
+    for table, row in rows:
+        if digest_of(row["path"]) is None:
+            no_digest[table] = no_digest.get(table, 0) + 1
+    done = 0
+
+    def tell() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, len(tasks))
+
+    fitting = workers.fitting(size_bytes * _BYTE_CPU_S)
+    unit = Unit("scrub", detail=f"{counted(len(rows), 'file')} of {counted(len({one for one, _ in rows}), 'table')}")
+    found = carry_out(unit, lambda: fitting.run(scrub_files, tasks, tell))
+    return Scrubbed(len(rows), size_bytes, no_digest, [one for some in found for one in some])
+
+
+def scrub_files(task: ScrubTask) -> list[Damage]:
+    """Carry out one task."""
+    return damaged(Lake.open(task.lake_uri, task.storage), task.table, task.files)
+
+
+def _tasks(lake: Lake) -> Iterator[ScrubTask]:
+    for table in lake.contracts():
+        handle = delta_table(lake, table)
+        if handle is None:
+            continue
+        some: list[dict[str, Any]] = []
+        size = 0
+        for row in files(handle).select(["path", "size_bytes", "num_records", "date"]).to_pylist():
+            if some and size + row["size_bytes"] > TASK_BYTES:
+                yield ScrubTask(lake.address, lake.storage, table, some)
+                some, size = [], 0
+            some.append(row)
+            size += row["size_bytes"]
+        if some:
+            yield ScrubTask(lake.address, lake.storage, table, some)
+
 
 OLD_QUERIES: Final = "old query logs"
 

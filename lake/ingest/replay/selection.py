@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.deduplication import joined_slots
-from ranklake.lake.ingest.replay.errors import MissingSegmentsError, ReplayError
 from ranklake.lake.plans.kinds import is_replayable
 from ranklake.lake.plans.plan import LEDGER, read_plan
 from ranklake.lake.query.scan import live_files
@@ -29,6 +29,34 @@ if TYPE_CHECKING:
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.store.store import Lake
+
+
+class ReplayError(RanklakeError):
+    """A replay that cannot be done, or would not give the rows that were there; nothing was changed."""
+
+
+class MissingSegmentsError(ReplayError):
+    """Segments that the partitions were made of are no longer in the spool.
+
+    Attributes
+    ----------
+    segments
+        How many.
+    days
+        Dates that need them.
+    """
+
+    def __init__(self, table: str, segments: int, days: Iterable[date]) -> None:
+        self.segments, self.days = segments, tuple(sorted(days))
+        what = f"{segments} segments are no longer in the spool, for {shown_days(self.days)}"
+        hint = "replay other dates, or bring the segments back; ingest keeps them for --keep-days"
+        super().__init__(what, where=table, hint=hint)
+
+
+def shown_days(days: Sequence[date]) -> str:
+    """Return dates, in order, as errors show them: the first and the last."""
+    return f"{days[0]}" if len(days) == 1 else f"{days[0]} to {days[-1]}"
+
 
 _ORDER: Final = ("run", "attempt", "rank", "incarnation", "segment", "plan", "sha256")
 _FACTS: Final = ("sha256", "table", "run", "attempt", "rank", "incarnation", "segment", "plan", "rows", "bytes")
@@ -132,7 +160,6 @@ def _as_planned(row: Mapping[str, Any], paths: Sequence[str], seen: str) -> Plan
         "rows": row["rows"],
         "sha256": row["sha256"],
         "seen": seen,
-        "taken": False,
         "incarnation": row["incarnation"],
         "segment": row["segment"],
     }

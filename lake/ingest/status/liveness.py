@@ -19,6 +19,34 @@ if TYPE_CHECKING:
     from ranklake.lake.ingest.spool.spooled import Spooled
     from ranklake.lake.store.store import Lake
 
+
+@dataclass(frozen=True, slots=True)
+class DuplicateRank:
+    """A rank that two processes, by their incarnations, recorded; the later began `since`."""
+
+    run: str
+    attempt: int
+    rank: int
+    earlier: int
+    later: int
+    since: datetime
+
+    def __str__(self) -> str:
+        whose = f"rank {self.rank} of run {self.run} attempt {self.attempt}"
+        both = f"{self.earlier:016x} and {self.later:016x}"
+        hint = (
+            f"give each process its rank, or its run another name; 'ranklake renumber {self.run}' parts what is there"
+        )
+        return f"{whose} was recorded by two processes at a time, {both}: {hint}"
+
+
+def duplicate_ranks(lake: "Lake", now: datetime | None = None) -> list[DuplicateRank]:
+    """Return the ranks of the last two days that two processes recorded at a time. Raises what `query` raises."""
+    since = ((now or datetime.now(UTC)) - LOOKS_BACK).date()
+    text = files(__package__).joinpath("duplicate_ranks.sql").read_text(encoding="utf-8")
+    return [DuplicateRank(**row) for row in query(lake, text, {"since": since}).to_pylist()]
+
+
 INTERVALS: Final = 3
 MOST_RANKS: Final = 2**20
 """A run that tells of more has no ranks that are missing: each would be a line."""

@@ -17,8 +17,15 @@ from ranklake.lake.ingest.disowned import Claim
 from ranklake.lake.ingest.index_summary import not_taken_in
 from ranklake.lake.ingest.ingestion_index import Stream, stream_of_row
 from ranklake.lake.ingest.spool.gate import may_be_read_yet
-from ranklake.lake.ingest.status.stream_accounts import Accounts, Row, SlotFile, claims_of, read_accounts
-from ranklake.lake.ingest.status.stream_balance import StreamBalance, stream_balances
+from ranklake.lake.ingest.status.stream_balance import (
+    Accounts,
+    Row,
+    SlotFile,
+    StreamBalance,
+    claims_of,
+    read_accounts,
+    stream_balances,
+)
 from ranklake.lake.plans.kinds import Rows, booked
 from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.store.governance import RAW, erased_raw, retired_dates

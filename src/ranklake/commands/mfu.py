@@ -9,8 +9,18 @@ import click
 
 from ranklake.commands.options import json_option
 from ranklake.errors import RanklakeError
-from ranklake.lake.rollups.flops import CONVENTIONS, N_CONVENTIONS, RECOMPUTE, Model, convention, token_flops
-from ranklake.lake.rollups.mfu import GivenPeak, Utilization, named_peak, utilization
+from ranklake.lake.rollups.flops import (
+    CONVENTIONS,
+    N_CONVENTIONS,
+    RECOMPUTE,
+    GivenPeak,
+    Model,
+    Utilization,
+    convention,
+    named_peak,
+    token_flops,
+    utilization,
+)
 from ranklake.lake.rollups.mfu_rows import COMPARED, INCONSISTENT, Published, rows_with_utilization, write_csv
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
