@@ -146,7 +146,7 @@ def test_an_interrupt_is_one_line_and_leaves_nothing_running(much, tmp_path, at_
     """Ctrl-C, which a terminal sends to the workers too, ends ingest with code 130, one line and no stack trace."""
     if at_work != "this process":
         (tmp_path / "ranklake.toml").write_text("[dask]\nworkers = 2\n")
-    command = [sys.executable, "-m", "ranklake", "ingest", "--lake", "lake", "--spool", str(much)]
+    command = [sys.executable, "-m", "ranklake", "ingest", "--new", "--lake", "lake", "--spool", str(much)]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True) as started:
 
         def begun():

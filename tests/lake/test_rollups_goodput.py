@@ -202,8 +202,8 @@ def extent(row):
     return (us(row["ts"]) - took, us(row["ts"])) if "event" in row else (us(row["ts"]), us(row["ts"]) + took)
 
 
-def windows(facts, events, spans):
-    """Return {attempt: (start, end)}: attempts begin in order; each account begins where the last one ended."""
+def own_times(facts, events, spans):
+    """Return {attempt: (begin, end)} of what each attempt recorded; attempts begin in order."""
     extents = {
         n: [extent(row) for row in [*facts, *events, *spans] if row["attempt"] == n]
         for n in sorted({row["attempt"] for row in [*facts, *events, *spans]})
@@ -211,12 +211,16 @@ def windows(facts, events, spans):
     begins = dict(
         zip(extents, itertools.accumulate((min(low for low, _ in one) for one in extents.values()), max), strict=True)
     )
-    found, previous = {}, None
-    for n, one in extents.items():
-        following = min((begin for other, begin in begins.items() if other > n), default=None)
-        end = max(high for _, high in one)
-        end = max(begins[n], end if following is None else min(end, following))
-        found[n] = (begins[n] if previous is None else previous, end)
+    return {n: (begins[n], max(high for _, high in one)) for n, one in extents.items()}
+
+
+def windows(facts, events, spans):
+    """Return {attempt: (start, end)}: each account begins where the last one ended."""
+    times, found, previous = own_times(facts, events, spans), {}, None
+    for n, (begin, last) in times.items():
+        following = min((other_begin for other, (other_begin, _) in times.items() if other > n), default=None)
+        end = max(begin, last if following is None else min(last, following))
+        found[n] = (begin if previous is None else previous, end)
         previous = end
     return found
 
@@ -286,7 +290,9 @@ def parts(facts, events, spans, epochs):
     """Return {(attempt, date, epoch): {kind: µs}}: every microsecond stretch between two cuts, asked what covers it."""
     found = defaultdict(lambda: dict.fromkeys(KINDS, 0))
     first_attempt = min(row["attempt"] for row in events)
-    for n, (start, end) in windows(facts, [row for row in events if row["event"] != "abandoned"], spans).items():
+    seen = [row for row in events if row["event"] != "abandoned"]
+    attempt_begins = {n: begin for n, (begin, _) in own_times(facts, seen, spans).items()}
+    for n, (start, end) in windows(facts, seen, spans).items():
         mine = [row for row in facts if row["attempt"] == n]
         again = min((row["step"] for row in facts if row["attempt"] > n), default=float("inf"))
         first = min((us(row["ts"]) for row in mine), default=end)
@@ -298,7 +304,7 @@ def parts(facts, events, spans, epochs):
         layers += [("evaluation", *extent(row)) for row in spans if row["attempt"] == n]
         layers.append(("init" if n == first_attempt else "restart", start, first))
         begins = {step_begin(mine, row): row["value"] for row in epochs if row["attempt"] == n}
-        cuts = {start, end, *begins, *(edge for layer in layers for edge in layer[1:])}
+        cuts = {start, end, attempt_begins[n], *begins, *(edge for layer in layers for edge in layer[1:])}
         stretches = []  # [kind, low, high], neighbours that nothing covers made one
         for low, high in itertools.pairwise(sorted(cut for cut in cuts if start <= cut <= end)):
             kind = next((kind for kind, *of in layers if of[0] <= low and high <= of[1]), "unattributed")

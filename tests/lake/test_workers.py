@@ -32,13 +32,14 @@ from ranklake.lake.store.store import Lake, LakeUnreachableError
 
 SCHEDULER = """
 import asyncio, json, sys
-from distributed import Scheduler, Security
+from distributed import Scheduler, Security, Worker
 
 async def main():
     security = Security(**json.loads(sys.argv[1]))
     async with Scheduler(security=security, host="127.0.0.1", protocol="tls://", port=0, dashboard=False) as one:
-        print(one.address, flush=True)
-        await asyncio.to_thread(sys.stdin.read)
+        async with Worker(one.address, security=security, nthreads=1, dashboard=False) as worker:
+            print(one.address, flush=True)
+            await asyncio.to_thread(sys.stdin.read)
 
 asyncio.run(main())
 """
@@ -156,6 +157,7 @@ def test_a_cluster_by_address_is_spoken_to_by_tls_where_configured(tmp_path, mon
     (tmp_path / "ranklake.toml").write_text("\n".join(["[dask]", *lines]))
     monkeypatch.chdir(tmp_path)
     server = {"require_encryption": True, **{name: str(tmp_path / name) for name in (names[0], *names[3:])}}
+    server |= {name.replace("scheduler", "worker"): path for name, path in server.items() if "scheduler" in name}
     command = [sys.executable, "-c", SCHEDULER, json.dumps(server)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 
@@ -16,7 +17,7 @@ def words_of_no_row(folder):
             continue
         try:
             metadata = pq.read_metadata(path)
-        except OSError:
+        except (OSError, pa.ArrowInvalid):
             continue
         groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
         chunks = [group.column(at) for group in groups for at in range(group.num_columns)]
