@@ -22,11 +22,10 @@ from ranklake.capture.series.masks import mask_of_stream
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.clock import Anchor, straighten
 from ranklake.capture.spool.eviction import finish as finish_evictions
-from ranklake.capture.spool.files import TEMPORARY, write_whole
+from ranklake.capture.spool.files import TEMPORARY, is_mine, open_regular, read_regular, write_whole
 from ranklake.capture.spool.frames import FrameFile
 from ranklake.capture.spool.meta import Meta, read_meta
 from ranklake.capture.spool.owner import HELD, OWNER_FILE, Owner, OwnerLock
-from ranklake.capture.spool.ownership import is_mine, open_regular, read_regular
 from ranklake.capture.spool.stream import META_FILE, discard
 from ranklake.capture.spool.stream_files import (
     ACKED,

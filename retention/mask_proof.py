@@ -20,9 +20,9 @@ from ranklake.lake.contracts.capture_masks import NO_MASKS, CaptureMasks
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.tables import delta_table, latest
+from ranklake.masking.columns import unmasked
 from ranklake.masking.masks import Mask, default_mask
 from ranklake.masking.pseudonyms import Pseudonyms
-from ranklake.masking.shape import unmasked
 from ranklake.retention.due import ages, by_day
 from ranklake.retention.holds import holds_of
 from ranklake.retention.masks import Masks, Partition

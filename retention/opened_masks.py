@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.masking.columns import masked
-from ranklake.masking.shape import unmasked
+from ranklake.masking.columns import masked, unmasked
 from ranklake.retention.subjects.keys import FORM, opened, sealed_by
 from ranklake.retention.subjects.lineage import Lineage
 from ranklake.retention.subjects.store import KeyStore, has_keys
@@ -59,7 +58,7 @@ class OpenedMasks:
         return pa.array(made, pa.string()).take(found.indices)
 
     def unmasked(self, values: pa.Array, mask: "Mask", pseudonyms: "Pseudonyms | None") -> pa.Array:
-        """Return those of some values that a mask cannot have left; see `ranklake.masking.shape.unmasked`."""
+        """Return those of some values that a mask cannot have left; see `ranklake.masking.columns.unmasked`."""
         if mask.kind in _WHOLE or not _are_sealed(values):
             return unmasked(values, mask, pseudonyms)
         shown = self.masked(values, mask, pseudonyms)

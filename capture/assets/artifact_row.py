@@ -1,18 +1,43 @@
-"""Artifact row: the columns of ``artifacts`` that every action has, and those of an action that failed."""
+"""Artifact row: the columns of ``artifacts`` that every action has; places and texts as columns have them."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ranklake.capture.assets.location import Place, shown_place
 from ranklake.capture.common.values import integer, json_text, plain, redacted, redacted_name, text
 from ranklake.capture.series.series import checked
-from ranklake.redaction.redact import redact_names
+from ranklake.redaction.redact import redact_names, redact_uri
+
+Place = str | os.PathLike[str]
+_LONGEST: Final = 1024
+_LONGEST_MESSAGE: Final = 4096
+
+
+def short_text(value: object) -> str | None:
+    """Return a text as columns have it, redacted and cut; None for None."""
+    return None if value is None else redacted(value, _LONGEST)
+
+
+def shown_place(place: Place) -> str:
+    """Return a place as others can find it: a URI without its user, or an absolute path."""
+    shown = os.fspath(place)
+    return text(redact_uri(text(shown if "://" in shown else os.path.abspath(shown))), 4096)  # noqa: PTH100 - links stay
+
+
+def last_part(uri: str) -> str:
+    """Return the last part of a path or a URI."""
+    return uri.rstrip("/").rpartition("/")[2]
+
+
+def given_digest(sha256: str) -> str | None:
+    """Return a SHA-256 that a caller gave as rows have it: lower case, without the algorithm's name before it."""
+    return redacted(sha256.strip().lower().removeprefix("sha256:"), 64)
+
 
 Columns = dict[str, Any]
 
 KINDS: Final = frozenset({"checkpoint", "model", "profile", "dump", "plot", "dataset", "log", "other"})
 NOT_READ_BACK: Final = "it is in a store, and is not read back unasked"
-_LONGEST: Final = 4096
 
 
 def artifact_row(
@@ -32,19 +57,19 @@ def artifact_row(
         "action": action,
         "uri": shown_place(place),
         "step": None if step is None else integer(step),
-        "inputs": json_text([redacted_name(one, 80) for one in inputs] or None),
+        "inputs": json_text([redacted_name(item, 80) for item in inputs] or None),
         "attributes": redact_names(plain(dict(attributes or {}))),
     }
 
 
 def failure_columns(error: BaseException | None, spent_ns: int | None) -> Columns:
     """Return what an exception says, redacted, and how long it took until then."""
-    told: Columns = {"duration_ns": spent_ns, "blocking_ns": spent_ns}
+    columns: Columns = {"duration_ns": spent_ns, "blocking_ns": spent_ns}
     if error is not None:
         kind = type(error)
-        told |= {"exception_type": text(getattr(kind, "__qualname__", kind), 256)}
-        told |= {"exception_message": redacted(error, _LONGEST)}
-    return told
+        columns |= {"exception_type": text(getattr(kind, "__qualname__", kind), 256)}
+        columns |= {"exception_message": redacted(error, _LONGEST_MESSAGE)}
+    return columns
 
 
 def attributes_text(attributes: Mapping[str, object], why: Mapping[str, str]) -> str | None:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from ranklake.capture.assets.artifact_row import Place, given_digest, short_text, shown_place
 from ranklake.capture.assets.hashing import Hashing
-from ranklake.capture.assets.location import Place, said_digest, short_text, shown_place
 from ranklake.capture.assets.merkle_digest import METHOD, merkle_digest
 from ranklake.capture.common.values import integer, json_text, plain, text
 from ranklake.capture.lanes.sink import Sink
@@ -83,7 +83,7 @@ class Datasets:
                 "data_format": short_text(data_format),
                 "samples": None if samples is None else integer(samples),
                 "tokens": None if tokens is None else integer(tokens),
-                "expected_merkle_root_sha256": None if expected is None else said_digest(expected),
+                "expected_merkle_root_sha256": None if expected is None else given_digest(expected),
                 "preprocessing_version": short_text(preprocessing_version),
                 "preprocessing_sha256": None if preprocessing is None else _sha256_of(preprocessing),
                 "tokenizer": short_text(tokenizer),

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ranklake.capture.assets.artifact_row import Place
 from ranklake.capture.assets.background import Background
-from ranklake.capture.assets.location import Place
 from ranklake.capture.assets.merkle_digest import MerkleDigest, StoppedError, merkle_digest
 from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.lifecycle.lifecycle import Lifecycle
 
 if TYPE_CHECKING:
-    from ranklake.capture.assets.known_checkpoints import KnownCheckpoints
+    from ranklake.capture.assets.known_files import KnownCheckpoints
 
 RUN_ENDED: Final = "the run ended before it was found out"
 
@@ -87,6 +87,6 @@ class Hashing:
         return None if known is None else known.get(place)
 
     def _known_checkpoints(self) -> "KnownCheckpoints | None":
-        from ranklake.capture.assets.known_checkpoints import KnownCheckpoints  # sqlite, as above
+        from ranklake.capture.assets.known_files import KnownCheckpoints  # sqlite, as above
 
         return None if self._root is None else KnownCheckpoints(self._root)

@@ -1,4 +1,7 @@
-"""Known files: cached digests of local files, so that a dataset of millions of files is read only once."""
+"""Known files: digests of local files and checkpoints, kept between runs in one SQLite file of the local spool.
+
+The file can be deleted at any time. Whatever is wrong with it, digests are then simply not known.
+"""
 
 import contextlib
 import os
@@ -10,38 +13,57 @@ from typing import Final
 from ranklake.capture.assets.file_entries import identity_of
 
 NAME: Final = "fingerprints.sqlite"
-MOST_ROWS: Final = 5_000_000
+MOST_FILES: Final = 5_000_000
+MOST_CHECKPOINTS: Final = 100_000
 _EVERY: Final = 1000
 _PATIENCE_S: Final = 2.0
+_FILES: Final = (
+    "CREATE TABLE IF NOT EXISTS files (device INT, inode INT, mtime_ns INT, ctime_ns INT, bytes INT,"
+    " sha256 BLOB, seen_s INT, PRIMARY KEY (device, inode)) WITHOUT ROWID"
+)
+_CHECKPOINTS: Final = (
+    "CREATE TABLE IF NOT EXISTS checkpoints (place TEXT PRIMARY KEY, sha256 TEXT, state TEXT, seen_s INT) WITHOUT ROWID"
+)
+
+
+def _opened(folder: Path, table: str) -> sqlite3.Connection:
+    """Open the file of a local spool. Raises `sqlite3.Error`, `OSError`."""
+    path = folder / NAME
+    file = sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level="DEFERRED")
+    os.chmod(path, 0o600)  # noqa: PTH101 - which files there are is nobody else's business
+    file.execute(table)
+    file.commit()
+    return file
+
+
+def _forget_oldest(file: sqlite3.Connection, table: str, most: int) -> None:
+    """Delete the rows that were seen longest ago, where there are too many."""
+    (rows,) = file.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 - a name of ours
+    if rows > most:
+        oldest = f"SELECT seen_s FROM {table} ORDER BY seen_s LIMIT 1 OFFSET ?"  # noqa: S608 - likewise
+        file.execute(f"DELETE FROM {table} WHERE seen_s <= ({oldest})", (rows - most // 2,))  # noqa: S608 - likewise
 
 
 class KnownFiles:
-    """A cache of digests by device, inode, times of change and size, shared by the processes of a node.
+    """Digests by device, inode, times of change and size, shared by the processes of a node. For one thread.
 
     Parameters
     ----------
     folder
-        The local spool. The cache is `NAME` in it, and can be deleted at any time.
+        The local spool.
 
     Notes
     -----
-    For one thread. Whatever is wrong with the file, digests are then simply not known. A file is remembered only once
-    it has been left alone for two seconds (`Hashed.identity`): within the granularity of its times it could
-    change again and look the same. The time of the inode's change is part of the key, for a program can set the other.
+    A file is remembered only once it has been left alone for two seconds (`Hashed.identity`): within the granularity of
+    its times it could change again and look the same. The time of the inode's change is part of the key, for a program
+    can set the other.
     """
 
     def __init__(self, folder: Path) -> None:
         self._waiting = 0
         self._file: sqlite3.Connection | None = None
         with contextlib.suppress(sqlite3.Error, OSError):
-            path = folder / NAME
-            self._file = sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level="DEFERRED")
-            os.chmod(path, 0o600)  # noqa: PTH101 - whose files there are is nobody else's business
-            self._file.execute(
-                "CREATE TABLE IF NOT EXISTS files (device INT, inode INT, mtime_ns INT, ctime_ns INT, bytes INT,"
-                " sha256 BLOB, seen_s INT, PRIMARY KEY (device, inode)) WITHOUT ROWID"
-            )
-            self._file.commit()
+            self._file = _opened(folder, _FILES)
 
     def get(self, found: os.stat_result) -> bytes | None:
         """Return the digest of a file with this identity, if it is known."""
@@ -67,17 +89,36 @@ class KnownFiles:
                 self._file.commit()
 
     def close(self) -> None:
-        """Write down what is new, and forget what was seen longest ago where there are too many."""
+        """Write down what is new."""
         file, self._file = self._file, None
         if file is None:
             return
         with contextlib.suppress(sqlite3.Error):
             if self._waiting:
-                (rows,) = file.execute("SELECT count(*) FROM files").fetchone()
-                if rows > MOST_ROWS:
-                    file.execute(
-                        "DELETE FROM files WHERE seen_s <= (SELECT seen_s FROM files ORDER BY seen_s LIMIT 1 OFFSET ?)",
-                        (rows - MOST_ROWS // 2,),
-                    )
+                _forget_oldest(file, "files", MOST_FILES)
             file.commit()
         file.close()
+
+
+class KnownCheckpoints:
+    """Digests of checkpoints that ranks of this node have written, by place. Each call opens the file anew."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put(self, place: str, sha256: str, state: str) -> None:
+        """Remember the digest of a checkpoint, and the state of its files when it was taken."""
+        with contextlib.suppress(sqlite3.Error, OSError), contextlib.closing(self._opened()) as file, file:
+            row = (place, sha256, state, int(time.time()))
+            file.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?)", row)
+            _forget_oldest(file, "checkpoints", MOST_CHECKPOINTS)
+
+    def get(self, place: str) -> tuple[str, str] | None:
+        """Return digest and state of the checkpoint that was last written to a place, if they are known."""
+        with contextlib.suppress(sqlite3.Error, OSError), contextlib.closing(self._opened()) as file:
+            row = file.execute("SELECT sha256, state FROM checkpoints WHERE place = ?", (place,)).fetchone()
+            return None if row is None else (str(row[0]), str(row[1]))
+        return None
+
+    def _opened(self) -> sqlite3.Connection:
+        return _opened(self._folder, _CHECKPOINTS)

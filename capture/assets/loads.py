@@ -16,13 +16,16 @@ from typing import Any, Final
 from ranklake.capture.assets.artifact_row import (
     NOT_READ_BACK,
     Columns,
+    Place,
     artifact_row,
     attributes_text,
     failure_columns,
+    given_digest,
+    last_part,
+    shown_place,
 )
 from ranklake.capture.assets.file_entries import state_of
 from ranklake.capture.assets.hashing import Hashing
-from ranklake.capture.assets.location import Place, last_part, said_digest, shown_place
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.lanes.sink import Sink
 
@@ -100,7 +103,7 @@ class Loads:
                 "loaded", name or last_part(uri), place, kind="checkpoint", step=step, attributes=attributes
             )
             columns |= {"duration_ns": spent_ns, "blocking_ns": spent_ns}
-            columns["expected_sha256"] = None if sha256 is None else said_digest(sha256)
+            columns["expected_sha256"] = None if sha256 is None else given_digest(sha256)
             if "://" in uri:
                 why = dict.fromkeys(("sha256", "verified"), NOT_READ_BACK)
                 self._sink.record("artifacts", columns | {"attributes": attributes_text(columns["attributes"], why)})

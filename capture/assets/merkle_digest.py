@@ -19,6 +19,7 @@ being hashed, and a digest for each level of the tree, however many files there 
 import errno
 import hashlib
 import os
+import struct
 import time
 from collections import deque
 from collections.abc import Callable
@@ -28,7 +29,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from ranklake.capture.assets.file_entries import CHANGED, Entry, Hashed, Known, local_entries, remote_entries
-from ranklake.capture.assets.merkle import MerkleTree, leaf
 
 METHOD: Final = "ranklake-merkle-sha256-v1"
 THREADS: Final = min(8, os.cpu_count() or 1)
@@ -180,3 +180,39 @@ def _submitted(pool: ThreadPoolExecutor, work: Callable[[], Hashed]) -> "Future[
 
 
 # ── fsspec ──
+
+
+_LENGTH: Final = struct.Struct(">Q")
+
+
+def leaf(path: bytes, size_bytes: int, digest: bytes) -> bytes:
+    """Return the hash of a file's leaf."""
+    return hashlib.sha256(b"\0" + _LENGTH.pack(len(path)) + path + _LENGTH.pack(size_bytes) + digest).digest()
+
+
+class MerkleTree:
+    """The root over leaves that come one by one; holds one digest for each level."""
+
+    def __init__(self) -> None:
+        self._peaks: list[tuple[int, bytes]] = []  # (leaves below, digest), of falling powers of two
+
+    def add(self, digest: bytes) -> None:
+        """Add the next leaf."""
+        leaves = 1
+        while self._peaks and self._peaks[-1][0] == leaves:
+            digest = _node(self._peaks.pop()[1], digest)
+            leaves *= 2
+        self._peaks.append((leaves, digest))
+
+    def root(self) -> bytes:
+        """Return the root over the leaves so far."""
+        if not self._peaks:
+            return hashlib.sha256().digest()
+        digest = self._peaks[-1][1]
+        for _, left in reversed(self._peaks[:-1]):
+            digest = _node(left, digest)
+        return digest
+
+
+def _node(left: bytes, right: bytes) -> bytes:
+    return hashlib.sha256(b"\1" + left + right).digest()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import numpy as np
 
+
 MARK: Final = 0x6C6B6E72
 ABSENT: Final = -(1 << 63)  # an integer that is not known; NULL when sealed
 ROW_WIDTH: Final = 16  # values of one `rows` slot; a wider mapping takes several
@@ -227,3 +228,14 @@ def table_of(lane: str) -> str:
 def row_packer(width: int) -> struct.Struct:
     """Return the packer of a `rows` slot that holds `width` values: the fields of `ROWS`, the spare values skipped."""
     return struct.Struct(f"<qq{width}d{8 * (ROW_WIDTH - width)}xII")
+
+
+STEP_COUNTS: Final = frozenset({"tokens", "samples"})
+STEP_NAMES: Final = {
+    **{name: name for name in (*STEP_FLOATS, *STEP_COUNTS)},
+    **{f"train/{name}": name for name in STEP_FLOATS},
+}
+"""Columns of ``steps`` by the names that `run.log` takes for them."""
+
+METRIC_OF: Final = {name: f"train/{name}" for name in (*STEP_FLOATS, *STEP_COUNTS)}
+"""The same values as metrics, for when no step is running."""

@@ -4,8 +4,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ranklake.capture.common.gaps import AFTER_CLOSE, BAD_VALUE, NOT_STARTED, UNEXPECTED, Gaps, RefusedError
-from ranklake.capture.common.misuse import Misuses
+from ranklake.capture.common.gaps import AFTER_CLOSE, BAD_VALUE, NOT_STARTED, UNEXPECTED, Gaps, Misuses, RefusedError
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.values import BadValueError, DeviceValueError, repr_of
 from ranklake.capture.lanes.records import RecordLane

@@ -8,10 +8,10 @@ from typing import Self
 from ranklake.capture.live.facts import LiveRun, facts_of
 from ranklake.capture.live.live_stream import LiveStream
 from ranklake.capture.sealing.keys import SealingKeys
-from ranklake.capture.spool.ownership import may_serve
+from ranklake.capture.spool.files import may_serve
 from ranklake.capture.spool.stream_files import StreamName, open_files, streams
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.segments.readable_names import readable_name
+from ranklake.segments.run_names import readable_name
 
 
 class NoLiveRunError(RanklakeError):

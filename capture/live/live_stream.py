@@ -14,9 +14,9 @@ from ranklake.capture.live.step_files import Columns, OpenSteps, Place, Step, st
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sealing.tables import read_rows
 from ranklake.capture.spool.clock import Anchor, straighten, wall_ns
+from ranklake.capture.spool.files import read_regular
 from ranklake.capture.spool.meta import Meta, read_meta
 from ranklake.capture.spool.owner import HELD, Owner
-from ranklake.capture.spool.ownership import read_regular
 from ranklake.capture.spool.stream import META_FILE
 from ranklake.capture.spool.stream_files import OpenFile, SealedFile, StreamName, open_files, sealed_files
 from ranklake.segments.envelope import EncryptionError

@@ -10,7 +10,7 @@ from ranklake.capture.common.arrays import Array
 from ranklake.capture.live.step_files import Columns
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sealing.seal import in_clear
-from ranklake.capture.spool.ownership import read_regular
+from ranklake.capture.spool.files import read_regular
 from ranklake.capture.spool.stream_files import SealedFile, StreamName
 
 

@@ -14,8 +14,8 @@ from ranklake.capture.common.arrays import Array
 from ranklake.capture.common.layouts import LAYOUT_OF_LANE, WRITTEN
 from ranklake.capture.sealing.tables import read_rows
 from ranklake.capture.spool.clock import Anchor, wall_ns
+from ranklake.capture.spool.files import open_regular
 from ranklake.capture.spool.meta import Meta
-from ranklake.capture.spool.ownership import open_regular
 from ranklake.capture.spool.stream_files import OpenFile
 
 LATE_SLOTS: Final = 256

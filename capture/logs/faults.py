@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ranklake.capture.spool import frames
-from ranklake.capture.spool.files import write_whole
-from ranklake.capture.spool.ownership import read_regular
+from ranklake.capture.spool.files import read_regular, write_whole
 from ranklake.redaction.redact import redact
 
 if TYPE_CHECKING:

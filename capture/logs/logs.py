@@ -21,8 +21,7 @@ from ranklake.capture.common.values import number, repr_of, text
 from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.lifecycle.lifecycle import Lifecycle
 from ranklake.capture.logs.faults import Faults
-from ranklake.capture.logs.limits import Limits
-from ranklake.capture.logs.loglines import LogLines
+from ranklake.capture.logs.loglines import Limits, LogLines
 from ranklake.capture.logs.stderr import StderrTap
 from ranklake.capture.steps.progress import Progress
 

@@ -8,19 +8,17 @@ left as it is, and only the text of Python's fault handler is kept (see `ranklak
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from ranklake.capture.logs.loglines import LogLines, shape_of
-from ranklake.capture.logs.stderrlines import Grouping
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
 
 _STDERR: Final = 2
 _DONE_S: Final = 2.0
@@ -118,3 +116,118 @@ class StderrTap:
 def _flush() -> None:
     with contextlib.suppress(Exception):  # whatever stands for it
         sys.stderr.flush()
+
+
+_LONGEST: Final = 1 << 16
+_LONGEST_KEY: Final = 200
+"""Lines: an RSA key of 8192 bits has a hundred."""
+_LETTERS: Final = {"D": 5, "V": 5, "I": 9, "W": 13, "E": 17, "F": 21}
+_NAMES: Final = {5: "DEBUG", 9: "INFO", 13: "WARNING", 17: "ERROR", 21: "FATAL"}
+_GLOG: Final = re.compile(  # glog's and c10's: [W1122 01:02:03.456 file.cpp:12] …, maybe behind [rank0]:
+    r"^(?:\[rank\d+\]:\s*)?\[?(?P<letter>[DVIWEF])\d{4,8}\s\d\d:\d\d:\d\d\S*\s+(?:\d+\s+)?(?P<file>[\w./+-]+):(?P<line>\d+)\]"
+)
+_NCCL: Final = re.compile(r"\bNCCL (?P<level>WARN|INFO|TRACE|VERSION|ERROR)\b|^NCCL version ")
+_PYTHON: Final = re.compile(
+    r"^(?:\S+?:\d+: (?P<category>\w*Warning): )|^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)\b"
+)
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_KEY_BEGINS, _KEY_ENDS = "PRIVATE KEY", re.compile(r"-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----")
+_RANK: Final = re.compile(r"^\[rank\d+\]:\s?")
+_ENDS: Final = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What standard error told at once: a line, or a traceback with the exception's own line.
+
+    Attributes
+    ----------
+    columns
+        Of the table ``logs``.
+    """
+
+    columns: dict[str, Any]
+
+
+def columns_of(line: str) -> dict[str, Any]:
+    """Return what a line says of itself."""
+    found: dict[str, Any] = {"message": line, "stream": "stderr", "severity_number": 9}
+    if (glog := _GLOG.match(line)) is not None:
+        found["severity_number"] = _LETTERS[glog["letter"]]
+        found["source_file"], found["source_line"] = glog["file"], int(glog["line"])
+    elif (nccl := _NCCL.search(line)) is not None:
+        found["stream"] = "nccl"
+        found["severity_number"] = {"WARN": 13, "ERROR": 17, "TRACE": 5}.get(nccl["level"] or "", 9)
+    elif line.startswith("Fatal Python error"):
+        found["stream"], found["severity_number"] = "faulthandler", 21
+    elif (python := _PYTHON.match(line)) is not None:
+        named = {"DEBUG": 5, "WARNING": 13, "ERROR": 17, "CRITICAL": 21}
+        found["severity_number"] = 13 if python["category"] else named.get(python["level"], 9)
+    if "NCCL" in line and glog is not None and "ProcessGroupNCCL" in line:
+        found["stream"] = "nccl"
+    found["severity_text"] = _NAMES[found["severity_number"]]
+    return found
+
+
+class Grouping:
+    """Bytes as they come, made into rows: whole lines, and tracebacks as one."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._trace: list[str] = []
+        self._key: list[str] = []
+
+    def feed(self, raw: bytes) -> Iterator[dict[str, Any]]:
+        """Yield what the bytes complete. A progress bar's states (lines that end in a carriage return) are left out."""
+        *whole, self._rest = (self._rest + raw).split(b"\n")
+        if len(self._rest) > _LONGEST:
+            whole, self._rest = [*whole, self._rest], b""
+        for piece in whole:
+            line = piece.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")
+            yield from self._line(line)
+
+    def end(self) -> Iterator[dict[str, Any]]:
+        """Yield what is left at the end."""
+        rest, self._rest = self._rest.decode("utf-8", "replace"), b""
+        if rest:
+            yield from self._line(rest)
+        if self._key:
+            line, self._key = "\n".join(self._key), []
+            yield columns_of(line)
+        yield from self._give_up()
+
+    def _line(self, line: str) -> Iterator[dict[str, Any]]:
+        if self._key or ("-----BEGIN " in line and _KEY_BEGINS in line):  # no line of a key says what it is a part of
+            self._key.append(line)
+            if _KEY_ENDS.search(line) or len(self._key) >= _LONGEST_KEY:
+                line, self._key = "\n".join(self._key), []
+                yield from self._give_up()
+                yield columns_of(line)
+            return
+        bare = _RANK.sub("", line)
+        if bare.startswith(_TRACEBACK):
+            yield from self._give_up()
+            self._trace = [bare]
+        elif self._trace and (not bare.strip() or bare.startswith(" ")) and len(self._trace) < 2000:  # noqa: PLR2004
+            self._trace.append(bare)
+        elif self._trace and (ended := _ENDS.match(bare)) is not None:
+            trace, self._trace = "\n".join([*self._trace, bare]), []
+            yield {
+                "severity_text": "ERROR",
+                "severity_number": 17,
+                "stream": "stderr",
+                "message": bare,
+                "exception_type": ended["kind"],
+                "exception_message": ended["message"],
+                "exception_stacktrace": trace,
+            }
+        elif line.strip():
+            yield from self._give_up()
+            yield columns_of(line)
+
+    def _give_up(self) -> Iterator[dict[str, Any]]:
+        """Yield the lines of a traceback that never ended."""
+        trace, self._trace = self._trace, []
+        for line in trace:
+            if line.strip():
+                yield columns_of(line)

@@ -9,10 +9,9 @@ from functools import partial
 from typing import Any, Final
 
 from ranklake.capture.common.gaps import AFTER_CLOSE, BAD_ARGUMENTS, BAD_NAME, BAD_STEP, BAD_VALUE, RefusedError
-from ranklake.capture.common.layouts import MARK, STEP_FLOATS
+from ranklake.capture.common.layouts import MARK, METRIC_OF, STEP_COUNTS, STEP_FLOATS, STEP_NAMES
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.native import MODULE
-from ranklake.capture.common.step_values import METRIC_OF, STEP_COUNTS, STEP_NAMES
 from ranklake.capture.common.values import PLAIN, BadValueError, DeviceValueError, integer, number, repr_of, text
 from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.metrics.mappings import Mappings

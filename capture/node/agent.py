@@ -23,8 +23,8 @@ from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sending.breaker import Breaker, Standing
 from ranklake.capture.sending.packing import PACK_BYTES, Waiting, packs_of
 from ranklake.capture.sending.upload import Uploader
+from ranklake.capture.spool.files import is_mine, may_serve, with_rights_of
 from ranklake.capture.spool.owner import HELD, Owner, is_orphan
-from ranklake.capture.spool.ownership import is_mine, may_serve, with_rights_of
 from ranklake.capture.spool.stream import sweep
 from ranklake.capture.spool.stream_files import SealedFile, StreamName, ready_files, streams
 from ranklake.segments.envelope import EncryptionError

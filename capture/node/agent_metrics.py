@@ -8,7 +8,7 @@ from typing import Final
 
 from ranklake.capture.common.gaps import DELIBERATE, FOUND_WHEN_SEALING
 from ranklake.capture.spool import frames
-from ranklake.capture.spool.ownership import open_regular
+from ranklake.capture.spool.files import open_regular
 from ranklake.capture.spool.stream import META_FILE
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -24,7 +24,7 @@ from ranklake.capture.samplers.sample import Sampler
 from ranklake.capture.samplers.sample_writer import SampleWriter
 from ranklake.capture.series.masks import row_masks
 from ranklake.capture.training.run import Run
-from ranklake.segments.agent_runs import AGENT_JOB
+from ranklake.segments.run_names import AGENT_JOB
 
 ANCHOR_EVERY_S: Final = 10.0
 """How often times are noted, and what was recorded is brought to the disk; a killed process loses nothing of it."""

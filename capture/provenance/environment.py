@@ -1,5 +1,6 @@
-"""Environment: packages, lock file, container, and variables of launcher and scheduler."""
+"""Environment: packages, lock file, container, variables of launcher and scheduler, and when the job was submitted."""
 
+import datetime as dt
 import hashlib
 import os
 import re
@@ -167,3 +168,40 @@ def os_description(root: Path = Path("/")) -> str:
         return kernel
     named = next((line.partition("=")[2].strip("\"'") for line in lines if line.startswith("PRETTY_NAME=")), "")
     return f"{named}, {kernel}" if named else kernel
+
+
+VARIABLE: Final = "RANKLAKE_SUBMITTED_TS"
+_LONGEST_WAIT: Final = dt.timedelta(days=366)
+_SLACK: Final = dt.timedelta(minutes=5)
+
+
+class NotSubmittedError(ValueError):
+    """The environment says nothing usable; the text says why, and repeats nothing of it."""
+
+
+def submitted_us(environ: Mapping[str, str], now: dt.datetime | None = None) -> int:
+    """Return when the job was submitted, in microseconds since 1970.
+
+    Parameters
+    ----------
+    environ
+        `VARIABLE` is seconds since 1970, or ISO 8601; without an offset it is the host's local time, as Slurm has it.
+
+    Raises
+    ------
+    NotSubmittedError
+        It is not set, is neither, is in the future, or is more than a year ago.
+    """
+    given = environ.get(VARIABLE, "").strip()
+    if not given:
+        raise NotSubmittedError(f"{VARIABLE} is not set")
+    moment = now or dt.datetime.now(dt.UTC)
+    try:
+        is_number = given.replace(".", "", 1).isdigit()
+        found = dt.datetime.fromtimestamp(float(given), dt.UTC) if is_number else dt.datetime.fromisoformat(given)
+        wait = moment - (found if found.tzinfo is not None else found.astimezone())
+    except (ValueError, OverflowError, OSError):
+        raise NotSubmittedError(f"{VARIABLE} is neither seconds since 1970 nor ISO 8601") from None
+    if not -_SLACK <= wait <= _LONGEST_WAIT:
+        raise NotSubmittedError(f"{VARIABLE} is in the future, or more than a year ago")
+    return round((moment - wait).timestamp() * 1e6)

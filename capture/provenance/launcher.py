@@ -1,14 +1,14 @@
 """Launcher: which rank of which run this process is, from the environment.
 
-Who is asked for the rank, in this order: the arguments of `start`, torch.distributed once it is initialised (`group`),
-the variables of frameworks that start processes of their own, the launcher's.
+Who is asked for the rank, in this order: the arguments of `start`, torch.distributed once it is initialised
+(`group_of`), the variables of frameworks that start processes of their own, the launcher's.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ranklake.capture.provenance.group import Group, spawner
 from ranklake.capture.provenance.names import (
     LARGEST,
     SET_RUN,
@@ -16,8 +16,29 @@ from ranklake.capture.provenance.names import (
     number,
     run_name,
     shared_by_a_launch,
+    spawner,
     unusable,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process's place in the default process group."""
+
+    rank: int
+    world_size: int
+
+
+def group_of() -> Group | None:
+    """Return this process's place; None while torch.distributed is not in use. Never raises, and waits for nobody."""
+    distributed = sys.modules.get("torch.distributed")
+    try:
+        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+            return None
+        group = Group(int(distributed.get_rank()), int(distributed.get_world_size()))
+    except Exception:  # noqa: BLE001 - it is being imported, or taken down, by another thread
+        return None
+    return group if 0 <= group.rank < group.world_size else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,11 @@ import hashlib
 import os
 import re
 import secrets
+import sys
 import time
 from collections.abc import Mapping
 from typing import Final
 
-from ranklake.capture.provenance.group import spawner
 from ranklake.capture.spool.owner import boot_id, start_ticks
 from ranklake.redaction.redact import redact_names
 from ranklake.segments.segment import RUN_NAME
@@ -173,3 +173,10 @@ def _first_of_lightnings(environ: Mapping[str, str]) -> int:
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8]
+
+
+def spawner() -> int | None:
+    """Return the process that started this one through ``multiprocessing``, or torch's; None if none did so."""
+    module = sys.modules.get("multiprocessing.process")
+    parent = None if module is None else module.parent_process()
+    return None if parent is None or parent.pid != os.getppid() else parent.pid

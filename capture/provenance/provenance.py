@@ -18,9 +18,15 @@ import ranklake
 from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.common.values import MOST_CHARACTERS, Room, json_text, plain, redacted_name, text
 from ranklake.capture.provenance.determinism import SIZES
-from ranklake.capture.provenance.environment import allowed_variables, container, os_description, place_facts
+from ranklake.capture.provenance.environment import (
+    NotSubmittedError,
+    allowed_variables,
+    container,
+    os_description,
+    place_facts,
+    submitted_us,
+)
 from ranklake.capture.provenance.launcher import Launch
-from ranklake.capture.provenance.submitted import NotSubmittedError, submitted_us
 from ranklake.redaction.known_secrets import learn_arguments, learn_settings, learn_variables
 from ranklake.redaction.redact import redact_arguments, redact_names
 

@@ -19,7 +19,7 @@ from ranklake.capture.recording.slot_files import SlotFiles
 from ranklake.capture.series.masks import RowMasks
 from ranklake.capture.series.own_contracts import NO_CONTRACTS, OwnContracts
 from ranklake.capture.series.series import Series
-from ranklake.capture.spool.mounts import is_network
+from ranklake.capture.spool.locations import is_network
 
 
 class Lanes:

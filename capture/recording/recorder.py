@@ -16,9 +16,9 @@ from ranklake.capture.common.gaps import (
     BACKPRESSURE,
     SPOOL_VANISHED,
     Gaps,
+    Misuses,
     RefusedError,
 )
-from ranklake.capture.common.misuse import Misuses
 from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.common.values import json_text
 from ranklake.capture.lanes.records import refusal

@@ -12,7 +12,7 @@ from ranklake.capture.samplers import hardware, proc, process
 from ranklake.capture.samplers.cgroup import CGROUP_COLUMNS, Cgroup, cgroup_of, limits
 from ranklake.capture.samplers.reading import NOT_THERE, Reading, Tree
 from ranklake.capture.samplers.sample import Holders, Row
-from ranklake.capture.spool.ntp import read_clock
+from ranklake.capture.spool.clock import read_clock
 from ranklake.capture.spool.stream_files import StreamName
 
 TABLE: Final = "host_samples"

@@ -33,9 +33,8 @@ from ranklake.capture.sealing.segment_bytes import (
 )
 from ranklake.capture.sealing.tables import read_rows, rows_there
 from ranklake.capture.spool.clock import Anchor, straighten
-from ranklake.capture.spool.files import write_whole
+from ranklake.capture.spool.files import read_regular, write_whole
 from ranklake.capture.spool.meta import Meta, aside_frame, read_meta, sealed_frame
-from ranklake.capture.spool.ownership import read_regular
 from ranklake.capture.spool.stream import Stream
 from ranklake.capture.spool.stream_files import DAMAGED_FOLDER, OpenFile, SealedFile, StreamName, sealed_files
 from ranklake.segments.envelope import EncryptionError, decrypt

@@ -17,9 +17,8 @@ from ranklake.capture.sealing.tables import arrow_table
 from ranklake.capture.spool.clock import Anchor, bracket
 from ranklake.capture.spool.meta import Meta
 from ranklake.capture.spool.stream_files import StreamName
-from ranklake.segments.envelope import encrypt
+from ranklake.segments.envelope import BLANK, encrypt, sign
 from ranklake.segments.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
-from ranklake.segments.signing import BLANK, sign
 
 WRITER: Final = f"ranklake {ranklake.__version__}"
 _LAST: Final = "events"  # sealed last: its final segment says how much of every table there is

@@ -1,5 +1,9 @@
 """Tables: the bytes of a slot or frame file as contract-typed Arrow columns. Pure, and vectorised over slots.
 
+Slots of intervals and histograms hold their state twice, and the newer whole copy counts: a copy's sequence number is
+its last field to be written, so a process killed while it writes leaves the other copy newer, with all but the value
+whose call had not returned.
+
 Damage is judged here: a slot counts as damaged if its commit word is neither zero nor the mark, if its names are not
 defined, or if its times lie where no event of the process can. Such rows are left out and counted.
 """
@@ -11,20 +15,169 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from ranklake.capture.common.arrays import Array, chosen, numbers, plain, truths
-from ranklake.capture.common.layouts import ABSENT, LAYOUT_OF_LANE, MARK, PHASES, ROW_WIDTH, STEP_FLOATS, WRITTEN
+from ranklake.capture.common.arrays import Array, chosen, lists, numbers, plain, texts, truths
+from ranklake.capture.common.layouts import (
+    ABSENT,
+    HISTOGRAM_STATE,
+    INTERVAL_STATE,
+    LAYOUT_OF_LANE,
+    MARK,
+    PHASES,
+    ROW_WIDTH,
+    STEP_FLOATS,
+    WRITTEN,
+)
 from ranklake.capture.lanes.written import slots_in
-from ranklake.capture.sealing.folded import histogram_rows, interval_rows
-from ranklake.capture.sealing.own_columns import own_columns
-from ranklake.capture.sealing.ranges import judge
-from ranklake.capture.sealing.rows import FLAGS, Columns, Rows, flag_texts, flags, integers, named, plausible
+from ranklake.capture.sealing.rows import (
+    FLAGS,
+    Columns,
+    Judged,
+    Rows,
+    flag_texts,
+    flags,
+    integers,
+    judge,
+    named,
+    plausible,
+)
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.clock import Anchor, wall_ns
 from ranklake.capture.spool.meta import Meta
 from ranklake.capture.spool.stream_files import StreamName
-from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.arrow import ARROW_TYPES, arrow_schema
 from ranklake.lake.contracts.model import Contract
 from ranklake.segments.segment import REFUSED, REFUSED_ROW
+
+
+def own_columns(slots: Array, non_finite: pa.Array, meta: Meta) -> Columns:
+    """Return the columns, and ``non_finite`` with what is to be said of them; columns no longer known are left out."""
+    of = meta.contract("steps")
+    found: Columns = {}
+    said = np.full(len(slots), None, object)
+    for place, name in enumerate(meta.own_step_columns):
+        if name not in of:
+            continue
+        values = slots["own"][:, place]
+        there = (slots["own_present"] >> np.uint32(place)) & np.uint32(1) == 1
+        to = ARROW_TYPES[of.column(name).type]
+        if pa.types.is_floating(to):
+            with np.errstate(over="ignore"):  # beyond float32 is infinite in the column's type, and flagged so
+                narrow = values.astype(np.float32 if to == pa.float32() else np.float64)
+            flagged = np.where(there, flags(narrow), 0)
+            found[name] = numbers(narrow, to, ~there | (flagged > 0))
+            for at in np.flatnonzero(flagged):
+                said[at] = f"{name}:{FLAGS[flagged[at] - 1]}" + (f",{said[at]}" if said[at] else "")
+        elif pa.types.is_boolean(to):
+            found[name] = truths(
+                [bool(value) if is_there else None for value, is_there in zip(values, there, strict=True)]
+            )
+        else:
+            limits = np.iinfo(np.int32 if to == pa.int32() else np.int64)
+            fits = there & np.isfinite(values) & (values >= limits.min) & (values <= limits.max)
+            found[name] = numbers(np.where(fits, values, 0), to, ~fits)
+    if any(said):
+        words = [",".join(filter(None, pair)) or None for pair in zip(non_finite.to_pylist(), said, strict=True)]
+        found["non_finite"] = texts(words)
+    return found
+
+
+_SCALES = (-10, 20)
+
+
+def _newer(slots: Array, state: tuple[tuple[str, str], ...]) -> dict[str, Array]:
+    """Return the fields of the newer copy in each slot."""
+    second = slots["b_sequence"] > slots["a_sequence"]
+    found: dict[str, Array] = {}
+    for name, _ in state:
+        a, b = slots[f"a_{name}"], slots[f"b_{name}"]
+        found[name] = np.where(second if a.ndim == 1 else second[:, None], b, a)
+    return found
+
+
+def _sound(slots: Array, state: dict[str, Array], meta: Meta, straight: Sequence[Anchor]) -> Array:
+    with np.errstate(over="ignore"):
+        lasted = state["end_ns"] - slots["start_ns"]
+    good: Array = plausible(slots["start_ns"], lasted, straight)
+    return good & (state["sequence"] > 0) & np.isin(slots["series"], list(meta.metrics))
+
+
+def _only(state: dict[str, Array], good: Array) -> dict[str, Array]:
+    return {name: values[good] for name, values in state.items()}
+
+
+def _finite(values: Array, there: Array) -> pa.Array:
+    """Return numbers, NULL where there are none or where they overflowed."""
+    return numbers(values, pa.float64(), ~(there & np.isfinite(values)))
+
+
+def _judged(slots: Array, state: dict[str, Array], some: Array, meta: Meta) -> Judged:
+    """Judge intervals by all of their values that are finite."""
+    least, greatest = (np.where(some, state[name], np.nan) for name in ("min", "max"))
+    return judge(slots["series"], least, greatest, meta)
+
+
+def interval_rows(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
+    """Return rows of `scalars`, one an interval."""
+    state = _newer(slots, INTERVAL_STATE)
+    good = _sound(slots, state, meta, straight)
+    good &= (state["count"] > 0) & (state["finite"] >= 0) & (state["finite"] <= state["count"])
+    damaged = int(np.count_nonzero(~good))
+    slots, positions, state = slots[good], positions[good], _only(state, good)
+    some = state["finite"] > 0
+    other = state["count"] - state["finite"]
+    judged = _judged(slots, state, some, meta)
+    flagged = flags(state["last"])
+    with np.errstate(invalid="ignore"):
+        deviation = np.sqrt(np.maximum(state["m2"], 0.0) / np.maximum(state["finite"], 1))
+    columns: Columns = {
+        **named(slots["series"], meta),
+        "step": integers(state["step"], pa.int64()),
+        "value": numbers(state["last"], pa.float64(), flagged > 0),
+        "value_flag": flag_texts(flagged),
+        "agg_count": numbers(state["count"], pa.int64()),
+        "agg_non_finite_count": numbers(other, pa.int64(), other == 0),
+        "agg_min": _finite(state["min"], some),
+        "agg_max": _finite(state["max"], some),
+        "agg_mean": _finite(state["mean"], some),
+        "agg_std": _finite(deviation, some),
+        "interval_ns": numbers(state["end_ns"] - slots["start_ns"], pa.int64()),
+        "edge_flag": judged.flags,
+    }
+    return Rows(state["end_ns"], positions, columns, damaged).without(judged.dropped)
+
+
+def histogram_rows(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
+    """Return rows of `distributions`, one an interval."""
+    state = _newer(slots, HISTOGRAM_STATE)
+    good = _sound(slots, state, meta, straight)
+    good &= (state["scale"] >= _SCALES[0]) & (state["scale"] <= _SCALES[1])
+    for name in ("zero_count", "nan_count", "infinite_count"):
+        good &= state[name] >= 0
+    for name in ("positive_counts", "negative_counts"):
+        good &= (state[name] >= 0).all(axis=1)
+    damaged = int(np.count_nonzero(~good))
+    slots, positions, state = slots[good], positions[good], _only(state, good)
+    described = named(slots["series"], meta)
+    count = state["zero_count"] + state["positive_counts"].sum(axis=1) + state["negative_counts"].sum(axis=1)
+    judged = _judged(slots, state, count > 0, meta)
+    columns: Columns = {
+        "metric": described["metric"],
+        "weight": described["weight"],
+        "edge_flag": judged.flags,
+        "step": integers(state["step"], pa.int64()),
+        "interval_ns": numbers(state["end_ns"] - slots["start_ns"], pa.int64()),
+        "scale": numbers(state["scale"], pa.int32()),
+        "count": numbers(count, pa.int64()),
+        "zero_threshold": numbers(np.zeros(len(slots)), pa.float64()),
+        **{name: _finite(state[name], count > 0) for name in ("sum", "min", "max")},
+        **{name: numbers(state[name], pa.int64()) for name in ("zero_count", "nan_count", "infinite_count")},
+    }
+    for sign in ("positive", "negative"):
+        counts = state[f"{sign}_counts"]
+        used = np.where(counts > 0, np.arange(1, counts.shape[1] + 1), 0).max(axis=1, initial=0)
+        columns[f"{sign}_offset"] = numbers(state[f"{sign}_offset"], pa.int32(), used == 0)
+        columns[f"{sign}_counts"] = lists(counts, used)
+    return Rows(state["end_ns"], positions, columns, damaged).without(judged.dropped)
 
 
 def read_rows(lane: str, raw: bytes, meta: Meta, straight: Sequence[Anchor]) -> Rows:

@@ -17,10 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from ranklake.capture.common.gaps import TOO_MANY_SERIES, UNREGISTERED, WRONG_KIND, WRONG_UNIT, RefusedError
-from ranklake.capture.common.misuse import near
+from ranklake.capture.common.gaps import TOO_MANY_SERIES, UNREGISTERED, WRONG_KIND, WRONG_UNIT, RefusedError, near
+from ranklake.capture.common.layouts import STEP_NAMES
 from ranklake.capture.common.settings import CaptureSettings
-from ranklake.capture.common.step_values import STEP_NAMES
 from ranklake.capture.common.values import text
 from ranklake.lake.contracts.load import load_metrics
 from ranklake.lake.contracts.model import Metric

@@ -1,4 +1,4 @@
-"""Clocks: monotonic while training, wall time computed when sealing.
+"""Clocks: monotonic while training, wall time computed when sealing; what the kernel knows of its wall clock's error.
 
 An anchor is a pair of both clocks read at one moment. Between two anchors time is interpolated, beyond the last it goes
 on at the monotonic clock's pace. A wall clock that was set while the process ran is followed no longer: from there on
@@ -6,6 +6,7 @@ its readings count less the step, so that no run lasts an hour more, or less, th
 are followed; those backwards are paid back at half speed, so that no event moves before an earlier one of the process.
 """
 
+import ctypes
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     Times = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+
 
 Anchor = tuple[int, int]  # monotonic ns, wall ns since 1970
 _LEAST_STEP_NS: Final = 10**9
@@ -110,3 +112,51 @@ def wall_ns(mono_ns: "Times", straight: Sequence[Anchor]) -> "Times":
         pace[since < 0] = 1.0
         times = walls[index] + np.rint(since * pace).astype(np.int64)
     return times
+
+
+_UNSYNCHRONISED: Final = 0x40  # STA_UNSYNC
+_NANOSECONDS: Final = 0x2000  # STA_NANO: the offset is in ns, not in µs
+_FAILED: Final = -1
+
+_long, _int = ctypes.c_long, ctypes.c_int
+
+
+class _Timex(ctypes.Structure):
+    """struct timex of adjtimex(2), as far as it is read; the kernel writes 208 bytes."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        ("offset", _long),
+        ("freq", _long),
+        ("maxerror", _long),
+        ("esterror", _long),
+        ("status", _int),
+        ("rest", ctypes.c_char * 208),
+    )
+
+
+_adjtimex = getattr(ctypes.CDLL(None), "adjtimex", None)  # Linux has it
+
+
+def read_clock(mono_ns: int) -> ClockReading:
+    """Return what the kernel says now, under the monotonic time of the anchor that it belongs to. Never raises."""
+    timex = _Timex()  # modes 0: reads, changes nothing, needs no right
+    if _adjtimex is None or _adjtimex(ctypes.byref(timex)) == _FAILED:  # a container's seccomp filter may forbid it
+        return ClockReading(mono_ns, suspended_ns=_suspended_ns())
+    return ClockReading(
+        mono_ns,
+        offset_ns=timex.offset if timex.status & _NANOSECONDS else timex.offset * 1000,
+        max_error_ns=timex.maxerror * 1000,
+        est_error_ns=timex.esterror * 1000,
+        synchronised=0 if timex.status & _UNSYNCHRONISED else 1,
+        suspended_ns=_suspended_ns(),
+    )
+
+
+def _suspended_ns() -> int | None:
+    """Return how long this boot's monotonic clock has stood still, to the ms; None where no clock tells."""
+    try:
+        before = time.monotonic_ns()
+        return max(0, time.clock_gettime_ns(time.CLOCK_BOOTTIME) - before) // 1_000_000 * 1_000_000
+    except (AttributeError, OSError):
+        return None

@@ -1,8 +1,18 @@
-"""Files: written whole or not at all, and synced to disk before they appear."""
+"""Files of a local spool: written whole or not at all, and opened so that nobody's links and pipes do harm.
+
+Whoever may write into a local spool may leave links, FIFOs and sockets there in place of folders and files, under any
+name. So a stream counts only where its folder, its attempt's and its run's are folders, not links, and one user's; of
+what lies in it only regular files of that user count; and files are opened without following links, without waiting.
+
+A process touches the streams of its own user. An agent that runs as root serves those of all users, each with that
+user's rights: so a user gains nothing by what he puts into his own folder, or swaps while root is looking.
+"""
 
 import contextlib
 import errno
 import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -60,3 +70,92 @@ def sync_file(path: Path) -> None:
         os.fdatasync(fd)
     finally:
         os.close(fd)
+
+
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def owner_of(stream: Path) -> int | None:
+    """Return the user that a stream's folders belong to; None where they are not folders of one user."""
+    owners = set()
+    for folder in (stream, stream.parent, stream.parent.parent):
+        try:
+            found = folder.lstat()
+        except OSError:
+            return None
+        if not stat.S_ISDIR(found.st_mode):
+            return None
+        owners.add(found.st_uid)
+    return owners.pop() if len(owners) == 1 else None
+
+
+def is_mine(stream: Path) -> bool:
+    """Say whether a stream is this process's user's."""
+    return owner_of(stream) == os.geteuid()
+
+
+def may_serve(stream: Path) -> bool:
+    """Say whether an agent may serve a stream: its own user's, and as root anybody's."""
+    owner = owner_of(stream)
+    return owner is not None and os.geteuid() in {owner, 0}
+
+
+def regular_files(folder: Path) -> list[Path]:
+    """Return the regular files in a folder that belong to the folder's owner. Raises `OSError`."""
+    owner = folder.lstat().st_uid
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
+                facts = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(facts.st_mode) and facts.st_uid == owner:
+                    found.append(folder / entry.name)
+    return found
+
+
+def open_regular(path: Path, flags: int = _READ) -> int:
+    """Open a regular file and return its descriptor; without following a link, or waiting for a FIFO's other end.
+
+    Raises `OSError`, also for what is no regular file.
+    """
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return fd
+
+
+def read_regular(path: Path) -> bytes:
+    """Return what a regular file holds. Raises `OSError`, as `open_regular` does."""
+    with open(open_regular(path), "rb") as file:
+        return file.read()
+
+
+@contextlib.contextmanager
+def with_rights_of(stream: Path) -> Iterator[None]:
+    """Act with the rights of a stream's owner for the block: those of root are given up.
+
+    The kernel lets nobody but root look into a process that was root's, or signal it, whatever it acts as. All threads
+    of the process are affected: none but this one should be touching files.
+
+    Raises `OSError` where the stream's folders are not of one user, or rights cannot be changed; `FileNotFoundError`
+    where the stream is gone, since its process has closed it meanwhile.
+    """
+    owner = owner_of(stream)
+    if owner is None:
+        stream.lstat()  # what a process removes in passing is no trouble, and must not be told as one
+        raise OSError(errno.EPERM, "folders of more than one user, or none", str(stream))
+    if owner == os.geteuid():
+        yield
+        return
+    group = stream.lstat().st_gid
+    groups, before = os.getgroups(), os.getegid()
+    try:
+        os.setgroups([group])
+        os.setegid(group)
+        os.seteuid(owner)
+        yield
+    finally:
+        os.seteuid(os.getuid())
+        os.setegid(before)
+        os.setgroups(groups)

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ranklake.capture.spool.files import sync_open_file
-from ranklake.capture.spool.ownership import open_regular, read_regular
+from ranklake.capture.spool.files import open_regular, read_regular, sync_open_file
 
 Frame = dict[str, Any]
 

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Self
 
-from ranklake.capture.spool.ownership import open_regular
+from ranklake.capture.spool.files import open_regular
 
 LEADER_FILE: Final = "agent.json"
 _MOST_BYTES: Final = 1 << 16

@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
-from ranklake.capture.spool.files import sync_open_file
-from ranklake.capture.spool.ownership import open_regular, read_regular
+from ranklake.capture.spool.files import open_regular, read_regular, sync_open_file
 
 OWNER_FILE: Final = "owner.json"
 _STATE, _START_TIME = 0, 19  # fields of /proc/<pid>/stat behind the command's closing bracket

@@ -28,12 +28,10 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from ranklake.capture.common.layouts import table_of
-from ranklake.capture.spool.clock import Anchor, asleep_between, read_anchor, step_between
-from ranklake.capture.spool.files import sync_folder
+from ranklake.capture.spool.clock import Anchor, asleep_between, read_anchor, read_clock, step_between
+from ranklake.capture.spool.files import is_mine, sync_folder, with_rights_of
 from ranklake.capture.spool.frames import FrameFile, Scan
-from ranklake.capture.spool.ntp import read_clock
 from ranklake.capture.spool.owner import HELD, Owner, OwnerLock, boot_id, start_ticks
-from ranklake.capture.spool.ownership import is_mine, with_rights_of
 from ranklake.capture.spool.stream_files import ACKED, GONE, NEW, OPEN, StreamName, emptied, remains
 from ranklake.segments.segment import ClockReading
 

@@ -1,4 +1,4 @@
-"""Stream files: parses the names of a stream's folder and files, and finds them."""
+"""Stream files: parses the names of a stream's folder and files, finds them, and counts what waits to be sent."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from ranklake.capture.common.layouts import table_of
-from ranklake.capture.spool.ownership import is_mine, open_regular, regular_files
+from ranklake.capture.spool.files import is_mine, open_regular, regular_files
 from ranklake.segments.segment import RUN_NAME, SegmentName
 
 OPEN, SPARE, SEALED, ACKED, DROPPED = ".open", ".spare", ".sealed", ".acked", ".dropped"
@@ -206,3 +206,26 @@ def _entries(folder: Path) -> list[Path]:
             return sorted(folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
     except OSError:
         return []
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Segments that wait to be sent, and their rows; files that are not sealed yet, whose rows nobody has counted."""
+
+    segments: int = 0
+    rows: int = 0
+    unsealed: int = 0
+
+
+def waiting(root: Path) -> Waiting:
+    """Return what waits below a local spool; what cannot be listed is passed over."""
+    segments = rows = unsealed = 0
+    for folder in streams(root):
+        try:
+            sealed = sealed_files(folder)
+            unsealed += len(open_files(folder))
+        except OSError:  # it was sent meanwhile, or is another user's
+            continue
+        segments += len(sealed)
+        rows += sum(file.rows for file in sealed)
+    return Waiting(segments, rows, unsealed)

@@ -7,9 +7,8 @@ the block ends: once ``__exit__`` has returned, the row survives the process.
 from types import TracebackType
 from typing import Final, Self
 
-from ranklake.capture.common.gaps import BEGUN_BEFORE_FORK, NOT_BEGUN
+from ranklake.capture.common.gaps import BEGUN_BEFORE_FORK, NOT_BEGUN, near
 from ranklake.capture.common.layouts import ABSENT, MARK, PHASES, SPANS
-from ranklake.capture.common.misuse import near
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.native import MODULE
 from ranklake.capture.steps.spans import Spans

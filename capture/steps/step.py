@@ -16,9 +16,8 @@ from ranklake.capture.common.gaps import (
     BEGUN_TWICE,
     NOT_BEGUN,
 )
-from ranklake.capture.common.layouts import ABSENT, PHASES, STEP_FLOATS, STEPS
+from ranklake.capture.common.layouts import ABSENT, METRIC_OF, PHASES, STEP_COUNTS, STEP_FLOATS, STEPS
 from ranklake.capture.common.monotonic import now
-from ranklake.capture.common.step_values import METRIC_OF, STEP_COUNTS
 from ranklake.capture.common.values import PLAIN, BadValueError, DeviceValueError, integer, repr_of, text
 from ranklake.capture.steps.failed import note_step
 from ranklake.capture.steps.own_numbers import pack

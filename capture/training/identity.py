@@ -19,11 +19,9 @@ from typing import Final, Protocol
 from ranklake.capture.common.gaps import Gaps
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.lifecycle.heartbeat import interval_s
-from ranklake.capture.provenance.group import Group, group_of
-from ranklake.capture.provenance.launcher import Launch
+from ranklake.capture.provenance.launcher import Group, Launch, group_of
 from ranklake.capture.provenance.names import PARENT_VARIABLE
-from ranklake.capture.provenance.rank_record import RankRecord
-from ranklake.capture.provenance.run_record import RunRecord
+from ranklake.capture.provenance.run_record import RankRecord, RunRecord
 from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.spool.claims import Claim, Claims
 from ranklake.capture.steps.stack import OpenStep

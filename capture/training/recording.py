@@ -10,8 +10,7 @@ from ranklake.capture.common.run_like import RunLike
 from ranklake.capture.common.values import number, plain
 from ranklake.capture.lifecycle.failures import FAILURES
 from ranklake.capture.lifecycle.preemption import PREEMPTION
-from ranklake.capture.provenance.group import group_of
-from ranklake.capture.provenance.launcher import Launch
+from ranklake.capture.provenance.launcher import Launch, group_of
 from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.spool.meta import ENDED
 from ranklake.capture.training.parts import RowParts, SlotParts

@@ -37,7 +37,7 @@ from ranklake.capture.steps.waits import Loader
 from ranklake.capture.training.handing_on import handed_on
 from ranklake.capture.training.parts import RowParts, SlotParts
 from ranklake.capture.training.recording import Recording
-from ranklake.segments.readable_names import readable_name
+from ranklake.segments.run_names import readable_name
 
 if TYPE_CHECKING:
     from ranklake.capture.metrics.aggregate import Aggregate

@@ -16,9 +16,8 @@ from ranklake.capture.lifecycle.failures import FAILURES
 from ranklake.capture.lifecycle.heartbeat import Heartbeat
 from ranklake.capture.lifecycle.preemption import PREEMPTION
 from ranklake.capture.provenance.determinism import SIZES
-from ranklake.capture.provenance.group import Group, group_of, spawner
-from ranklake.capture.provenance.launcher import Launch, find_launch
-from ranklake.capture.provenance.names import clean
+from ranklake.capture.provenance.launcher import Group, Launch, find_launch, group_of
+from ranklake.capture.provenance.names import clean, spawner
 from ranklake.capture.provenance.provenance import learn_secrets, run_row
 from ranklake.capture.provenance.run_record import RunRecord
 from ranklake.capture.recording.recorder import Recorder

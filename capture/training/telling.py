@@ -7,7 +7,7 @@ from ranklake.capture.common.gaps import AFTER_CLOSE, DELIBERATE, Gaps
 from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.spool.stream import Stream
 from ranklake.redaction.redact import redact_uri
-from ranklake.segments.readable_names import readable_name
+from ranklake.segments.run_names import readable_name
 
 
 def tell_start(recorder: Recorder) -> None:

@@ -16,10 +16,9 @@ from typing import Any, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.store.planned_segment import PlannedSegment
-from ranklake.segments.envelope import MissingKeyError
+from ranklake.segments.envelope import MissingKeyError, is_signed_by
 from ranklake.segments.keys import find_key, has_key, read_keyring
 from ranklake.segments.segment import SegmentFooter, SegmentName
-from ranklake.segments.signing import is_signed_by
 
 REFUSED: Final = "refused: "
 NOT_SIGNED: Final = f"{REFUSED}not signed"

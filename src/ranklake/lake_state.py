@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ranklake.capture.spool.locations import existing_root
-from ranklake.capture.spool.waiting import Waiting, waiting
+from ranklake.capture.spool.stream_files import Waiting, waiting
 from ranklake.context import Context
 from ranklake.lake.audit.proof import Proof, prove
 from ranklake.lake.ingest.index_summary import IngestionIndex

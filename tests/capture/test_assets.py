@@ -18,8 +18,7 @@ from ranklake import capture, rehash
 from ranklake.allowed import NotAllowedError, allowed
 from ranklake.capture.assets import file_entries, loads
 from ranklake.capture.assets.artifact_row import NOT_READ_BACK
-from ranklake.capture.assets.artifacts import WRITTEN_AGAIN
-from ranklake.capture.assets.checkpoints import SUFFIX
+from ranklake.capture.assets.artifacts import SUFFIX, WRITTEN_AGAIN
 from ranklake.capture.assets.loads import NO_DIGEST, WRITTEN_SINCE
 from ranklake.cli import run as ranklake
 from ranklake.config import Config
@@ -563,7 +562,7 @@ def test_a_digest_may_be_said_as_registries_spell_it(place, tmp_path, spelled):
 
 def test_a_framework_that_is_still_imported_does_not_count(tmp_path):
     """While its module's body runs it lacks most of what it is asked for."""
-    ask = "from ranklake.capture.provenance.rank_record import is_imported; print(is_imported())"
+    ask = "from ranklake.capture.provenance.run_record import is_imported; print(is_imported())"
     (tmp_path / "torch.py").write_text(ask)
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport torch\n{ask}"],

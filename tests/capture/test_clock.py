@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from recorded import rows, segments
 
 from ranklake.capture.recover import recover
-from ranklake.capture.spool.clock import bracket, read_anchor, straighten, wall_ns
-from ranklake.capture.spool.ntp import read_clock
+from ranklake.capture.spool.clock import bracket, read_anchor, read_clock, straighten, wall_ns
 from ranklake.capture.spool.owner import boot_id
 from ranklake.segments.segment import ClockReading, SegmentFooter
 
@@ -219,8 +218,8 @@ def test_footers_of_earlier_writers_are_read():
 
 def test_a_kernel_that_does_not_say(monkeypatch):
     """Where the call is forbidden, the reading has no NTP state, and nothing fails."""
-    monkeypatch.setattr("ranklake.capture.spool.ntp._adjtimex", lambda _: -1)
+    monkeypatch.setattr("ranklake.capture.spool.clock._adjtimex", lambda _: -1)
     reading = read_clock(5)
     assert (reading.mono_ns, reading.offset_ns, reading.synchronised) == (5, None, None)
-    monkeypatch.setattr("ranklake.capture.spool.ntp._adjtimex", None)
+    monkeypatch.setattr("ranklake.capture.spool.clock._adjtimex", None)
     assert read_clock(5).max_error_ns is None

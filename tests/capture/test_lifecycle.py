@@ -14,7 +14,7 @@ from recorded import attributes, check_books, left_in, rows
 
 from ranklake.capture.common.settings import CaptureSettings, read_settings
 from ranklake.capture.lifecycle import preemption
-from ranklake.capture.provenance.submitted import NotSubmittedError, submitted_us
+from ranklake.capture.provenance.environment import NotSubmittedError, submitted_us
 
 CHILD = Path(__file__).with_name("lifecycle_child.py")
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz"

@@ -17,8 +17,7 @@ import structlog
 from bringing import bring
 from recorded import check_books, rows
 
-from ranklake.capture.logs.limits import MOST_TEMPLATES, Limits
-from ranklake.capture.logs.loglines import shape_of
+from ranklake.capture.logs.loglines import MOST_TEMPLATES, Limits, shape_of
 from ranklake.capture.logs.logs import below_its_package, severity_number
 from ranklake.lake.query.sql import query
 from ranklake.lake.store.store import Lake

@@ -3,8 +3,8 @@
 import pytest
 from recorded import rows
 
+from ranklake.capture.common.gaps import near
 from ranklake.capture.common.layouts import PHASES
-from ranklake.capture.common.misuse import near
 from ranklake.lake.contracts.load import load_contracts, load_metrics
 from ranklake.lake.contracts.units import is_unit
 

@@ -17,10 +17,9 @@ from ranklake.capture.node import agent as agent_module
 from ranklake.capture.node.agent import Agent
 from ranklake.capture.node.spool_monitor import SpoolMonitor
 from ranklake.capture.recover import recover
-from ranklake.capture.spool.files import write_whole
+from ranklake.capture.spool.files import with_rights_of, write_whole
 from ranklake.capture.spool.leader import Leadership, leader
 from ranklake.capture.spool.owner import OWNER_FILE
-from ranklake.capture.spool.ownership import with_rights_of
 from ranklake.capture.spool.stream import META_FILE
 from ranklake.capture.spool.stream_files import streams
 
@@ -151,7 +150,7 @@ def test_an_agent_of_a_user_leaves_others_alone(local, tmp_path, monkeypatch):
     """An agent that is not root serves its own user's streams, and says how many are others'."""
     give_away(local / "ours")
     spool = tmp_path / "spool"
-    monkeypatch.setattr("ranklake.capture.spool.ownership.os.geteuid", lambda: 1)
+    monkeypatch.setattr("ranklake.capture.spool.files.os.geteuid", lambda: 1)
     done = look(local, spool)
     assert (done.streams, done.others, done.segments) == (0, 1, 0)
     assert not spool.exists()

@@ -14,7 +14,7 @@ from recorded import rows as every_row
 
 from ranklake.capture.common.gaps import OUT_OF_RANGE, TOO_MANY_SERIES, UNREGISTERED, WRONG_KIND, WRONG_UNIT
 from ranklake.capture.recover import recover
-from ranklake.capture.sealing.ranges import judge
+from ranklake.capture.sealing.rows import judge
 from ranklake.capture.series.policies import OVERFLOW
 from ranklake.capture.spool.meta import Meta, Metric
 

@@ -18,8 +18,7 @@ import pytest
 
 from ranklake.capture.provenance import run_record
 from ranklake.capture.provenance.environment import allowed_variables, container, lockfile_sha256, packages
-from ranklake.capture.provenance.git import Git
-from ranklake.capture.provenance.repository import repository_facts
+from ranklake.capture.provenance.repository import Git, repository_facts
 from ranklake.capture.recover import recover
 from ranklake.cli import run as ranklake
 from tests.support.recorded import rows

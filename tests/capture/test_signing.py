@@ -12,8 +12,8 @@ from ranklake.capture.node.worker import WorkerTask
 from ranklake.capture.recover import recover
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.spool.stream_files import streams
+from ranklake.segments.envelope import BLANK
 from ranklake.segments.segment import SegmentName
-from ranklake.segments.signing import BLANK
 
 # A process that records 40 steps with a key to sign with, seals half of them, and is killed.
 KILLED = """

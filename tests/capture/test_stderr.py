@@ -10,7 +10,7 @@ import pytest
 from recorded import check_books, left_in, rows
 
 from ranklake.capture.logs.faults import FAULTS_FILE
-from ranklake.capture.logs.stderrlines import Grouping, columns_of
+from ranklake.capture.logs.stderr import Grouping, columns_of
 from ranklake.capture.recover import recover
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.stream import META_FILE

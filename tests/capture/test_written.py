@@ -14,7 +14,7 @@ from recorded import check_books, gaps, rows
 from ranklake.capture.common.layouts import INTERVALS, SCALARS
 from ranklake.capture.lanes.written import RecordFile, slots_in
 from ranklake.capture.recover import recover
-from ranklake.capture.spool.mounts import file_system, is_network
+from ranklake.capture.spool.locations import file_system, is_network
 
 PACK = SCALARS.packer.pack_into
 MARK = 0x6C6B6E72
@@ -153,7 +153,7 @@ def test_local_disks_are_mapped(tmp_path, monkeypatch, place):
     assert not is_network(tmp_path)
     listed = tmp_path / "mountinfo"
     listed.write_text(f"1 0 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / {os.path.realpath(tmp_path)} rw - nfs4 b:/ rw\n")
-    monkeypatch.setattr("ranklake.capture.spool.mounts.MOUNTS", listed)
+    monkeypatch.setattr("ranklake.capture.spool.locations.MOUNTS", listed)
     assert is_network(tmp_path)
     run = place.start()
     run.log(x=1.0)

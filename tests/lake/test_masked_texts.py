@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ranklake.masking.text import redacted
+from ranklake.masking.values import redacted
 
 PIECES = (
     *("ada@x.org", "/home/ada", "~ada/", "10.0.0.7", "fe80::1", "::", "--token", "=", "password:", "'", '"', " ", "@"),

@@ -41,9 +41,8 @@ from ranklake.lake.store.writers import (
     Writers,
 )
 from ranklake.lake.tables.read import read
-from ranklake.segments.envelope import MissingKeyError
+from ranklake.segments.envelope import MissingKeyError, is_signed_by
 from ranklake.segments.segment import SegmentName
-from ranklake.segments.signing import is_signed_by
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ LATE = {  # what functions of capture import from their own room when they are c
         "samplers.sample_writer",
     },
     "capture/metrics/meter.py": {"metrics.distribution"},  # numpy
-    "capture/assets/hashing.py": {"assets.known_checkpoints", "assets.known_files"},  # sqlite
+    "capture/assets/hashing.py": {"assets.known_files"},  # sqlite
     "capture/node/agent.py": {"abandoned_stream"},  # numpy, pyarrow: most looks seal nothing
     "capture/node/worker.py": {"node.agent", "sealing.keys"},  # the agent's own process imports this module, too
 }

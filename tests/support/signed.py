@@ -7,9 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ranklake.segments.envelope import Key
+from ranklake.segments.envelope import BLANK, Key, is_signed_by, sign
 from ranklake.segments.segment import METADATA_KEY, SegmentFooter, SegmentName
-from ranklake.segments.signing import BLANK, is_signed_by, sign
 
 
 def sign_segment(path: Path, key: Key, **said) -> Path:

@@ -21,7 +21,7 @@ from ranklake.capture.common.gaps import BACKPRESSURE
 from ranklake.capture.common.layouts import ABSENT, MARK, SCALARS
 from ranklake.capture.spool.meta import Meta
 from ranklake.capture.spool.stream_files import StreamName
-from ranklake.segments.agent_runs import AGENT_JOB as AGENT
+from ranklake.segments.run_names import AGENT_JOB as AGENT
 
 SYNTHETIC: Final = {"synthetic": "true", "generator": f"ranklake bench generate {ranklake.__version__}"}
 """Labels of every run that was generated."""

@@ -22,7 +22,7 @@ from ranklake.capture.node.spool_monitor import SpoolMonitor
 from ranklake.capture.node.worker import WorkerTask, run, send
 from ranklake.capture.spool.leader import Leadership, leader
 from ranklake.capture.spool.locations import LocalSpoolError, local_root, spool_uri
-from ranklake.capture.spool.waiting import waiting
+from ranklake.capture.spool.stream_files import waiting
 from ranklake.commands.options import json_option, optional_spool, with_config
 from ranklake.config import Config
 from ranklake.live_page import LivePage

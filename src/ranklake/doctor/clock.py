@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Final
 
-from ranklake.capture.spool.ntp import read_clock
+from ranklake.capture.spool.clock import read_clock
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, not_known, ok, warning
 from ranklake.redaction.redact import redact_uri

@@ -13,8 +13,7 @@ from ranklake.capture.common.layouts import SLOT_LANES
 from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.recording.budget import Budget
 from ranklake.capture.spool.leader import leader
-from ranklake.capture.spool.locations import LOCAL_VARIABLE, existing_root, planned_root
-from ranklake.capture.spool.mounts import is_network
+from ranklake.capture.spool.locations import LOCAL_VARIABLE, existing_root, is_network, planned_root
 from ranklake.capture.spool.owner import HELD, Owner, boot_id
 from ranklake.capture.spool.stream_files import StreamName, open_files, sealed_files, streams
 from ranklake.doctor.examination import Patient

@@ -1,5 +1,6 @@
-"""Masks of a column of Arrow values."""
+"""Masks of a column of Arrow values; and whether values are ones that a mask may have left."""
 
+import re
 from collections.abc import Callable, Mapping
 from decimal import ROUND_FLOOR, Decimal, localcontext
 from types import MappingProxyType
@@ -12,8 +13,7 @@ import pyarrow.compute as pc
 from ranklake.errors import RanklakeError
 from ranklake.masking.masks import Mask
 from ranklake.masking.pseudonyms import Pseudonyms
-from ranklake.masking.text import domain_kept, ends_kept, redacted
-from ranklake.masking.values import MOST_BUCKETS
+from ranklake.masking.values import MOST_BUCKETS, domain_kept, ends_kept, redacted
 
 _DIGITS: Final = 60
 """More than a decimal of 38 digits takes, whatever the width."""
@@ -114,3 +114,28 @@ def _of_decimals(values: pa.Array, width: Decimal) -> pa.Array:
 _BUCKETS: Final[Mapping[Callable[[pa.DataType], bool], Callable[[pa.Array, Decimal], pa.Array]]] = MappingProxyType(
     {pa.types.is_integer: _of_integers, pa.types.is_floating: _of_floats, pa.types.is_decimal: _of_decimals}
 )
+
+
+_PSEUDONYM: Final = re.compile(r"p-[0-9a-f]{8}-[0-9a-f]{32}")
+
+
+def unmasked(values: pa.Array, mask: Mask, pseudonyms: Pseudonyms | None = None) -> pa.Array:
+    """Return those of some values that a mask cannot have left; NULL is none of them.
+
+    A masked value stays as it is when it is masked again. A pseudonym is one if a key of the ring made it, the oldest
+    among them; without the ring whatever has the form of one is.
+    """
+    there = values.drop_null()
+    if mask.kind == "nullify":
+        return there
+    if mask.kind == "hash":
+        is_one = _has_form if pseudonyms is None else pseudonyms.is_one
+        return there.filter(pa.array([not is_one(text) for text in there.cast(pa.string()).to_pylist()], pa.bool_()))
+    shown = masked(there, mask, pseudonyms).to_pylist()
+    pairs = zip(there.to_pylist(), shown, strict=True)
+    differs = [one != other and one == one for one, other in pairs]  # noqa: PLR0124 - NaN is left as it is
+    return there.filter(pa.array(differs, pa.bool_()))
+
+
+def _has_form(text: str) -> bool:
+    return _PSEUDONYM.fullmatch(text) is not None

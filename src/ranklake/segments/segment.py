@@ -168,7 +168,7 @@ class SegmentFooter:
     key_id
         Of the key that the file was encrypted with; empty if it was not.
     signer, mac
-        Of the key that signed it, and the MAC in hex (`ranklake.segments.signing`); both empty, and not in the
+        Of the key that signed it, and the MAC in hex (`ranklake.segments.envelope`); both empty, and not in the
         JSON, if nobody did.
     """
 

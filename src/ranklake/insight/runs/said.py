@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ranklake.insight.runs import statements
 from ranklake.insight.runs.asking import Answered, Ask, Row
-from ranklake.segments.readable_names import readable_name
+from ranklake.segments.run_names import readable_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,25 @@
-"""Readable names: what people call a run whose id only a launcher could like.
+"""Run names: runs of agents, which train nothing, and what people call a run whose id only a launcher could like.
 
-A name is made of the run's id alone, so that all ranks, and whoever meets the id later, come to the same one.
+A readable name is made of the run's id alone, so that all ranks, and whoever meets the id later, come to the same one.
 """
 
 import hashlib
 from typing import Final
+
+AGENT_JOB: Final = "ranklake-agent"
+"""Job of an agent's run."""
+
+
+def is_agent_run(run: str) -> bool:
+    """Whether a run is an agent's: rollups of runs leave it out, and so does whatever is counted or billed by run.
+
+    >>> is_agent_run("ranklake-agent-node7-20260301T120000.000000")
+    True
+    >>> is_agent_run("ranklake-agents")
+    False
+    """
+    return run.startswith(f"{AGENT_JOB}-")
+
 
 _ADJECTIVES: Final = (
     *("able", "amber", "ample", "brave", "brief", "bright", "brisk", "broad", "calm", "civil", "clear", "clever"),
