@@ -27,11 +27,10 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.tables.parquet import append_files
 from ranklake.quality.rejected import REJECTS, Mended, mended_rows
 from ranklake.retention.proposals import lifecycle
-from ranklake.retention.proposals.holds import holds
 from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
 from ranklake.retention.proposals.proposals import VoidProposalError
 from ranklake.retention.proposals.registers import stamped
-from ranklake.retention.proposals.releases import RELEASES, TABLE, Item, Release, head_row, write_down
+from ranklake.retention.proposals.releases import REGISTER, RELEASES, TABLE, Item, Release, holds
 
 if TYPE_CHECKING:
     from ranklake.lake.ingest.spool.spool import Spool
@@ -98,7 +97,7 @@ def plan_release(
     items += [item for item in _segments(lake, spool, tables or known, kinds) if day in {None, item.partition_date}]
     if not items:
         raise NothingToReleaseError(without_spool=spool is None)
-    release = write_down(lake, items, by, reason)
+    release = REGISTER.add(lake, items, by, reason)
     lifecycle.propose(lake, RELEASES, release.name, by, signing)
     return release
 
@@ -194,7 +193,7 @@ def _write(lake: "Lake", release: Release, by: str, freed: Sequence[Mended], num
             places = {place for where, place in gone if where == path}
             new += _without(lake, hit.slice(index, 1), places, number)
         remove[REJECTS] = hit
-    row = head_row(release, "application", by, number, single_operator=alone)
+    row = REGISTER.head_row(release, "application", by, number, single_operator=alone)
     new += row_files(lake, TABLE, stamped([row]), number)
     return action_plan.compose(number, RELEASE.name, add=new, remove=remove, facts={"release": release.name})
 

@@ -38,7 +38,6 @@ from ranklake.lake.ingest.segment_reading import (
 from ranklake.lake.ingest.spool.gate import GONE, UnreadError
 from ranklake.lake.ingest.spool.packs import Reader
 from ranklake.lake.ingest.spool.spool import Spool
-from ranklake.lake.migrations.sealed import ids_ever
 from ranklake.lake.store.governance import sealer
 from ranklake.lake.store.lake_config import SubjectsSection
 from ranklake.lake.store.limits import DEFAULT, Limits
@@ -141,7 +140,7 @@ class Piece:
         self.files: list[DataFile] = []
         self.rejects: list[DataFile] = []
         self._lake, self._group, self._target = lake, group, target
-        self._sealed = sealer(lake, target, ids_ever)
+        self._sealed = sealer(lake, target)
         self._parts: list[Rows] = []
         self._bytes = self._rows = self._most_rows = 0
         self._seen: dict[SlotFile, Slots] = {}

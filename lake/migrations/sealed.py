@@ -4,11 +4,10 @@ A sealed value is a text of its own. What an expression makes of it would be not
 of segments of older writers would be stored in clear beside it.
 """
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ranklake.lake.migrations.migration import shapes_after
-from ranklake.lake.migrations.registry import added_at, contract_at, ends_of
+from ranklake.lake.migrations.registry import ends_of
 from ranklake.lake.migrations.steps.replaced import Replaced
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.store.governance import columns_in_clear, sealed_columns, unfit_to_seal
@@ -16,29 +15,12 @@ from ranklake.lake.store.governance import columns_in_clear, sealed_columns, unf
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ranklake.lake.contracts.model import Contract
     from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.store.store import Lake
 
 _COMPUTED = "and nothing can be computed of what keys sealed"
 _MEND = "rename it, or drop it and add the others"
 _MEND_BACK = "go on with this release; nothing was changed"
-
-
-def _today(contract: "Contract", name: str) -> frozenset[int]:
-    return frozenset({contract.column(name).id}) if name in contract else frozenset()
-
-
-def ids_ever(contract: "Contract", name: str) -> frozenset[int]:
-    """Return the ids of the columns that had a name in any version of a contract, as far as snapshots are kept."""
-    found = _today(contract, name) | {one.id for one in contract.retired if one.name == name}
-    for version in range(1, contract.version):
-        with suppress(MigrationError):
-            found |= _today(contract_at(contract.table, version, contract.overlay), name)
-    for version in range(1, contract.added_version):
-        with suppress(MigrationError):
-            found |= _today(added_at(contract.table, version, contract.extended), name)
-    return found
 
 
 def refuse_sealed(lake: "Lake", one: "Migration", *, backwards: bool = False) -> None:
@@ -48,7 +30,7 @@ def refuse_sealed(lake: "Lake", one: "Migration", *, backwards: bool = False) ->
     could not have such a column under them, unless ``[subjects] clear`` names it.
     """
     contract = lake.contract(one.table)
-    stored = sealed_columns(lake, contract, ids_ever)
+    stored = sealed_columns(lake, contract)
     if not stored:
         return
     for id_, name in _computed(lake, one, backwards=backwards):
@@ -58,7 +40,7 @@ def refuse_sealed(lake: "Lake", one: "Migration", *, backwards: bool = False) ->
     if backwards:
         return
     _, new = ends_of(one, lake.overlay)
-    wanted = stored.keys() - columns_in_clear(lake, contract, ids_ever)
+    wanted = stored.keys() - columns_in_clear(lake, contract)
     for column in new.columns:
         why = unfit_to_seal(new, column) if column.id in wanted and not one.is_of_added else ""
         if why:
@@ -70,7 +52,7 @@ def refuse_sealed(lake: "Lake", one: "Migration", *, backwards: bool = False) ->
 def renamed_or_dropped(lake: "Lake", one: "Migration") -> "Mapping[str, str | None]":
     """Return the columns under keys of people that have another name after a migration, by that of before; or none."""
     contract = lake.contract(one.table)
-    stored = sealed_columns(lake, contract, ids_ever).keys() - columns_in_clear(lake, contract, ids_ever)
+    stored = sealed_columns(lake, contract).keys() - columns_in_clear(lake, contract)
     if not stored:
         return {}
     old, new = ends_of(one, lake.overlay)

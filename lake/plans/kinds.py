@@ -171,7 +171,7 @@ RELEASE: Final = PlanKind(
     rules=rules.release_faults,
     is_replayable=True,
     execute=_COMMITS,
-    verify="ranklake.retention.proposals.release_verification:verify_release",
+    verify="ranklake.retention.proposals.releases:verify_release",
 )
 
 MIGRATION: Final = PlanKind(
@@ -192,7 +192,7 @@ ERASURE: Final = PlanKind(
     rules=erasure_faults,
     is_replayable=False,
     execute=_COMMITS,
-    verify="ranklake.retention.proposals.erasure_verification:verify_erasure",
+    verify="ranklake.retention.proposals.erasures:verify_erasure",
     purges_dates=False,
     fences=True,
 )
@@ -213,8 +213,8 @@ PURGE: Final = PlanKind(
     body=FILES,
     rules=purge_faults,
     is_replayable=True,
-    execute="ranklake.retention.proposals.purges:execute",
-    verify="ranklake.retention.proposals.purges:verify_purge",
+    execute="ranklake.retention.plans.purge:execute",
+    verify="ranklake.retention.plans.purge:verify_purge",
 )
 
 

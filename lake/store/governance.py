@@ -23,7 +23,7 @@ PLACES: Final[Mapping[str, str]] = {
     "columns_in_clear": "ranklake.retention.subjects.columns:columns_in_clear",
     "unfit_to_seal": "ranklake.retention.subjects.columns:unfit",
     "rehydrated_files": "ranklake.retention.archive.rehydrated:files_back",
-    "held_partitions": "ranklake.retention.proposals.holds:held_partitions",
+    "held_partitions": "ranklake.retention.proposals.releases:held_partitions",
     "kept_paths": "ranklake.retention.proposals.kept:kept_paths",
     "retired_dates": "ranklake.retention.proposals.retired:retired_dates",
     "thinned_dates": "ranklake.retention.proposals.retired:thinned_dates",
@@ -43,18 +43,15 @@ RAW: Final = "quarantine/"
 
 _NO_DATES: Final[Mapping[date, int]] = {}
 
-EverNamed = Callable[["Contract", str], frozenset[int]]
-"""Ids of the columns of a table that ever had a name."""
-
 
 def _implementation(name: str) -> Callable[..., Any]:
     found: Callable[..., Any] = resolve_name(PLACES[name])
     return found
 
 
-def sealer(lake: "Lake", contract: "Contract", ever: EverNamed) -> "Callable[[pa.Table], pa.Table] | None":
+def sealer(lake: "Lake", contract: "Contract") -> "Callable[[pa.Table], pa.Table] | None":
     """Return what seals a table's rows before they are stored; None where no column is under keys of people."""
-    return _implementation("sealer")(lake, contract, ever)  # type: ignore[no-any-return]
+    return _implementation("sealer")(lake, contract)  # type: ignore[no-any-return]
 
 
 def unsealer(lake: "Lake") -> "Callable[[pa.Array], pa.Array]":
@@ -62,14 +59,14 @@ def unsealer(lake: "Lake") -> "Callable[[pa.Array], pa.Array]":
     return _implementation("unsealer")(lake)  # type: ignore[no-any-return]
 
 
-def sealed_columns(lake: "Lake", contract: "Contract", ever: EverNamed) -> Mapping[int, str]:
+def sealed_columns(lake: "Lake", contract: "Contract") -> Mapping[int, str]:
     """Return the columns of a table that were ever stored under keys, by id, each with its name of then."""
-    return _implementation("sealed_columns")(lake, contract, ever)  # type: ignore[no-any-return]
+    return _implementation("sealed_columns")(lake, contract)  # type: ignore[no-any-return]
 
 
-def columns_in_clear(lake: "Lake", contract: "Contract", ever: EverNamed) -> frozenset[int]:
+def columns_in_clear(lake: "Lake", contract: "Contract") -> frozenset[int]:
     """Return the ids of the columns that the configuration wants in clear from now on."""
-    return _implementation("columns_in_clear")(lake, contract, ever)  # type: ignore[no-any-return]
+    return _implementation("columns_in_clear")(lake, contract)  # type: ignore[no-any-return]
 
 
 def unfit_to_seal(contract: "Contract", column: "Column") -> str:

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from ranklake.lake.tables.integrity import sha256
 from ranklake.lake.tables.live_files import FILE_SCHEMA
-from ranklake.retention.archive.place import ArchiveError
+from ranklake.retention.archive.place import ArchiveError, AtHand, look
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.store import Lake
+
 
 FORMAT: Final = 1
 FOLDER: Final = "manifests"
@@ -135,3 +137,26 @@ def read_manifest(place: "Lake", sha256: str) -> Manifest:
     columns = tuple(said.pop("columns"))
     day = date.fromisoformat(said.pop("partition_date"))
     return Manifest(**said, partition_date=day, columns=columns, files=files)
+
+
+def refuse_unsound(place: "Lake", manifest: Manifest) -> None:
+    """Raise `ArchiveError` where a file of an archive is not what was written; those in cold storage go by size."""
+    for file in manifest.files:
+        _, why = look_at(place, manifest.table, file)
+        if why:
+            raise ArchiveError(why, where=place.path("tables", manifest.table, file.path))
+
+
+def look_at(place: "Lake", table: str, file: ArchivedFile) -> tuple[bool, str]:
+    """Return whether a file could be read, and what is wrong with it; empty if nothing is."""
+    path = place.path("tables", table, file.path)
+    try:
+        found = look(place, path)
+        if found.size_bytes != file.size_bytes:
+            return True, f"{found.size_bytes:,} bytes where the manifest says {file.size_bytes:,}"
+        if found.at_hand is not AtHand.YES:
+            return False, ""
+        with place.open_file(path, file.size_bytes) as source:
+            return True, "" if sha256(source) == file.sha256 else "its bytes differ from the digest in the manifest"
+    except FileNotFoundError:
+        return True, "it is not there"

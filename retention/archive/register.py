@@ -3,6 +3,7 @@
 A row that a plan brings counts when that plan is finished. What an erasure rewrote has another manifest from then on.
 """
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -11,15 +12,16 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.tables.read import read
-from ranklake.retention.archive.place import open_place
-from ranklake.retention.proposals.cancellations import cancelled_plans
+from ranklake.retention.archive.manifest import Manifest, look_at, read_manifest
+from ranklake.retention.archive.place import ArchiveError, open_place, refuse_other
 from ranklake.retention.proposals.registers import stamped
+from ranklake.retention.proposals.retention_plans import cancelled_plans
+from ranklake.retention.proposals.statements import owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ranklake.lake.store.store import Lake
-    from ranklake.retention.archive.manifest import Manifest
 
 TABLE: Final = "archives"
 ARCHIVED, REWRITTEN, REMOVED = "archived", "rewritten", "removed"
@@ -143,3 +145,59 @@ def write_rewritten(lake: "Lake", archive: Archive, now: "Manifest", proposal: s
         return [] if known is None or known.manifest_sha256 == now.sha256 else stamped([row])
 
     append_own(lake, TABLE, lambda handle: list(compose(handle)))
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """An archive that was looked at.
+
+    Attributes
+    ----------
+    archive
+        Which.
+    files
+        How many of its files were read and are sound.
+    faults
+        What is wrong, a file each, with its path.
+    unread
+        Files that lie in cold storage: only their sizes are known to be right.
+    """
+
+    archive: "Archive"
+    files: int
+    faults: tuple[str, ...]
+    unread: int
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        one = self.archive
+        head = {"archive": one.archive, "table": one.table, "partition_date": one.partition_date.isoformat()}
+        return {**head, "files": self.files, "unread": self.unread, "faults": list(self.faults)}
+
+
+def examine(lake: "Lake", some: "Iterable[Archive]") -> Iterator[Examined]:
+    """Yield archives with what is wrong with them; every file that is at hand is read whole."""
+    for one in some:
+        try:
+            place = open_place(lake, one.uri)
+            refuse_other(lake, place)
+            manifest = read_manifest(place, one.manifest_sha256)
+        except ArchiveError as error:
+            yield Examined(one, 0, (f"{error.where}: {error.what}",), 0)
+            continue
+        faults = [*_disagreements(lake, one, manifest)]
+        sound = unread = 0
+        for file in manifest.files:
+            at_hand, why = look_at(place, manifest.table, file)
+            faults += [f"{place.path('tables', manifest.table, file.path)}: {why}"] if why else []
+            sound += not why and at_hand
+            unread += not why and not at_hand
+        yield Examined(one, sound, tuple(faults), unread)
+
+
+def _disagreements(lake: "Lake", one: "Archive", manifest: Manifest) -> Iterator[str]:
+    said = (one.table, one.partition_date, one.rows, one.bytes, len(manifest.files))
+    if manifest.lake != owner(lake):
+        yield f"{manifest.name}: the manifest is of another lake"
+    if said != (manifest.table, manifest.partition_date, manifest.rows, manifest.size_bytes, one.files):
+        yield f"{manifest.name}: the manifest and the register do not agree"

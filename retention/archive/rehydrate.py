@@ -22,21 +22,23 @@ from ranklake.lake.tables.data_file import DataFile
 from ranklake.lake.tables.parquet import write_partition
 from ranklake.lake.tables.table_schema import as_read
 from ranklake.lake.tables.tables import latest
-from ranklake.retention.archive.manifest import Manifest, read_manifest
-from ranklake.retention.archive.masking import masking_on
-from ranklake.retention.archive.objects import AtHand, ask_for, look
-from ranklake.retention.archive.place import ArchiveError, open_place, refuse_other
+from ranklake.retention.archive.manifest import Manifest, read_manifest, refuse_unsound
+from ranklake.retention.archive.place import ArchiveError, AtHand, ask_for, look, open_place, refuse_other
 from ranklake.retention.archive.register import Archive, every_archive
 from ranklake.retention.archive.rehydrated import Rehydrated, place_of, rehydrated, remove, write_down
 from ranklake.retention.archive.rehydration import REHYDRATIONS, Rehydration, RehydrationError
-from ranklake.retention.archive.soundness import refuse_unsound
-from ranklake.retention.proposals.evidence import require
+from ranklake.retention.holds.holds import holds_of
+from ranklake.retention.plans.due import by_day
+from ranklake.retention.plans.masks import Masks
+from ranklake.retention.policies.parts import Parts, run_facts
+from ranklake.retention.proposals.approvals import require
 from ranklake.retention.proposals.proposals import NotApprovedError
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.store import Lake
-    from ranklake.retention.rules.policies import Policies
+    from ranklake.retention.policies.policies import Policies
+
 
 DONE: Final = "rehydration.done"
 ENDED: Final = "rehydration.ended"
@@ -172,3 +174,24 @@ def current_rows(place: "Lake", manifest: Manifest, file: dict[str, object], lak
     target = as_read(latest(lake, manifest.table), lake.contract(manifest.table))
     rows = stored_rows(place, manifest.table, file)
     return upgraded(rows, target, manifest.contract_version, manifest.added_version)
+
+
+def masking_on(lake: "Lake", policies: "Policies", as_of: date) -> Callable[["Contract", date, pa.Table], pa.Table]:
+    """Return what masks rows of a table and date as rules and legal holds say on a day.
+
+    What it returns raises `PolicyError` where columns are hashed and there is no key.
+    """
+    holds = holds_of(lake, as_of)
+    runs = run_facts(lake, [*policies.rules, *(one.rule for one in holds)])
+
+    def masked(contract: "Contract", day: date, rows: pa.Table) -> pa.Table:
+        masks = Masks(lake, contract, policies.rules, ())
+        if not masks.columns:
+            return rows
+        for name in masks.columns.keys() & set(rows.column_names):
+            at, field = rows.schema.get_field_index(name), rows.schema.field(name)
+            if pa.types.is_dictionary(field.type):  # its words would stay where values go
+                rows = rows.set_column(at, name, rows[name].cast(field.type.value_type))
+        return masks.applied_to(rows, by_day(Parts(lake, contract, masks.rules, (), runs), holds)(day), day, as_of)
+
+    return masked

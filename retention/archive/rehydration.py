@@ -17,9 +17,9 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.tables.read import read
 from ranklake.retention.archive.register import Archive, archives
 from ranklake.retention.proposals import lifecycle
+from ranklake.retention.proposals.approvals import stand
 from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
 from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, digest_of
-from ranklake.retention.proposals.standing import stand
 from ranklake.retention.proposals.steps import Step, recorded_actions
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from ranklake.retention.archive.manifest import FOLDER, name_of, read_manifest
 from ranklake.retention.archive.place import refuse_other
 from ranklake.retention.archive.register import ARCHIVED, REMOVED, TABLE, archive_places, archives, valid_rows
 from ranklake.retention.archive.rehydrated import rehydrated, remove
-from ranklake.retention.proposals.cancellations import cancelled_plans
 from ranklake.retention.proposals.kept import kept
+from ranklake.retention.proposals.retention_plans import cancelled_plans
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Lake

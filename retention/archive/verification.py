@@ -3,6 +3,8 @@
 No row leaves the lake by a plan that was found whose archive does not verify: every file is read again.
 """
 
+import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
@@ -10,22 +12,30 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ranklake.lake.plans.action_plan import ARCHIVES, ENDED
+from ranklake.lake.plans.action_plan import ARCHIVES, ENDED, QUARANTINED
 from ranklake.lake.plans.plan import RefusedPlanError
-from ranklake.lake.plans.verification import is_committed_in, no_file, refusal
-from ranklake.lake.tables.live_files import FILE_SCHEMA
+from ranklake.lake.plans.verification import is_committed_in, no_file, refusal, verify_application, verify_files
+from ranklake.lake.tables.live_files import FILE_SCHEMA, files_digest
 from ranklake.lake.tables.row_keys import digest_of_files, key_columns
-from ranklake.retention.archive.manifest import Manifest, read_manifest
+from ranklake.retention.archive.manifest import Manifest, read_manifest, refuse_unsound
 from ranklake.retention.archive.place import ArchiveError, open_place, refuse_other
-from ranklake.retention.archive.register import ARCHIVED, REMOVED, TABLE
-from ranklake.retention.archive.soundness import refuse_unsound
-from ranklake.retention.proposals.retention_plans import RETENTION_PLANS, Item
+from ranklake.retention.archive.register import ARCHIVED, REMOVED
+from ranklake.retention.archive.register import TABLE as ARCHIVES_TABLE
+from ranklake.retention.proposals.approvals import begun_proposal
+from ranklake.retention.proposals.retention_plans import (
+    DOWNSAMPLE,
+    DOWNSAMPLED,
+    RETENTION_PLANS,
+    TABLE,
+    Item,
+    RetentionPlan,
+)
 from ranklake.retention.proposals.statements import owner
-from ranklake.retention.proposals.verification import verify_retention as verify_approved
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.store.store import Lake
+
 
 _MEND: Final = "the files are still in the lake: run 'ranklake retain apply {}' again, which copies them anew"
 _ROW: Final = ("archive", "row_kind", "table", "partition_date", "manifest_sha256", "rows", "proposal", "plan", "uri")
@@ -33,7 +43,7 @@ _ROW: Final = ("archive", "row_kind", "table", "partition_date", "manifest_sha25
 
 def verify_retention(lake: "Lake", plan: "Plan") -> None:
     """Look whether exactly what somebody approved goes, and is in an archive that verifies where it was to be."""
-    verify_approved(lake, plan)
+    _verify_approved(lake, plan)
     name = plan.body["facts"]["retention_plan"]
     approved = RETENTION_PLANS.find(lake, name)
     told = plan.body["facts"].get(ARCHIVES, {})
@@ -106,7 +116,7 @@ def _row_of(manifest: Manifest, item: Item, number: int, name: str) -> dict[str,
 
 def _verify_rows(lake: "Lake", plan: "Plan", expected: list[dict[str, Any]]) -> None:
     """Look whether the rows that a plan brings to the register of archives are those of its own archives."""
-    rows = [row for one in plan.body["add"] if one["table"] == TABLE for row in _rows(lake, plan, one)]
+    rows = [row for one in plan.body["add"] if one["table"] == ARCHIVES_TABLE for row in _rows(lake, plan, one)]
     made = [
         {key: value for key, value in row.items() if key != "archive"} for row in rows if row["row_kind"] == ARCHIVED
     ]
@@ -121,7 +131,7 @@ def _verify_rows(lake: "Lake", plan: "Plan", expected: list[dict[str, Any]]) -> 
 
 
 def _rows(lake: "Lake", plan: "Plan", file: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    path = lake.path("tables", TABLE, file["path"])
+    path = lake.path("tables", ARCHIVES_TABLE, file["path"])
     try:
         with lake.open_file(path, file["size_bytes"]) as source:
             found = pq.ParquetFile(source)
@@ -130,3 +140,61 @@ def _rows(lake: "Lake", plan: "Plan", file: Mapping[str, Any]) -> Iterator[dict[
     except (pa.ArrowException, UnicodeDecodeError):
         raise no_file(lake, plan, path) from None
     yield from ({name: row.get(name) for name in _ROW} for row in rows)
+
+
+def _verify_approved(lake: "Lake", plan: "Plan") -> None:
+    """Look whether exactly what somebody approved goes."""
+    verify_files(lake, plan)
+    approved = begun_proposal(lake, plan, RETENTION_PLANS, "retention_plan", "remove rows")
+    name = approved.name
+    gone: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for table, rows in plan.body["remove"].items():
+        for row in rows:
+            gone.setdefault((table, row["date"]), []).append(row)
+    stay: Counter[tuple[str, str]] = Counter()
+    for row in plan.body["add"]:
+        if row["table"] != DOWNSAMPLED:  # made of rows that go; see below
+            stay[row["table"], row["partition"]] += row["rows"]
+    agreed = {
+        (item.table, item.partition_date.isoformat()): (item.rows, item.files_sha256, item.part_sha256 is not None)
+        for item in approved.items
+    }
+    told = {
+        place: (
+            sum(row["num_records"] for row in rows) - stay[place],
+            files_digest(row["path"] for row in rows),
+            stay[place] > 0,
+        )
+        for place, rows in gone.items()
+    }
+    beside = (plan.body["facts"].get(kind, {}).items() for kind in (QUARANTINED, ENDED))
+    for table, days in itertools.chain.from_iterable(beside):
+        told |= {(table, day): (0, files_digest(some), False) for day, some in days.items()}
+    _verify_aggregates(lake, plan, approved)
+    if told != agreed or approved.approved is None:
+        raise refusal(lake, plan, f"the plan would remove other rows than were approved: {name}")
+    verify_application(lake, plan, TABLE, "retention_plan", name)
+
+
+def _verify_aggregates(lake: "Lake", plan: "Plan", approved: RetentionPlan) -> None:
+    """Look whether what the plan brings into `DOWNSAMPLED` counts exactly the rows that were to become aggregates."""
+    agreed = {
+        (item.table, item.partition_date.isoformat(), (item.interval_s or 0) * 1_000_000_000): item.rows
+        for item in approved.items
+        if item.action == DOWNSAMPLE
+    }
+    counted: Counter[tuple[str, str, int]] = Counter()
+    for row in plan.body["add"]:
+        if row["table"] == DOWNSAMPLED:
+            path = lake.path("tables", DOWNSAMPLED, row["path"])
+            try:
+                with lake.open_file(path, row["size_bytes"]) as source:
+                    found = pq.read_table(source, columns=["plan", "table", "interval_ns", "rows"])
+            except (FileNotFoundError, pa.ArrowException, UnicodeDecodeError):
+                raise no_file(lake, plan, path) from None
+            for one in found.group_by(["plan", "table", "interval_ns"]).aggregate([("rows", "sum")]).to_pylist():
+                if one["plan"] != plan.number:
+                    raise refusal(lake, plan, f"the plan would bring aggregates of another plan: {path}")
+                counted[one["table"], row["partition"], one["interval_ns"]] += one["rows_sum"] or 0
+    if dict(counted) != agreed:
+        raise refusal(lake, plan, f"the plan would bring other aggregates than were approved: {approved.name}")

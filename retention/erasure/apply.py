@@ -23,23 +23,35 @@ from ranklake.lake.plans.grace import REPLACED
 from ranklake.lake.plans.kinds import ERASURE
 from ranklake.lake.plans.ledger import row_files
 from ranklake.lake.store.governance import RAW as QUARANTINE
+from ranklake.lake.store.removal import delete
 from ranklake.lake.store.scratch import sweep
+from ranklake.lake.tables.commit import LostRaceError, number_of, swap
+from ranklake.lake.tables.live_files import live_paths
+from ranklake.lake.tables.tables import delta_table
+from ranklake.retention.erasure.archived import kept_hits, replaced
 from ranklake.retention.erasure.certificate import Certificate, certify
-from ranklake.retention.erasure.kept import kept_hits, replaced
 from ranklake.retention.erasure.keys import PLACE, forget_keys
 from ranklake.retention.erasure.places import DELETED, FORGOTTEN, Done, erase_files, erase_versions
 from ranklake.retention.erasure.plan import Found, find, member_check, planned, refuse_unfit
-from ranklake.retention.erasure.reach import Reach
-from ranklake.retention.erasure.rows import files_with_left_words, rewritten, written_anew
-from ranklake.retention.erasure.settling import settle
-from ranklake.retention.erasure.subject import OtherSubjectError
+from ranklake.retention.erasure.rows import Going, files_with_left_words, going, rewritten, written_anew
+from ranklake.retention.erasure.subject import OtherSubjectError, Reach
 from ranklake.retention.proposals import lifecycle
-from ranklake.retention.proposals.erasure_verification import still_there
-from ranklake.retention.proposals.erasures import CERTIFIED, ERASURES, NAMES, RAW, ROWS, TABLE, Erasure, Item, head_row
+from ranklake.retention.proposals.erasures import (
+    CERTIFIED,
+    ERASURES,
+    NAMES,
+    RAW,
+    REGISTER,
+    ROWS,
+    TABLE,
+    Erasure,
+    Item,
+    still_there,
+)
 from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
 from ranklake.retention.proposals.proposals import VoidProposalError
 from ranklake.retention.proposals.registers import stamped
-from ranklake.retention.shares.withdrawal import withdraw
+from ranklake.retention.shares.sharing import withdraw
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan, Progress
@@ -167,7 +179,7 @@ def _write(
             drop.setdefault(table, []).append(old)
             live.setdefault(table, []).append(of_dates)
             new += fresh
-    row = head_row(erasure, "application", by, number, single_operator=alone)
+    row = REGISTER.head_row(erasure, "application", by, number, single_operator=alone)
     new += row_files(lake, TABLE, stamped([row]), number)
     raw: dict[str, dict[str, list[str]]] = {}
     for item in now.raw:
@@ -181,3 +193,31 @@ def _write(
     kept = replaced(lake, subject, list(kept_hits(lake, now.files)), number)
     facts = {"erasure": erasure.name, QUARANTINED: raw, **({REPLACED: kept} if kept else {})}
     return action_plan.compose(number, ERASURE.name, add=new, remove=gone, live=there, purge=True, facts=facts)
+
+
+def settle(lake: "Lake", subject: "Subject") -> None:
+    """Take the subject's rows out of derived tables, after the plan of its erasure; again changes nothing.
+
+    Raises what the stores raise. Whoever dies on the way leaves what the next call finds.
+    """
+    for contract in lake.contracts().values():
+        while contract.kind == "derived" and (found := list(going(lake, subject, contract))):
+            for one in found:
+                _take(lake, subject, one)
+
+
+def _take(lake: "Lake", subject: "Subject", one: Going) -> None:
+    """Replace the files of a date that hold rows of the subject; leave it to the next look where a rollup did."""
+    table = one.item.table or ""
+    handle = delta_table(lake, table)
+    gone = one.files["path"].to_pylist()
+    if handle is None or not live_paths(handle).issuperset(gone):
+        return
+    number = number_of(handle) + 1
+    new = rewritten(lake, subject, one, number)
+    try:
+        swap(handle, number, add=new, remove=one.files)
+    except LostRaceError:
+        gone = [file.path for file in new]
+    for path in gone:
+        delete(lake, lake.path("tables", table, path))

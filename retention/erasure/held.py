@@ -8,15 +8,14 @@ import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.tables.read import read_some
-from ranklake.retention.erasure.archived import Hit, held_rows
-from ranklake.retention.erasure.kept import held_in
+from ranklake.retention.erasure.archived import Hit, held_in, held_rows
 from ranklake.retention.erasure.rows import Going, text_columns
-from ranklake.retention.hold import Hold
-from ranklake.retention.holds import holds_of
-from ranklake.retention.parts import Parts, RunFacts, run_facts
+from ranklake.retention.holds.hold import Hold
+from ranklake.retention.holds.holds import holds_of
+from ranklake.retention.policies.order import Level
+from ranklake.retention.policies.parts import Parts, RunFacts, run_facts
 from ranklake.retention.proposals.erasures import NAMES, Item
 from ranklake.retention.proposals.kept import KeptFile
-from ranklake.retention.rules.order import Level
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Lake

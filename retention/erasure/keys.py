@@ -12,26 +12,21 @@ from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from ranklake.retention.erasure.archived import hits
+from ranklake.retention.erasure.archived import hits, kept_hits
 from ranklake.retention.erasure.held import refuse_held
-from ranklake.retention.erasure.kept import kept_hits
+from ranklake.retention.erasure.needles import WORDS, needles
 from ranklake.retention.erasure.rows import going
-from ranklake.retention.holds import holds_of
-from ranklake.retention.proposals.erasures import FILES, STAYS, Item
-from ranklake.retention.subjects.former import is_of_run
+from ranklake.retention.erasure.search import Trace
+from ranklake.retention.holds.holds import holds_of
+from ranklake.retention.proposals.erasures import FILES, Item
 from ranklake.retention.subjects.known import known_columns
 from ranklake.retention.subjects.store import KeyStore, has_keys
-from ranklake.retention.traces.needles import needles
-from ranklake.retention.traces.search import Trace
-from ranklake.retention.traces.words import WORDS
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Lake
-    from ranklake.retention.erasure.reach import Reach
-    from ranklake.retention.erasure.subject import Subject
+    from ranklake.retention.erasure.subject import Reach, Subject
 
 PLACE: Final = "keys of subjects"
-_SHARED: Final = "one of an earlier release, which is of a person called like the run, too; erase that person"
 
 
 def key_store(lake: "Lake") -> KeyStore | None:
@@ -45,19 +40,16 @@ def key_store(lake: "Lake") -> KeyStore | None:
 def key_items(lake: "Lake", subject: "Subject") -> list[Item]:
     """Return what of keys goes, as items: one for each table with columns under keys; none where there is no key."""
     store = key_store(lake)
-    shared = subject.run is not None and is_of_run(lake, subject.run) is None
-    stays = [Item(STAYS, about=f"{PLACE}: {_SHARED}", files=1)] if shared else []
     if store is None or not store.left(subject.keyed):
-        return stays
+        return []
     columns: dict[str, list[str]] = {}
     places = len(store.places)
     if not known_columns(lake):  # whoever took the list of them away left the keys
-        return [*stays, Item(FILES, about=PLACE, files=places)]
+        return [Item(FILES, about=PLACE, files=places)]
     for name in sorted(known_columns(lake)):
         table, _, column = name.partition(".")
         columns.setdefault(table, []).append(column)
-    every = [Item(FILES, table, about=f"{PLACE}: {', '.join(some)}", files=places) for table, some in columns.items()]
-    return [*stays, *every]
+    return [Item(FILES, table, about=f"{PLACE}: {', '.join(some)}", files=places) for table, some in columns.items()]
 
 
 def refuse_held_keys(reach: "Reach", subject: "Subject", today: date) -> None:

@@ -38,19 +38,18 @@ from ranklake.retention.erasure.redaction import (
     redacted_lines,
     redacted_text,
 )
+from ranklake.retention.erasure.roots import ARCHIVES, FOLDER
+from ranklake.retention.erasure.roots import PLACE as VERSIONS
+from ranklake.retention.erasure.search import each_version
 from ranklake.retention.erasure.spooled import remove
 from ranklake.retention.shares.place import open_place
 from ranklake.retention.shares.register import shares
-from ranklake.retention.traces.kept_versions import PLACE as VERSIONS
-from ranklake.retention.traces.roots import ARCHIVES, FOLDER
-from ranklake.retention.traces.search import each_version
 
 if TYPE_CHECKING:
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.store.store import Lake
-    from ranklake.retention.erasure.reach import Reach
-    from ranklake.retention.erasure.subject import Subject
-    from ranklake.retention.traces.search import Searched
+    from ranklake.retention.erasure.search import Searched
+    from ranklake.retention.erasure.subject import Reach, Subject
 
 DELETED, REDACTED, RENEWED, REWRITTEN = "deleted", "values taken out", "made anew", "written without the rows"
 FORGOTTEN: Final = "forgotten"
@@ -84,7 +83,7 @@ def erase_files(
     Parameters
     ----------
     found
-        As `ranklake.retention.traces.search.each` yields it; what has nothing in it is passed over.
+        As `ranklake.retention.erasure.search.each` yields it; what has nothing in it is passed over.
     holds
         Says whether a member of a pack, of a name and with bytes, is the subject's.
     proposal

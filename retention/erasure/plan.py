@@ -14,20 +14,19 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import ERASURE
 from ranklake.lake.plans.workers import InProcess
-from ranklake.retention.erasure.archived import hits
+from ranklake.retention.erasure.archived import hits, kept_hits
+from ranklake.retention.erasure.columns import Hit
+from ranklake.retention.erasure.contents import look
 from ranklake.retention.erasure.held import refuse_held
-from ranklake.retention.erasure.kept import kept_hits
 from ranklake.retention.erasure.keys import key_items, refuse_held_keys
-from ranklake.retention.erasure.reach import Reach, why_it_stays
-from ranklake.retention.erasure.rows import Going, going
+from ranklake.retention.erasure.rows import Going, going, why_it_stays
+from ranklake.retention.erasure.search import Searched, opener
 from ranklake.retention.erasure.spooled import as_items, refuse_waiting, slot_files
+from ranklake.retention.erasure.subject import Reach
+from ranklake.retention.plans.due import raw_bytes
 from ranklake.retention.proposals import lifecycle
-from ranklake.retention.proposals.erasures import ERASURES, FILES, RAW, STAYS, SUBJECT, Erasure, Item, write_down
+from ranklake.retention.proposals.erasures import ERASURES, FILES, RAW, REGISTER, STAYS, SUBJECT, Erasure, Item
 from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
-from ranklake.retention.raw import raw_bytes
-from ranklake.retention.traces.contents import look
-from ranklake.retention.traces.found import Hit
-from ranklake.retention.traces.search import Searched, opener
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress
@@ -110,7 +109,7 @@ def make_plan(
     ]
     if len(items) == 1:
         raise NothingToEraseError
-    return write_down(lake, items)
+    return REGISTER.add(lake, items)
 
 
 def _about(subject: "Subject") -> str:

@@ -15,17 +15,17 @@ from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.row_keys import digest_text, key_columns, keys_digest
 from ranklake.lake.tables.tables import latest, refuse_unfit
-from ranklake.retention.proposals.erasure_verification import NAME_COLUMNS, NAMED
-from ranklake.retention.proposals.erasures import NAMES, ROWS, Item
-from ranklake.retention.rules.model import KEPT
-from ranklake.retention.traces.columns import LEFT_WORDS, has_text
+from ranklake.retention.erasure.columns import LEFT_WORDS, has_text
+from ranklake.retention.erasure.roots import ARCHIVES, COPIES, FOLDER
+from ranklake.retention.erasure.search import Searched
+from ranklake.retention.policies.model import KEPT
+from ranklake.retention.proposals.erasures import NAME_COLUMNS, NAMED, NAMES, ROWS, Item
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.store import Lake
     from ranklake.lake.tables.data_file import DataFile
     from ranklake.retention.erasure.subject import Subject
-    from ranklake.retention.traces.search import Searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,18 @@ class Going:
 def is_book(contract: "Contract") -> bool:
     """Say whether a table is of the books, whose rows no erasure takes."""
     return contract.retention in KEPT
+
+
+def why_it_stays(lake: "Lake", one: Searched) -> str:
+    """Return why a file in which a subject is found is not touched; empty if it is."""
+    top, _, rest = one.source.path.partition("/")
+    if one.source.place.startswith((FOLDER, COPIES, ARCHIVES, "segments in", "records of imports")):
+        return ""
+    table = rest.partition("/")[0]
+    known = lake.contracts().get(table)
+    if top == "tables" and known is not None and is_book(known) and table != NAMED and "/_delta_log/" not in f"/{rest}":
+        return "the books, which are kept"
+    return "operators' own words" if top == "contracts" else ""
 
 
 def going(lake: "Lake", subject: "Subject", contract: "Contract") -> Iterator[Going]:

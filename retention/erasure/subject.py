@@ -1,8 +1,9 @@
 """Whose data are to be erased: the values that name a person, or a run."""
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -10,17 +11,18 @@ import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.ingest.ingestion_index import ERASED
+from ranklake.retention.erasure.columns import rows_holding
+from ranklake.retention.erasure.needles import LEAST, NAMES, WORDS, Needles, needles
+from ranklake.retention.erasure.search import Searched, each, opened_by_others
 from ranklake.retention.proposals.statements import lake_identity
-from ranklake.retention.subjects.former import is_of_run
-from ranklake.retention.subjects.whose import RunSubject, folded
-from ranklake.retention.traces.marks import rows_holding
-from ranklake.retention.traces.needles import Needles, needles
-from ranklake.retention.traces.sealed import opened_by_others
-from ranklake.retention.traces.words import LEAST, NAMES, WORDS
+from ranklake.retention.subjects.keys import RunSubject, folded
 
 if TYPE_CHECKING:
+    from ranklake.lake.ingest.spool.spool import Spool
+    from ranklake.lake.plans.plan import Progress
     from ranklake.lake.store.store import Lake
-    from ranklake.retention.subjects.whose import Whose
+    from ranklake.retention.subjects.keys import Whose
+
 
 _COST: Final = 2**14
 """Of scrypt: some 30 ms a try."""
@@ -48,15 +50,12 @@ class Subject:
         The run, where it is one; else None.
     names
         The values of a person, in small letters.
-    has_former_key
-        Whether a run has a key of an earlier release, too, under the name of a person who is called like it.
     """
 
     sha256: str
     sought: Needles
     run: str | None = None
     names: tuple[str, ...] = field(default=(), repr=False)
-    has_former_key: bool = False
 
     @property
     def pseudonym(self) -> str:
@@ -66,9 +65,7 @@ class Subject:
     @property
     def keyed(self) -> "tuple[Whose, ...]":
         """Whose keys are the subject's."""
-        if self.run is None:
-            return self.names
-        return (RunSubject(self.run), folded(self.run)) if self.has_former_key else (RunSubject(self.run),)
+        return self.names if self.run is None else (RunSubject(self.run),)
 
     @property
     def said(self) -> str:
@@ -101,8 +98,6 @@ def subject_of(lake: "Lake", values: Iterable[str], run: str | None = None, colu
     """
     refuse_columns(lake, columns)
     made = subject_under(lake_identity(lake), values, run, columns)
-    if run is not None and is_of_run(lake, run):
-        made = replace(made, has_former_key=True)
     opened = opened_by_others(lake, made.keyed)
     return made if opened is None else replace(made, sought=replace(made.sought, opened=opened))
 
@@ -126,7 +121,7 @@ def subject_under(
     """Return the subject that values name, or a run, under a lake's identity.
 
     Values that are too short to be words count where they are all that `columns` hold, and are part of the digest
-    together with those. Raises `ranklake.retention.traces.needles.NeedleError` where they would be found everywhere.
+    together with those. Raises `ranklake.retention.erasure.needles.NeedleError` where they would be found everywhere.
     """
     given = [run] if run is not None else list(values)
     sought = needles(given, within=NAMES if run is not None else WORDS, columns=() if run is not None else columns)
@@ -135,3 +130,31 @@ def subject_under(
     text = "\n".join(["person" if run is None else "run", *said, *where])
     digest = hashlib.scrypt(text.encode(), salt=identity.encode(), n=_COST, r=8, p=1, dklen=32)
     return Subject(digest.hex(), sought, run, () if run is not None else tuple(said))
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Where a subject is looked for, and erased.
+
+    Attributes
+    ----------
+    spool
+        None where there is none.
+    folders
+        Local ones: a report's site, Prefect's home.
+    """
+
+    lake: "Lake"
+    spool: "Spool | None" = None
+    folders: tuple[Path, ...] = ()
+
+    def each(self, subject: "Subject", progress: "Progress | None" = None) -> Iterator[Searched]:
+        """Yield every file, with what is found of a subject in it."""
+        yield from each(self.lake, self.spool, subject.sought, self.folders, progress=progress)
+
+    def spooled(self, files: Iterable[Searched]) -> list[str]:
+        """Return the paths of segments and packs in the spool in which something was found."""
+        top = "\0" if self.spool is None else f"{self.spool.root}/"
+        now = (one.source for one in files if one.counts and one.source.version is None)
+        hit = [source.uri for source in now if not source.is_folder]
+        return [path for path in hit if path.startswith(top) and "/segments/" in path]

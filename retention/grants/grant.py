@@ -27,8 +27,8 @@ from ranklake.lake.audit import clock
 from ranklake.lake.audit.trail import TABLE, record
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.tables.read import read
+from ranklake.retention.proposals.approvals import Judge, plain, stand
 from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, digest_of
-from ranklake.retention.proposals.standing import Judge, plain, stand
 from ranklake.retention.proposals.statements import DIGEST
 from ranklake.retention.proposals.steps import recorded_actions
 

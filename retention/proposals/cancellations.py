@@ -16,12 +16,11 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.plans.action_plan import MASKED
 from ranklake.lake.plans.verification import refusal, verify_files, verify_written
 from ranklake.lake.store.approvals import UNSIGNED
-from ranklake.retention.proposals.evidence import require
+from ranklake.retention.proposals.approvals import require, stand
 from ranklake.retention.proposals.kept import Kept, kept
 from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, digest_of
 from ranklake.retention.proposals.retention_plans import CANCELLED, DOWNSAMPLED, TABLE, RetentionPlan
 from ranklake.retention.proposals.retention_plans import register as retention_plans
-from ranklake.retention.proposals.standing import stand
 from ranklake.retention.proposals.steps import recorded_actions
 
 if TYPE_CHECKING:
@@ -136,8 +135,3 @@ def _too_much(plan: "Plan", found: Kept) -> str | None:
     wrong = [place for place, rows in more.items() if place[0] not in {TABLE, DOWNSAMPLED} and rows > most[place]]
     others = [place for place in more if place[0] not in {*tables, TABLE, DOWNSAMPLED}]
     return " ".join(min([*wrong, *others])) if wrong or others else None
-
-
-def cancelled_plans(lake: "Lake") -> set[int]:
-    """Return the lake's plans that applied retention plans which were cancelled."""
-    return {one.plan for one in retention_plans(lake).values() if one.plan is not None and one.cancelled is not None}

@@ -5,18 +5,38 @@ says nothing of the person but a slow digest, so who has the values can tell whe
 """
 
 import re
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.contracts.load import contract
-from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, digest_of
-from ranklake.retention.proposals.registers import Row, RowKind, gathered, item_of, write_approval, write_once
+from ranklake.lake.plans.action_plan import QUARANTINED
+from ranklake.lake.plans.grace import REPLACED
+from ranklake.lake.plans.verification import (
+    is_committed_in,
+    named_files,
+    no_file,
+    refusal,
+    verify_application,
+    verify_files,
+)
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.row_keys import digest_of_files, digest_text, key_columns
+from ranklake.lake.tables.tables import delta_table
+from ranklake.retention.proposals.approvals import begun_proposal
+from ranklake.retention.proposals.kept import kept
+from ranklake.retention.proposals.proposals import ProposalKind, Risk
+from ranklake.retention.proposals.registers import ItemizedProposal, ItemRegister
 
 if TYPE_CHECKING:
+    from ranklake.lake.plans.plan import Plan
     from ranklake.lake.store.store import Lake
+
 
 TABLE: Final = "erasures"
 CERTIFIED: Final = "erasure.certified"
@@ -57,20 +77,12 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Erasure(Proposal):
-    """A proposal to erase a person's data, or a run's; its name is a digest of its items."""
+class Erasure(ItemizedProposal[Item]):
+    """A proposal to erase a person's data, or a run's."""
 
-    items: tuple[Item, ...]
-
-    @property
-    def items_sha256(self) -> str:
-        """Digest of all that its items say."""
-        return digest_of(asdict(item) for item in self.items)
-
-    @property
-    def intact(self) -> bool:
-        """Whether its items are those that its name stands for."""
-        return self.name == erasure_name(self.items)
+    prefix: ClassVar[str] = "er"
+    item_kind: ClassVar[str] = "place"
+    noun: ClassVar[str] = "erasure"
 
     @property
     def subject_sha256(self) -> str:
@@ -109,17 +121,6 @@ class Erasure(Proposal):
         tables = {item.table for item in self.of(ROWS, FILES) if item.table}
         return Risk(classes=frozenset(known for table in tables if (known := _class_of(table))))
 
-    def of(self, *places: str) -> tuple[Item, ...]:
-        """Return its items of some places."""
-        return tuple(item for item in self.items if item.place in places)
-
-    def plain(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        days = [None if item.partition_date is None else str(item.partition_date) for item in self.items]
-        items = [{**asdict(item), "partition_date": day} for item, day in zip(self.items, days, strict=True)]
-        head = {"erasure": self.name, "state": self.state, "single_operator": self.single_operator, "plan": self.plan}
-        return {**head, **self.facts, **self.times, "items": items}
-
 
 def _class_of(table: str) -> str:
     try:
@@ -128,19 +129,7 @@ def _class_of(table: str) -> str:
         return ""
 
 
-def erasure_name(items: Iterable[Item]) -> str:
-    """Return the name of an erasure of these items."""
-    return f"er-{digest_of(asdict(item) for item in items)[:16]}"
-
-
-def register(lake: "Lake") -> dict[str, Erasure]:
-    """Return every erasure by name, oldest first. One is applied when the lake's plan that applies it is finished."""
-
-    def with_item(known: Erasure, row: Row) -> Erasure:
-        return replace(known, items=(*known.items, item_of(TABLE, Item, row)))
-
-    found = gathered(lake, TABLE, "erasure", lambda name: Erasure(name, items=()), with_item)
-    return {name: replace(one, items=tuple(sorted(one.items, key=_order))) for name, one in found.items()}
+REGISTER: Final = ItemRegister(TABLE, Erasure, Item)
 
 
 def erased_raw(lake: "Lake") -> set[str]:
@@ -150,39 +139,120 @@ def erased_raw(lake: "Lake") -> set[str]:
 
 def applied(lake: "Lake") -> Iterable[Erasure]:
     """Return the erasures that were applied as they were approved."""
-    return (one for one in register(lake).values() if one.applied is not None and one.intact)
-
-
-def write_down(lake: "Lake", items: Iterable[Item]) -> Erasure:
-    """Write an erasure into the register, once, and return what became of it so far. Its authors are in the trail."""
-    made = Erasure("", items=tuple(items))
-    made = replace(made, name=erasure_name(made.items))
-    told = [{"erasure": made.name, "row_kind": "item", **asdict(item)} for item in made.items]
-    write_once(lake, TABLE, register, made.name, [head_row(made, "proposal", None), *told])
-    return ERASURES.find(lake, made.name)
-
-
-def head_row(
-    erasure: Erasure, kind: RowKind, actor: str | None, number: int | None = None, *, single_operator: bool = False
-) -> dict[str, Any]:
-    """Return the row of a proposal, approval or application, without its time."""
-    facts = {"erasure": erasure.name, "row_kind": kind, "rows": erasure.rows, "actor": actor, "plan": number}
-    return {**facts, "single_operator": single_operator or None}
-
-
-def _order(item: Item) -> tuple[str, ...]:
-    return (item.place, item.table or "", str(item.partition_date or ""), item.about or "")
-
-
-def _add_approval(lake: "Lake", erasure: Erasure, by: str) -> bool:
-    return write_approval(lake, TABLE, register, erasure.name, head_row(erasure, "approval", by))
+    return (one for one in REGISTER.read(lake).values() if one.applied is not None and one.intact)
 
 
 ERASURES: Final = ProposalKind(
     noun="erasure",
     action="erasure",
     command="ranklake erase",
-    register=register,
-    add_approval=_add_approval,
+    register=REGISTER.read,
+    add_approval=REGISTER.add_approval,
 )
 """Erasures as proposals: `ranklake.retention.proposals.lifecycle` approves and applies them."""
+
+
+NAMED: Final = "segments"
+NAME_COLUMNS: Final = ("run", "uri_name", "pack")
+"""Columns of `NAMED` in which names of runs stand."""
+
+
+def verify_erasure(lake: "Lake", plan: "Plan") -> None:
+    """Look whether the rows that go are those that somebody approved, all of them, by their keys; all others stay."""
+    verify_files(lake, plan)
+    approved = begun_proposal(lake, plan, ERASURES, "erasure", "erase rows")
+    name = approved.name
+    if approved.approved is None or not _is_as_approved(lake, plan, approved):
+        raise refusal(lake, plan, f"the plan would erase other rows than were approved: {name}")
+    _verify_replaced(lake, plan)
+    verify_application(lake, plan, TABLE, "erasure", name)
+
+
+def _verify_replaced(lake: "Lake", plan: "Plan") -> None:
+    """Look whether files take the place of kept ones alone, and hold less than those."""
+    told = plan.body["facts"].get(REPLACED, {})
+    known = {(file.table, file.path): file.rows for one in (kept(lake) if told else ()) for file in one.files}
+    for table, some in told.items():
+        for one in some:
+            rows = sum(file["num_records"] for file in one["by"])
+            if rows > known.get((table, one["path"]), -1):
+                raise refusal(lake, plan, f"the plan would put a file in the place of one that is not kept: {table}")
+            for file in one["by"]:
+                path = lake.path("tables", table, file["path"])
+                if not lake.fs.exists(path):
+                    raise no_file(lake, plan, path)
+
+
+def _is_as_approved(lake: "Lake", plan: "Plan", approved: Erasure) -> bool:
+    items = {(item.place, item.table, item.partition_date): item for item in approved.of(ROWS, NAMES)}
+    for table in sorted(plan.body["remove"]):
+        if is_committed_in(lake, table, plan.number):  # its files may be gone; what was looked at holds
+            continue
+        for day, (gone, new) in _by_date(plan, table).items():
+            derived = lake.contract(table).kind == "derived"
+            item = items.get((NAMES if table == NAMED else ROWS, table, None if derived else day))
+            if item is None and not _has_same_rows(lake, table, gone, new):
+                return False
+            if item is not None and not _has_keys(lake, table, gone, new, item.content_sha256, item.rows):
+                return False
+    told = {one for days in plan.body["facts"].get(QUARANTINED, {}).values() for some in days.values() for one in some}
+    agreed = {item.about or "" for item in approved.of(RAW)}
+    if not told <= agreed or any(lake.fs.exists(lake.path("quarantine", one)) for one in agreed - told):
+        return False
+    taken = {(table, date.fromisoformat(row["date"])) for table, rows in plan.body["remove"].items() for row in rows}
+    left = [item for item in still_there(lake, approved) if (item.table, item.partition_date) not in taken]
+    return all(is_committed_in(lake, item.table or "", plan.number) for item in left)
+
+
+def still_there(lake: "Lake", approved: Erasure) -> Iterator[Item]:
+    """Yield items that take recorded rows, or names, of which the partition has rows enough to hold them still.
+
+    Whose rows they are only the values tell, which the lake does not keep. So an application is void where such an item
+    has gone by other ways (`ranklake.retention.erasure.apply`), and none needs to be left out of a plan.
+    """
+    by_table: dict[str, list[Item]] = {}
+    for item in approved.of(ROWS, NAMES):
+        if item.content_sha256 is not None and item.partition_date is not None:  # a derived table's may come anew
+            by_table.setdefault(item.table or "", []).append(item)
+    for table, items in by_table.items():
+        handle = delta_table(lake, table)
+        if handle is None:
+            continue
+        live = files(handle)
+        for item in items:
+            some = live.filter(pc.equal(live["date"], pa.scalar(item.partition_date, pa.date32())))
+            if (pc.sum(some["num_records"]).as_py() or 0) >= item.rows:
+                yield item
+
+
+def _by_date(plan: "Plan", table: str) -> Mapping[date, tuple[list[Any], list[Any]]]:
+    found: dict[date, tuple[list[Any], list[Any]]] = {}
+    for row in plan.body["remove"][table]:
+        found.setdefault(date.fromisoformat(row["date"]), ([], []))[0].append(row)
+    for row in plan.body["add"]:
+        if row["table"] == table:
+            found.setdefault(date.fromisoformat(row["partition"]), ([], []))[1].append(row)
+    return found
+
+
+def _has_same_rows(lake: "Lake", table: str, gone: Sequence[Any], new: Sequence[Any]) -> bool:
+    """Whether files are written again as they are: no row of the subject's, but words of it in their dictionaries."""
+    known = lake.contract(table)
+    columns = [column.name for column in known.columns]
+    before, after = (digest_of_files(lake, known, named_files(some), columns) for some in (gone, new))
+    return before == after
+
+
+def _has_keys(
+    lake: "Lake", table: str, gone: Sequence[Any], new: Sequence[Any], expected: str | None, rows: int
+) -> bool:
+    known = lake.contract(table)
+    named = table == NAMED
+    taken = sum(row["num_records"] for row in gone) - sum(row["rows"] for row in new)
+    if expected is None:  # a derived table may have been computed anew since
+        return known.kind == "derived"
+    columns = key_columns(known, NAME_COLUMNS if named else ())
+    before, after = (digest_of_files(lake, known, named_files(some), columns) for some in (gone, new))
+    if named:
+        return before == after and taken == 0
+    return digest_text(before - after) == expected and taken == rows

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ranklake.lake.store.approvals import MODES, SIGNED, UNSIGNED
+from ranklake.retention.proposals.approvals import Judge, Needed, is_one_of, plain
 from ranklake.retention.proposals.modes import LOWERED, said_mode
-from ranklake.retention.proposals.standing import Judge, is_one_of, plain
 from ranklake.retention.proposals.statements import DIGEST
 from ranklake.retention.proposals.steps import MODE, Step, every_step
-from ranklake.retention.proposals.tiers import Needed
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Lake

@@ -4,10 +4,12 @@ They lie where they lay, under their names; no table has them. Where an erasure 
 its place. Nothing but a purge may delete them, and no reader of tables meets them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,12 +20,14 @@ from ranklake.lake.plans.action_plan import QUARANTINED
 from ranklake.lake.plans.grace import GRACE, REPLACED, kept_rows
 from ranklake.lake.plans.kinds import ERASURE
 from ranklake.lake.plans.plan import LEDGER, Plan, read_plan
-from ranklake.lake.tables.live_files import FILE_SCHEMA
+from ranklake.lake.tables.live_files import FILE_SCHEMA, live_paths
 from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.proposals.retention_plans import RetentionPlan, register
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Lake
+
 
 Replaced = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
 
@@ -159,3 +163,39 @@ def _replaced(lake: "Lake", since: int) -> Replaced:
         told = {} if plan is None else plan.body["facts"].get(REPLACED, {})
         found |= {(table, one["path"]): one["by"] for table, some in told.items() for one in some}
     return found
+
+
+MEND: Final = "with it, restore the version before that, which 'ranklake doctor' names"
+
+
+def restored(lake: "Lake", one: Kept) -> Counter[str]:
+    """Return how many rows of what a plan took are in their tables again, by table. Raises what reading them raises."""
+    return _rows_again(one, cache(partial(_live, lake)))
+
+
+def restorations(lake: "Lake") -> tuple[str, ...]:
+    """Return what tables have again though nobody cancelled the plan that took it, a clause for each plan and table.
+
+    Tells of files that are still the table's; whoever writes their rows anew, such as a merge, leaves only the counts
+    of `ranklake.lake.ingest.status.reconciliation` to tell. Raises `ranklake.lake.plans.plan.DamagedPlanError`, and
+    what reading the register and the tables raises.
+    """
+    live = cache(partial(_live, lake))
+    found = []
+    for one in kept(lake):
+        took = f"that {one.proposal.name} took or masked, and nobody cancelled it: another program restored the table"
+        found += [f"{table} has {rows:,} rows again {took}; {MEND}" for table, rows in _rows_again(one, live).items()]
+    return tuple(found)
+
+
+def _rows_again(one: Kept, live: Callable[[str], set[str]]) -> Counter[str]:
+    rows: Counter[str] = Counter()
+    for file in one.files:
+        if file.path in live(file.table):
+            rows[file.table] += file.rows
+    return rows
+
+
+def _live(lake: "Lake", table: str) -> set[str]:
+    handle = delta_table(lake, table)
+    return set() if handle is None else live_paths(handle)

@@ -14,7 +14,7 @@ from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import read_plan
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.approvals import SIGNED
-from ranklake.retention.proposals.evidence import require
+from ranklake.retention.proposals.approvals import Standing, is_one_of, require, stand
 from ranklake.retention.proposals.identities import (
     APPLY,
     APPROVE,
@@ -28,15 +28,14 @@ from ranklake.retention.proposals.identities import (
 from ranklake.retention.proposals.modes import note_mode, refuse_downgrade
 from ranklake.retention.proposals.proposals import (
     AnyKind,
+    AnyProposal,
     ExpiredProposalError,
     NotApprovedError,
     Proposal,
     ProposalKind,
     SameOperatorError,
-    Some,
     VoidProposalError,
 )
-from ranklake.retention.proposals.standing import Standing, is_one_of, stand
 from ranklake.retention.proposals.statements import DIGEST
 from ranklake.retention.proposals.steps import recorded_actions
 
@@ -55,7 +54,7 @@ class WritePlan(Protocol):
         """Return the plan of a number, its files written; `alone` if one person approved and applies."""
 
 
-def propose(lake: "Lake", kind: ProposalKind[Some], name: str, by: str, signing: Signing = NOT_SIGNING) -> bool:
+def propose(lake: "Lake", kind: ProposalKind[AnyProposal], name: str, by: str, signing: Signing = NOT_SIGNING) -> bool:
     """Write into the trail who is the author of a proposal; False if it says so already.
 
     Equal items are one proposal, which may have several authors; none of them approves it. Raises what `approve` does.
@@ -70,30 +69,32 @@ def propose(lake: "Lake", kind: ProposalKind[Some], name: str, by: str, signing:
     return True
 
 
-def statement(lake: "Lake", kind: ProposalKind[Some], name: str, step: str, by: str, reason: str | None = None) -> str:
+def statement(
+    lake: "Lake", kind: ProposalKind[AnyProposal], name: str, step: str, by: str, reason: str | None = None
+) -> str:
     """Return the text that somebody would sign for a step. Raises what finding the proposal does."""
     return statement_of(lake, _about(kind, kind.find(lake, name)), step, by, reason).text
 
 
-def standing(lake: "Lake", kind: ProposalKind[Some], found: Some) -> Standing:
+def standing(lake: "Lake", kind: ProposalKind[AnyProposal], found: AnyProposal) -> Standing:
     """Return whose approvals of a proposal count now, and what is lacking."""
     return stand(lake, kind, found, recorded_actions(lake, kind), clock.now())
 
 
 def approve(
     lake: "Lake",
-    kind: ProposalKind[Some],
+    kind: ProposalKind[AnyProposal],
     name: str,
     by: str,
     reason: str | None = None,
     *,
     single_operator: bool = False,
     signing: Signing = NOT_SIGNING,
-) -> tuple[Some, bool]:
+) -> tuple[AnyProposal, bool]:
     """Approve a proposal; return it, and whether this call did it.
 
     One that was approved enough, by this person, or applied already is left as it is. It is ``approved`` once all have
-    approved whom its risk takes (`ranklake.retention.proposals.tiers`).
+    approved whom its risk takes (`ranklake.retention.proposals.approvals`).
 
     Parameters
     ----------
@@ -149,7 +150,7 @@ class Approve(Protocol[Made_co]):
         """Return what was approved, and whether this call did it."""
 
 
-def approving(kind: ProposalKind[Some]) -> Approve[Some]:
+def approving(kind: ProposalKind[AnyProposal]) -> Approve[AnyProposal]:
     """Return `approve` of one kind, for the room that has it."""
 
     def of_kind(
@@ -161,7 +162,7 @@ def approving(kind: ProposalKind[Some]) -> Approve[Some]:
         *,
         single_operator: bool = False,
         signing: Signing = NOT_SIGNING,
-    ) -> tuple[Some, bool]:
+    ) -> tuple[AnyProposal, bool]:
         return approve(lake, kind, name, by, reason, single_operator=single_operator, signing=signing)
 
     return of_kind
@@ -169,14 +170,14 @@ def approving(kind: ProposalKind[Some]) -> Approve[Some]:
 
 def apply(
     lake: "Lake",
-    kind: ProposalKind[Some],
+    kind: ProposalKind[AnyProposal],
     name: str,
     by: str,
-    check: Callable[[Some], WritePlan],
+    check: Callable[[AnyProposal], WritePlan],
     *,
     single_operator: bool = False,
     signing: Signing = NOT_SIGNING,
-) -> tuple[Some, bool]:
+) -> tuple[AnyProposal, bool]:
     """Apply an approved proposal by one numbered plan; return it, and whether this call did it.
 
     One that was applied already is left as it is.

@@ -9,7 +9,7 @@ from ranklake.lake.migrations.register import APPLIED, APPROVED, REVERTED, TABLE
 from ranklake.lake.migrations.registry import load_migrations
 from ranklake.lake.plans.ledger import append_own
 from ranklake.retention.proposals import lifecycle
-from ranklake.retention.proposals.evidence import require
+from ranklake.retention.proposals.approvals import require
 from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
 from ranklake.retention.proposals.proposals import Proposal, ProposalKind, digest_of
 

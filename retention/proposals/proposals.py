@@ -6,7 +6,7 @@
 
 A kind of proposal says where its register is and what its actions are called in the trail; the way from proposal to
 plan is the same for all of them (`ranklake.retention.proposals.lifecycle`), and so is what the trail must say
-(`ranklake.retention.proposals.evidence`).
+(`ranklake.retention.proposals.approvals`).
 """
 
 import hashlib
@@ -121,11 +121,11 @@ class Proposal(ABC):
         return {name: None if when is None else when.isoformat() for name, when in moments.items()}
 
 
-Some = TypeVar("Some", bound=Proposal)
+AnyProposal = TypeVar("AnyProposal", bound=Proposal)
 
 
 @dataclass(frozen=True, slots=True)
-class ProposalKind(Generic[Some]):
+class ProposalKind(Generic[AnyProposal]):
     """A kind of proposal.
 
     Attributes
@@ -151,8 +151,8 @@ class ProposalKind(Generic[Some]):
     noun: str
     action: str
     command: str
-    register: Callable[["Lake"], Mapping[str, Some]]
-    add_approval: Callable[["Lake", Some, str], bool]
+    register: Callable[["Lake"], Mapping[str, AnyProposal]]
+    add_approval: Callable[["Lake", AnyProposal, str], bool]
     authored: bool = True
     planning: str = ""
     words: tuple[str, str] = ("approve {}", "apply {}")
@@ -190,7 +190,7 @@ class ProposalKind(Generic[Some]):
         """What the audit trail calls it that one was applied."""
         return f"{self.action}.applied"
 
-    def find(self, lake: "Lake", name: str) -> Some:
+    def find(self, lake: "Lake", name: str) -> AnyProposal:
         """Return a proposal.
 
         Raises `UnknownProposalError`, and `AlteredProposalError` where its items are not its own.

@@ -1,16 +1,20 @@
-"""Registers of proposals: tables whose rows are proposals, their items, approvals and applications."""
+"""Registers of proposals: tables whose rows are proposals, their items, approvals and applications.
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, replace
+A proposal's name is a digest of its items, computed again whenever it is read. Whoever changes an item makes another
+proposal of it, which nobody approved.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.store.reachability import LakeError
 from ranklake.lake.tables.read import read
-from ranklake.retention.proposals.proposals import Some
+from ranklake.retention.proposals.proposals import Proposal, digest_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -20,7 +24,6 @@ if TYPE_CHECKING:
 RowKind = Literal["proposal", "item", "approval", "application"]
 Row = Mapping[str, Any]
 AnyItem = TypeVar("AnyItem", bound="DataclassInstance")
-Register = Callable[["Lake"], Mapping[str, Some]]
 
 
 class ForgedRegisterError(LakeError):
@@ -38,40 +41,155 @@ class ForgedRegisterError(LakeError):
         super().__init__(f"a row lacks {column}, so it was not written by a command", where=table, hint=hint)
 
 
-def gathered(
-    lake: "Lake", table: str, key: str, empty: Callable[[str], Some], with_item: Callable[[Some, Row], Some]
-) -> dict[str, Some]:
-    """Return every proposal of a register by name, oldest first.
+@dataclass(frozen=True, slots=True)
+class ItemizedProposal(Proposal, Generic[AnyItem]):
+    """A proposal that is named by a digest of its items.
 
-    One is applied when the lake's plan that applies it is finished, not when its row appears.
-
-    Parameters
+    Attributes
     ----------
-    table, key
-        The register, and its column that names proposals.
-    empty, with_item
-        Make a proposal without items, and one that has a row's item, too.
+    prefix
+        Before the digest in its name.
+    item_kind
+        Attribute of an item that says of which kind it is.
+    noun
+        Its key in plain JSON values, and the register's column that names it.
     """
-    rows = rows_of(lake, table)
-    if not rows:  # then a ledger of newer software need not be understood
-        return {}
-    finished = last_finished(lake)
-    found: dict[str, Some] = {}
-    for row in sorted(rows, key=lambda row: (row["row_kind"] != "proposal", row["ts"])):
-        known = found.setdefault(row[key], empty(row[key]))
-        if row["row_kind"] == "proposal":
-            found[row[key]] = replace(known, proposed=row["ts"])
-        elif row["row_kind"] == "item":
-            found[row[key]] = with_item(known, row)
-        elif row["row_kind"] == "approval":
-            found[row[key]] = replace(known, approved=row["ts"], approver=row["actor"])
-        elif row["row_kind"] == "application" and row["plan"] is not None and row["plan"] <= finished:
-            alone = bool(row["single_operator"])
-            found[row[key]] = replace(known, applied=row["ts"], plan=row["plan"], single_operator=alone)
-    return found
+
+    items: tuple[AnyItem, ...]
+
+    prefix: ClassVar[str]
+    item_kind: ClassVar[str]
+    noun: ClassVar[str]
+
+    @property
+    def items_sha256(self) -> str:
+        """Digest of all that its items say."""
+        return digest_of(asdict(item) for item in self.items)
+
+    @classmethod
+    def of_items(cls, items: Iterable[AnyItem]) -> Self:
+        """Return the proposal of some items, under their name."""
+        made = cls("", tuple(items))
+        return replace(made, name=made.own_name)
+
+    @property
+    def own_name(self) -> str:
+        """The name that its items stand for."""
+        return f"{self.prefix}-{self.items_sha256[:16]}"
+
+    @property
+    def intact(self) -> bool:
+        """Whether its items are those that its name stands for."""
+        return self.name == self.own_name
+
+    @property
+    def rows(self) -> int:
+        """Rows of all its items."""
+        return sum(item.rows for item in self.items)  # type: ignore[attr-defined]
+
+    @property
+    def outcome(self) -> Mapping[str, Any]:
+        """What the trail says when it was applied."""
+        return self.facts
+
+    def of(self, *kinds: str) -> tuple[AnyItem, ...]:
+        """Return its items of some kinds."""
+        return tuple(item for item in self.items if getattr(item, self.item_kind) in kinds)
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        rows = map(asdict, self.items)
+        items = [
+            {**row, "partition_date": None if row["partition_date"] is None else str(row["partition_date"])}
+            for row in rows
+        ]
+        head = {self.noun: self.name, "state": self.state, "single_operator": self.single_operator, "plan": self.plan}
+        return {**head, **self.facts, **self.times, "items": items}
 
 
-def rows_of(lake: "Lake", table: str) -> list[Row]:
+Itemized = TypeVar("Itemized", bound=ItemizedProposal[Any])
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRegister(Generic[Itemized]):
+    """The register of one kind of itemized proposals.
+
+    Attributes
+    ----------
+    table
+        Its table.
+    proposal, item
+        Classes of a proposal and of an item; fields of an item are columns of the table.
+    """
+
+    table: str
+    proposal: type[Itemized]
+    item: "type[DataclassInstance]"
+
+    def read(self, lake: "Lake") -> dict[str, Itemized]:
+        """Return every proposal by name, oldest first.
+
+        One is applied when the lake's plan that applies it is finished, not when its row appears.
+        """
+        rows = register_rows(lake, self.table)
+        if not rows:  # then a ledger of newer software need not be understood
+            return {}
+        finished = last_finished(lake)
+        found: dict[str, Itemized] = {}
+        for row in sorted(rows, key=lambda row: (row["row_kind"] != "proposal", row["ts"])):
+            name = row[self.proposal.noun]
+            known = found.setdefault(name, self.proposal(name, ()))
+            if row["row_kind"] == "proposal":
+                found[name] = replace(known, proposed=row["ts"])
+            elif row["row_kind"] == "item":
+                found[name] = replace(known, items=(*known.items, item_of(self.table, self.item, row)))
+            elif row["row_kind"] == "approval":
+                found[name] = replace(known, approved=row["ts"], approver=row["actor"])
+            elif row["row_kind"] == "application" and row["plan"] is not None and row["plan"] <= finished:
+                alone = bool(row["single_operator"])
+                found[name] = replace(known, applied=row["ts"], plan=row["plan"], single_operator=alone)
+        return {name: replace(one, items=tuple(sorted(one.items, key=self._order))) for name, one in found.items()}
+
+    def _order(self, item: Any) -> tuple[str, ...]:  # noqa: ANN401 - an item of the register's class
+        kind = getattr(item, self.proposal.item_kind)
+        return (kind, item.table or "", str(item.partition_date or ""), item.about or "")
+
+    def add(self, lake: "Lake", items: Iterable[Any], actor: str | None = None, reason: str | None = None) -> Itemized:
+        """Write the proposal of some items down, once, and return what became of it so far.
+
+        Its authors are in the audit trail.
+        """
+        made = self.proposal.of_items(items)
+        head = self.head_row(made, "proposal", actor) | ({} if reason is None else {"reason": reason})
+        rows = [head, *({made.noun: made.name, "row_kind": "item", **asdict(item)} for item in made.items)]
+        append_own(lake, self.table, lambda _: [] if made.name in self.read(lake) else stamped(rows))
+        return self.read(lake)[made.name]
+
+    def add_approval(self, lake: "Lake", proposal: Itemized, by: str) -> bool:
+        """Write an approval down; return False if one stands there already."""
+
+        def compose(_: object) -> list[dict[str, Any]]:
+            known = self.read(lake).get(proposal.name)
+            done = known is not None and known.approved is not None
+            return [] if done else stamped([self.head_row(proposal, "approval", by)])
+
+        return append_own(lake, self.table, compose) > 0
+
+    def head_row(
+        self,
+        proposal: Itemized,
+        kind: RowKind,
+        actor: str | None,
+        number: int | None = None,
+        *,
+        single_operator: bool = False,
+    ) -> dict[str, Any]:
+        """Return the row of a proposal, approval or application, without its time."""
+        facts = {proposal.noun: proposal.name, "row_kind": kind, "rows": proposal.rows, "actor": actor}
+        return {**facts, "plan": number, "single_operator": single_operator or None}
+
+
+def register_rows(lake: "Lake", table: str) -> list[Row]:
     """Return the rows of a register. Raises `ForgedRegisterError` where one lacks what every row has."""
     known = contract(table)
     rows: list[Row] = read(lake, known).to_pylist()
@@ -88,28 +206,6 @@ def item_of(table: str, kind: type[AnyItem], row: Row) -> AnyItem:
         if values[field.name] is None and "None" not in str(field.type):
             raise ForgedRegisterError(table, field.name)
     return kind(**values)
-
-
-def write_once(
-    lake: "Lake",
-    table: str,
-    register: Callable[["Lake"], Mapping[str, Some]],
-    name: str,
-    rows: Iterable[dict[str, Any]],
-) -> None:
-    """Write a proposal and its items into a register, unless it stands there."""
-    some = list(rows)
-    append_own(lake, table, lambda _: [] if name in register(lake) else stamped(some))
-
-
-def write_approval(lake: "Lake", table: str, register: Register[Some], name: str, row: dict[str, Any]) -> bool:
-    """Write an approval into a register; return False if one stands there already."""
-
-    def compose(_: object) -> list[dict[str, Any]]:
-        known = register(lake).get(name)
-        return [] if known is not None and known.approved is not None else stamped([row])
-
-    return append_own(lake, table, compose) > 0
 
 
 def stamped(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

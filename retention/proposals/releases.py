@@ -3,16 +3,31 @@
 A release's name is a digest of its items, and is reckoned again when it is read, as that of a retention plan is.
 """
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
-from datetime import date
-from typing import TYPE_CHECKING, Any, Final
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, digest_of
-from ranklake.retention.proposals.registers import Row, RowKind, gathered, item_of, write_approval, write_once
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.model import SEVERITIES
+from ranklake.lake.contracts.row_text import row_values
+from ranklake.lake.plans.verification import is_committed_in, named_files, refusal, verify_application, verify_files
+from ranklake.lake.tables.read import read, read_some
+from ranklake.lake.tables.row_keys import RECORDED_KEY, keys_sha256
+from ranklake.retention.proposals.approvals import begun_proposal
+from ranklake.retention.proposals.proposals import ProposalKind, Risk
+from ranklake.retention.proposals.registers import ItemizedProposal, ItemRegister
 
 if TYPE_CHECKING:
+    from ranklake.lake.plans.plan import Plan
     from ranklake.lake.store.store import Lake
+
 
 TABLE: Final = "quality_releases"
 
@@ -46,20 +61,12 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Release(Proposal):
-    """A proposal to let items go on; its name is a digest of them."""
+class Release(ItemizedProposal[Item]):
+    """A proposal to let items go on."""
 
-    items: tuple[Item, ...]
-
-    @property
-    def items_sha256(self) -> str:
-        """Digest of all that its items say."""
-        return digest_of(asdict(item) for item in self.items)
-
-    @property
-    def intact(self) -> bool:
-        """Whether its items are those that its name stands for."""
-        return self.name == release_name(self.items)
+    prefix: ClassVar[str] = "qr"
+    item_kind: ClassVar[str] = "item_kind"
+    noun: ClassVar[str] = "release"
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -69,84 +76,192 @@ class Release(Proposal):
         return {**told, "segments": len(segments)} if segments else told
 
     @property
-    def outcome(self) -> dict[str, Any]:
-        """What the trail says when it was applied."""
-        return self.facts
-
-    @property
     def risk(self) -> Risk:
         """What it puts at stake: nothing goes, and what was released can be taken out and held again."""
         return Risk(irreversible=False)
 
-    def of(self, item_kind: str) -> tuple[Item, ...]:
-        """Return its items of a kind."""
-        return tuple(item for item in self.items if item.item_kind == item_kind)
 
-    def plain(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        items = [{**asdict(item), "partition_date": str(item.partition_date)} for item in self.items]
-        head = {"release": self.name, "state": self.state, "single_operator": self.single_operator, "plan": self.plan}
-        return {**head, **self.facts, **self.times, "items": items}
-
-
-def release_name(items: Iterable[Item]) -> str:
-    """Return the name of a release of these items."""
-    return f"qr-{digest_of(asdict(item) for item in items)[:16]}"
-
-
-def register(lake: "Lake") -> dict[str, Release]:
-    """Return every release by name, oldest first. One is applied when the lake's plan that applies it is finished."""
-
-    def with_item(known: Release, row: Row) -> Release:
-        return replace(known, items=(*known.items, item_of(TABLE, Item, row)))
-
-    found = gathered(lake, TABLE, "release", lambda name: Release(name, items=()), with_item)
-    return {name: replace(one, items=tuple(sorted(one.items, key=_order))) for name, one in found.items()}
+REGISTER: Final = ItemRegister(TABLE, Release, Item)
 
 
 def released(lake: "Lake") -> set[tuple[str, date, str]]:
     """Return the partitions (table, date, digest of files) that applied releases let go on."""
     return {
         (item.table, item.partition_date, item.content_sha256)
-        for one in register(lake).values()
+        for one in REGISTER.read(lake).values()
         if one.applied is not None and one.intact
         for item in one.of("partition")
     }
-
-
-def write_down(lake: "Lake", items: Iterable[Item], by: str, reason: str) -> Release:
-    """Write a release into the register, once, and return what became of it so far. Its authors are in the trail."""
-    release = Release("", items=tuple(items))
-    release = replace(release, name=release_name(release.items))
-
-    head = {**head_row(release, "proposal", by), "reason": reason}
-    told = [{"release": release.name, "row_kind": "item", **asdict(item)} for item in release.items]
-    write_once(lake, TABLE, register, release.name, [head, *told])
-    return RELEASES.find(lake, release.name)
-
-
-def head_row(
-    release: Release, kind: RowKind, actor: str, number: int | None = None, *, single_operator: bool = False
-) -> dict[str, Any]:
-    """Return the row of a proposal, approval or application, without its time."""
-    rows = sum(item.rows for item in release.items)
-    facts = {"release": release.name, "row_kind": kind, "rows": rows, "actor": actor, "plan": number}
-    return {**facts, "single_operator": single_operator or None}
-
-
-def _order(item: Item) -> tuple[str, str, date, str]:
-    return (item.item_kind, item.table, item.partition_date, item.about)
-
-
-def _add_approval(lake: "Lake", release: Release, by: str) -> bool:
-    return write_approval(lake, TABLE, register, release.name, head_row(release, "approval", by))
 
 
 RELEASES: Final = ProposalKind(
     noun="release",
     action="release",
     command="ranklake quality release",
-    register=register,
-    add_approval=_add_approval,
+    register=REGISTER.read,
+    add_approval=REGISTER.add_approval,
 )
 """Releases as proposals: `ranklake.retention.proposals.lifecycle` approves and applies them."""
+
+
+REJECTS: Final = "rejects"
+Where = tuple[str, date, str]
+"""Of rows in `REJECTS`: the table they were meant for, the date on which they were taken out, and the reason."""
+
+
+def verify_release(lake: "Lake", plan: "Plan") -> None:
+    """Look whether the rows that go back are those that somebody approved, by their keys, with the values they had."""
+    verify_files(lake, plan)
+    approved = begun_proposal(lake, plan, RELEASES, "release", "release rows")
+    name = approved.name
+    if approved.approved is None or not _is_as_approved(lake, plan, approved):
+        raise refusal(lake, plan, f"the plan would release other rows than were approved: {name}")
+    verify_application(lake, plan, TABLE, "release", name)
+
+
+def _is_as_approved(lake: "Lake", plan: "Plan", approved: Release) -> bool:
+    agreed = {(item.table, item.partition_date, item.about): item for item in approved.of("rows")}
+    told = {table for table in plan.body["account"] if table != REJECTS}
+    if told != {table for table, _, _ in agreed}:
+        return False
+    texts = _taken_out(lake, plan)
+    if texts is None or set(texts) != set(agreed):
+        return False
+    freed: dict[str, Counter[str]] = defaultdict(Counter)
+    for where, some in texts.items():
+        rows = _rows(lake, where[0], some)
+        if rows is None or (rows.num_rows, keys_sha256(rows)) != (agreed[where].rows, agreed[where].content_sha256):
+            return False
+        freed[where[0]] += _counted(rows)
+    waiting = [table for table in told if not is_committed_in(lake, table, plan.number)]
+    return all(_brought(lake, plan, table) == freed[table] for table in waiting)
+
+
+def _taken_out(lake: "Lake", plan: "Plan") -> dict[Where, list[str]] | None:
+    """Return the rows that leave `REJECTS`, as text; None where one comes there.
+
+    Also when that was committed already: the files lie there until upkeep, which finishes plans first.
+    """
+    known = lake.contract(REJECTS)
+    gone: Counter[tuple[Any, ...]] = Counter()
+    removed, added = plan.body["remove"].get(REJECTS, []), [row for row in plan.body["add"] if row["table"] == REJECTS]
+    names = [column.name for column in known.columns]
+    for some, sign in ((removed, 1), (added, -1)):
+        for _, rows in read_some(lake, known, named_files(some)):
+            for row in zip(*(rows[name].to_pylist() for name in names), strict=True):
+                gone[row] += sign
+    if min(gone.values(), default=0) < 0:
+        return None
+    found: dict[Where, list[str]] = defaultdict(list)
+    for row in gone.elements():
+        told = dict(zip(names, row, strict=True))
+        found[told["table"], told["date"], told["reason"]].append(told["row"])
+    return found
+
+
+def _rows(lake: "Lake", table: str, texts: Sequence[str]) -> pa.Table | None:
+    """Return rows of a table from their texts; None where one is none of it, or the table has no such keys."""
+    known = lake.contracts().get(table)
+    values = [] if known is None else [row_values(known, text) for text in texts]
+    if known is None or None in values or not {*RECORDED_KEY} <= {column.name for column in known.columns}:
+        return None
+    return pa.Table.from_pylist(values, schema=arrow_schema(known))
+
+
+def _brought(lake: "Lake", plan: "Plan", table: str) -> Counter[str]:
+    files = named_files([row for row in plan.body["add"] if row["table"] == table])
+    counts = (_counted(rows) for _, rows in read_some(lake, lake.contract(table), files))
+    return sum(counts, Counter[str]())
+
+
+def _counted(rows: pa.Table) -> Counter[str]:
+    return Counter(json.dumps(row, default=str, sort_keys=True) for row in rows.to_pylist())
+
+
+_RESULTS: Final = "quality_results"
+_PLACE: Final = ("table", "partition_date")
+_WHY: Final = ("check_id", "severity", "rows_failed", "message", "files_sha256", "check_run")
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A partition that is held back.
+
+    Attributes
+    ----------
+    files_sha256
+        Digest of its files as the check left them.
+    checks
+        Ids of the checks that hold it, in order.
+    severity
+        The worst of theirs.
+    rows_failed
+        The most rows that one of them found.
+    found
+        When they last did.
+    """
+
+    table: str
+    partition_date: date
+    files_sha256: str
+    checks: tuple[str, ...]
+    severity: str
+    rows_failed: int
+    found: datetime
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "table": self.table,
+            "partition_date": self.partition_date.isoformat(),
+            "checks": list(self.checks),
+            "severity": self.severity,
+            "rows_failed": self.rows_failed,
+            "found": self.found.isoformat(),
+            "files_sha256": self.files_sha256,
+        }
+
+
+def held_partitions(lake: "Lake") -> set[tuple[str, date]]:
+    """Return table and date of the partitions that are held back now."""
+    return {(hold.table, hold.partition_date) for hold in holds(lake)}
+
+
+def holds(lake: "Lake") -> list[Hold]:
+    """Return the partitions that are held back now, by table and date."""
+    told = read(lake, contract(_RESULTS), [*_PLACE, "ts", "date", "status", "on_fail"])
+    failed = told.filter((pc.field("status") == "failed") & (pc.field("on_fail") == "hold"))
+    if not failed.num_rows:
+        return []
+    last = told.group_by(list(_PLACE)).aggregate([("ts", "max")]).rename_columns([*_PLACE, "ts"])
+    standing = failed.select([*_PLACE, "ts", "date"]).join(last, [*_PLACE, "ts"], join_type="inner")
+    if not standing.num_rows:
+        return []
+    rows = read(
+        lake,
+        contract(_RESULTS),
+        [*_PLACE, *_WHY, "ts", "status", "on_fail"],
+        partitions=pc.unique(standing["date"]).to_pylist(),
+    )
+    rows = rows.filter((pc.field("status") == "failed") & (pc.field("on_fail") == "hold"))
+    rows = rows.join(last, [*_PLACE, "ts"], join_type="inner")
+    return _unreleased(lake, rows)
+
+
+def _unreleased(lake: "Lake", rows: pa.Table) -> list[Hold]:
+    free = released(lake)
+    by_place: dict[tuple[str, date, str], list[dict[str, Any]]] = {}
+    for row in rows.to_pylist():
+        place = (row["table"], row["partition_date"], row["files_sha256"])
+        if place not in free:
+            by_place.setdefault(place, []).append(row)
+    return [
+        Hold(
+            *place,
+            checks=tuple(sorted({row["check_id"] for row in some})),
+            severity=min((row["severity"] for row in some), key=SEVERITIES.index),
+            rows_failed=max(row["rows_failed"] or 0 for row in some),
+            found=some[0]["ts"],
+        )
+        for place, some in sorted(by_place.items())
+    ]

@@ -8,13 +8,13 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.plans.plan import last_finished
 from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, digest_of
-from ranklake.retention.proposals.registers import item_of, rows_of
+from ranklake.retention.proposals.registers import item_of, register_rows, stamped
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Lake
@@ -29,6 +29,8 @@ MOST_TIMES: Final = 32
 """How often one and the same plan can be cancelled."""
 CANCELLED, PURGED = "cancellation", "purge"
 """Rows of the register that say what became of a plan that was applied."""
+PURGE_BEGIN: Final = "retention.purge"
+"""Action of the audit trail's row that comes before a purge; its time says that the grace was over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,9 @@ class Item:
     files_sha256
         Digest of the names of the files; with other files it is another partition than the one that was planned.
     rule
-        The rules that say so; None in plans of older software.
+        The rules that say so.
     part_sha256
-        Digest of which rows of the files go (`ranklake.retention.parts`), or of which of their columns are masked and
-        how (`ranklake.retention.masks`); None if all rows go.
+        Digest of which rows of the files go, or of which of their columns are masked and how; None if all rows go.
     action, interval_s
         `DOWNSAMPLE`, and the length of its intervals; None where rows go for good, or are masked.
     archive_to
@@ -78,9 +79,8 @@ class Item:
         return self.part_sha256 is not None and self.rows == 0
 
     def plain(self) -> dict[str, Any]:
-        """Return plain values. What older software did not say is left out, for digests of its plans hold."""
-        younger = ("rule", "part_sha256", "action", "interval_s", "archive_to")
-        return {name: value for name, value in asdict(self).items() if value is not None or name not in younger}
+        """Return plain values, without those that say nothing."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ def register(lake: "Lake") -> dict[str, RetentionPlan]:
 
     A plan is applied when the lake's plan that applies it is finished, not when its row appears.
     """
-    rows = rows_of(lake, TABLE)
+    rows = register_rows(lake, TABLE)
     if not rows:  # then a ledger of newer software need not be understood
         return {}
     finished = last_finished(lake)
@@ -234,6 +234,11 @@ def register(lake: "Lake") -> dict[str, RetentionPlan]:
         name: sorted(one.items, key=lambda item: (item.table, item.partition_date)) for name, one in found.items()
     }
     return _overtaken({name: replace(one, items=tuple(ordered[name])) for name, one in found.items()})
+
+
+def cancelled_plans(lake: "Lake") -> set[int]:
+    """Return the lake's plans that applied retention plans which were cancelled."""
+    return {one.plan for one in register(lake).values() if one.plan is not None and one.cancelled is not None}
 
 
 def _overtaken(plans: dict[str, RetentionPlan]) -> dict[str, RetentionPlan]:
@@ -279,7 +284,7 @@ def add_entry(lake: "Lake", plan: RetentionPlan, actor: str | None, kind: str) -
         if known is not None and getattr(known, _KINDS[kind]) is not None:
             return []
         items = [item_row(plan, item) for item in plan.items] if kind == "plan" else []
-        return stamped([head_row(plan, kind, actor), *items], datetime.now(UTC))
+        return stamped([head_row(plan, kind, actor), *items])
 
     return append_own(lake, TABLE, compose) > 0
 
@@ -311,11 +316,6 @@ def head_row(
 def item_row(plan: RetentionPlan, item: Item) -> dict[str, Any]:
     """Return the row of an item, without its time."""
     return {"retention_plan": plan.name, "row_kind": "item", **asdict(item), "policy_sha256": plan.policy_sha256}
-
-
-def stamped(rows: Iterable[dict[str, Any]], when: datetime) -> list[dict[str, Any]]:
-    """Return rows with their time."""
-    return [{**row, "ts": when, "date": when.date()} for row in rows]
 
 
 RETENTION_PLANS: Final = ProposalKind(

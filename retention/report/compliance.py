@@ -9,19 +9,19 @@ from ranklake.insight.runs.asking import Answered, Row, asking, sql_text
 from ranklake.insight.runs.need import Need
 from ranklake.lake.audit.heads import head_records
 from ranklake.lake.store.posture import Posture
-from ranklake.retention.grants.access import Access, accesses
 from ranklake.retention.grants.grant import register
-from ranklake.retention.mask_proof import Proof
-from ranklake.retention.placement import DIFFERS, UNKNOWN, Verdict, places, verdicts
+from ranklake.retention.grants.use import Access, accesses
+from ranklake.retention.plans.mask_proof import Proof
 from ranklake.retention.report.facts import policies_name
 from ranklake.retention.report.key_ages import KeyAge, key_ages
+from ranklake.retention.report.placement import DIFFERS, UNKNOWN, Verdict, places, verdicts
 from ranklake.retention.report.record import CLASSIFIED, Activity, record
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.query.roles import Role
     from ranklake.lake.store.store import Lake
-    from ranklake.retention.rules.policies import Policies
+    from ranklake.retention.policies.policies import Policies
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING, Final
 from ranklake.insight.runs.asking import Answered, Ask, Row, asking, sql_text
 from ranklake.insight.runs.need import ORDER, Need
 from ranklake.lake.query.literal import literal
-from ranklake.retention.holds import holds_of
-from ranklake.retention.parts import Parts
-from ranklake.retention.plan import due, held_rows
-from ranklake.retention.policy import PolicyError
-from ranklake.retention.report.costs import costs
+from ranklake.retention.holds.holds import holds_of
+from ranklake.retention.plans.alerts import Outlook, alerts
+from ranklake.retention.plans.forecast import growth, simulate
+from ranklake.retention.plans.plan import due, held_rows
+from ranklake.retention.policies.parts import Parts
+from ranklake.retention.policies.policies import PolicyError
+from ranklake.retention.policies.read import PACKAGED
 from ranklake.retention.report.waiting import Waiting, waiting
-from ranklake.retention.rules.read import PACKAGED
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.store import Lake
-    from ranklake.retention.rules.policies import Policies
+    from ranklake.retention.policies.policies import Policies
+
 
 _HERE: Final = "ranklake.retention.report"
 _MOST: Final = 100
@@ -233,3 +237,37 @@ def _needs_of_grace(rows: tuple[Row, ...], today: date) -> Iterator[Need]:
             )
             what = f"What retention plan {row['retention_plan']} took is there still"
             yield Need("warning", what, said, "ranklake upkeep --dry-run")
+
+
+MONTHS = 12
+
+
+def costs(
+    lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", today: date
+) -> tuple[tuple[Row, ...], list[Need]]:
+    """Return what each table holds, adds a day, and holds in a year, the largest first; and alerts with their mend."""
+    tables, _, _ = growth(lake, contracts)
+    forecasts = simulate(lake, contracts, policies, today, MONTHS)
+    ends = {one.table: one.months[-1].bytes for one in forecasts}
+    rows = tuple(
+        {
+            "table": one.name,
+            "rows": one.rows,
+            "bytes": round(one.bytes),
+            "bytes_per_day": one.bytes_per_day(today),
+            "forecast_bytes": ends[one.name or ""],
+        }
+        for one in tables
+        if one.name in ends
+    )
+    found = alerts(Outlook(lake, contracts, policies, today, MONTHS, None), tables, forecasts)
+    return rows, [
+        Need(
+            "warning",
+            f"{'Growth' if one.kind == 'growth' else 'The budget'} of rule {one.rule.name}"
+            f" {'will be' if one.day else 'is'} passed",
+            f"{one.what}; {one.rule.owner} answers for it",
+            f"{one.hint.text}, which saves {one.hint.saves_bytes:,} bytes" if one.hint else one.why_not,
+        )
+        for one in found
+    ]

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.retention.rules.model import table_facts
-from ranklake.retention.rules.order import decide
+from ranklake.retention.policies.model import table_facts
+from ranklake.retention.policies.order import decide
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.query.roles import Role
-    from ranklake.retention.rules.policies import Policies
+    from ranklake.retention.policies.policies import Policies
 
 CLASSIFIED: Final = ("pseudonymous", "personal", "secret")
 """Classes of columns whose values are about somebody, or open something."""

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final
 from ranklake.lake.audit import clock
 from ranklake.retention.archive.rehydration import REHYDRATIONS
 from ranklake.retention.grants.grant import GRANTS, Grant
-from ranklake.retention.hold_release import HOLD_RELEASES
+from ranklake.retention.holds.release import HOLD_RELEASES
+from ranklake.retention.proposals.approvals import stand
 from ranklake.retention.proposals.cancellations import CANCELLATIONS
 from ranklake.retention.proposals.erasures import ERASURES
 from ranklake.retention.proposals.migrations import MIGRATIONS
 from ranklake.retention.proposals.proposals import AnyKind, Proposal
 from ranklake.retention.proposals.releases import RELEASES
 from ranklake.retention.proposals.retention_plans import RETENTION_PLANS, RetentionPlan
-from ranklake.retention.proposals.standing import stand
 from ranklake.retention.proposals.steps import Actions, recorded_actions
 
 if TYPE_CHECKING:

@@ -14,22 +14,89 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit.trail import record
 from ranklake.lake.query.roles import Role, RoleError
+from ranklake.lake.query.scan import live_files
+from ranklake.lake.store.listing import listed
+from ranklake.lake.store.removal import delete
+from ranklake.lake.tables.live_files import live_paths
+from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.proposals.identities import unproven
-from ranklake.retention.shares.place import ShareError, claim, open_place, share_uri
-from ranklake.retention.shares.refresh import Refreshed, refresh, refuse_unshareable
-from ranklake.retention.shares.register import Share, enter, shares, strike
-from ranklake.retention.shares.withdrawal import drop
+from ranklake.retention.shares.pieces import stale_pieces
+from ranklake.retention.shares.place import MARKER, ShareError, claim, open_place, refuse_other, share_uri
+from ranklake.retention.shares.refresh import Refreshed, refresh, refuse_unshareable, sources_of
+from ranklake.retention.shares.register import Share, enter, shares, strike, tables_known
+from ranklake.retention.shares.shared_table import SharedTable, erase_table, tables_there
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress
     from ranklake.lake.plans.workers import Workers
     from ranklake.lake.store.store import Lake
 
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """What went from a share: its name, and files of tables that were live or left behind."""
+
+    share: str
+    files: int
+
+
+def withdraw(lake: "Lake", tables: Iterable[str] | None = None) -> list[Withdrawn]:
+    """Take out of every share the copies of rows that the lake's tables no longer have as they were.
+
+    Parameters
+    ----------
+    tables
+        To look at; default all that a share has.
+
+    Raises `ShareError` where a place is not this lake's any more, and what the stores raise; what was withdrawn until
+    then stays so.
+    """
+    done = []
+    for share in shares(lake):
+        place = open_place(lake, share.uri)
+        refuse_other(lake, place, share.role)
+        wanted = tables_known(lake, share) if tables is None else tables_known(lake, share) & set(tables)
+        gone = sum(_withdraw_table(lake, share, place, table) for table in sorted(wanted))
+        done.append(Withdrawn(share.name, gone))
+    return done
+
+
+def _withdraw_table(lake: "Lake", share: Share, place: "Lake", table: str) -> int:
+    shared = SharedTable(lake, share, place, table)
+    handle = shared.opened()
+    if handle is None:
+        return 0
+    there = frozenset(live_paths(handle))
+    pieces = shared.known.pieces
+    stale = stale_pieces(pieces, sources_of(live_files(delta_table(lake, table))), there)
+    held = {path for one in pieces if one not in stale for path in one.files}
+    gone = there - held  # files that no piece names were made of rows that may be gone
+    shared.commit(handle, (), gone, [one for one in pieces if one not in stale])
+    return shared.sweep(everything=True)
+
+
+def drop(lake: "Lake", share: Share) -> int:
+    """Delete a share, all its tables; return how many files went. Its record in the lake is the caller's to strike.
+
+    Killed on the way, the next call goes on. Raises `ShareError` where the place is
+    another's by now: nothing was deleted then.
+    """
+    place = open_place(lake, share.uri)
+    if place.fs.exists(place.path(MARKER)):
+        refuse_other(lake, place, share.role)
+    elif listed(place.fs, place.path("tables")):
+        raise ShareError("what says whose share this is is gone", where=share.uri, hint=f"restore {MARKER} there")
+    gone = sum(erase_table(place, table) for table in sorted(tables_there(place)))
+    if place.fs.exists(place.path(MARKER)):
+        gone += delete(place, place.path(MARKER))
+    return gone
+
+
 CREATE: Final = "share.create"
 REFRESH: Final = "share.refresh"
 DROP: Final = "share.drop"
 DROPPED: Final = "share.dropped"
-Some = TypeVar("Some")
+Outcome = TypeVar("Outcome")
 Refusal = Callable[[str], str]
 """Says why a role may not be shared any more; empty where it may."""
 
@@ -131,7 +198,7 @@ def _of(roles: Mapping[str, Role], name: str) -> Role:
     return roles[name]
 
 
-def _all_tried(acts: Iterable[Callable[[], Some]], failed: list[RanklakeError | OSError]) -> list[Some]:
+def _all_tried(acts: Iterable[Callable[[], Outcome]], failed: list[RanklakeError | OSError]) -> list[Outcome]:
     """Return what acts give; those that fail are noted, and the next is done."""
     done = []
     for act in acts:

@@ -9,11 +9,9 @@ import pyarrow as pa
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.store.reachability import LakeError
-from ranklake.retention.subjects.keys import opened, sealed_by
-from ranklake.retention.subjects.known import know
-from ranklake.retention.subjects.lineage import Ever, Lineage, today
+from ranklake.retention.subjects.keys import RunSubject, Whose, opened, sealed_by
+from ranklake.retention.subjects.known import Lineage, know, today
 from ranklake.retention.subjects.store import KeyStore
-from ranklake.retention.subjects.whose import RunSubject, Whose
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Column, Contract
@@ -94,14 +92,14 @@ def unfit(contract: "Contract", column: "Column") -> str:
     return next((what for what, wrong in faults.items() if wrong), "")
 
 
-def stored_under_keys(lake: "Lake", contract: "Contract", ever: Ever) -> Mapping[int, str]:
+def stored_under_keys(lake: "Lake", contract: "Contract") -> Mapping[int, str]:
     """Return the columns of a table that were ever stored under keys, by id, each with its name of then."""
-    return Lineage(lake, ever).stored(contract)
+    return Lineage(lake).stored(contract)
 
 
-def columns_in_clear(lake: "Lake", contract: "Contract", ever: Ever) -> frozenset[int]:
+def columns_in_clear(lake: "Lake", contract: "Contract") -> frozenset[int]:
     """Return the ids of the columns of a table that a configuration wants in clear from now on."""
-    return in_clear(lake, contract, Lineage(lake, ever))
+    return in_clear(lake, contract, Lineage(lake))
 
 
 def in_clear(lake: "Lake", contract: "Contract", lineage: Lineage) -> frozenset[int]:
@@ -111,19 +109,14 @@ def in_clear(lake: "Lake", contract: "Contract", lineage: Lineage) -> frozenset[
     return frozenset().union(*(today(contract, lineage.now(contract, name)) for name in mine))
 
 
-def sealer(lake: "Lake", contract: "Contract", ever: Ever) -> Callable[[pa.Table], pa.Table] | None:
+def sealer(lake: "Lake", contract: "Contract") -> Callable[[pa.Table], pa.Table] | None:
     """Return what seals rows of a table before they are stored; None where it has no such columns.
-
-    Parameters
-    ----------
-    ever
-        Tells which columns ever had a name, by the contracts of all versions.
 
     Raises `SubjectKeysError` where columns of the table were stored under keys, and this process has none, and
     `SubjectColumnError` where its configuration lacks one of them, or calls it as another column is called today: it
     would store in clear what others seal. Raises `ranklake.segments.envelope.MissingKeyError`.
     """
-    said, contracts, lineage = lake.config.subjects.columns, lake.contracts(), Lineage(lake, ever)
+    said, contracts, lineage = lake.config.subjects.columns, lake.contracts(), Lineage(lake)
     clear = in_clear(lake, contract, lineage)
     before = {name: one for name, one in lineage.sealed(contract).items() if one.id not in clear}
     if before and not lake.config.subjects.keys:

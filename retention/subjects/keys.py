@@ -13,9 +13,32 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+from unicodedata import normalize
 
 from ranklake.errors import RanklakeError
 from ranklake.segments.envelope import EncryptionError
+
+
+@dataclass(frozen=True, slots=True)
+class RunSubject:
+    """The subject of values of which no person is named: their run, whose name tells cases apart."""
+
+    run: str
+
+
+Whose = str | RunSubject
+"""A person, by name, or a run."""
+
+
+def folded(name: str) -> str:
+    """Return a person's name as it is compared: case, form of its letters, and spaces around it do not count."""
+    return normalize("NFC", normalize("NFD", name.strip()).casefold()).strip()
+
+
+def looked_up(subject: Whose) -> str:
+    """Return what a subject's key is looked up by; no person's begins with a space, and every run's does."""
+    return f" run {subject.run}" if isinstance(subject, RunSubject) else folded(subject)
+
 
 KEY_BYTES: Final = 32
 FORM: Final = re.compile(r"s-([0-9a-f]{16})-([A-Za-z0-9_-]{43,})")

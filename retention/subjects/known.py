@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.lake.store.reachability import LakeError
 
 if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Column, Contract
     from ranklake.lake.store.store import Lake
+
 
 KNOWN: Final = "subjects.json"
 FOLDER: Final = "subjects"
@@ -35,7 +37,7 @@ class Known:
         Columns that were ever stored under keys: whose, by ``table.column`` under the name of that time.
     ids
         Ids of columns in their contracts, of those and of what names whose they are, by ``table.column``. Of a name
-        that two columns had, of both; lacking where an earlier release wrote the column down.
+        that two columns had, of both.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -46,7 +48,7 @@ class Known:
         """Return what bytes say. Raises what JSON does, `KeyError`, `TypeError`, `ValueError` and `AttributeError`."""
         said = json.loads(raw)
         columns = {str(name): str(by) for name, by in said["columns"].items()}
-        ids = {str(name): frozenset(map(int, some)) for name, some in said.get("ids", {}).items()}
+        ids = {str(name): frozenset(map(int, some)) for name, some in said["ids"].items()}
         return cls(columns=columns, ids=ids)
 
     def with_more(self, columns: Mapping[str, str], ids: Mapping[str, Collection[int]]) -> "Known":
@@ -72,7 +74,7 @@ def _all(lake: "Lake") -> tuple[Known, int]:
         try:
             one = Known.parse(raw)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            hint = "write it again: the columns under [subjects], each with the column that names whose it is"
+            hint = "write it again: columns, each with the one that names whose it is, and the ids of both in contracts"
             what = "what says which columns are under keys is damaged"
             raise SubjectKeysError(what, where=lake.path(_name(files + 1)), hint=hint) from None
         found, files = found.with_more(one.columns, one.ids), files + 1
@@ -102,3 +104,48 @@ def know(lake: "Lake", columns: Mapping[str, str], ids: Mapping[str, Collection[
         after = before.with_more(columns, ids)
         if after == before or lake.put_if_absent(_name(files + 1), after.raw()):
             return
+
+
+def today(contract: "Contract", name: str) -> frozenset[int]:
+    """Return the id of the column that has a name today."""
+    return frozenset({contract.column(name).id}) if name in contract else frozenset()
+
+
+class Lineage:
+    """The columns of a lake that were ever stored under keys, as contracts have them now.
+
+    Raises as `ranklake.retention.subjects.known.known`.
+    """
+
+    def __init__(self, lake: "Lake") -> None:
+        self._known = known(lake)
+
+    def ids(self, contract: "Contract", name: str) -> frozenset[int]:
+        """Return the ids of the columns that a name stands for, or stood for when something was stored under keys."""
+        return self._known.ids.get(f"{contract.table}.{name}") or today(contract, name)
+
+    def now(self, contract: "Contract", name: str) -> str:
+        """Return what a column is called now; the name itself where it has it still, or nobody knows."""
+        if name in contract:
+            return name
+        ids = self.ids(contract, name)
+        found = [one.name for one in contract.columns if one.id in ids]
+        return found[0] if len(found) == 1 else name
+
+    def is_gone(self, contract: "Contract", name: str) -> bool:
+        """Say whether a column was dropped."""
+        return bool({one.id for one in contract.retired} & self.ids(contract, name))
+
+    def stored(self, contract: "Contract") -> Mapping[int, str]:
+        """Return the columns of a table that were ever stored under keys, by id, each as it was called then."""
+        found: dict[int, str] = {}
+        for said in sorted(self._known.columns):
+            table, _, name = said.partition(".")
+            if table == contract.table:
+                found |= {id_: said for id_ in self.ids(contract, name) if id_ not in found}
+        return found
+
+    def sealed(self, contract: "Contract") -> "Mapping[str, Column]":
+        """Return the columns of a contract that were ever stored under keys, by ``table.column`` as of today."""
+        ids = self.stored(contract)
+        return {f"{contract.table}.{one.name}": one for one in contract.columns if one.id in ids}

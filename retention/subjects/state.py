@@ -10,7 +10,7 @@ from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.tables import latest
 from ranklake.retention.subjects.keys import sealed_by
-from ranklake.retention.subjects.lineage import Lineage
+from ranklake.retention.subjects.known import Lineage
 from ranklake.retention.subjects.store import KeyStore
 
 if TYPE_CHECKING:

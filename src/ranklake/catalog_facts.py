@@ -16,7 +16,7 @@ from ranklake.lake.migrations.told import told
 from ranklake.lake.query.sql import query
 from ranklake.lake.store.store import Lake, NotALakeError
 from ranklake.retention.archive.register import Archive, archives
-from ranklake.retention.mask_proof import Proof
+from ranklake.retention.plans.mask_proof import Proof
 
 _OF_METRIC = (
     'SELECT count(*) AS "rows", count(DISTINCT run) AS runs, min(ts) AS first, max(ts) AS last FROM scalars '

@@ -30,9 +30,8 @@ from ranklake.lake.store.store import Lake
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.grants.use import ended
-from ranklake.retention.mask_proof import Proof, prove
-from ranklake.retention.policy import load_policies
-from ranklake.retention.rules.policies import Policies
+from ranklake.retention.plans.mask_proof import Proof, prove
+from ranklake.retention.policies.policies import Policies, load_policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ class Context:
     def policies(self, lake: Lake | None = None) -> Policies:
         """Return the retention policies for a lake's tables, or for those that are configured.
 
-        Raises `ranklake.retention.policy.PolicyError`.
+        Raises `ranklake.retention.policies.policies.PolicyError`.
         """
         contracts = self.contracts() if lake is None else lake.contracts()
         return load_policies(contracts, self.policy_place, self.config.retention.region)

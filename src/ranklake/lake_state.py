@@ -17,7 +17,7 @@ from ranklake.lake.plans.plan import DamagedPlanError, last_finished, read_plan
 from ranklake.lake.plans.verification import authorise
 from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.tables import delta_table
-from ranklake.retention.removals import unaccounted
+from ranklake.retention.plans.removals import unaccounted
 from ranklake.segments.envelope import MissingKeyError
 
 

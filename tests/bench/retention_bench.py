@@ -2,8 +2,8 @@
 
     python tests/bench/retention_bench.py [--rows N] [--without duckdb,delta-rs] [--json]
 
-    plan        `ranklake.retention.plan.make_plan`: what of 90 dates of `--rows` rows is due
-    apply       `ranklake.retention.apply.apply`: 30 dates go, bytes and all; no file of the others may be touched
+    plan        `ranklake.retention.plans.plan.make_plan`: what of 90 dates of `--rows` rows is due
+    apply       `ranklake.retention.plans.apply.apply`: 30 dates go, bytes and all; no file of the others may be touched
                 beside delta-rs: DELETE of the same dates, and VACUUM
     downsample  the same two, of all dates, to minutes: counts, exact sums, extremes and histograms
                 beside DuckDB: counts, sums and extremes alone, to Parquet, two threads
@@ -40,10 +40,10 @@ from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.commit import number_of, swap
 from ranklake.lake.tables.parquet import write_partition
 from ranklake.lake.tables.tables import ensure_table
-from ranklake.retention.apply import apply, approve
-from ranklake.retention.plan import make_plan
-from ranklake.retention.policy import load_policies
-from ranklake.retention.rules.read import PACKAGED
+from ranklake.retention.plans.apply import apply, approve
+from ranklake.retention.plans.plan import make_plan
+from ranklake.retention.policies.policies import load_policies
+from ranklake.retention.policies.read import PACKAGED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

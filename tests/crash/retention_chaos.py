@@ -32,22 +32,20 @@ from segments import step_rows
 from ranklake.insight.ask.ask import ask
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.ingest.spool.spool import Spool
-from ranklake.retention.apply import apply, approve
 from ranklake.retention.archive import rehydration
-from ranklake.retention.archive.register import archives
+from ranklake.retention.archive.register import archives, examine
 from ranklake.retention.archive.rehydrated import rehydrated
-from ranklake.retention.archive.soundness import examine
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.plan import make_plan as make_erasure
-from ranklake.retention.erasure.reach import Reach
-from ranklake.retention.erasure.subject import subject_of
-from ranklake.retention.holds import set_hold
-from ranklake.retention.plan import make_plan
+from ranklake.retention.erasure.search import search
+from ranklake.retention.erasure.subject import Reach, subject_of
+from ranklake.retention.holds.holds import set_hold
+from ranklake.retention.plans.apply import apply, approve
+from ranklake.retention.plans.plan import make_plan
+from ranklake.retention.plans.removals import unaccounted
 from ranklake.retention.proposals.kept import kept
-from ranklake.retention.removals import unaccounted
 from ranklake.retention.subjects.state import key_state
 from ranklake.retention.subjects.store import KeyStore
-from ranklake.retention.traces.search import search
 
 STEPS = ("apply", "cancel", "purge", "archive", "rehydrate", "erase", "forget")
 GRACE_DAYS = 7
@@ -73,7 +71,7 @@ class Campaign:
         self.policies = policies_in(folder, *RULES)
         shutil.copytree(folder / "policies", folder / "keeping")
         more = folder / "keeping/more.yaml"
-        more.write_text(more.read_text().replace("version: 2", f"version: 2\ngrace_days: {GRACE_DAYS}"))
+        more.write_text(more.read_text().replace("version: 1", f"version: 1\ngrace_days: {GRACE_DAYS}"))
         self.rounds = 0
         self.length_s = dict.fromkeys(STEPS, 0.5)
         self.context = multiprocessing.get_context("forkserver")

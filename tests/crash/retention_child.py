@@ -9,16 +9,15 @@ from ranklake.lake.audit import clock
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.store.store import Lake
-from ranklake.retention.apply import apply
 from ranklake.retention.archive.rehydrate import rehydrate
 from ranklake.retention.archive.rehydrated import remove_expired
 from ranklake.retention.archive.sweeping import sweep_archives
 from ranklake.retention.erasure.apply import apply as erase
-from ranklake.retention.erasure.reach import Reach
-from ranklake.retention.erasure.subject import subject_of
-from ranklake.retention.grace.cancel import cancel
-from ranklake.retention.grace.purge import purge_due
-from ranklake.retention.policy import load_policies
+from ranklake.retention.erasure.subject import Reach, subject_of
+from ranklake.retention.plans.apply import apply
+from ranklake.retention.plans.cancel import cancel
+from ranklake.retention.plans.purge import purge_due
+from ranklake.retention.policies.policies import load_policies
 from ranklake.retention.sweep import sweep
 
 OPERATOR = "Otto Operator"

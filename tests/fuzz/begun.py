@@ -28,8 +28,7 @@ from ranklake.quality.release import apply, approve, plan_release
 from ranklake.retention.erasure.apply import apply as erase
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.plan import make_plan, propose
-from ranklake.retention.erasure.reach import Reach
-from ranklake.retention.erasure.subject import subject_of
+from ranklake.retention.erasure.subject import Reach, subject_of
 from ranklake.retention.proposals.erasures import ERASURES
 from ranklake.retention.proposals.releases import RELEASES
 from ranklake.retention.proposals.retention_plans import RETENTION_PLANS

@@ -23,7 +23,7 @@ from ranklake.lake.store.allowed_signers import load_signers
 from ranklake.lake.store.approvals import ApprovalsSection, Tier
 from ranklake.lake.store.ssh_signatures import SignatureError, SigningToolError, sign
 from ranklake.lake.store.ssh_signatures import verify as verified
-from ranklake.retention.proposals.evidence import NoEvidenceError, require
+from ranklake.retention.proposals.approvals import NoEvidenceError, require
 from ranklake.retention.proposals.examination import examine
 from ranklake.retention.proposals.identities import NobodyError, Signing, name_of
 from ranklake.retention.proposals.lifecycle import standing, statement

@@ -17,9 +17,8 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table
-from ranklake.retention.grants.access import accesses
 from ranklake.retention.grants.grant import GRANTED, GRANTS, REQUEST, REVIEW, GrantError, register, request
-from ranklake.retention.grants.use import NotGrantedError, approve, ask, ended, review, revoke, used
+from ranklake.retention.grants.use import NotGrantedError, accesses, approve, ask, ended, review, revoke, used
 from ranklake.retention.proposals.examination import examine
 from ranklake.retention.proposals.lifecycle import propose
 

@@ -20,7 +20,7 @@ from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.sql import QueryError, answer, query
 from ranklake.lake.store.store import Lake
-from ranklake.retention.roles.explain import view
+from ranklake.retention.roles.views import view
 from ranklake.retention.shares.definition import definition
 from ranklake.retention.shares.register import shares
 from ranklake.retention.shares.sharing import keep, share

@@ -11,8 +11,7 @@ from ranklake.commands.roles import PACKAGED, roles
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.role_file import load_roles
 from ranklake.retention.roles.cases import run_cases
-from ranklake.retention.roles.differences import differences
-from ranklake.retention.roles.explain import view
+from ranklake.retention.roles.views import differences, view
 
 CONTRACTS = load_contracts()
 OLD = """

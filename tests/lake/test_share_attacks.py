@@ -30,8 +30,7 @@ from ranklake.lake.tables.tables import delta_table
 from ranklake.masking.masks import Mask
 from ranklake.retention.shares.server.app import sharing_app
 from ranklake.retention.shares.server.tokens import FILE, PROFILE, sealed
-from ranklake.retention.shares.sharing import share
-from ranklake.retention.shares.withdrawal import withdraw
+from ranklake.retention.shares.sharing import share, withdraw
 from ranklake.segments.envelope import Key
 from ranklake.segments.keys import Keyring
 

@@ -39,11 +39,11 @@ from ranklake.masking.masks import Mask
 from ranklake.pipeline.calls import share_once
 from ranklake.pipeline.headlines import headline
 from ranklake.pipeline.stages import steps as stage_steps
-from ranklake.retention.shares import pieces, refresh, register, shared_table, withdrawal
+from ranklake.retention.erasure.search import search
+from ranklake.retention.shares import pieces, refresh, register, shared_table, sharing
 from ranklake.retention.shares.place import ShareError
 from ranklake.retention.shares.register import shares
 from ranklake.retention.shares.sharing import end, keep, share
-from ranklake.retention.traces.search import search
 
 OPERATIONAL = frozenset({"operational"})
 READER = Role("reader", OPERATIONAL, frozenset({"steps", "runs"}), runs="run LIKE 'open%'")
@@ -192,7 +192,7 @@ def test_many_small_files_become_one(lake, tmp_path, monkeypatch):
     assert len(copied(tmp_path / "out" / "reader", "steps")) == 14
     assert len(left_over(tmp_path / "out" / "reader")) == 4
     monkeypatch.setattr(shared_table, "GRACE", timedelta(seconds=-1))
-    withdrawal.withdraw(lake)
+    sharing.withdraw(lake)
     assert not left_over(tmp_path / "out" / "reader")
 
 
@@ -250,7 +250,7 @@ class Deaths:
         places = [(Lake, "put_if_absent")]
         places += [(shared_table, name) for name in ("swap", "delete", "ensure_table")]
         places += [(refresh, name) for name in ("delete", "copy", "erase_table")]
-        places += [(register, "delete"), (withdrawal, "delete"), (withdrawal, "erase_table")]
+        places += [(register, "delete"), (sharing, "delete"), (sharing, "erase_table")]
         for owner, name in places:
             monkeypatch.setattr(owner, name, self.dying(getattr(owner, name)))
 
@@ -312,7 +312,7 @@ def test_copies_of_rows_that_went_go_at_once(lake, tmp_path):
     handle = delta_table(lake, "steps")
     shared_table.swap(handle, 9, remove=files(handle))  # as a plan that retires rows does
     blind = Lake.open(lake.uri)
-    assert [one.files for one in withdrawal.withdraw(blind, {"steps"})] == [1]
+    assert [one.files for one in sharing.withdraw(blind, {"steps"})] == [1]
     assert not list((place / "tables" / "steps").glob("date=*/*.parquet"))
     assert not copied(place, "steps")
     assert len(copied(place, "runs")) == 1

@@ -23,11 +23,10 @@ from ranklake.lake.query.role_file import load_role, load_roles
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.sql import QueryError, query
 from ranklake.lake.store.store import Lake
-from ranklake.retention.policy import load_policies
+from ranklake.retention.policies.policies import load_policies
 from ranklake.retention.report.record import markdown, record
-from ranklake.retention.roles.differences import differences
-from ranklake.retention.roles.explain import view
-from ranklake.retention.roles.known_teams import unknown_teams
+from ranklake.retention.roles.checks import unknown_teams
+from ranklake.retention.roles.views import differences, view
 from ranklake.retention.shares.sharing import share
 
 CONTRACTS = load_contracts()

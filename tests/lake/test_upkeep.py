@@ -180,7 +180,7 @@ def drop_one_file(lake, number):
     every = files(delta_table(lake, "steps"))
     name = "rp-" + "0" * 16
     head = head_row(RetentionPlan(name, (), ""), "application", "Otto", number)
-    own = row_files(lake, "retention_plans", stamped([head], datetime.now(UTC)), number)
+    own = row_files(lake, "retention_plans", stamped([head]), number)
     plan = action_plan.compose(
         number,
         "retention",

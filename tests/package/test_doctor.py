@@ -572,7 +572,7 @@ def test_fault_stages_that_do_not_run(place, examined):
             "retention",
             "policies",
             "p.yaml",
-            "version: 1\nclasses: {}\n",
+            "version: 1\nrules: {}\n",
             ("retention-policies", "no policy for", "add"),
         ),
         ("sql", "roles", "r.yaml", "roles: {a: {classes: [opperational]}}", ("roles", "opperational", "'operational'")),

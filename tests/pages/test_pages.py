@@ -37,7 +37,7 @@ from ranklake.lake.store.store import Lake
 from ranklake.live_page import LivePage
 from ranklake.quality.check import run_checks
 from ranklake.quality.report.gather import gather
-from ranklake.retention.holds import set_hold
+from ranklake.retention.holds.holds import set_hold
 from ranklake.retention.report.compliance import compliance
 from ranklake.retention.report.facts import governance
 from ranklake.views.html import (

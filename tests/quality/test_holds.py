@@ -14,8 +14,8 @@ from ranklake.lake.rollups.runner import run_rollups
 from ranklake.quality.check import run_checks
 from ranklake.quality.release import NothingToReleaseError, apply, approve, plan_release
 from ranklake.quality.trust import inputs_of
-from ranklake.retention.proposals.holds import holds
 from ranklake.retention.proposals.proposals import NotApprovedError, SameOperatorError, VoidProposalError
+from ranklake.retention.proposals.releases import holds
 
 pytestmark = pytest.mark.slow
 

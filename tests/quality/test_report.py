@@ -25,7 +25,7 @@ from ranklake.quality.release import apply, approve, plan_release
 from ranklake.quality.report.gather import NEVER, gather
 from ranklake.quality.report.state import worst
 from ranklake.quality.report.statements import on_results
-from ranklake.retention.proposals.holds import holds
+from ranklake.retention.proposals.releases import holds
 from ranklake.views.html import site as publishing
 from ranklake.views.html.library import library
 from ranklake.views.html.quality_pages import section

@@ -10,8 +10,8 @@ from keyed import section
 from people import OLD, with_keys
 from retaining import CONTRACTS
 
-from ranklake.retention.policy import load_policies
-from ranklake.retention.rules.read import PACKAGED
+from ranklake.retention.policies.policies import load_policies
+from ranklake.retention.policies.read import PACKAGED
 
 __all__ = ["changed"]
 
@@ -28,7 +28,7 @@ def archiving(tmp_path):
     return partial(policies_in, tmp_path)
 
 
-MORE = """version: 2
+MORE = """version: 1
 owner: me
 basis: law
 review: 2999-01-01

@@ -10,11 +10,10 @@ from segments import step_rows
 
 from ranklake.cli import run
 from ranklake.lake.plans.plan import RefusedPlanError
-from ranklake.retention.archive.register import archives
-from ranklake.retention.archive.soundness import examine
-from ranklake.retention.holds import set_hold
+from ranklake.retention.archive.register import archives, examine
+from ranklake.retention.holds.holds import set_hold
+from ranklake.retention.plans.removals import unaccounted
 from ranklake.retention.proposals.proposals import VoidProposalError
-from ranklake.retention.removals import unaccounted
 
 
 def test_a_partition_is_copied_and_leaves_the_lake(site, archiving, tmp_path):

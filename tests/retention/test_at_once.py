@@ -8,10 +8,10 @@ from retaining import agree, bring_days, carry_out, plan
 
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import trail
+from ranklake.retention.plans.removals import unaccounted
 from ranklake.retention.proposals import lifecycle
 from ranklake.retention.proposals.retention_plans import RETENTION_PLANS
 from ranklake.retention.proposals.steps import recorded_actions
-from ranklake.retention.removals import unaccounted
 
 
 def begin(site, *words):

@@ -19,7 +19,7 @@ from ranklake.lake.audit.trail import record
 from ranklake.retention.proposals.modes import UNSIGNED_NOTE
 from ranklake.retention.proposals.retention_plans import register
 
-OWN = "version: 1\nclasses:\n"
+OWN = "version: 1\nrules:\n"
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_mistakes_are_one_line(site, command):
     (site.folder / "ranklake.toml").write_text('[retention]\npolicies = "mine.yaml"\n')
     code, _, err = command("retain", "plan")
     assert (code, err.count("\n")) == (2, 1)
-    assert "mine.yaml:2: 'classes' must be object" in err
+    assert "mine.yaml:2: 'rules' must be object" in err
 
 
 def test_a_void_plan_is_one_line(site, command):
@@ -152,7 +152,7 @@ def test_a_damaged_log_is_one_line(site, command):
     assert "table audit cannot be opened" in err
 
 
-RULES = """version: 2
+RULES = """version: 1
 owner: Olga
 basis: law
 review: 2020-02-02
@@ -211,7 +211,7 @@ def test_lint_and_tests_of_policies(site, command, ours):
     (ours / "tests/two.yaml").write_text("version: 1\ntests:\n  - {given: {table: stepz, age_days: 1}, expect: kept}\n")
     code, _, err = command("retain", "test")
     assert (code, "two.yaml:3: there is no table 'stepz'; did you mean 'steps'?" in err) == (2, True)
-    (ours / "more.yaml").write_text("version: 2\nrules: {a: {where: {table: logz}, reason: x}}\n")
+    (ours / "more.yaml").write_text("version: 1\nrules: {a: {where: {table: logz}, reason: x}}\n")
     found = json.loads(command("retain", "lint", "--json")[1])
     assert {one["code"] for one in found if one["level"] == "error"} == {"RP003", "RP005", "RP006", "RP016"}
     assert command("retain", "plan")[0] == 2

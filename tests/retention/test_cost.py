@@ -14,12 +14,11 @@ from ranklake.cli import run
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
-from ranklake.retention.cost.alerts import Outlook, alerts
-from ranklake.retention.cost.growth import growth
-from ranklake.retention.policy import load_policies
-from ranklake.retention.rules.model import Place, Rule
-from ranklake.retention.rules.read import PACKAGED
-from ranklake.retention.simulate import simulate
+from ranklake.retention.plans.alerts import Outlook, alerts
+from ranklake.retention.plans.forecast import growth, simulate
+from ranklake.retention.policies.model import Place, Rule
+from ranklake.retention.policies.policies import load_policies
+from ranklake.retention.policies.read import PACKAGED
 
 AT = Place(Path("p.yaml"), 7)
 
@@ -136,7 +135,7 @@ def test_the_command(site, tmp_path, capsys, monkeypatch):
     place.mkdir()
     (place / "defaults.yaml").write_text((PACKAGED / "defaults.yaml").read_text())
     ours = "ours: {where: {table: scalars}, budget_bytes: 20000, growth_bytes_per_day: 100, reason: disks are small}"
-    (place / "ours.yaml").write_text(f"version: 2\nowner: me\nbasis: law\nreview: 2999-01-01\nrules:\n  {ours}\n")
+    (place / "ours.yaml").write_text(f"version: 1\nowner: me\nbasis: law\nreview: 2999-01-01\nrules:\n  {ours}\n")
     load_policies(CONTRACTS, place)
     (tmp_path / "ranklake.toml").write_text(f'[lake]\nuri = "{tmp_path}/lake"\n[retention]\npolicies = "{place}"\n')
     monkeypatch.chdir(tmp_path)

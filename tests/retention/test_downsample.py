@@ -30,17 +30,17 @@ from ranklake.lake.query.roles import Role
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.life.series import series
 from ranklake.lake.tables.integrity import DamagedFileError
-from ranklake.retention.downsample.exact_sums import parts, rounded
-from ranklake.retention.downsample.fold import Fold
-from ranklake.retention.downsample.histograms import MOST, SCALE, buckets
-from ranklake.retention.downsample.side_by_side import write_aggregates
-from ranklake.retention.holds import set_hold
-from ranklake.retention.plan import due
-from ranklake.retention.policy import lint_policies, load_policies
-from ranklake.retention.removals import unaccounted
-from ranklake.retention.rules.read import PACKAGED
+from ranklake.retention.holds.holds import set_hold
+from ranklake.retention.plans.aggregates import Fold
+from ranklake.retention.plans.downsample import write_aggregates
+from ranklake.retention.plans.exact_sums import parts, rounded
+from ranklake.retention.plans.histograms import MOST, SCALE, buckets
+from ranklake.retention.plans.plan import due
+from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.policies.policies import lint_policies, load_policies
+from ranklake.retention.policies.read import PACKAGED
 
-MORE = """version: 2
+MORE = """version: 1
 owner: me
 basis: law
 review: 2999-01-01
@@ -344,8 +344,8 @@ import sys
 from datetime import date
 from pathlib import Path
 from ranklake.lake.store.store import Lake
-from ranklake.retention.apply import apply
-from ranklake.retention.policy import load_policies
+from ranklake.retention.plans.apply import apply
+from ranklake.retention.policies.policies import load_policies
 
 uri, place, name, today = sys.argv[1:]
 lake = Lake.open(uri)

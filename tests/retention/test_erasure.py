@@ -42,24 +42,22 @@ from ranklake.lake.tables.commit import replace_partitions
 from ranklake.lake.tables.parquet import append_files
 from ranklake.retention.erasure import apply as erasure_apply
 from ranklake.retention.erasure.apply import apply, approve
-from ranklake.retention.erasure.certificate import Certificate
+from ranklake.retention.erasure.certificate import Certificate, verify_alone, verify_with_lake
+from ranklake.retention.erasure.columns import rows_holding
 from ranklake.retention.erasure.held import HeldError
+from ranklake.retention.erasure.needles import WORDS, NeedleError, needles
 from ranklake.retention.erasure.plan import NothingToEraseError, make_plan, propose
-from ranklake.retention.erasure.proof import verify_alone, verify_with_lake
+from ranklake.retention.erasure.roots import ARCHIVES, BACK, KEPT
+from ranklake.retention.erasure.search import search
 from ranklake.retention.erasure.spooled import NotIngestedError
 from ranklake.retention.erasure.subject import OtherSubjectError, subject_of
-from ranklake.retention.grace.cancel import cancel
-from ranklake.retention.holds import set_hold
-from ranklake.retention.proposals.erasures import register
+from ranklake.retention.holds.holds import set_hold
+from ranklake.retention.plans.cancel import cancel
+from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.proposals.erasures import ERASURES
 from ranklake.retention.proposals.kept import kept
 from ranklake.retention.proposals.proposals import SameOperatorError, VoidProposalError
-from ranklake.retention.removals import unaccounted
 from ranklake.retention.sweep import sweep
-from ranklake.retention.traces.marks import rows_holding
-from ranklake.retention.traces.needles import NeedleError, needles
-from ranklake.retention.traces.roots import ARCHIVES, BACK, KEPT
-from ranklake.retention.traces.search import search
-from ranklake.retention.traces.words import WORDS
 
 RUN = "ada.lovelace-exp1"
 
@@ -140,7 +138,7 @@ def test_rows_go_and_their_neighbours_stay(site):
     assert site.balances()["logs"].retired == 2
     assert unaccounted(site.lake) == []
     assert not list(site.spool.glob("segments/*/*/*.parquet"))
-    assert all(ADA not in json.dumps(one.plain()) for one in register(site.lake).values())
+    assert all(ADA not in json.dumps(one.plain()) for one in ERASURES.register(site.lake).values())
     again = erase(site, subject, made)
     assert not again.fresh
     assert bodies(site) == ["hello", "nada.lovelace2", "xada@analytical.example"]
@@ -411,7 +409,7 @@ def test_the_guide_is_true(site, tmp_path, capsys, monkeypatch):
     assert len(commands) == 6
     said = ""
     for command in commands:
-        (name,) = register(site.lake) or [""]
+        (name,) = ERASURES.register(site.lake) or [""]
         file = next((str(path) for path in tmp_path.glob("evidence/*.json")), "")
         assert run(shlex.split(command.replace("er-…", name).replace("evidence/….json", file))) == 0, command
         said += "".join(capsys.readouterr())
@@ -426,7 +424,7 @@ def test_the_commands_refuse_in_a_line(site, tmp_path, capsys):
     logs(site, f"hello {EMAIL}", "hello")
     where = ["--lake", site.lake.uri, "--spool", str(site.spool)]
     assert run(["erase", "plan", *VALUES, "--by", "Petra", *where]) == 0
-    (name,) = register(site.lake)
+    (name,) = ERASURES.register(site.lake)
     assert run(["erase", "approve", name, "--by", "Petra", *where[:2]]) == 2
     assert run(["erase", "apply", name, *VALUES, "--by", "Otto", *where]) == 2
     assert run(["erase", "approve", name, "--by", "Anna", *where[:2]]) == 0
@@ -455,7 +453,7 @@ def test_what_an_approval_prints_is_what_applies_it(site, words, given, monkeypa
     monkeypatch.setenv("RANKLAKE_LAKE", site.lake.uri)
     monkeypatch.setenv("RANKLAKE_SPOOL", str(site.spool))
     assert run(["erase", "plan", *words, "--by", "Petra"]) == 0
-    (name,) = register(site.lake)
+    (name,) = ERASURES.register(site.lake)
     capsys.readouterr()
     assert run(["erase", "approve", name, "--by", "Anna"]) == 0
     (command,) = re.findall(r"'ranklake (erase apply [^']*)'", capsys.readouterr().out)
@@ -469,7 +467,7 @@ import sys
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.store.store import Lake
 from ranklake.retention.erasure.apply import apply
-from ranklake.retention.erasure.reach import Reach
+from ranklake.retention.erasure.subject import Reach
 from ranklake.retention.erasure.subject import subject_of
 uri, spool, name, *values = sys.argv[1:]
 lake = Lake.open(uri)
@@ -495,7 +493,7 @@ def test_killed_at_any_moment_it_converges(site):
         child.send_signal(signal.SIGKILL)
         child.wait()
         child.stdout.close()
-        survived += bool(register(site.lake)[made.name].applied)
+        survived += bool(ERASURES.register(site.lake)[made.name].applied)
         done = erase(site, subject, made)
         assert done.certificate.is_clean
         assert EMAIL not in "".join(bodies(site))

@@ -16,9 +16,8 @@ from subjects import ADA, EMAIL, GRACE, VALUES
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan, propose
-from ranklake.retention.erasure.reach import Reach
-from ranklake.retention.erasure.subject import subject_of
-from ranklake.retention.traces.search import search
+from ranklake.retention.erasure.search import search
+from ranklake.retention.erasure.subject import Reach, subject_of
 
 FLOWS = """
 import sys

@@ -19,9 +19,8 @@ from ranklake.lake.tables.commit import LostRaceError
 from ranklake.retention.erasure import apply as erasure_apply
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan, propose
-from ranklake.retention.erasure.reach import Reach
-from ranklake.retention.erasure.subject import subject_of
-from ranklake.retention.traces.search import search
+from ranklake.retention.erasure.search import search
+from ranklake.retention.erasure.subject import Reach, subject_of
 
 NAMES = ("attempt_facts", "run_summary")
 

@@ -12,7 +12,7 @@ from retaining import APPROVER, CONTRACTS, POLICIES, agree, bring_days, plan
 
 from ranklake.lake.store import store_clock
 from ranklake.lake.store.store_clock import FastClockError
-from ranklake.retention.apply import apply
+from ranklake.retention.plans.apply import apply
 from ranklake.retention.proposals.retention_plans import register
 
 

@@ -213,7 +213,7 @@ def retired(site, number, *, name=None, some=None, entry=None):
     (row,) = row_files(
         site.lake,
         "retention_plans",
-        stamped([entry or head_row(replace(site.approved, name=name), "application", "x", number)], days_ago(0)),
+        stamped([entry or head_row(replace(site.approved, name=name), "application", "x", number)]),
         number,
     )
     facts = {"retention_plan": name}

@@ -20,10 +20,9 @@ from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan, propose
-from ranklake.retention.erasure.reach import Reach
-from ranklake.retention.erasure.subject import subject_of
-from ranklake.retention.grace.cancel import cancel
-from ranklake.retention.holds import set_hold
+from ranklake.retention.erasure.subject import Reach, subject_of
+from ranklake.retention.holds.holds import set_hold
+from ranklake.retention.plans.cancel import cancel
 from ranklake.retention.proposals.proposals import ProposalKind
 from ranklake.retention.report.facts import governance
 from ranklake.retention.report.waiting import KINDS, waiting
@@ -167,7 +166,7 @@ def test_a_lake_without_a_catalog_and_one_with_broken_policies_say_so(tmp_path, 
     assert "nothing waits" in capsys.readouterr().out
     page = tmp_path / "out/governance/index.html"
     assert "ranklake catalog refresh" in page.read_text()
-    (tmp_path / "bad.yaml").write_text("version: 2\nrules: {raw: {}}\n")
+    (tmp_path / "bad.yaml").write_text("version: 1\nrules: {raw: {}}\n")
     (tmp_path / "ranklake.toml").write_text(f'[retention]\npolicies = "{tmp_path}/bad.yaml"\n')
     monkeypatch.chdir(tmp_path)
     assert run(["report", "governance", "--out", out, "--lake", site.lake.uri]) == 0

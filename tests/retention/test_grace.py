@@ -34,24 +34,22 @@ from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.plan import RefusedPlanError, last_finished
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.tables.tables import delta_table
-from ranklake.retention.archive.register import archives
-from ranklake.retention.archive.soundness import examine
+from ranklake.retention.archive.register import archives, examine
 from ranklake.retention.archive.sweeping import sweep_archives
 from ranklake.retention.erasure.apply import apply as erase
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.held import HeldError
 from ranklake.retention.erasure.plan import make_plan as make_erasure
-from ranklake.retention.erasure.reach import Reach
-from ranklake.retention.erasure.subject import subject_of
-from ranklake.retention.grace import purge
-from ranklake.retention.grace.cancel import CancelError, cancel
-from ranklake.retention.grace.purge import purge_due
-from ranklake.retention.holds import set_hold
+from ranklake.retention.erasure.subject import Reach, subject_of
+from ranklake.retention.holds.holds import set_hold
+from ranklake.retention.plans import purge
+from ranklake.retention.plans.cancel import CancelError, cancel
+from ranklake.retention.plans.purge import compose, purge_due
+from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.policies.read import PACKAGED
 from ranklake.retention.proposals.kept import kept
-from ranklake.retention.proposals.purges import BEGIN, compose
+from ranklake.retention.proposals.retention_plans import PURGE_BEGIN as BEGIN
 from ranklake.retention.proposals.retention_plans import register
-from ranklake.retention.removals import unaccounted
-from ranklake.retention.rules.read import PACKAGED
 from ranklake.retention.sweep import sweep
 
 DAYS = 7
@@ -532,7 +530,7 @@ def command(site, monkeypatch, capfd):
     monkeypatch.setenv("HOME", str(site.folder))
     (site.folder / "policies").mkdir()
     (site.folder / "policies/all.yaml").write_text(
-        (PACKAGED / "defaults.yaml").read_text().replace("version: 2", f"version: 2\ngrace_days: {DAYS}")
+        (PACKAGED / "defaults.yaml").read_text().replace("version: 1", f"version: 1\ngrace_days: {DAYS}")
     )
     (site.folder / "ranklake.toml").write_text('[retention]\npolicies = "policies"\n')
 

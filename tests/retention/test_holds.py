@@ -16,25 +16,23 @@ from ranklake.lake.audit.trail import record, trail
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.store.allowed_signers import NAMESPACE
 from ranklake.quality.check import run_checks
-from ranklake.retention.begun import begun_before
 from ranklake.retention.erasure.apply import apply as erase
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.held import HeldError
 from ranklake.retention.erasure.plan import make_plan as make_erasure
-from ranklake.retention.erasure.reach import Reach
-from ranklake.retention.erasure.subject import subject_of
-from ranklake.retention.grace import purge
-from ranklake.retention.hold import ACTION, HoldError, all_holds
-from ranklake.retention.hold_release import HOLD_RELEASES, approve, propose
-from ranklake.retention.holds import holds_of, rows_held, set_hold
+from ranklake.retention.erasure.subject import Reach, subject_of
+from ranklake.retention.holds.hold import ACTION, HoldError, all_holds, begun_before
+from ranklake.retention.holds.holds import holds_of, rows_held, set_hold
+from ranklake.retention.holds.release import HOLD_RELEASES, approve, propose
+from ranklake.retention.plans import purge
+from ranklake.retention.plans.removals import unaccounted
 from ranklake.retention.proposals import lifecycle
 from ranklake.retention.proposals.erasures import ERASURES
 from ranklake.retention.proposals.examination import examine
 from ranklake.retention.proposals.identities import NobodyError, name_of
 from ranklake.retention.proposals.proposals import SameOperatorError, UnknownProposalError, VoidProposalError
-from ranklake.retention.proposals.purges import BEGIN
+from ranklake.retention.proposals.retention_plans import PURGE_BEGIN as BEGIN
 from ranklake.retention.proposals.retention_plans import RETENTION_PLANS
-from ranklake.retention.removals import unaccounted
 
 LATER = TODAY + timedelta(days=100)
 

@@ -12,16 +12,15 @@ from keyed import CLEAR, erased, section, users
 from subjects import ADA, GRACE
 
 from ranklake.lake.query.sql import query
-from ranklake.retention.subjects import columns
-from ranklake.retention.subjects import key_files as key_files_module
+from ranklake.retention.erasure.search import search
+from ranklake.retention.subjects import store as key_files_module
 from ranklake.retention.subjects import store as store_module
 from ranklake.retention.subjects.columns import SubjectColumnError, sealed_columns
+from ranklake.retention.subjects.keys import RunSubject
 from ranklake.retention.subjects.known import KNOWN, SubjectKeysError
 from ranklake.retention.subjects.places import MARKER
 from ranklake.retention.subjects.state import key_state
 from ranklake.retention.subjects.store import KeyStore
-from ranklake.retention.subjects.whose import RunSubject
-from ranklake.retention.traces.search import search
 
 
 def line_of(site, line, **columns):
@@ -48,44 +47,6 @@ def test_what_is_by_run_goes_with_the_run(sealing, tmp_path):
     assert erased(sealing, run_name="exp-1").certificate.is_clean
     assert len(list((tmp_path / "keys").glob("*.key"))) == 1
     assert query(sealing.lake, CLEAR)["line"].to_pylist() == ["plan two"]
-
-
-BY_RUN = ("runs.user", "runs.command_line by run")
-
-
-@pytest.fixture
-def of_before(sealing, tmp_path, monkeypatch):
-    """Return a lake in which a release before runs had keys of their own stored two runs, and this one a third row."""
-    sealing.lake = sealing.lake.configured(subjects=section(tmp_path, columns=BY_RUN))
-    with monkeypatch.context() as then:
-        then.setattr(columns, "RunSubject", str)
-        line_of(sealing, "plan one", run="Exp-1", incarnation=5)
-        line_of(sealing, "plan two", run="exp-2", incarnation=6)
-    assert KeyStore(sealing.lake).find("exp-1") is not None
-    line_of(sealing, "plan one again", run="Exp-1", incarnation=7)
-    assert KeyStore(sealing.lake).find(RunSubject("Exp-1")) is not None
-    return sealing
-
-
-@pytest.mark.slow
-def test_a_run_that_an_earlier_release_sealed_is_read_and_forgotten(of_before, tmp_path):
-    """Both of its keys open what they sealed, and go with the run; the other run's stays."""
-    assert query(of_before.lake, CLEAR)["line"].to_pylist() == ["plan one", "plan one again", "plan two"]
-    assert erased(of_before, run_name="Exp-1").certificate.is_clean
-    store = KeyStore(of_before.lake)
-    assert store.left(["exp-1", RunSubject("Exp-1")]) == []
-    assert len(list((tmp_path / "keys").glob("*.key"))) == 1
-    assert query(of_before.lake, CLEAR)["line"].to_pylist() == ["plan two"]
-
-
-@pytest.mark.slow
-def test_a_key_that_a_person_shares_with_a_run_of_before_stays_and_is_told(of_before):
-    """Nobody is erased with a run for being called like it; whoever approves sees that the key stays."""
-    users(of_before, "EXP-1", first=8)
-    done = erased(of_before, run_name="Exp-1")
-    assert KeyStore(of_before.lake).find("exp-1") is not None
-    assert [one["about"] for one in done.certificate.facts["items"] if "called like the run" in (one["about"] or "")]
-    assert "EXP-1" in query(of_before.lake, CLEAR)["who"].to_pylist()
 
 
 def test_a_table_may_be_named_as_queries_call_it(sealing):

@@ -7,12 +7,12 @@ import jsonschema
 import pytest
 from retaining import CONTRACTS
 
-from ranklake.retention.policy import PolicyError, lint_policies, load_policies
-from ranklake.retention.rules.findings import ERRORS, WARNINGS
-from ranklake.retention.rules.read import PACKAGED, SCHEMA, read_policies
+from ranklake.retention.policies.findings import ERRORS, WARNINGS
+from ranklake.retention.policies.policies import PolicyError, lint_policies, load_policies
+from ranklake.retention.policies.read import PACKAGED, SCHEMA, read_policies
 
 TODAY = date(2026, 11, 23)
-HEAD = "version: 2\nowner: me\nbasis: law\nreview: 2027-01-01\nrules:\n"  # five lines: rules begin in the sixth
+HEAD = "version: 1\nowner: me\nbasis: law\nreview: 2027-01-01\nrules:\n"  # five lines: rules begin in the sixth
 DEBUG = "debug: {where: {table: logs, severity: debug}, delete_after_days: 7, reason: why}"
 LATER = "  b: {where: {table: logs}, maximum_days: 60, reason: why}\n"
 
@@ -41,7 +41,7 @@ MISTAKES = [  # code, line, file, and what is said
     ("RP001", 7, own("a: {where: {"), "YAML"),
     ("RP001", 7, own(DEBUG) + f"  {DEBUG}\n", "twice"),
     ("RP002", 2, own(DEBUG).replace("owner:", "ownr:"), "did you mean 'owner'?"),
-    ("RP002", 1, own(DEBUG).replace("version: 2", "version: 3"), "cannot be 3"),
+    ("RP002", 1, own(DEBUG).replace("version: 1", "version: 3"), "cannot be 3"),
     ("RP002", 6, own(DEBUG.replace("delete_after_days", "delete_afer_days")), "did you mean 'delete_after_days'?"),
     ("RP002", 6, own(DEBUG.replace("severity", "severty")), "did you mean 'severity'?"),
     ("RP002", 6, own(DEBUG.replace("7", "0")), "at least 1, not 0"),

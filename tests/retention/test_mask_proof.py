@@ -25,7 +25,7 @@ from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.pipeline.calls import ChecksFailedError, check_once, refuse_failure
 from ranklake.pipeline.mask_findings import with_masks
 from ranklake.pipeline.report_sections import compliance_of
-from ranklake.retention.mask_proof import prove, spread
+from ranklake.retention.plans.mask_proof import prove, spread
 from ranklake.retention.shares.sharing import share
 from ranklake.segments.keys import Keyring
 from ranklake.views.html import compliance_pages

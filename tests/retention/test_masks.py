@@ -22,14 +22,14 @@ from ranklake.lake.plans.plan import RefusedPlanError
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.masking.pseudonyms import Pseudonyms
-from ranklake.retention.cases import run_cases
-from ranklake.retention.explain import Asked, explain
-from ranklake.retention.holds import holds_of, rules_on, set_hold
-from ranklake.retention.plan import left_for_next
-from ranklake.retention.policy import PolicyError, lint_policies
+from ranklake.retention.holds.holds import holds_of, rules_on, set_hold
+from ranklake.retention.plans.explain import Asked, explain
+from ranklake.retention.plans.plan import left_for_next
+from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.policies.cases import run_cases
+from ranklake.retention.policies.policies import PolicyError, lint_policies
 from ranklake.retention.proposals.proposals import VoidProposalError
 from ranklake.retention.proposals.retired import retired_dates, thinned_dates
-from ranklake.retention.removals import unaccounted
 
 COLUMNS = ("user", "host", "git_branch", "git_patch", "command_line")
 
@@ -356,8 +356,8 @@ from datetime import date
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.store.store import Lake
 from ranklake.lake.store.lake_config import MaskingSection
-from ranklake.retention.apply import apply
-from ranklake.retention.policy import load_policies
+from ranklake.retention.plans.apply import apply
+from ranklake.retention.policies.policies import load_policies
 from pathlib import Path
 uri, keys, place, name, today = sys.argv[1:]
 lake = Lake.open(uri).configured(masking=MaskingSection(keys))

@@ -23,9 +23,8 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan, propose
-from ranklake.retention.erasure.reach import Reach
-from ranklake.retention.erasure.subject import subject_of
-from ranklake.retention.traces.search import search
+from ranklake.retention.erasure.search import search
+from ranklake.retention.erasure.subject import Reach, subject_of
 
 ADA, OTHER = "ada@analytical.example", "grace@navy.example"
 SHOWN = [*(f"image/{shift}" for shift in range(3)), "packed", "table", "text", "caption", "plot", "matrix"]

@@ -36,14 +36,13 @@ from ranklake.retention.archive.rehydration import RehydrationError, chosen, wri
 from ranklake.retention.archive.rehydration import propose as propose_return
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan, propose
-from ranklake.retention.erasure.reach import Reach
-from ranklake.retention.erasure.subject import subject_of
-from ranklake.retention.grace.cancel import cancel
+from ranklake.retention.erasure.search import search
+from ranklake.retention.erasure.subject import Reach, subject_of
+from ranklake.retention.plans.cancel import cancel
+from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.proposals.kept import restorations
 from ranklake.retention.proposals.proposals import NotApprovedError
-from ranklake.retention.proposals.restorations import restorations
-from ranklake.retention.removals import unaccounted
 from ranklake.retention.sweep import sweep
-from ranklake.retention.traces.search import search
 
 EMAIL = "ada@analytical.example"
 DAY = days_ago(200)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ranklake.retention.rules.model import Place, Rule
-from ranklake.retention.rules.order import Level, decide, steps
+from ranklake.retention.policies.model import Place, Rule
+from ranklake.retention.policies.order import Level, decide, steps
 
 ROWS = {
     "table": frozenset({"logs"}),

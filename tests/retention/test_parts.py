@@ -12,15 +12,15 @@ from ranklake.lake.ingest.replay.selection import ReplayError
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.plan import RefusedPlanError, last_finished, read_plan
 from ranklake.lake.plans.workers import InProcess
-from ranklake.retention import parts as parts_module
-from ranklake.retention.parts import Parts, all_run_facts, severity_of
-from ranklake.retention.policy import PolicyError, load_policies
+from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.policies import parts as parts_module
+from ranklake.retention.policies.parts import Parts, all_run_facts, severity_of
+from ranklake.retention.policies.policies import PolicyError, load_policies
+from ranklake.retention.policies.read import PACKAGED
 from ranklake.retention.proposals.proposals import VoidProposalError
 from ranklake.retention.proposals.retired import retired_dates, thinned_dates
-from ranklake.retention.removals import unaccounted
-from ranklake.retention.rules.read import PACKAGED
 
-MORE = """version: 2
+MORE = """version: 1
 owner: me
 basis: law
 review: 2999-01-01

@@ -7,10 +7,10 @@ from ranklake.config import load_config
 from ranklake.doctor import vouching
 from ranklake.doctor.examination import Patient
 from ranklake.lake.store.posture import EMPTY, Posture
-from ranklake.retention.placement import Held, places, verdicts
-from ranklake.retention.policy import load_policies
+from ranklake.retention.policies.policies import load_policies
+from ranklake.retention.policies.read import PACKAGED
 from ranklake.retention.report.compliance import compliance
-from ranklake.retention.rules.read import PACKAGED
+from ranklake.retention.report.placement import Held, places, verdicts
 from ranklake.views.html.compliance_pages import section
 from ranklake.views.html.shell import render
 

@@ -5,13 +5,13 @@ from datetime import date
 import pytest
 from retaining import CLASSES, CONTRACTS, POLICIES
 
-from ranklake.retention.cases import case_files, run_cases
-from ranklake.retention.policy import PolicyError, load_policies
-from ranklake.retention.rules.model import KEPT
-from ranklake.retention.rules.order import cutoff
-from ranklake.retention.rules.read import PACKAGED
+from ranklake.retention.policies.cases import case_files, run_cases
+from ranklake.retention.policies.model import KEPT
+from ranklake.retention.policies.order import cutoff
+from ranklake.retention.policies.policies import PolicyError, load_policies
+from ranklake.retention.policies.read import PACKAGED
 
-ONE = "version: 1\nclasses:\n  raw: {period_days: 30, owner: me, reason: why, basis: law}\n"
+ONE = "version: 1\nrules:\n  raw: {where: {class: raw}, delete_after_days: 30, owner: me, reason: why, basis: law}\n"
 
 
 def of(*classes):
@@ -51,18 +51,22 @@ def test_the_cutoff_leaves_the_last_row_its_whole_period():
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
-        (ONE.replace("raw:", "raww:"), 3, "did you mean 'raw'?"),
-        (ONE.replace("period_days: 30", "period_days: soon"), 3, "'period_days' must be integer or null, not 'soon'"),
-        (ONE.replace("period_days: 30", "period_days: 0"), 3, "at least 1"),
-        (ONE.replace("period_days: 30", "period_days: true"), 3, "must be integer or null"),
+        (ONE.replace("class: raw", "class: raww"), 3, "did you mean 'raw'?"),
+        (
+            ONE.replace("after_days: 30", "after_days: soon"),
+            3,
+            "'delete_after_days' must be integer or null, not 'soon'",
+        ),
+        (ONE.replace("after_days: 30", "after_days: 0"), 3, "at least 1"),
+        (ONE.replace("after_days: 30", "after_days: true"), 3, "must be integer or null"),
         (ONE.replace("owner: me", "ovner: me"), 3, "did you mean 'owner'?"),
-        (ONE.replace(", basis: law", ""), 3, "lacks the key 'basis'"),
+        (ONE.replace(", basis: law", ""), 3, "rule 'raw' has no basis"),
         (ONE.replace("reason: why", 'reason: ""'), 3, "must not be empty"),
-        (ONE + "  raw: {period_days: 3, owner: me, reason: why, basis: law}\n", 4, "twice"),
+        (ONE + "  raw: {where: {class: raw}, delete_after_days: 3, owner: me, reason: why, basis: law}\n", 4, "twice"),
         (ONE.replace("version: 1", "version: 2"), 1, "cannot be 2"),
-        (ONE.replace("classes:", "clases:"), 2, "did you mean 'classes'?"),
+        (ONE.replace("rules:", "ruls:"), 2, "did you mean 'rules'?"),
         (ONE.replace("  raw: {", "  raw: {{"), 4, "YAML"),
-        (ONE.replace("raw:", "audit:"), 3, "cannot have a period: its chain of hashes would break"),
+        (ONE.replace("class: raw", "class: audit"), 3, "cannot have a period: its chain of hashes would break"),
         ("", 1, "must be object"),
     ],
 )

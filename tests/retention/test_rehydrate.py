@@ -15,22 +15,20 @@ from ranklake.lake.migrations.applying import apply as migrate
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
 from ranklake.retention.archive.place import ArchiveError
-from ranklake.retention.archive.register import archives
+from ranklake.retention.archive.register import archives, examine
 from ranklake.retention.archive.rehydrate import end, rehydrate
 from ranklake.retention.archive.rehydrated import rehydrated, remove_expired
 from ranklake.retention.archive.rehydration import RehydrationError, approve, chosen, propose, write_down
-from ranklake.retention.archive.soundness import examine
 from ranklake.retention.erasure.apply import apply as erase
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.held import HeldError
 from ranklake.retention.erasure.plan import make_plan
-from ranklake.retention.erasure.reach import Reach
-from ranklake.retention.erasure.subject import subject_of
-from ranklake.retention.grace.purge import expired_names
-from ranklake.retention.holds import set_hold
+from ranklake.retention.erasure.search import search
+from ranklake.retention.erasure.subject import Reach, subject_of
+from ranklake.retention.holds.holds import set_hold
+from ranklake.retention.plans.purge import expired_names
+from ranklake.retention.plans.removals import unaccounted
 from ranklake.retention.proposals.proposals import NotApprovedError, SameOperatorError
-from ranklake.retention.removals import unaccounted
-from ranklake.retention.traces.search import search
 
 EMAIL = "ada@analytical.example"
 UNTIL = TODAY + timedelta(days=7)

@@ -20,10 +20,10 @@ from ranklake.lake.tables.commit import number_of, swap
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.tables import delta_table
-from ranklake.retention.proposals.evidence import NoEvidenceError
+from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.proposals.approvals import NoEvidenceError
 from ranklake.retention.proposals.proposals import AlteredProposalError
 from ranklake.retention.proposals.retention_plans import register
-from ranklake.retention.removals import unaccounted
 
 
 def rewrite(site, table, change):

@@ -36,7 +36,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.limits import Limits
 from ranklake.lake.tables.commit import replace_partitions
 from ranklake.lake.tables.tables import delta_table
-from ranklake.retention.plan import make_plan
+from ranklake.retention.plans.plan import make_plan
 from ranklake.retention.proposals.proposals import NotApprovedError, UnknownProposalError, VoidProposalError
 from ranklake.retention.proposals.retention_plans import register
 from ranklake.retention.report.waiting import waiting

@@ -178,20 +178,6 @@ def test_a_name_that_others_get_keeps_nobody_in_clear(site, changed):
 
 
 @pytest.mark.slow
-def test_a_list_of_before_that_knows_no_ids_counts(site, changed):
-    """What a release wrote that knew names alone is followed by the contracts of all versions."""
-    known = site.folder / "lake" / "subjects.json"
-    known.write_text('{"columns": {"runs.command_line": "user", "runs.user": "user"}, "format": 1}')
-    changed.migrate("runs", renamed("user", "account"))
-    migrate(site.lake, InProcess(), "Mia")
-    with pytest.raises(SubjectColumnError, match=r"runs.account was stored under keys, as runs.user"):
-        take_in(site, columns=("runs.command_line by account",))
-    take_in(site)
-    assert clear_of(site, OF_TODAY) == [ADA, GRACE, ADA]
-    assert in_clear(site) == []
-
-
-@pytest.mark.slow
 def test_what_a_dropped_column_held_is_not_stored_again(site, changed):
     """Its values go, segments of before bring none, and undone it is sealed as it was."""
 

@@ -23,11 +23,11 @@ from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.retention.archive.rehydrate import end, rehydrate
 from ranklake.retention.archive.rehydration import approve, chosen, propose, write_down
 from ranklake.retention.erasure.held import HeldError
-from ranklake.retention.explain import Asked, explain
-from ranklake.retention.grace.cancel import cancel
-from ranklake.retention.holds import set_hold
-from ranklake.retention.mask_proof import prove
-from ranklake.retention.policy import load_policies
+from ranklake.retention.holds.holds import set_hold
+from ranklake.retention.plans.cancel import cancel
+from ranklake.retention.plans.explain import Asked, explain
+from ranklake.retention.plans.mask_proof import prove
+from ranklake.retention.policies.policies import load_policies
 from ranklake.retention.subjects.known import SubjectKeysError
 from ranklake.retention.subjects.state import key_state
 from ranklake.retention.subjects.store import KeyStore

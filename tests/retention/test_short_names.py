@@ -14,11 +14,10 @@ from subjects import ADA, GRACE
 from ranklake.cli import run
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
+from ranklake.retention.erasure.needles import WORDS, NeedleError, needles
 from ranklake.retention.erasure.subject import ColumnError, subject_of
-from ranklake.retention.proposals.erasures import register
+from ranklake.retention.proposals.erasures import ERASURES
 from ranklake.retention.subjects.store import KeyStore
-from ranklake.retention.traces.needles import NeedleError, needles
-from ranklake.retention.traces.words import WORDS
 
 
 @pytest.mark.slow
@@ -66,7 +65,7 @@ def test_the_key_of_a_short_account_is_forgotten_by_name(sealing, tmp_path, monk
     assert run(["erase", "plan", "al", "--by", "Petra"]) != 0
     assert "--column user" in capsys.readouterr().err
     assert run(["erase", "plan", *own, "--by", "Petra"]) == 0
-    (name,) = register(sealing.lake)
+    (name,) = ERASURES.register(sealing.lake)
     assert run(["erase", "approve", name, "--by", "Anna"]) == 0
     assert run(["erase", "apply", name, *own, "--by", "Otto"]) == 0
     assert query(sealing.lake, CLEAR)["who"].to_pylist() == [None, GRACE]
@@ -86,7 +85,7 @@ def test_the_commands_look_into_what_others_sealed(sealing, tmp_path, monkeypatc
     monkeypatch.setenv("RANKLAKE_CONFIG", config_of(sealing, tmp_path))
     monkeypatch.setenv("RANKLAKE_SPOOL", str(sealing.spool))
     assert run(["erase", "plan", ADA, "--by", "Petra"]) == 0
-    (name,) = register(sealing.lake)
+    (name,) = ERASURES.register(sealing.lake)
     assert run(["erase", "approve", name, "--by", "Anna"]) == 0
     assert run(["erase", "apply", name, ADA, "--by", "Otto"]) == 0
     assert query(sealing.lake, CLEAR).to_pylist() == [{"run": "exp-7", "who": None, "line": None}]

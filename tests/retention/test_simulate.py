@@ -11,8 +11,8 @@ from governed import any_rows
 from retaining import CONTRACTS, POLICIES, TODAY, agree, bring_days, carry_out, days_ago, plan, with_period
 
 from ranklake.cli import run
-from ranklake.retention.rules.model import Place, Rule
-from ranklake.retention.simulate import over_budget, simulate
+from ranklake.retention.plans.forecast import over_budget, simulate
+from ranklake.retention.policies.model import Place, Rule
 
 
 def of(found, table="steps"):

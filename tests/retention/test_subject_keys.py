@@ -37,20 +37,18 @@ from ranklake.lake.query.sql import QueryError, query
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake_config import SubjectsSection
 from ranklake.lake.store.store import Lake
+from ranklake.retention.erasure.certificate import verify_alone
 from ranklake.retention.erasure.held import HeldError
 from ranklake.retention.erasure.plan import make_plan
-from ranklake.retention.erasure.proof import verify_alone
-from ranklake.retention.erasure.reach import Reach
-from ranklake.retention.erasure.subject import subject_of
-from ranklake.retention.holds import set_hold
-from ranklake.retention.proposals.erasures import register
+from ranklake.retention.erasure.subject import Reach, subject_of
+from ranklake.retention.holds.holds import set_hold
+from ranklake.retention.proposals.erasures import ERASURES
 from ranklake.retention.shares.sharing import share
 from ranklake.retention.subjects.columns import SubjectColumnError, sealed_columns
-from ranklake.retention.subjects.keys import NotSealedError
+from ranklake.retention.subjects.keys import NotSealedError, RunSubject
 from ranklake.retention.subjects.known import SubjectKeysError, know, known
 from ranklake.retention.subjects.state import key_state
 from ranklake.retention.subjects.store import UNREAD, KeyStore
-from ranklake.retention.subjects.whose import RunSubject
 from ranklake.segments.keys import read_keyring
 
 
@@ -488,11 +486,11 @@ def test_processes_that_say_at_once_what_is_sealed_forget_none(sealing):
     assert (set(found.columns), set(found.ids)) == (every, every)
 
 
-def test_what_an_earlier_release_wrote_is_remembered(sealing):
-    """It kept one file; what comes since stands beside it, and a damaged file is named."""
-    sealing.lake.put_if_absent("subjects.json", json.dumps({"format": 1, "columns": {"runs.user": "user"}}).encode())
+def test_what_is_remembered_is_written_once(sealing):
+    """What comes later stands beside the first file, and a damaged file is named."""
+    know(sealing.lake, {"runs.user": "user"}, {"runs.user": [3]})
     know(sealing.lake, {"jobs.user": "user"}, {"jobs.user": [7]})
-    know(sealing.lake, {"runs.user": "user"}, {})
+    know(sealing.lake, {"runs.user": "user"}, {"runs.user": [3]})
     assert known(sealing.lake).columns == {"runs.user": "user", "jobs.user": "user"}
     (more,) = (sealing.folder / "lake/subjects").iterdir()
     more.write_bytes(more.read_bytes()[:-1])
@@ -553,7 +551,7 @@ def test_the_guide_is_true(tmp_path, monkeypatch, capsys):
         put_segment(site.spool, any_rows("runs", 1, run=f"exp-{number}", incarnation=number, user=[name]), "runs")
     for line in re.findall(r"^    (\S.*)$", page, re.MULTILINE):
         if line.startswith("ranklake "):
-            words = shlex.split(line.replace("er-…", next(iter(register(site.lake)), "")))[1:]
+            words = shlex.split(line.replace("er-…", next(iter(ERASURES.register(site.lake)), "")))[1:]
             assert run(words) == 0, line
         else:
             subprocess.run(["bash", "-c", line.replace("/etc/ranklake", str(tmp_path))], check=True)

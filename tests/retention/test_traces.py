@@ -32,12 +32,10 @@ from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake_config import LakeConfig
 from ranklake.lake.store.store import Lake
-from ranklake.retention.traces.columns import holding
-from ranklake.retention.traces.contents import look
-from ranklake.retention.traces.found import Hit, Unsearched
-from ranklake.retention.traces.needles import NeedleError, needles
-from ranklake.retention.traces.search import search
-from ranklake.retention.traces.words import WORDS
+from ranklake.retention.erasure.columns import Hit, Unsearched, holding
+from ranklake.retention.erasure.contents import look
+from ranklake.retention.erasure.needles import WORDS, NeedleError, needles
+from ranklake.retention.erasure.search import search
 
 PERSON = 'Ada "the Countess" Lovelace <ada@example.org>'
 
@@ -291,7 +289,7 @@ def test_short_values_are_known_likewise(value, stored):
 @given(st.binary(max_size=60), st.binary(max_size=60), st.text("abAB12-@", min_size=4, max_size=9), st.integers(8, 40))
 def test_pieces_hide_nothing(before, after, value, piece):
     """However bytes are cut into pieces, what lies across two of them is found, as the whole tells."""
-    from ranklake.retention.traces import found as finding
+    from ranklake.retention.erasure import columns as finding
 
     raw = before + value.encode() + after
     whole, finding.CHUNK_BYTES = finding.CHUNK_BYTES, piece

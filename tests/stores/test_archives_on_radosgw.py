@@ -12,10 +12,9 @@ from ranklake.lake.migrations.applying import apply as migrate
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.store import Lake
 from ranklake.lake.store.versions import versions
-from ranklake.retention.archive.register import archives
+from ranklake.retention.archive.register import archives, examine
 from ranklake.retention.archive.rehydrate import rehydrate
 from ranklake.retention.archive.rehydration import approve, chosen, write_down
-from ranklake.retention.archive.soundness import examine
 
 pytestmark = pytest.mark.radosgw
 LIFE = {

@@ -7,12 +7,10 @@ from retaining import TODAY, bring_days, days_ago
 from stores import Store, moto_server, s3_storage
 
 from ranklake.lake.store.store import Lake
-from ranklake.retention.archive.objects import AtHand, look
-from ranklake.retention.archive.place import open_place
-from ranklake.retention.archive.register import archives
+from ranklake.retention.archive.place import AtHand, look, open_place
+from ranklake.retention.archive.register import archives, examine
 from ranklake.retention.archive.rehydrate import Waiting, rehydrate
 from ranklake.retention.archive.rehydration import approve, chosen, write_down
-from ranklake.retention.archive.soundness import examine
 
 pytestmark = pytest.mark.moto
 

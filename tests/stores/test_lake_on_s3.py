@@ -21,8 +21,8 @@ from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
 from ranklake.lake.store.store import Lake, LakeUnreachableError, UnsafeStoreError
-from ranklake.retention.traces.kept_versions import PLACE
-from ranklake.retention.traces.search import search
+from ranklake.retention.erasure.roots import PLACE
+from ranklake.retention.erasure.search import search
 from ranklake.segments.storage_options import StorageOptionError, deferred_options
 
 pytestmark = pytest.mark.moto

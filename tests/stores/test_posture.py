@@ -6,9 +6,9 @@ from stores import moto_server, s3_storage
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.store.posture import posture
 from ranklake.lake.store.store import Lake
-from ranklake.retention.placement import places, verdicts
-from ranklake.retention.policy import load_policies
-from ranklake.retention.rules.read import PACKAGED
+from ranklake.retention.policies.policies import load_policies
+from ranklake.retention.policies.read import PACKAGED
+from ranklake.retention.report.placement import places, verdicts
 
 RULE = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": "key-1"}
 pytestmark = [pytest.mark.moto, pytest.mark.slow]

@@ -13,8 +13,7 @@ from ranklake.lake.store.store import Lake
 from ranklake.lake.store.versions import versions
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan
-from ranklake.retention.erasure.reach import Reach
-from ranklake.retention.erasure.subject import subject_of
+from ranklake.retention.erasure.subject import Reach, subject_of
 from ranklake.retention.subjects.known import SubjectKeysError
 from ranklake.retention.subjects.state import key_state
 from ranklake.retention.subjects.store import KeyStore

@@ -19,13 +19,12 @@ from ranklake.lake.store.versions import UNKNOWN, versions
 from ranklake.retention.erasure.apply import apply as erase
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.plan import make_plan as make_erasure
-from ranklake.retention.erasure.reach import Reach
-from ranklake.retention.erasure.subject import subject_of
-from ranklake.retention.grace.cancel import cancel
+from ranklake.retention.erasure.roots import PLACE
+from ranklake.retention.erasure.search import search
+from ranklake.retention.erasure.subject import Reach, subject_of
+from ranklake.retention.plans.cancel import cancel
+from ranklake.retention.plans.purge import left_in_bucket
 from ranklake.retention.sweep import sweep
-from ranklake.retention.traces.kept_versions import PLACE
-from ranklake.retention.traces.search import search
-from ranklake.retention.versions import left_in_bucket
 
 SERVERS = [
     pytest.param(moto_server, marks=pytest.mark.moto, id="moto"),

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from retaining import CONTRACTS, TODAY, agree, carry_out, plan
 
-from ranklake.retention.policy import load_policies
-from ranklake.retention.rules.read import PACKAGED
+from ranklake.retention.policies.policies import load_policies
+from ranklake.retention.policies.read import PACKAGED
 
-_MORE = """version: 2
+_MORE = """version: 1
 owner: me
 basis: law
 review: 2999-01-01

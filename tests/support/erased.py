@@ -10,8 +10,7 @@ from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan, propose
-from ranklake.retention.erasure.reach import Reach
-from ranklake.retention.erasure.subject import subject_of
+from ranklake.retention.erasure.subject import Reach, subject_of
 
 
 def spool_of(site):

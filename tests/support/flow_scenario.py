@@ -20,7 +20,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.units import Unit, carry_out, watched_by
 from ranklake.lake.store.store import LakeUnreachableError, NotALakeError
 from ranklake.lake.tables.read import read
-from ranklake.retention.apply import approve
+from ranklake.retention.plans.apply import approve
 from ranklake.retention.proposals.proposals import ProposalError
 
 WAIT_S = 30

@@ -12,8 +12,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake_config import SubjectsSection
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan, propose
-from ranklake.retention.erasure.reach import Reach
-from ranklake.retention.erasure.subject import subject_of
+from ranklake.retention.erasure.subject import Reach, subject_of
 from ranklake.retention.subjects.store import KeyStore
 
 COLUMNS = ("runs.user", "runs.command_line by user")

@@ -33,13 +33,12 @@ from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table, ensure_table
 from ranklake.quality.check import run_checks
-from ranklake.retention.apply import apply, approve
 from ranklake.retention.erasure import apply as erasure_apply
 from ranklake.retention.erasure import plan as erasure_plan
-from ranklake.retention.erasure.reach import Reach
-from ranklake.retention.erasure.subject import subject_of
-from ranklake.retention.plan import make_plan
-from ranklake.retention.removals import unaccounted
+from ranklake.retention.erasure.subject import Reach, subject_of
+from ranklake.retention.plans.apply import apply, approve
+from ranklake.retention.plans.plan import make_plan
+from ranklake.retention.plans.removals import unaccounted
 from ranklake.retention.sweep import sweep
 
 RACERS = 8

@@ -8,10 +8,10 @@ from segments import DAY, step_rows
 
 from ranklake.lake.audit import clock
 from ranklake.lake.contracts.load import load_contracts
-from ranklake.retention.apply import apply, approve
-from ranklake.retention.grace.purge import purge_due
-from ranklake.retention.plan import make_plan
-from ranklake.retention.policy import load_policies
+from ranklake.retention.plans.apply import apply, approve
+from ranklake.retention.plans.plan import make_plan
+from ranklake.retention.plans.purge import purge_due
+from ranklake.retention.policies.policies import load_policies
 
 CONTRACTS = load_contracts()
 CLASSES = {one.retention for one in CONTRACTS.values()}

@@ -26,7 +26,7 @@ from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.archive.rehydrate import rehydrate
 from ranklake.retention.archive.rehydration import approve, chosen, propose, write_down
-from ranklake.retention.grace.cancel import cancel
+from ranklake.retention.plans.cancel import cancel
 from ranklake.retention.shares.sharing import share
 
 ADA, EMAIL = "ada.lovelace", "ada@analytical.example"

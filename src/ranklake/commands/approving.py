@@ -11,7 +11,7 @@ from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mo
 from ranklake.context import Context
 from ranklake.retention.proposals.identities import APPROVE
 from ranklake.retention.proposals.lifecycle import Approve, standing
-from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Some
+from ranklake.retention.proposals.proposals import AnyProposal, Proposal, ProposalKind
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 
@@ -22,13 +22,13 @@ _ALONE: Final = "Let its author approve it, too; not where approvals are signed.
 
 
 def approval_command(
-    kind: ProposalKind[Some],
-    approve: Approve[Some],
+    kind: ProposalKind[AnyProposal],
+    approve: Approve[AnyProposal],
     said: str,
     *,
     metavar: str,
-    then: Callable[[Some, Naming], str],
-    plain: Callable[[Some], dict[str, Any]],
+    then: Callable[[AnyProposal, Naming], str],
+    plain: Callable[[AnyProposal], dict[str, Any]],
     prefix: str = "",
 ) -> click.Command:
     """Return the command ``approve`` of a kind of proposal.

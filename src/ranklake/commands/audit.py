@@ -24,8 +24,8 @@ from ranklake.retention.proposals.anchors import Anchored, verify_anchors
 from ranklake.retention.proposals.anchors import anchor as sign_head
 from ranklake.retention.proposals.examination import Examined, examine
 from ranklake.retention.proposals.identities import doer, unproven
+from ranklake.retention.proposals.kept import restorations
 from ranklake.retention.proposals.modes import UNSIGNED_NOTE
-from ranklake.retention.proposals.restorations import restorations
 from ranklake.views.audit_lines import FORMS, iso
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell

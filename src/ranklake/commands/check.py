@@ -18,7 +18,7 @@ from ranklake.quality.backtest import backtest
 from ranklake.quality.check import run_checks
 from ranklake.quality.incidents import Incident, incidents
 from ranklake.quality.results import CheckReport, CheckResult
-from ranklake.retention.mask_proof import Proof
+from ranklake.retention.plans.mask_proof import Proof
 from ranklake.retention.repeated_steps import COUNTED_ANEW, repeated_on_dates
 from ranklake.views.backtest import backtest_lines
 from ranklake.views.json_output import show_json

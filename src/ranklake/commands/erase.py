@@ -12,8 +12,8 @@ from ranklake.commands.erase_steps import apply, approve, given_values, list_, p
 from ranklake.commands.options import json_option, lake_option, spool_option
 from ranklake.context import Context
 from ranklake.retention.erasure.keys import key_traces
+from ranklake.retention.erasure.search import Trace, search
 from ranklake.retention.subjects.state import LOST, key_state
-from ranklake.retention.traces.search import Trace, search
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.table import TextColumn, numbers, table_lines

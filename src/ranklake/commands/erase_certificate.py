@@ -9,8 +9,14 @@ from ranklake.commands.context import with_context
 from ranklake.commands.erase_steps import Whom, whom_options
 from ranklake.commands.options import json_option, lake_option, optional_lake
 from ranklake.context import Context
-from ranklake.retention.erasure.certificate import Certificate, NoCertificateError, certificates
-from ranklake.retention.erasure.proof import verify_alone, verify_signatures, verify_with_lake
+from ranklake.retention.erasure.certificate import (
+    Certificate,
+    NoCertificateError,
+    certificates,
+    verify_alone,
+    verify_signatures,
+    verify_with_lake,
+)
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 from ranklake.views.words import counted

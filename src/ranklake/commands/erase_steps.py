@@ -18,9 +18,8 @@ from ranklake.lake.store.store import Lake
 from ranklake.retention.erasure.apply import apply as apply_erasure
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.plan import make_plan, propose
-from ranklake.retention.erasure.reach import Reach
-from ranklake.retention.erasure.subject import Subject, subject_of, subject_under
-from ranklake.retention.proposals.erasures import ERASURES, FILES, NAMES, RAW, ROWS, STAYS, Erasure, register
+from ranklake.retention.erasure.subject import Reach, Subject, subject_of, subject_under
+from ranklake.retention.proposals.erasures import ERASURES, FILES, NAMES, RAW, ROWS, STAYS, Erasure
 from ranklake.retention.proposals.identities import APPLY, PROPOSE
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
@@ -227,7 +226,7 @@ def apply(
 def list_(context: Context, *, as_json: bool) -> None:
     """List erasures and their state."""
     lake = context.open_lake()
-    found = register(lake).values()
+    found = ERASURES.register(lake).values()
     if as_json:
         show_json([{**one.plain(), **mode_facts(lake)} for one in found])
         return

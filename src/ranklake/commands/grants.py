@@ -8,9 +8,8 @@ from ranklake.commands.options import json_option, lake_option
 from ranklake.commands.signing import Told, signing_options
 from ranklake.context import Context
 from ranklake.lake.audit import clock
-from ranklake.retention.grants.access import Access, accesses
 from ranklake.retention.grants.grant import GRANTS, Grant, register
-from ranklake.retention.grants.use import REVIEW_STEP, in_order, is_of_late
+from ranklake.retention.grants.use import REVIEW_STEP, Access, accesses, in_order, is_of_late
 from ranklake.retention.grants.use import approve as approve_grant
 from ranklake.retention.grants.use import review as review_grant
 from ranklake.views.json_output import show_json

@@ -15,7 +15,7 @@ from ranklake.context import Context
 from ranklake.quality.export.project import export_project
 from ranklake.quality.report.gather import gather
 from ranklake.quality.trust import Input, inputs_of
-from ranklake.retention.proposals.holds import Hold, holds
+from ranklake.retention.proposals.releases import Hold, holds
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell

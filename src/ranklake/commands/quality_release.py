@@ -16,7 +16,7 @@ from ranklake.quality.release import KINDS, plan_release
 from ranklake.quality.release import apply as apply_release
 from ranklake.quality.release import approve as approve_release
 from ranklake.retention.proposals.identities import APPLY
-from ranklake.retention.proposals.releases import RELEASES, Item, Release, register
+from ranklake.retention.proposals.releases import RELEASES, Item, Release
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell
@@ -138,7 +138,7 @@ def apply(context: Context, name: str, by: str | None, *, single_operator: bool,
 @with_context
 def list_(context: Context, *, as_json: bool) -> None:
     """List releases and their state."""
-    found = register(context.open_lake()).values()
+    found = RELEASES.register(context.open_lake()).values()
     if as_json:
         show_json([one.plain() for one in found])
         return

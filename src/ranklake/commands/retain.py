@@ -22,21 +22,21 @@ from ranklake.context import Context
 from ranklake.lake.store.approvals import SIGNED
 from ranklake.lake.store.store import Lake
 from ranklake.redaction.redact import redact_uri
-from ranklake.retention.apply import apply as apply_plan
-from ranklake.retention.apply import approve as approve_plan
 from ranklake.retention.archive.rehydrated import remove_expired
 from ranklake.retention.archive.sweeping import sweep_archives
-from ranklake.retention.holds import holds_of
-from ranklake.retention.plan import held_rows, left_for_next, make_plan
+from ranklake.retention.holds.holds import holds_of
+from ranklake.retention.plans.apply import apply as apply_plan
+from ranklake.retention.plans.apply import approve as approve_plan
+from ranklake.retention.plans.forecast import over_budget
+from ranklake.retention.plans.plan import held_rows, left_for_next, make_plan
+from ranklake.retention.plans.purge import delete_left
+from ranklake.retention.policies.policies import overdue_line, record_overdue
 from ranklake.retention.proposals.identities import APPLY, PROPOSE
 from ranklake.retention.proposals.lifecycle import propose, standing
 from ranklake.retention.proposals.retention_plans import RETENTION_PLANS, Item, RetentionPlan, register
-from ranklake.retention.reviews import overdue_line, record_overdue
-from ranklake.retention.shares.withdrawal import withdraw
-from ranklake.retention.simulate import over_budget
+from ranklake.retention.shares.sharing import withdraw
 from ranklake.retention.sweep import Swept
 from ranklake.retention.sweep import sweep as sweep_spool
-from ranklake.retention.versions import delete_left
 from ranklake.views.json_output import json_text, show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell

@@ -6,9 +6,8 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context
 from ranklake.redaction.redact import redact_uri
-from ranklake.retention.archive.register import Archive
+from ranklake.retention.archive.register import Archive, examine
 from ranklake.retention.archive.register import archives as known_archives
-from ranklake.retention.archive.soundness import examine
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell

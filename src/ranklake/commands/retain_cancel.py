@@ -7,7 +7,7 @@ from ranklake.commands.options import json_option, lake_option
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
 from ranklake.lake.store.store import Lake
-from ranklake.retention.grace.cancel import approve, cancel, propose
+from ranklake.retention.plans.cancel import approve, cancel, propose
 from ranklake.retention.proposals.cancellations import CANCELLATIONS, needs_approval
 from ranklake.retention.proposals.identities import APPLY, APPROVE, PROPOSE
 from ranklake.retention.proposals.lifecycle import standing

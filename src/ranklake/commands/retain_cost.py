@@ -7,10 +7,9 @@ import click
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context
-from ranklake.retention.cost.alerts import Alert, Outlook, alerts
-from ranklake.retention.cost.growth import Held, growth
-from ranklake.retention.simulate import GB, Forecast
-from ranklake.retention.simulate import simulate as simulate_tables
+from ranklake.retention.plans.alerts import Alert, Outlook, alerts
+from ranklake.retention.plans.forecast import GB, Forecast, Held, growth
+from ranklake.retention.plans.forecast import simulate as simulate_tables
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell

@@ -12,10 +12,9 @@ from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mo
 from ranklake.context import Context
 from ranklake.lake.store.store import Lake
 from ranklake.quality.evidence import evidence
-from ranklake.retention.begun import begun_before
-from ranklake.retention.hold import Hold, HoldError, all_holds
-from ranklake.retention.hold_release import released
-from ranklake.retention.holds import hold_statement, rows_held, set_hold
+from ranklake.retention.holds.hold import Hold, HoldError, all_holds, begun_before
+from ranklake.retention.holds.holds import hold_statement, rows_held, set_hold
+from ranklake.retention.holds.release import released
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 from ranklake.views.words import counted

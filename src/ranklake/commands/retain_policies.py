@@ -12,14 +12,14 @@ from ranklake.commands.retain_dates import day_of
 from ranklake.context import Context
 from ranklake.lake.store.store import Lake
 from ranklake.redaction.redact import redact_uri
-from ranklake.retention.cases import case_files, run_cases
-from ranklake.retention.explain import Asked, Explanation
-from ranklake.retention.explain import explain as explain_rows
-from ranklake.retention.holds import holds_of, rules_on
-from ranklake.retention.policy import load_policies
-from ranklake.retention.rules.lint import lint as lint_sources
-from ranklake.retention.rules.order import days
-from ranklake.retention.rules.read import PACKAGED, read_policies
+from ranklake.retention.holds.holds import holds_of, rules_on
+from ranklake.retention.plans.explain import Asked, Explanation
+from ranklake.retention.plans.explain import explain as explain_rows
+from ranklake.retention.policies.cases import case_files, run_cases
+from ranklake.retention.policies.lint import lint as lint_sources
+from ranklake.retention.policies.order import days
+from ranklake.retention.policies.policies import load_policies
+from ranklake.retention.policies.read import PACKAGED, read_policies
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, table_lines
 from ranklake.views.tell import tell

@@ -7,9 +7,9 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
-from ranklake.retention.hold_release import HOLD_RELEASES, PREFIX, HoldRelease
-from ranklake.retention.hold_release import approve as approve_release
-from ranklake.retention.hold_release import propose as propose_release
+from ranklake.retention.holds.release import HOLD_RELEASES, PREFIX, HoldRelease
+from ranklake.retention.holds.release import approve as approve_release
+from ranklake.retention.holds.release import propose as propose_release
 from ranklake.retention.proposals.identities import PROPOSE
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell

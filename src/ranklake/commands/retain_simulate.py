@@ -9,9 +9,9 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.commands.retain_policies import policies_option
 from ranklake.context import Context
-from ranklake.retention.policy import load_policies
-from ranklake.retention.simulate import Forecast
-from ranklake.retention.simulate import simulate as simulate_tables
+from ranklake.retention.plans.forecast import Forecast
+from ranklake.retention.plans.forecast import simulate as simulate_tables
+from ranklake.retention.policies.policies import load_policies
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell

@@ -14,10 +14,8 @@ from ranklake.lake.contracts.model import Contract
 from ranklake.lake.query.role_file import load_role, load_roles
 from ranklake.lake.query.roles import RoleError
 from ranklake.retention.roles.cases import run_cases
-from ranklake.retention.roles.conditions import broken_conditions
-from ranklake.retention.roles.differences import MORE, differences
-from ranklake.retention.roles.explain import View, view
-from ranklake.retention.roles.known_teams import unknown_teams
+from ranklake.retention.roles.checks import broken_conditions, unknown_teams
+from ranklake.retention.roles.views import MORE, View, differences, view
 from ranklake.retention.shares.place import ShareError
 from ranklake.retention.shares.policies import STORES, storage_policy
 from ranklake.views.json_output import show_json

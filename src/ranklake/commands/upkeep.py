@@ -12,7 +12,7 @@ from ranklake.lake.ingest.maintenance.run import Upkept
 from ranklake.lake.ingest.maintenance.run import upkeep as run_upkeep
 from ranklake.lake.ingest.maintenance.vacuum import GRACE
 from ranklake.lake.plans.workers import InProcess
-from ranklake.retention.grace.purge import Purged, expired_names, purge_due
+from ranklake.retention.plans.purge import Purged, expired_names, purge_due
 from ranklake.retention.proposals.identities import account
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar

@@ -20,9 +20,9 @@ from ranklake.lake.store.allowed_signers import load_signers
 from ranklake.lake.store.approvals import SIGNED, UNSIGNED
 from ranklake.lake.store.ssh_signatures import require_tool
 from ranklake.retention.grants.grant import awaiting_review, register
+from ranklake.retention.plans.removals import unaccounted
 from ranklake.retention.proposals.examination import examine
 from ranklake.retention.proposals.modes import UNSIGNED_NOTE
-from ranklake.retention.removals import unaccounted
 from ranklake.views.words import counted
 
 SOON: Final = timedelta(days=14)

@@ -20,9 +20,8 @@ from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.rollups.own import faults
 from ranklake.lake.rollups.prices import read_prices
 from ranklake.lake.store.store import LakeError
-from ranklake.retention.reviews import overdue_line
-from ranklake.retention.roles.conditions import broken_conditions
-from ranklake.retention.roles.known_teams import UnknownTeam, unknown_teams
+from ranklake.retention.policies.policies import overdue_line
+from ranklake.retention.roles.checks import UnknownTeam, broken_conditions, unknown_teams
 from ranklake.segments.keys import read_keyring
 from ranklake.views.words import counted
 

@@ -11,9 +11,9 @@ from ranklake.doctor.finding import skipped as nothing
 from ranklake.lake.audit.heads import head_records
 from ranklake.lake.store.approvals import SIGNED
 from ranklake.lake.store.reachability import LakeError
-from ranklake.retention.placement import DIFFERS, UNKNOWN, places, verdicts
 from ranklake.retention.proposals.anchors import last_anchor
 from ranklake.retention.report.key_ages import key_ages
+from ranklake.retention.report.placement import DIFFERS, UNKNOWN, places, verdicts
 from ranklake.views.words import counted
 
 _LONG: Final = timedelta(days=7)

@@ -31,16 +31,15 @@ from ranklake.printable import printable
 from ranklake.quality.check import run_checks
 from ranklake.quality.tables import KINDS
 from ranklake.rehash import rehash
-from ranklake.retention.apply import apply
-from ranklake.retention.grace.purge import expired_names, purge_due
-from ranklake.retention.plan import make_plan
+from ranklake.retention.plans.apply import apply
+from ranklake.retention.plans.plan import make_plan
+from ranklake.retention.plans.purge import expired_names, purge_due
+from ranklake.retention.policies.policies import record_overdue
 from ranklake.retention.proposals.identities import account, name_of
 from ranklake.retention.proposals.lifecycle import propose
 from ranklake.retention.proposals.retention_plans import RETENTION_PLANS
-from ranklake.retention.reviews import record_overdue
 from ranklake.retention.shares.register import shares
-from ranklake.retention.shares.sharing import Kept, keep
-from ranklake.retention.shares.withdrawal import withdraw
+from ranklake.retention.shares.sharing import Kept, keep, withdraw
 from ranklake.retention.sweep import sweep
 from ranklake.views.html.site import Section, broken, fault_text, publish
 
@@ -316,8 +315,8 @@ def retention_apply_once(context: Context, *, plan: str, by: str = "") -> dict[s
         Who applies it, for the audit trail; by default the account that runs this. Where approvals are signed,
         ``[approvals] key`` signs.
 
-    Raises what `ranklake.retention.apply.apply` does: nothing goes without an approval that the lake holds, nor by
-    whoever gave it.
+    Raises what `ranklake.retention.plans.apply.apply` does: nothing goes without an approval that the lake holds, nor
+    by whoever gave it.
     """
     lake = context.open_lake()
     actor = name_of(lake, f"ranklake retain apply {plan}", by)

@@ -9,7 +9,7 @@ from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.lake.store.store import Lake
 from ranklake.quality.results import RESULTS, CheckResult
-from ranklake.retention.mask_proof import Proof
+from ranklake.retention.plans.mask_proof import Proof
 
 _SUITE: Final = "masks"
 

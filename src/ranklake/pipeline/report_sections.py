@@ -18,7 +18,7 @@ from ranklake.lake.store.store import Lake
 from ranklake.masking.masks import MaskError
 from ranklake.quality.report.gather import gather
 from ranklake.quality.why.samples import samples
-from ranklake.retention.policy import PolicyError
+from ranklake.retention.policies.policies import PolicyError
 from ranklake.retention.report.compliance import Compliance, compliance
 from ranklake.retention.report.facts import governance
 from ranklake.segments.envelope import MissingKeyError
@@ -48,7 +48,7 @@ def _governance(context: Context, lake: Lake) -> Section:
 def compliance_of(context: Context, lake: Lake) -> Compliance:
     """Return the state of compliance under the configured policies and roles.
 
-    Raises `ranklake.retention.policy.PolicyError` and `ranklake.lake.query.roles.RoleError`.
+    Raises `ranklake.retention.policies.policies.PolicyError` and `ranklake.lake.query.roles.RoleError`.
     """
     has_roles = bool(context.config.sql.roles)
     roles = context.roles(lake) if has_roles else {}

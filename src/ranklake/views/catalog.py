@@ -11,7 +11,7 @@ from ranklake.lake.contracts import Column, Metric
 from ranklake.lake.contracts.checks.registry import promise
 from ranklake.lake.migrations.told import told
 from ranklake.retention.archive.register import Archive
-from ranklake.retention.mask_proof import Proof
+from ranklake.retention.plans.mask_proof import Proof
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.words import counted, size_text
 

@@ -1,1 +1,0 @@
-"""Downsampling: rows that are old enough become interval aggregates and histograms, and go."""

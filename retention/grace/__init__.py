@@ -1,1 +1,0 @@
-"""Grace: applied retention plans cancelled while their files are kept, and purged when that is over."""

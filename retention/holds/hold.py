@@ -1,0 +1,168 @@
+"""A legal hold, as a row of the audit trail."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.audit.trail import trail
+from ranklake.lake.store.governance import RAW
+from ranklake.retention.policies.model import Place, Rule
+from ranklake.retention.proposals.erasures import ERASURES, Erasure
+from ranklake.retention.proposals.erasures import Item as ErasureItem
+from ranklake.retention.proposals.retention_plans import PURGE_BEGIN, RETENTION_PLANS, RetentionPlan
+from ranklake.retention.proposals.retention_plans import Item as RetentionItem
+from ranklake.retention.proposals.retired import ARCHIVED_ROWS
+
+if TYPE_CHECKING:
+    from ranklake.lake.store.store import Lake
+
+
+ACTION: Final = "retention.hold"
+DATE: Final = "date"
+_TO: Final = ".."
+TRAIL: Final = Path("audit")
+
+
+class HoldError(RanklakeError):
+    """A hold that would protect nothing, or that says nothing; none was set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A legal hold.
+
+    Attributes
+    ----------
+    name
+        Its identity, a digest of what it says.
+    rule
+        What it is about, and why; its owner is who set it.
+    first, last
+        Dates of the rows that it is about; None if it has no such bound.
+    until
+        First day on which it does not hold any more.
+    since
+        When it was set.
+    """
+
+    name: str
+    rule: Rule
+    first: date | None
+    last: date | None
+    until: date
+    since: datetime
+
+    def covers(self, day: date) -> bool:
+        """Say whether it is about rows of a date."""
+        return (self.first is None or self.first <= day) and (self.last is None or day <= self.last)
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values. Who set it stands in the audit trail alone."""
+        return {
+            "hold": self.name,
+            "where": {key: list(texts) for key, texts in self.rule.where.items()},
+            "first_date": None if self.first is None else self.first.isoformat(),
+            "last_date": None if self.last is None else self.last.isoformat(),
+            "until": self.until.isoformat(),
+            "since": self.since.isoformat(),
+            "reason": self.rule.reason,
+        }
+
+
+def all_holds(lake: "Lake") -> list[Hold]:
+    """Return every hold that was ever set, the oldest first."""
+    return [_hold(row) for row in trail(lake) if row["action"] == ACTION]
+
+
+def _hold(row: Mapping[str, Any]) -> Hold:
+    details = json.loads(row["details"])
+    where = {key: tuple(texts) for key, texts in details["where"].items()}
+    first, last = span(where.pop(DATE, ()))
+    rule = Rule(row["subject"], where, row["actor"], row["reason"] or "", "a legal hold", Place(TRAIL, row["seq"]))
+    return Hold(row["subject"], rule, first, last, date.fromisoformat(details["until"]), row["ts"])
+
+
+def span(texts: Sequence[str]) -> tuple[date | None, date | None]:
+    """Return the bounds of ``FROM..TO``, of which one may be left out, or of one date."""
+    if not texts:
+        return None, None
+    if len(texts) > 1:
+        raise HoldError("more than one range of dates", where="--where", hint="set a hold for each")
+    first, to, last = texts[0].partition(_TO)
+    try:
+        low, high = (date.fromisoformat(text) if text else None for text in (first, last if to else first))
+    except ValueError:
+        hint = "write date=2026-03-01..2026-03-31, or one date"
+        raise HoldError(f"{texts[0]!r} is no range of dates", where="--where", hint=hint) from None
+    if low is not None and high is not None and low > high:
+        raise HoldError(f"{low} is after {high}", where="--where", hint="name the first date first")
+    return low, high
+
+
+_ENDS: Final = {kind.begin: kind.applied for kind in (RETENTION_PLANS, ERASURES)} | {PURGE_BEGIN: ""}
+"""Action of the trail's row that says that an application began, and of the one that says that it ended. Of the end of
+a purge the register alone tells."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """An application, or a purge of kept files, that began before a hold was set, and had not ended by then.
+
+    Attributes
+    ----------
+    proposal
+        Name of what is applied; of a purge, the retention plan whose files go.
+    row
+        Row of the audit trail that says that it began.
+    """
+
+    proposal: str
+    row: int
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"proposal": self.proposal, "row": self.row}
+
+
+def begun_before(lake: "Lake", hold: Hold) -> list[Begun]:
+    """Return what had begun before a hold and may be about its rows, in the order of the trail.
+
+    One that died before it wrote its plan is among them: whoever applies it again looks at holds again. Raises what
+    reading the trail and the registers raises.
+    """
+    rows = trail(lake)
+    number = next(row["seq"] for row in rows if (row["action"], row["subject"]) == (ACTION, hold.name))
+    earlier = {(row["action"], row["subject"]): row["seq"] for row in rows if row["seq"] < number}
+    open_ = {
+        subject: row
+        for (action, subject), row in earlier.items()
+        if action in _ENDS and (_ENDS[action], subject) not in earlier
+    }
+    known: dict[str, RetentionPlan | Erasure] = {}
+    if open_:
+        known = {**RETENTION_PLANS.register(lake), **ERASURES.register(lake)}
+    return [
+        Begun(proposal=name, row=row)
+        for name, row in sorted(open_.items(), key=lambda one: one[1])
+        if name in known and _may_take(lake, known[name], hold)
+    ]
+
+
+def _may_take(lake: "Lake", one: RetentionPlan | Erasure, hold: Hold) -> bool:
+    """Say whether what a proposal takes may be held, and was not gone, or safe, before the hold was set."""
+    purged = one.purged if isinstance(one, RetentionPlan) else None
+    if one.void_because or (purged is not None and purged < hold.since):
+        return False
+    return any(_is_about(lake, hold, item) for item in one.items)
+
+
+def _is_about(lake: "Lake", hold: Hold, item: RetentionItem | ErasureItem) -> bool:
+    if item.table is None:  # of an erasure, what is no row
+        return False
+    known = lake.contracts().get(item.table.removeprefix(RAW).removeprefix(ARCHIVED_ROWS))
+    is_of_day = item.partition_date is None or hold.covers(item.partition_date)
+    return is_of_day and (known is None or hold.rule.may_match(known))

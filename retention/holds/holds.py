@@ -1,0 +1,234 @@
+"""Legal holds: rows that nothing may take until a day. Each is a row of the audit trail, so nobody can lift it unseen.
+
+    set_hold ──▶ audit row ``retention.hold`` ──holds_of──▶ plans, applications, explanations: before every rule
+
+A hold is about rows as a rule is, and perhaps about some dates only. It ends on its day, or when its release was
+approved (`ranklake.retention.holds.release`).
+"""
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, date, datetime
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.errors import did_you_mean
+from ranklake.lake.audit.trail import record
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.plans.driver import finish
+from ranklake.lake.plans.kinds import RETENTION
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.query.sql import session
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table, latest
+from ranklake.retention.holds.hold import ACTION, DATE, TRAIL, Hold, HoldError, all_holds, span
+from ranklake.retention.holds.release import HOLD_RELEASES, released
+from ranklake.retention.policies.model import ALL_KINDS, KEYS, RUN_KEYS, SEVERITIES, Place, Rule
+from ranklake.retention.policies.order import Level
+from ranklake.retention.policies.parts import Parts, all_run_facts, run_facts
+from ranklake.retention.proposals.identities import NOT_SIGNING, About, Signing, identify, statement_of
+from ranklake.retention.proposals.modes import note_mode, refuse_downgrade
+from ranklake.retention.proposals.proposals import digest_of
+from ranklake.retention.proposals.statements import DIGEST
+from ranklake.retention.proposals.steps import recorded_actions
+
+if TYPE_CHECKING:
+    from ranklake.lake.store.store import Lake
+
+_KIND, _STEP = ACTION.split(".")
+_MEASURED: Final = ("scalars", "distributions", "downsampled")
+"""Tables whose rows are of a metric."""
+
+
+def set_hold(
+    lake: "Lake",
+    where: Sequence[str],
+    reason: str,
+    until: date,
+    by: str,
+    today: date | None = None,
+    *,
+    signing: Signing = NOT_SIGNING,
+    future_names: bool = False,
+) -> Hold:
+    """Set a hold, and return it; one that says the same stays as it is.
+
+    What an application that died left half done is finished first: what was begun before the hold is not held.
+
+    Parameters
+    ----------
+    where
+        ``key=text`` each, of the keys of rules, or ``date=FROM..TO``; texts of one key are alternatives.
+    signing
+        What signs, where the lake takes signatures.
+    future_names
+        Whether runs, teams, tags, environments and metrics may be named that nothing has yet.
+
+    Raises
+    ------
+    HoldError
+        A key or a name does not exist, nothing is said, or the day is past. Nothing was changed.
+    DowngradeError, SignatureError, NobodyError, StatementError, SignersError, SecretError
+        As for `ranklake.retention.proposals.lifecycle.propose`. Nothing was changed.
+    """
+    details, about = _about(lake, where, reason, until, today, future_names=future_names)
+    trail = recorded_actions(lake, HOLD_RELEASES)
+    refuse_downgrade(lake, trail)
+    if all(one.name != about.proposal for one in all_holds(lake)):
+        who = identify(lake, about, _STEP, by, reason, signing)
+        finish(lake, RETENTION, InProcess())
+        note_mode(lake, trail, who.name)
+        signed = {**details, DIGEST: about.items_sha256, **who.details}
+        record(lake, who.name, ACTION, about.proposal, reason, signed, once=True)
+    return next(one for one in all_holds(lake) if one.name == about.proposal)
+
+
+def hold_statement(
+    lake: "Lake",
+    where: Sequence[str],
+    reason: str,
+    until: date,
+    by: str,
+    *,
+    future_names: bool = False,
+) -> str:
+    """Return the text that somebody would sign who sets a hold. Raises `HoldError`."""
+    _, about = _about(lake, where, reason, until, None, future_names=future_names)
+    return statement_of(lake, about, _STEP, by, reason).text
+
+
+def _about(
+    lake: "Lake",
+    where: Sequence[str],
+    reason: str,
+    until: date,
+    today: date | None,
+    *,
+    future_names: bool,
+) -> tuple[dict[str, Any], About]:
+    """Return what the trail says of a hold, and what is signed. Raises `HoldError`."""
+    if until <= (today or datetime.now(UTC).date()):
+        raise HoldError(f"{until} is past", where="--until", hint="name a day to come")
+    if not reason.strip():
+        raise HoldError("a hold needs a reason", where="--reason", hint="say what it is for")
+    said = _said(where)
+    _refuse_unknown(lake, said, future_names=future_names)
+    span(said.get(DATE, ()))
+    details = {"where": {key: sorted(texts) for key, texts in sorted(said.items())}, "until": until.isoformat()}
+    name = "hold-" + hashlib.sha256(json.dumps([details, reason], sort_keys=True).encode()).hexdigest()[:12]
+    return details, About(_KIND, name, digest_of([details]))
+
+
+def rows_held(lake: "Lake", hold: Hold) -> int:
+    """Return how many stored rows a hold is about."""
+    runs = run_facts(lake, [hold.rule])
+    rows = 0
+    for known in lake.contracts().values():
+        handle = latest(lake, known.table) if hold.rule.may_match(known) else None
+        if handle is None:
+            continue
+        live = files(handle)
+        some = live.filter(
+            pa.array([day is not None and hold.covers(day) for day in live["date"].to_pylist()], pa.bool_())
+        )
+        parts = Parts(lake, known, (), (hold.rule,), runs)
+        if not parts.columns:
+            rows += int(pc.sum(some["num_records"]).as_py() or 0)
+            continue
+        for _, groups in parts.groups(some):
+            rows += sum(one.rows for one in groups if parts.of(one.values).level is Level.HOLD)
+    return rows
+
+
+def holds_of(lake: "Lake", day: date) -> list[Hold]:
+    """Return the holds that hold on a day: until their own, and as long as nobody released them."""
+    found = [one for one in all_holds(lake) if day < one.until]
+    gone = released(lake) if found else {}
+    return [one for one in found if one.name not in gone]
+
+
+def rules_on(holds: Sequence[Hold], day: date) -> tuple[Rule, ...]:
+    """Return what holds say of rows of a date, as rules."""
+    return tuple(one.rule for one in holds if one.covers(day))
+
+
+def _said(where: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for one in where:
+        key, equals, text = one.partition("=")
+        if not equals or not text:
+            raise HoldError(f"{one!r} is no condition", where="--where", hint="write key=text, such as run=r1")
+        if key not in {*KEYS, DATE}:
+            raise HoldError(f"there is no key {key!r}", where="--where", hint=did_you_mean(key, {*KEYS, DATE}))
+        found[key] = (*found.get(key, ()), text)
+    if not found:
+        raise HoldError("a hold needs to say what it is about", where="--where", hint="write key=text, such as run=r1")
+    return found
+
+
+def _refuse_unknown(lake: "Lake", said: Mapping[str, Sequence[str]], *, future_names: bool) -> None:
+    """Raise `HoldError` for names that nothing has: such a hold would protect nothing."""
+    contracts = lake.contracts()
+    known: dict[str, Collection[str]] = {
+        "table": contracts,
+        "class": {one.retention for one in contracts.values()},
+        "kind": ALL_KINDS,
+        "severity": SEVERITIES,
+    }
+    of_rows = {} if future_names else _names_in(lake, said)
+    for key, names in (known | of_rows).items():
+        for text in said.get(key, ()):
+            if not any(fnmatchcase(name, text) for name in names):
+                hint = did_you_mean(text, names)
+                if key in of_rows:
+                    hint += f"{'; ' if hint else ''}if rows with that name are yet to come, add --future-names"
+                raise HoldError(f"there is no {key} {text!r}", where="--where", hint=hint)
+    of_runs = {key: texts for key, texts in said.items() if key in RUN_KEYS}
+    if len(of_runs) > 1 and not future_names and not _is_of_a_run(lake, of_runs):
+        what = f"no run has all of {', '.join(f'{key}={text}' for key, texts in of_runs.items() for text in texts)}"
+        raise HoldError(what, where="--where", hint="set a hold for each, or add --future-names")
+    rule = Rule("", {key: tuple(texts) for key, texts in said.items() if key != DATE}, "", "", "", Place(TRAIL, 0))
+    if not any(map(rule.may_match, contracts.values())):
+        raise HoldError(f"no table has all of {', '.join(rule.where)}", where="--where", hint="leave one out")
+
+
+def _names_in(lake: "Lake", said: Mapping[str, Sequence[str]]) -> dict[str, Collection[str]]:
+    """Return the names that rows have, or had, of those keys that are asked for."""
+    known: dict[str, Collection[str]] = {}
+    if said.keys() & RUN_KEYS:
+        facts = all_run_facts(lake)
+        runs = read(lake, contract("segments"), ["run"])["run"].unique().to_pylist()
+        known["run"] = {run for run in (*runs, *facts) if run}
+        for key in RUN_KEYS - {"run"}:
+            known[key] = {text for one in facts.values() for text in one.get(key, ())}
+    if "metric" in said:
+        known["metric"] = {*lake.metrics(), *(name for table in _MEASURED for name in _stored(lake, table))}
+    return known
+
+
+def _stored(lake: "Lake", table: str) -> list[str]:
+    """Return the metrics of a table's rows."""
+    if delta_table(lake, table) is None:
+        return []
+    rows = session(lake, [table]).sql(f'SELECT DISTINCT metric FROM "{table}"').to_arrow_table()  # noqa: S608 - a constant
+    return [name for name in rows["metric"].to_pylist() if name]
+
+
+def _is_of_a_run(lake: "Lake", said: Mapping[str, Sequence[str]]) -> bool:
+    """Say whether some run has a name of each key."""
+    return any(
+        all(
+            any(
+                fnmatchcase(text, pattern)
+                for text in ({run} if key == "run" else facts.get(key, ()))
+                for pattern in some
+            )
+            for key, some in said.items()
+        )
+        for run, facts in all_run_facts(lake).items()
+    )

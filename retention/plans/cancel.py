@@ -1,0 +1,282 @@
+"""Cancels an applied retention plan: everything that it took is back, by one numbered plan.
+
+    applied, files kept? ─▶ (approved, where names are checked) ─▶ audit row (begun) ─▶ rows in new files, through the
+        migrations since ─▶ one plan: files in, aggregates out, the register's row ─▶ audit row (applied)
+
+What an erasure took meanwhile stays away. Killed anywhere, the next call goes on; files that no plan names go by a
+vacuum.
+"""
+
+from datetime import date
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.audit import trail as audit
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.model import versions_of_stamp
+from ranklake.lake.migrations.rewriting import stored_rows, together
+from ranklake.lake.migrations.upgrading import upgraded
+from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.action_plan import FOLDED, MASKED, live_files
+from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.kinds import CANCELLATION, RENUMBER
+from ranklake.lake.plans.ledger import row_files
+from ranklake.lake.plans.plan import LEDGER
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.read import read, read_some
+from ranklake.lake.tables.row_keys import key_columns
+from ranklake.lake.tables.table_schema import as_read
+from ranklake.lake.tables.tables import latest
+from ranklake.retention.archive.register import made_by
+from ranklake.retention.archive.rehydrated import rehydrated, remove
+from ranklake.retention.archive.rehydration import REHYDRATIONS
+from ranklake.retention.proposals import lifecycle
+from ranklake.retention.proposals.cancellations import CANCELLATIONS, Cancellation, needs_approval
+from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
+from ranklake.retention.proposals.kept import MEND, Kept, KeptFile, as_files, kept, restored
+from ranklake.retention.proposals.modes import note_mode
+from ranklake.retention.proposals.registers import stamped
+from ranklake.retention.proposals.retention_plans import (
+    CANCELLED,
+    DOWNSAMPLED,
+    RETENTION_PLANS,
+    TABLE,
+    RetentionPlan,
+    head_row,
+)
+from ranklake.retention.proposals.retention_plans import register as retention_plans
+from ranklake.retention.proposals.steps import recorded_actions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.plans.plan import Plan
+    from ranklake.lake.store.store import Lake
+    from ranklake.lake.tables.data_file import DataFile
+    from ranklake.retention.proposals.lifecycle import WritePlan
+
+
+_OLD, _NOW = "__old", "__now"
+
+
+class CancelError(RanklakeError):
+    """A retention plan that cannot be cancelled (any more). Nothing was changed."""
+
+
+def propose(lake: "Lake", name: str, by: str, signing: Signing = NOT_SIGNING) -> bool:
+    """Write into the trail who proposes to cancel a plan, and so may not approve it. Raises `CancelError`."""
+    _refuse(RETENTION_PLANS.find(lake, name))
+    return lifecycle.propose(lake, CANCELLATIONS, name, by, signing)
+
+
+approve = lifecycle.approving(CANCELLATIONS)
+"""Approves one, where names are checked; see `ranklake.retention.proposals.lifecycle.approve`."""
+
+
+def cancel(lake: "Lake", name: str, by: str, *, signing: Signing = NOT_SIGNING) -> tuple[RetentionPlan, bool]:
+    """Bring back what an applied retention plan took; return the plan, and whether this call did it.
+
+    One that was cancelled already is left as it is.
+
+    Raises
+    ------
+    CancelError
+        It was not applied, or nothing is kept of what it took (any more).
+    ranklake.retention.proposals.proposals.ProposalError
+        Names are checked in this lake, and nobody else approved it.
+    """
+    found = RETENTION_PLANS.find(lake, name)
+    if found.cancelled is None:
+        _refuse(found)
+    if needs_approval(lake):
+        _, fresh = lifecycle.apply(lake, CANCELLATIONS, name, by, partial(_check, lake, by), signing=signing)
+    else:
+        fresh = _alone(lake, found, by)
+    done = RETENTION_PLANS.find(lake, name)
+    if done.cancelled is None:
+        raise CancelError("the lake moved on", where=name, hint="run it again")
+    _forget_copies(lake, done.plan)
+    return done, fresh
+
+
+def _refuse(found: RetentionPlan) -> None:
+    """Raise `CancelError` where nothing can be brought back."""
+    hint = "rows that are in an archive come back by 'ranklake retain rehydrate'; others are gone"
+    if found.plan is None:
+        raise CancelError("this plan was not applied: there is nothing to bring back", where=found.name)
+    if found.purged is not None:
+        raise CancelError(f"its files were purged at {found.purged:%Y-%m-%d %H:%M} UTC", where=found.name, hint=hint)
+    if found.kept_until is None:
+        what = "it was applied without a grace period, so its files went at once"
+        raise CancelError(what, where=found.name, hint=hint)
+
+
+def _alone(lake: "Lake", found: RetentionPlan, by: str) -> bool:
+    """Cancel a plan of a lake whose names nobody checks; return whether this call did it."""
+
+    def compose(number: int) -> "Plan | None":
+        now = CANCELLATIONS.find(lake, found.name)
+        if now.applied is not None:  # another driver was at it
+            return None
+        write = _check(lake, by, now)
+        note_mode(lake, recorded_actions(lake, CANCELLATIONS), by)
+        audit.record(lake, by, CANCELLATIONS.begin, found.name, None, dict(now.facts), once=True)
+        return write(number, alone=False)
+
+    drive(lake, compose, InProcess())
+    done = CANCELLATIONS.find(lake, found.name)
+    if done.applied is not None:
+        details = {**done.outcome, "plan": done.plan}
+        audit.record(lake, by, CANCELLATIONS.applied, found.name, None, details, once=True)
+    return found.cancelled is None
+
+
+def _check(lake: "Lake", by: str, found: Cancellation) -> "WritePlan":
+    """Return what writes the plan. Raises `CancelError` where what is kept cannot come back as it is."""
+    _refuse(RETENTION_PLANS.find(lake, found.name))
+    one = next(one for one in kept(lake) if one.proposal.name == found.name)
+    for table in {file.table for file in one.files}:
+        if table not in lake.contracts():
+            raise CancelError(f"there is no table {table} any more", where=found.name, hint="configure its contract")
+        now = as_read(latest(lake, table), lake.contract(table)).stamp
+        newest = max((file.version or 0 for file in one.files if file.table == table), default=0)
+        if newest > now:
+            what = f"its rows of {table} are under contract version {newest}, and the table is under {now}"
+            raise CancelError(what, where=found.name, hint="apply the migration again that was undone")
+    for table, rows in restored(lake, one).items():
+        what = f"{table} has {rows:,} rows of it again, by another program, and would have them twice"
+        raise CancelError(what, where=found.name, hint=MEND)
+    _refuse_renumbered(lake, one)
+    _refuse_taken_since(lake, one)
+    return partial(_write, lake, one, by)
+
+
+def _refuse_renumbered(lake: "Lake", one: Kept) -> None:
+    """Raise `CancelError` where keys of rows were changed since, and those of kept rows were not."""
+    ledger = read(lake, contract(LEDGER), ["plan", "kind"])
+    since = pc.and_(pc.equal(ledger["kind"], RENUMBER.name), pc.greater(ledger["plan"], one.plan.number))
+    numbers = ledger.filter(since)["plan"].to_pylist()
+    if numbers:
+        what = f"plan {min(numbers)} gave rows other numbers since, which the kept ones would lack"
+        raise CancelError(what, where=one.proposal.name, hint="replay the dates from the spool, if it has them")
+
+
+def _masked(one: Kept) -> set[tuple[str, date]]:
+    """Return the tables and dates of which a plan masked values."""
+    days = one.plan.body["facts"].get(MASKED, {})
+    return {(table, date.fromisoformat(day)) for table, some in days.items() for day in some}
+
+
+def _refuse_taken_since(lake: "Lake", one: Kept) -> None:
+    """Raise `CancelError` where a later plan, which can be cancelled, took rows whose values this one masked.
+
+    Cancelled in the other order, the values would come back into no row, or in clear where the later plan masks them.
+    """
+    masked = _masked(one)
+    for other in kept(lake) if masked else ():
+        both = masked & {(file.table, file.day) for file in other.files}
+        if other.plan.number > one.plan.number and both:
+            table, day = min(both)
+            what = f"{other.proposal.name} took, or masked, rows of {table} {day} after it"
+            raise CancelError(what, where=one.proposal.name, hint=f"ranklake retain cancel {other.proposal.name} first")
+
+
+def _masked_since(lake: "Lake", one: Kept) -> set[tuple[str, date]]:
+    """Return the tables and dates of which a later plan masked values for good."""
+    later = (other for other in retention_plans(lake).values() if other.holds and (other.plan or 0) > one.plan.number)
+    return {(item.table, item.partition_date) for other in later for item in other.items if item.is_mask}
+
+
+def _write(lake: "Lake", one: Kept, by: str, number: int, *, alone: bool) -> "Plan":
+    add: list[DataFile] = []
+    remove: dict[str, list[pa.Table]] = {}
+    masked = _masked(one)
+    stay = masked & _masked_since(lake, one)
+    places: dict[tuple[str, date], list[KeptFile]] = {}
+    for file in one.files:
+        places.setdefault((file.table, file.day), []).append(file)
+    for (table, day), some in sorted(places.items()):
+        remove.setdefault(table, []).append(as_files([]))  # so that the books count what comes
+        target = as_read(latest(lake, table), lake.contract(table))
+        live = live_files(lake, table, [day])
+        if (table, day) in stay:  # what it masked cannot be told from what was masked since
+            continue
+        if (table, day) in masked:
+            for gone, new in _unmasked(lake, target, some, live, number):
+                remove.setdefault(table, []).append(gone)
+                add += new
+        elif target.kind != "derived" or not live.num_rows:  # else it was computed anew
+            for file in some:
+                add += append_files(lake, target, rows_of(lake, target, file), number)
+    for gone, new in _aggregates(lake, one, number):
+        remove.setdefault(DOWNSAMPLED, []).append(gone)
+        add += new
+    row = head_row(one.proposal, CANCELLED, by, number, single_operator=alone)
+    add += row_files(lake, TABLE, stamped([row]), number)
+    gone_files = {table: pa.concat_tables(some, promote_options="default") for table, some in remove.items()}
+    facts = {"retention_plan": one.proposal.name, "of": one.plan.number}
+    return action_plan.compose(number, CANCELLATION.name, add=add, remove=gone_files, facts=facts)
+
+
+def rows_of(lake: "Lake", target: "Contract", file: KeptFile) -> pa.Table:
+    """Return the rows of a kept file under the names, types and units of today.
+
+    Raises `ranklake.lake.tables.integrity.DamagedFileError`.
+    """
+    versions = versions_of_stamp(file.version or target.stamp)
+    rows = upgraded(stored_rows(lake, file.table, file.row), target, *versions)
+    return rows if "date" in rows.column_names else rows.append_column("date", _days(file.day, rows.num_rows))
+
+
+def _days(day: date, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(day, pa.date32()), rows)
+
+
+def _unmasked(
+    lake: "Lake", target: "Contract", some: list[KeptFile], live: pa.Table, number: int
+) -> "Iterator[tuple[pa.Table, list[DataFile]]]":
+    """Yield each live file that has rows whose values were masked, and files with these rows as they were.
+
+    Rows that went meanwhile do not come back; rows that came stay as they are. Raises `CancelError` where nothing tells
+    rows of the table apart but their values.
+    """
+    if not target.envelope:
+        what = f"values of {target.table} were masked, and nothing tells its rows apart but their values"
+        raise CancelError(what, hint="they stay masked; leave the plan as it is")
+    keys = key_columns(target)
+    before = together([rows_of(lake, target, file) for file in some])
+    old = before.select(keys).append_column(_OLD, pa.array(range(before.num_rows), pa.int64()))
+    for path, rows in read_some(lake, target, live, verify=True):
+        now = rows.select(keys).append_column(_NOW, pa.array(range(rows.num_rows), pa.int64()))
+        both = old.join(now, keys=keys, join_type="inner")
+        if not both.num_rows:
+            continue
+        others = rows.filter(pc.invert(pc.is_in(now[_NOW], value_set=both[_NOW].combine_chunks())))
+        whole = pa.concat_tables([others, before.take(both[_OLD])], promote_options="permissive")
+        yield live.filter(pc.equal(live["path"], path)), append_files(lake, target, whole, number)
+
+
+def _aggregates(lake: "Lake", one: Kept, number: int) -> "Iterator[tuple[pa.Table, list[DataFile]]]":
+    """Yield each live file that has aggregates which the plan made, and files without them."""
+    days = {date.fromisoformat(day) for some in one.plan.body["facts"].get(FOLDED, {}).values() for day in some}
+    if not days:
+        return
+    target = lake.contract(DOWNSAMPLED)
+    live = live_files(lake, DOWNSAMPLED, sorted(days))
+    taken = action_plan.take_rows_out(lake, target, number, live, lambda rows: pc.equal(rows["plan"], one.plan.number))
+    yield from ((gone, new) for gone, new, _ in taken)
+
+
+def _forget_copies(lake: "Lake", number: int | None) -> None:
+    """Delete what came back from archives that the plan made: its rows are in their tables again."""
+    gone = made_by(lake, number)
+    known = REHYDRATIONS.register(lake) if gone else {}
+    for one in rehydrated(lake) if gone else ():
+        if one.name in known and gone & set(known[one.name].archives):
+            remove(lake, one.name)

@@ -1,0 +1,104 @@
+"""What is due: a partition, rows of it, or values in it."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from ranklake.lake.ingest.spool.gate import may_be_read_yet
+from ranklake.lake.query.sql import session
+from ranklake.lake.store.listing import listed
+from ranklake.lake.tables.tables import delta_table
+from ranklake.retention.holds.hold import Hold
+from ranklake.retention.holds.holds import rules_on
+from ranklake.retention.policies.parts import Parts
+
+if TYPE_CHECKING:
+    from ranklake.lake.store.store import Lake
+    from ranklake.retention.proposals.retention_plans import Item
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A partition that is due, rows of it, or values of its rows.
+
+    Attributes
+    ----------
+    item
+        As it is planned.
+    files
+        Those that hold the rows: rows of `ranklake.lake.tables.live_files.files`; of raw bytes digests.
+    live
+        All files of the partition.
+    goes
+        Given rows of one of the files, returns true where one goes; None where all do, or none does.
+    masked
+        Given rows of one of the files, returns as many with values masked; None where rows go.
+    aggregates
+        Given the number of the plan that takes the rows, returns what they become; None where they become nothing.
+    rows_left
+        Rows of the partition that are due as well, and wait for the next plan.
+    """
+
+    item: "Item"
+    files: pa.Table
+    live: pa.Table
+    goes: Callable[[pa.Table], pa.Array] | None = None
+    masked: Callable[[pa.Table], pa.Table] | None = None
+    aggregates: Callable[[int], pa.Table] | None = None
+    rows_left: int = 0
+
+
+def ages(live: pa.Table) -> dict[date, date]:
+    """Return how old the rows of each date are: as old as they say, or as the newest file that they lie in.
+
+    Whichever is more: who dates them in the future does not keep them for ever.
+    """
+    newest = live.group_by("date").aggregate([("modification_time", "max")])
+    written = newest["modification_time_max"].cast(pa.int64()).cast(pa.timestamp("ms"))
+    told = zip(newest["date"].to_pylist(), written.to_pylist(), strict=True)
+    return {day: min(day, when.date()) for day, when in told if day is not None}
+
+
+def by_day(unheld: Parts, holds: Sequence[Hold]) -> Callable[[date], Parts]:
+    """Return what gives the rules for rows of a date: holds may be about some dates only."""
+    known: dict[tuple[str, ...], Parts] = {(): unheld}
+
+    def of(day: date) -> Parts:
+        rules = rules_on(holds, day)
+        names = tuple(rule.name for rule in rules)
+        if names not in known:
+            known[names] = Parts(unheld.lake, unheld.contract, unheld.rules, rules, unheld.runs)
+        return known[names]
+
+    return of
+
+
+OF_NOBODY: Final = "quarantine"
+"""Class of bytes that belong to no table that is known."""
+_ASIDE: Final = 'SELECT sha256, "table", unreadable, date FROM segments WHERE unreadable IS NOT NULL'
+
+
+def raw_bytes(lake: "Lake") -> Iterator[tuple[str, date, pa.Table]]:
+    """Yield what lies in quarantine, by table and by date of the plan that put it there.
+
+    Each with its files: columns path (a digest), size_bytes and date. Bytes that came more than once are as young as
+    the last time.
+    """
+    there = {one.path.rpartition("/")[2]: one.size_bytes for one in listed(lake.fs, lake.path("quarantine"))}
+    if not there or delta_table(lake, "segments") is None:
+        return
+    last: dict[str, Mapping[str, Any]] = {}
+    context = session(lake, ["segments"], heavy=True)  # what it answers is empty once it is let go
+    for row in context.sql(_ASIDE).to_arrow_table().to_pylist():
+        sha256 = row["sha256"]
+        if sha256 in there and not may_be_read_yet(row["unreadable"]):
+            last[sha256] = max(last.get(sha256, row), row, key=lambda one: one["date"])
+    parts: dict[tuple[str, date], list[str]] = {}
+    for sha256, row in sorted(last.items()):
+        parts.setdefault((row["table"], row["date"]), []).append(sha256)
+    for (table, day), some in sorted(parts.items()):
+        facts = {"path": some, "size_bytes": [there[sha256] for sha256 in some], "date": [day] * len(some)}
+        yield table, day, pa.table(facts)

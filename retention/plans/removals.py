@@ -1,0 +1,161 @@
+"""Whether every removal of rows has what it must have: ledger, plan files, registers and audit trail held together."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow.compute as pc
+
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.plans.kinds import CANCELLATION, ERASURE, RETENTION, PlanKind, Rows, booked
+from ranklake.lake.plans.plan import LEDGER, DamagedPlanError, last_finished, read_plan
+from ranklake.lake.tables.read import read
+from ranklake.retention.proposals.approvals import missing_evidence
+from ranklake.retention.proposals.erasures import CERTIFIED, ERASURES, ROWS, Erasure, applied
+from ranklake.retention.proposals.proposals import AnyKind, Proposal
+from ranklake.retention.proposals.retention_plans import DOWNSAMPLE, DOWNSAMPLED, RETENTION_PLANS, RetentionPlan
+from ranklake.retention.proposals.steps import recorded_actions
+
+if TYPE_CHECKING:
+    from ranklake.lake.store.store import Lake
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A way in which rows go for good.
+
+    Attributes
+    ----------
+    plan, proposals
+        Kinds of the lake's plans, and of the proposals that these apply.
+    rows
+        Returns how many rows of each table go by a proposal; of tables that may be computed anew, any number.
+    """
+
+    plan: PlanKind
+    proposals: AnyKind
+    rows: Callable[["Lake", Any], Mapping[str, int | None]]
+
+
+def _retained(_lake: "Lake", one: RetentionPlan) -> Mapping[str, int | None]:
+    rows: Counter[str] = Counter()
+    for item in one.items:
+        rows[item.table] += item.rows
+    folds = {DOWNSAMPLED: None} if any(item.action == DOWNSAMPLE for item in one.items) else {}
+    return {**{table: count for table, count in rows.items() if count}, **folds}
+
+
+def _erased(_lake: "Lake", one: Erasure) -> Mapping[str, int | None]:
+    rows: dict[str, int | None] = {}
+    for item in one.of(ROWS):
+        before = rows.get(item.table or "", 0)
+        rows[item.table or ""] = None if item.content_sha256 is None or before is None else before + item.rows
+    return rows
+
+
+_AGGREGATES: Final = {CANCELLATION.name: {DOWNSAMPLED}}
+"""Tables of which a plan may take rows that stand for those which it brings back."""
+_REMOVALS: Final = (Removal(RETENTION, RETENTION_PLANS, _retained), Removal(ERASURE, ERASURES, _erased))
+
+
+def unaccounted(lake: "Lake") -> list[str]:
+    """Return what removals of rows lack, in lines; none if each has its plan, its approval, its begin and its end.
+
+    Reads the ledger, the registers, the audit trail, and the plan files of removals. Raises what the store raises.
+    """
+    every = read(lake, contract(LEDGER), ["plan", "kind", "tables"])
+    # Of the plans of years, those that took something away: only a count below zero has a minus.
+    own = [pc.equal(every["kind"], one.plan.name) for one in _REMOVALS]
+    some = every.filter(pc.or_kleene(pc.match_substring(every["tables"], "-"), pc.or_(*own)))
+    ledger = {row["plan"]: row for row in some.to_pylist()}
+    removed = [line for one in _REMOVALS for line in _Removed(lake, one, ledger).lacking()]
+    return [*_by_others(ledger), *removed, *_unproven(lake)]
+
+
+def _unproven(lake: "Lake") -> Iterator[str]:
+    """Yield erasures that were applied, and that died before everything was searched anew."""
+    names = [one.name for one in applied(lake)]
+    rows = read(lake, contract("audit"), ["action", "subject"]) if names else None
+    proven = set() if rows is None else set(rows.filter(pc.equal(rows["action"], CERTIFIED))["subject"].to_pylist())
+    for name in names:
+        if name not in proven:
+            yield f"{name} was applied, and nothing proves it: run 'ranklake erase apply {name} -' again"
+
+
+def _gone(row: Mapping[str, Any]) -> dict[str, int]:
+    return {table: -rows for table, rows in json.loads(row["tables"]).items() if rows < 0}
+
+
+def _head(row: Mapping[str, Any]) -> str:
+    return f"plan {row['plan']} ({row['kind']}) removed {sum(_gone(row).values())} rows"
+
+
+def _by_others(ledger: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield plans that removed rows though nobody answers for such."""
+    known = {one.plan.name for one in _REMOVALS}
+    for _, row in sorted(ledger.items()):
+        if row["kind"] in known or not _gone(row).keys() - _AGGREGATES.get(row["kind"], set()):
+            continue
+        if booked(row["kind"]) in {Rows.BROUGHT, Rows.KEPT}:
+            yield f"{_head(row)}, and such a plan removes none"
+        elif booked(row["kind"]) is Rows.RETIRED:  # what a check moves is in rejects, and the books know it
+            yield f"{_head(row)}, and nothing says who approved that"
+
+
+class _Removed:
+    """Rows that went in one way, as ledger, register and trail tell it."""
+
+    def __init__(self, lake: "Lake", way: Removal, ledger: Mapping[int, Mapping[str, Any]]) -> None:
+        self.lake, self.way, self.ledger = lake, way, ledger
+        self.kind = way.proposals
+        self.proposals: Mapping[str, Proposal] = self.kind.register(lake)
+        self.trail = recorded_actions(lake, self.kind)
+
+    def lacking(self) -> Iterator[str]:
+        """Yield what removals lack."""
+        applied = {one.plan: one for one in self.proposals.values() if one.plan is not None}
+        for number, row in sorted(self.ledger.items()):
+            if row["kind"] == self.way.plan.name:
+                yield from (f"{_head(row)}: {what}" for what in self._lacks(number, _gone(row), applied.get(number)))
+        yield from self._by_register()
+        for name, rows in sorted(self.trail.items()):
+            if self.kind.applied in rows and name not in self.proposals:
+                yield f"the audit trail tells that {name} was applied, and the register does not know it"
+
+    def _lacks(self, number: int, gone: Mapping[str, int], one: Proposal | None) -> Iterator[str]:
+        """Yield what a removal lacks that was carried out."""
+        try:
+            plan = read_plan(self.lake, number)
+            if plan is None or plan.kind != self.way.plan.name:
+                yield "its plan file is gone" if plan is None else f"its plan file is of kind {plan.kind}"
+        except DamagedPlanError as error:
+            yield str(error)
+        if one is None:
+            yield "the register has no plan that it applied, so nothing says who approved that"
+            return
+        expected = self.way.rows(self.lake, one)
+        counted = {table: rows for table, rows in gone.items() if expected.get(table, 0) is not None}
+        rows, again = self.trail.get(one.name, {}), f"run '{self.kind.to_apply(one.name)}' again"
+        missing = missing_evidence(self.kind, one, self.trail)
+        faults = {
+            f"the items of {one.name} were altered": not one.intact,
+            f"{one.name} names other rows": counted != {table: n for table, n in expected.items() if n},
+            f"the register does not have the plan {one.name}": one.proposed is None,
+            f"the register has no approval of {one.name}": one.approved is None,
+            f"{one.name}: {missing}": bool(missing),
+            f"the audit trail does not say that {one.name} was begun": self.kind.begin not in rows,
+            f"the audit trail does not say that {one.name} was applied; {again}": self.kind.applied not in rows,
+        }
+        yield from (what for what, found in faults.items() if found)
+
+    def _by_register(self) -> Iterator[str]:
+        """Yield what the register says and the ledger does not."""
+        finished = last_finished(self.lake) if self.proposals else 0
+        for one in self.proposals.values():
+            kind = self.ledger.get(one.plan or 0, {}).get("kind")
+            if one.plan is not None and one.plan <= finished and kind != self.way.plan.name:
+                yield f"{one.name} says that plan {one.plan} applied it, and the ledger does not"
+            elif not one.intact and one.plan is None:
+                yield f"{one.name}: its items were altered; it cannot be applied"

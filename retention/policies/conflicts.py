@@ -1,0 +1,191 @@
+"""What rules say of each other: bounds that contradict, rules that never decide, actions that come too late."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import combinations, product
+from typing import TYPE_CHECKING, Final
+
+from ranklake.errors import did_you_mean
+from ranklake.retention.policies.findings import Finding
+from ranklake.retention.policies.model import ALL_KINDS, ROW_KEYS, RUN_KEYS, Place, Rule, is_one_of, table_facts
+from ranklake.retention.policies.order import FOREVER, days, decide
+from ranklake.retention.policies.read import Look
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+
+
+RUNS: Final = "runs"
+"""The table that says of runs which team, labels and environment they have."""
+
+
+def bounds(look: Look) -> Iterator[Finding]:
+    """Yield minimums above maximums, and periods outside of the bounds of their own rule."""
+    for rule in look.rules:
+        low, high, period = rule.minimum_days, rule.maximum_days, rule.delete_after_days
+        if low is not None and high is not None and low > high:
+            what = f"rule {rule.name!r} keeps at least {days(low)} and at most {days(high)}"
+            yield Finding("RP010", rule.at, what, "raise maximum_days or lower minimum_days")
+        elif low is not None and period is not None and period < low:
+            what = f"rule {rule.name!r} deletes after {days(period)} and keeps at least {days(low)}"
+            yield Finding("RP010", rule.at, what, "raise delete_after_days or lower minimum_days")
+        elif high is not None and rule.deletes and (period is None or period > high):
+            what = f"rule {rule.name!r} keeps {days(period)} and at most {days(high)}"
+            yield Finding("RP010", rule.at, what, "lower delete_after_days or raise maximum_days")
+    lowest = [rule for rule in look.rules if rule.minimum_days is not None]
+    highest = [rule for rule in look.rules if rule.maximum_days is not None]
+    for one, other in product(lowest, highest):
+        if one is other or (one.minimum_days or 0) <= (other.maximum_days or 0):
+            continue
+        if _overlap(one, other, look.contracts):
+            what = f"{one.name!r} keeps at least {days(one.minimum_days)}, {other.name!r} ({other.at}) at most "
+            hint = "agree on one of them: the minimum goes before the maximum"
+            yield Finding("RP011", one.at, what + days(other.maximum_days), hint)
+
+
+def twins(look: Look) -> Iterator[Finding]:
+    """Yield rules that select the same as another and give it another period: only the longer decides."""
+    for one, other in combinations([rule for rule in look.rules if rule.deletes], 2):
+        if one.where == other.where:
+            short, long = sorted((one, other), key=lambda rule: (_forever(rule.delete_after_days), rule.name))
+            what = f"rule {short.name!r} never decides: {long.name!r} ({long.at}) is about the same and keeps longer"
+            if short.delete_after_days == long.delete_after_days:
+                what = f"rule {short.name!r} and {long.name!r} ({long.at}) say the same"
+            yield Finding("RP015", short.at, what, "remove one of them")
+
+
+def shadowed(look: Look) -> Iterator[Finding]:
+    """Yield rules of tables that never decide, since others do for each of their tables."""
+    plain = [rule for rule in look.rules if not rule.row_keys]
+    for rule in plain:
+        mine = [one for one in look.contracts.values() if rule.may_match(one)]
+        if not rule.deletes or not mine:
+            continue
+        winners = {one.table: decide(_periods(plain), table_facts(one)).rule for one in mine}
+        if any(winner is None or winner.name == rule.name for winner in winners.values()):
+            continue
+        if any(winner is not None and winner.where == rule.where for winner in winners.values()):
+            continue  # told as twins
+        names = sorted({winner.name for winner in winners.values() if winner is not None})
+        what = f"rule {rule.name!r} never decides: {', '.join(names)} {_more(names)} more specific for all its tables"
+        yield Finding("RP017", rule.at, what, "remove it, or name what it is about")
+
+
+def too_late(look: Look) -> Iterator[Finding]:
+    """Yield actions on rows that are deleted before their time comes."""
+    for rule in look.rules:
+        for action, age in rule.waiting.items():
+            mine = [one for one in look.contracts.values() if rule.may_match(one)]
+            ends = [decide([*look.rules], table_facts(one)).period_days for one in mine]
+            own = rule.delete_after_days
+            if rule.deletes and own is not None:
+                ends = [own]
+            if ends and all(end is not None and end <= age for end in ends):
+                gone = days(max(map(_int, ends)))
+                what = f"{action} after {days(age)} comes too late: the rows are deleted after {gone}"
+                yield Finding("RP014", rule.at, what, "lower its days, or keep the rows longer")
+
+
+def outlived(look: Look) -> Iterator[Finding]:
+    """Yield rules by what the table ``runs`` says that keep longer than its rows are kept."""
+    runs = look.contracts.get(RUNS)
+    if runs is None:
+        return
+    known = _forever(decide(look.rules, table_facts(runs)).period_days)
+    for rule in look.rules:
+        by = [key for key in rule.row_keys if key in RUN_KEYS and key != "run"]
+        ask = max(_forever(rule.delete_after_days) if rule.deletes else 0, rule.minimum_days or 0)
+        if by and ask > known:
+            what = (
+                f"rule {rule.name!r} goes by {', '.join(by)}, which is known for as long as rows of {RUNS!r} are kept"
+            )
+            hint = f"keep {RUNS!r} at least {'for ever' if ask == FOREVER else days(int(ask))}"
+            yield Finding("RP021", rule.at, what, hint)
+
+
+def _periods(rules: Sequence[Rule]) -> list[Rule]:
+    """Return rules without what bounds say, which decide nothing here."""
+    return [rule for rule in rules if rule.deletes and rule.minimum_days is None and rule.maximum_days is None] or [
+        *rules
+    ]
+
+
+def _overlap(one: Rule, other: Rule, contracts: "Mapping[str, Contract]") -> bool:
+    """Say whether two rules can be about the same rows."""
+    if not any(one.may_match(table) and other.may_match(table) for table in contracts.values()):
+        return False
+    return all(
+        any(fnmatchcase(a, b) or fnmatchcase(b, a) for a in one.where[key] for b in other.where[key])
+        for key in ROW_KEYS
+        if key in one.where and key in other.where
+    )
+
+
+def _more(names: Sequence[str]) -> str:
+    return "are" if len(names) > 1 else "is"
+
+
+def _forever(period: int | None) -> float:
+    return FOREVER if period is None else period
+
+
+def _int(period: int | None) -> int:
+    return period or 0
+
+
+_NOUNS: Final = {"class": "no contract uses the retention class", "table": "there is no table",
+                 "kind": "no kind of data is"}  # fmt: skip
+
+
+def demands(look: "Look") -> Iterator[Finding]:
+    """Yield unknown names, and demands for which nobody answers, that ask nothing, are of no table, or there twice.
+
+    Likewise two that no place can meet at once.
+    """
+    contracts = look.contracts.values()
+    known = {
+        "class": {one.retention for one in contracts},
+        "table": set(look.contracts),
+        "kind": set(ALL_KINDS),
+    }
+    first: dict[str, Place] = {}
+    for one in look.sources.demands:
+        unknown = [
+            Finding("RP005", one.at, f"{_NOUNS[key]} {text!r}", did_you_mean(text, known[key]))
+            for key, texts in one.where.items()
+            for text in texts
+            if not any(fnmatchcase(name, text) for name in known[key])
+        ]
+        yield from unknown
+        if not one.owner:
+            what = f"nobody answers for the demand {one.name!r}"
+            yield Finding("RP003", one.at, what, "add owner: …, here or to the file")
+        if not one.encrypted and not one.regions:
+            yield Finding(
+                "RP028", one.at, f"{one.name!r} asks nothing", "add encrypted: true, keys: […] or regions: […]"
+            )
+        if not unknown and not any(map(one.is_about, contracts)):
+            yield Finding(
+                "RP028", one.at, f"{one.name!r} is about no table", "name a class, kind or table that there is"
+            )
+        if one.name in first:
+            what = f"{one.name!r} stands in {first[one.name]}, too"
+            yield Finding("RP012", one.at, what, "give one another name")
+        first.setdefault(one.name, one.at)
+    yield from _contradictions(look)
+
+
+def _contradictions(look: "Look") -> Iterator[Finding]:
+    """Yield pairs of demands that have a table in common, and no region or no key: no place of it meets both."""
+    for one, other in combinations(look.sources.demands, 2):
+        both = [
+            table for table, contract in look.contracts.items() if one.is_about(contract) and other.is_about(contract)
+        ]
+        apart = []
+        if one.regions and other.regions and not set(one.regions) & set(other.regions):
+            apart.append("regions")
+        if one.keys and other.keys and all(is_one_of(key, other.keys) is False for key in one.keys):
+            apart.append("keys")
+        if both and apart:
+            what = f"{other.name!r} wants other {' and '.join(apart)} for {both[0]} than {one.name!r} in {one.at}"
+            yield Finding("RP029", other.at, what, "agree on one, or take the table out of one of them")

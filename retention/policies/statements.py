@@ -1,0 +1,191 @@
+"""What is wrong with a rule by itself: names, periods, what it says and what it is about."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Final
+
+from ranklake.errors import did_you_mean
+from ranklake.retention.policies.findings import Finding
+from ranklake.retention.policies.model import ALL_KINDS, KEPT, SEVERITIES, Place, Rule, maskable
+from ranklake.retention.policies.order import days
+from ranklake.retention.policies.read import Look
+
+_DAY_S: Final = 86_400
+_LONGEST: Final = 36_500
+_ENOUGH: Final = 2
+"""How many must approve what a rule takes that may take everything."""
+
+
+def names(look: Look) -> Iterator[Finding]:
+    """Names that nothing has: of classes, tables, kinds, columns, severities."""
+    known = {
+        "class": {one.retention for one in look.contracts.values()},
+        "table": set(look.contracts),
+        "kind": set(ALL_KINDS),
+        "column": {name for one in look.contracts.values() for name in one.names},
+        "severity": set(SEVERITIES),
+    }
+    nouns = {
+        "class": "no contract uses the retention class",
+        "table": "there is no table",
+        "kind": "no kind of data is",
+    }
+    for rule in look.sources.rules:
+        for key, names in known.items():
+            for text in rule.where.get(key, ()):
+                if not any(fnmatchcase(name, text) for name in names):
+                    what = f"{nouns.get(key, f'there is no {key}')} {text!r}"
+                    yield Finding("RP005", _at(look, rule, key), what, did_you_mean(text, names))
+
+
+def nothing_said(look: Look) -> Iterator[Finding]:
+    """Rules that say nothing, and masks that say no column."""
+    for rule in look.sources.rules:
+        bounds = (rule.minimum_days, rule.maximum_days, rule.budget_bytes, rule.growth_bytes_per_day)
+        if not rule.deletes and not rule.waiting and all(one is None for one in bounds):
+            hint = "add delete_after_days, minimum_days or maximum_days"
+            yield Finding("RP006", rule.at, f"rule {rule.name!r} says nothing about what it selects", hint)
+        if "mask" in rule.waiting and "column" not in rule.where:
+            yield Finding("RP013", rule.at, "a mask names no columns", "add column: […] to where")
+        if "column" in rule.where and (rule.deletes or "mask" not in rule.waiting):
+            hint = "say mask_after_days, or leave column out and delete rows"
+            yield Finding("RP013", rule.at, "columns can be masked, not deleted or kept", hint)
+        if (rule.budget_bytes or rule.growth_bytes_per_day) and rule.row_keys:
+            hint = f"leave {', '.join(rule.row_keys)} out of where"
+            yield Finding("RP024", rule.at, "the bytes of some rows of a table are not known", hint)
+
+
+def books(look: Look) -> Iterator[Finding]:
+    """Periods for what is kept for ever."""
+    for rule in look.sources.rules:
+        for name in rule.where.get("class", ()):
+            if name in KEPT and (rule.delete_after_days is not None or rule.maximum_days is not None):
+                what = f"class {name!r} cannot have a period: {KEPT[name]}"
+                yield Finding("RP007", _at(look, rule, "class"), what, "write delete_after_days: null")
+
+
+def everything(look: Look) -> Iterator[Finding]:
+    """Rules that would take all that may be taken."""
+    takable = [one for one in look.contracts.values() if one.retention not in KEPT]
+    if len({one.retention for one in takable}) < _ENOUGH:  # one class is no more than a rule may take
+        return
+    for rule in look.sources.rules:
+        if rule.delete_after_days is None and rule.maximum_days is None:
+            continue
+        narrow = any("*" not in rule.where[key] for key in rule.row_keys)
+        wide = replace(rule, where={key: texts for key, texts in rule.where.items() if key not in rule.row_keys})
+        if narrow or not all(map(wide.may_match, takable)):
+            continue
+        if not rule.everything or rule.tier < _ENOUGH:
+            hint = f"name what it is about, or say everything: true and tier: {_ENOUGH}"
+            yield Finding("RP009", rule.at, f"rule {rule.name!r} takes everything", hint)
+
+
+def masks(look: Look) -> Iterator[Finding]:
+    """Columns that the tables of a rule do not have, or that cannot be masked there."""
+    for rule in look.sources.rules:
+        for column in rule.where.get("column", ()):
+            yield from _unmaskable(look, rule, column)
+            tables = [one for one in look.contracts.values() if rule.may_match(one)]
+            if tables and not any(fnmatchcase(name, column) for one in tables for name in one.names):
+                known = {name for one in tables for name in one.names}
+                if any(fnmatchcase(name, column) for one in look.contracts.values() for name in one.names):
+                    what = f"none of the rule's tables has a column {column!r}"
+                    yield Finding("RP013", _at(look, rule, "column"), what, did_you_mean(column, known))
+
+
+def _unmaskable(look: Look, rule: Rule, column: str) -> Iterator[Finding]:
+    """Yield a column that some of the rule's tables have, and of none of them can be masked."""
+    there = [(one, name) for one in look.contracts.values() if rule.may_match(one) for name in one.names]
+    found = [(one, name) for one, name in there if fnmatchcase(name, column)]
+    if not found or any(name in maskable(one) for one, name in found):
+        return
+    one, name = found[0]
+    why = f"{one.table}.{name} is operational" if one.column(name).class_ == "operational" else ""
+    if one.kind != "fact" or not one.envelope:
+        why = f"rows of {one.table} are no record of ranks, and are computed again or kept as books"
+    why = why or f"{one.table}.{name} is required, or tells rows apart or sorts them"
+    hint = "name classified columns of tables that ranks record, or delete rows"
+    yield Finding(
+        "RP013", _at(look, rule, "column"), f"column {column!r} cannot be masked where it is stored: {why}", hint
+    )
+
+
+def dead(look: Look) -> Iterator[Finding]:
+    """Rules whose keys fit no table together."""
+    for rule in look.sources.rules:
+        if not any(map(rule.may_match, look.contracts.values())):
+            keys = ", ".join(key for key in rule.where if key != "column")
+            what = f"rule {rule.name!r} is about nothing: no table has all of {keys}"
+            hint = "rows are told apart in tables that ranks record: severity in logs and events, metric in scalars"
+            yield Finding("RP016", rule.at, what, hint)
+
+
+def periods(look: Look) -> Iterator[Finding]:
+    """Periods that nobody means."""
+    for rule in look.sources.rules:
+        for key in ("delete_after_days", "minimum_days", "maximum_days"):
+            period = getattr(rule, key)
+            if period is not None and period > _LONGEST:
+                what = f"{days(period)} are more than a hundred years"
+                hint = "write null for never" if key == "delete_after_days" else "write fewer"
+                yield Finding("RP023", rule.at, what, hint)
+
+
+def reviews(look: Look) -> Iterator[Finding]:
+    """Rules that somebody should have looked at."""
+    for rule in look.rules:
+        if rule.review is not None and rule.review < look.today:
+            what = f"the review of rule {rule.name!r} was due on {rule.review} ({rule.owner})"
+            yield Finding("RP018", rule.at, what, "look at it again, and write the next date")
+
+
+def unreviewed(look: Look) -> Iterator[Finding]:
+    """Files of rules that say no date of review."""
+    for rule in look.sources.rules:
+        content = look.sources.documents[rule.at.file].content
+        said = rule.review is not None or "review" in {*content, *content.get("rules", {}).get(rule.name, {})}
+        if not said:
+            yield Finding("RP019", rule.at, f"rule {rule.name!r} has no review date", "add review: YYYY-MM-DD")
+
+
+def intervals(look: Look) -> Iterator[Finding]:
+    """Rules that downsample what cannot be, or to intervals that do not divide a day."""
+    for rule in look.sources.rules:
+        if rule.interval_s is None:
+            continue
+        if _DAY_S % rule.interval_s:
+            hint = "take one that divides a day, such as 1m, 5m, 1h or 1d"
+            yield Finding("RP025", rule.at, f"intervals of {rule.interval_s:,} s do not divide a day", hint)
+        if rule.row_keys:
+            hint = f"leave {', '.join(rule.row_keys)} out of where"
+            yield Finding("RP025", rule.at, "whole tables are downsampled, not some of their rows", hint)
+        elif not any(one.series for one in look.contracts.values() if rule.may_match(one)):
+            able = ", ".join(sorted(one.table for one in look.contracts.values() if one.series))
+            what = f"no table of rule {rule.name!r} can be downsampled: no contract says what its series are"
+            yield Finding("RP025", rule.at, what, f"name one of {able}")
+
+
+def regions(look: Look) -> Iterator[Finding]:
+    """Rules of a region where nobody says which one this is."""
+    for rule in look.sources.rules:
+        if rule.region and not look.region:
+            what = f"rule {rule.name!r} is for the region {rule.region!r}, and no region is configured"
+            yield Finding("RP022", rule.at, what, "set region under [retention] in ranklake.toml")
+
+
+def doubles(look: Look) -> Iterator[Finding]:
+    """Names that stand in two files."""
+    first: dict[str, Place] = {}
+    for rule in look.sources.rules:
+        if rule.name in first:
+            what = f"rule {rule.name!r} stands in {first[rule.name]}, too"
+            yield Finding("RP012", rule.at, what, "give one another name")
+        first.setdefault(rule.name, rule.at)
+
+
+def _at(look: Look, rule: Rule, key: str) -> Place:
+    """Return where a key of a rule's selectors stands."""
+    document = look.sources.documents[rule.at.file]
+    return Place(rule.at.file, document.line(("rules", rule.name, "where", key)))

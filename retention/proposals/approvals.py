@@ -1,0 +1,264 @@
+"""Standing: whose approvals of a proposal count at a time, why others do not, and what is lacking."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self
+from unicodedata import normalize
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.audit import clock
+from ranklake.lake.audit.proof import prove
+from ranklake.lake.plans.verification import refusal
+from ranklake.lake.store.allowed_signers import Signers, load_signers
+from ranklake.lake.store.approvals import COMMAND, DEFAULT_TIERS, SIGNED, UNSIGNED, ApprovalsSection
+from ranklake.lake.store.ssh_signatures import SignatureError, verify
+from ranklake.retention.proposals.modes import refuse_downgrade
+from ranklake.retention.proposals.proposals import AnyKind, AnyProposal, Proposal, ProposalError, ProposalKind, Risk
+from ranklake.retention.proposals.statements import DIGEST, Statement, lake_identity, moment
+from ranklake.retention.proposals.steps import SKEW, Actions, Step, recorded_actions
+
+if TYPE_CHECKING:
+    from ranklake.lake.plans.plan import Plan
+    from ranklake.lake.store.store import Lake
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """What a proposal takes: so many different approvers, and of each role at least one."""
+
+    approvers: int = 1
+    roles: tuple[str, ...] = ()
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """Plain JSON values, as the trail keeps them."""
+        return {"approvers": self.approvers, "roles": list(self.roles)}
+
+    @classmethod
+    def said(cls, details: Mapping[str, Any]) -> Self:
+        """Return what a row of the trail says was needed; one approver where it says nothing."""
+        facts = details.get("needed")
+        if not isinstance(facts, dict):
+            return cls()
+        approvers, roles = facts.get("approvers"), facts.get("roles")
+        return cls(approvers if isinstance(approvers, int) else 1, tuple(roles) if isinstance(roles, list) else ())
+
+    def lacking(self, approvers: Iterable[Iterable[str]]) -> str:
+        """Return what is lacking, in words; empty if nothing.
+
+        Parameters
+        ----------
+        approvers
+            The roles of each approver so far.
+        """
+        there = [frozenset(roles) for roles in approvers]
+        parts = []
+        if len(there) < self.approvers:
+            parts.append(f"it has {len(there)} of {self.approvers} approvals")
+        parts += [f"nobody of role {role} approved it" for role in self.roles if not any(role in one for one in there)]
+        return ", ".join(parts)
+
+
+def needed(section: ApprovalsSection, kind: str, risk: Risk) -> Needed:
+    """Return what a proposal of a kind takes. Names that nobody checks are not counted: one is enough then."""
+    if section.mode == UNSIGNED:
+        return Needed()
+    approvers, roles = 1, set[str]()
+    for tier in section.tiers or DEFAULT_TIERS:
+        if (
+            (not tier.kinds or kind in tier.kinds)
+            and (not tier.classes or not risk.classes.isdisjoint(tier.classes))
+            and (not tier.over_bytes or (risk.bytes is not None and risk.bytes >= tier.over_bytes))
+            and (not tier.irreversible or risk.irreversible)
+        ):
+            approvers = max(approvers, tier.approvers)
+            roles |= {tier.role} - {""}
+    return Needed(approvers, tuple(sorted(roles)))
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the trail says of a proposal's approvals.
+
+    Attributes
+    ----------
+    approvals
+        Those that count, one a name.
+    authors
+        Who proposed it, as far as that counts.
+    refused
+        Why others do not count, a clause each.
+    needed, lacking
+        What it takes; what of that is not there, in words, empty if all is.
+    """
+
+    approvals: tuple[Step, ...]
+    authors: tuple[str, ...]
+    refused: tuple[str, ...]
+    needed: Needed
+    lacking: str
+
+    @property
+    def approvers(self) -> list[str]:
+        """Whose approvals count."""
+        return [step.actor for step in self.approvals]
+
+
+class Judge:
+    """Says whether steps count, under a lake's mode. Keys are read once."""
+
+    def __init__(self, lake: "Lake") -> None:
+        section = lake.config.approvals
+        self.mode = section.mode
+        self.signers: Signers | None = load_signers(section.allowed_signers) if self.mode == SIGNED else None
+        self._lake = lake_identity(lake)
+
+    def doubt(self, step: Step, items_sha256: str, at: datetime) -> str:
+        """Return why a step does not count at a time; empty if it does."""
+        if step.details.get(DIGEST) != items_sha256:
+            return "it is of other items"
+        doubt = self._unsigned(step) if self.signers is None else self.of_signature(step, at)
+        return doubt or _expired(step, at)
+
+    def _unsigned(self, step: Step) -> str:
+        weaker = self.mode == COMMAND and step.details.get("mode") not in {COMMAND, SIGNED}
+        return "nobody checked the name" if weaker else ""
+
+    def of_signature(self, step: Step, at: datetime) -> str:
+        """Return what is wrong with a signature at a time; empty if it holds."""
+        assert self.signers is not None
+        signature = step.details.get("signature")
+        try:
+            statement = Statement.of_row(step.row, step.details)
+        except (KeyError, TypeError, ValueError):
+            statement = None
+        if not isinstance(signature, str) or statement is None:
+            return "it is not signed" if signature is None else "it does not say what was signed"
+        faults = {
+            "it was signed for another lake": statement.lake != self._lake,
+            "it is dated in the future": statement.made > min(step.ts, at) + SKEW,
+            "it was written down after it had expired": step.ts > statement.ends,
+        }
+        wrong = next((what for what, found in faults.items() if found), "")
+        try:
+            signer = verify(statement.text, signature, self.signers, step.actor, at)
+        except SignatureError as error:
+            return wrong or error.what
+        said = step.details.get("roles", [])
+        extra = sorted(set(said) - signer.roles) if isinstance(said, list) else ["?"]
+        return wrong or (f"the key does not have the role {', '.join(map(str, extra))}" if extra else "")
+
+
+def _expired(step: Step, at: datetime) -> str:
+    try:
+        ends = moment(str(step.details["expires"])) if "expires" in step.details else None
+    except ValueError:
+        return "it does not say when it ends"
+    return f"it expired at {ends:%Y-%m-%d %H:%M} UTC" if ends is not None and at >= ends else ""
+
+
+def stand(lake: "Lake", kind: AnyKind, proposal: Proposal, trail: Actions, at: datetime) -> Standing:
+    """Return the standing of a proposal at a time. Raises `SignersError` and `SecretError`."""
+    judge = Judge(lake)
+    rows = trail.get(proposal.name, {})
+    proposed = [step for step in rows.get(kind.propose, []) if step.details.get(DIGEST) == proposal.items_sha256]
+    authors = [step.actor for step in proposed] + ([proposal.proposer] if proposal.proposer else [])
+    approvals: dict[str, Step] = {}
+    refused: list[str] = []
+    for step in rows.get(kind.approve, []):
+        doubt = judge.doubt(step, proposal.items_sha256, at)
+        if not doubt and judge.mode != UNSIGNED and is_one_of(step.actor, authors):
+            doubt = "its author gave it"
+        if doubt:
+            refused.append(f"the approval in row {step.seq} of the audit trail does not count: {doubt}")
+        else:
+            approvals.setdefault(plain(step.actor), step)
+    unnamed = judge.mode == SIGNED and kind.authored and all(judge.of_signature(step, step.ts) for step in proposed)
+    wanted = needed(lake.config.approvals, kind.action, proposal.risk)
+    lacking = wanted.lacking(step.details.get("roles") or [] for step in approvals.values())
+    if lacking and not rows.get(kind.approve):
+        lacking = "the audit trail has no approval of it"
+    if unnamed:
+        lacking = f"nobody signed as its author: {kind.made_by} --key KEY"
+    return Standing(tuple(approvals.values()), tuple(authors), tuple(refused), wanted, lacking)
+
+
+def is_one_of(name: str, others: Iterable[str | None]) -> bool:
+    """Say whether a name is one of others, however they are spelt."""
+    return plain(name) in {plain(other) for other in others if other is not None}
+
+
+def plain(name: str) -> str:
+    """Return a name as names are compared: whatever its case, spaces, marks that nobody sees and form of Unicode."""
+    folded = normalize("NFKC", normalize("NFKD", name).casefold())
+    return "".join(one for one in folded if one.isprintable() and not one.isspace())
+
+
+class NoEvidenceError(ProposalError):
+    """A proposal that the audit trail does not vouch for."""
+
+    def __init__(self, proposal: str, what: str) -> None:
+        hint = "nothing was changed; see 'ranklake audit verify' and 'ranklake audit show', then plan again"
+        super().__init__(proposal, what, hint=hint)
+
+
+def begun_proposal(lake: "Lake", plan: "Plan", kind: ProposalKind[AnyProposal], key: str, action: str) -> AnyProposal:
+    """Return the proposal that a found plan applies, which was approved and begun as it is.
+
+    Parameters
+    ----------
+    key, action
+        Key of its name among the plan's facts; what the plan does, for the message: ``remove rows``.
+
+    Raises `ranklake.lake.plans.plan.RefusedPlanError`.
+    """
+    name = plan.body["facts"][key]
+    try:
+        proposal = kind.find(lake, name)
+        require(lake, kind, proposal, begun=True)
+    except RanklakeError as error:
+        what = f"the plan would {action} without approval: {name}: {error.what}"
+        raise refusal(lake, plan, what) from error
+    return proposal
+
+
+def missing_evidence(kind: AnyKind, proposal: Proposal, trail: Actions) -> str:
+    """Return what the trail lacks for an approval of a proposal as it is; empty if it has it."""
+    rows = trail.get(proposal.name, {}).get(kind.approve, [])
+    if not rows:
+        return "the audit trail has no approval of it"
+    if all(row.details.get(DIGEST) != proposal.items_sha256 for row in rows):
+        return "what was approved under this name had other items"
+    return ""
+
+
+def require(lake: "Lake", kind: AnyKind, proposal: Proposal, *, begun: bool = False) -> Standing:
+    """Return the standing of a proposal that a whole trail says was approved (and begun) as it is, by enough people.
+
+    Raises `NoEvidenceError`; `DowngradeError` where approvals were signed, and nobody here has the keys to verify them;
+    and what reading the keys raises.
+    """
+    proof = prove(lake)
+    if not proof.whole:
+        raise NoEvidenceError(proposal.name, f"the audit trail is broken: {proof.why}")
+    trail = recorded_actions(lake, kind)
+    refuse_downgrade(lake, trail)
+    what = missing_evidence(kind, proposal, trail)
+    begins = trail.get(proposal.name, {}).get(kind.begin, [])
+    if not what and begun and not begins:
+        what = "the audit trail does not say that it was begun"
+    if what:
+        raise NoEvidenceError(proposal.name, what)
+    # What was begun in time is finished, whenever somebody finds it.
+    found = stand(lake, kind, proposal, trail, begins[-1].ts if begun else clock.now())
+    if found.lacking:
+        raise NoEvidenceError(proposal.name, "; ".join([found.lacking, *found.refused]))
+    if begun and lake.config.approvals.mode == SIGNED:
+        last, judge = begins[-1], Judge(lake)
+        doubt = judge.doubt(last, proposal.items_sha256, last.ts)
+        if not doubt and is_one_of(last.actor, found.approvers):
+            doubt = "whoever approved it began it"
+        if doubt:
+            raise NoEvidenceError(proposal.name, f"row {last.seq} of the audit trail, which began it: {doubt}")
+    return found

@@ -1,0 +1,172 @@
+"""Placement: whether the places of tables are what policies demand of them: encrypted, by which key, in which region.
+
+    demands of policies ──┐
+    places of tables    ──┴─▶ posture of each place, as its store says ──▶ met, differs, or unknown with the reason
+
+Nothing that a store does not say counts as met.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.lake.store.posture import EMPTY, MARKER, NONE, Posture, posture
+from ranklake.redaction.redact import redact_uri
+from ranklake.retention.archive.register import archive_places, archives
+from ranklake.retention.policies.model import is_one_of
+from ranklake.retention.shares.place import open_place
+from ranklake.retention.shares.register import shares, tables_known
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.store.store import Lake
+    from ranklake.retention.policies.model import Demand
+
+MET: Final = "met"
+DIFFERS: Final = "differs"
+UNKNOWN: Final = "unknown"
+_ASK: Final = "let this account read it, or ask whoever runs the store"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What one demand came to at one place.
+
+    Attributes
+    ----------
+    demand, place
+        Which.
+    tables
+        Those there that it is about.
+    what
+        ``encryption``, ``key`` or ``region``.
+    wanted, found
+        In words.
+    state
+        ``met``, ``differs`` or ``unknown``.
+    mend
+        What to do about it; empty where it is met.
+    """
+
+    demand: str
+    place: str
+    tables: tuple[str, ...]
+    what: str
+    wanted: str
+    found: str
+    state: str
+    hint: str
+
+    @property
+    def said(self) -> str:
+        """In one clause."""
+        tables = ", ".join(self.tables[:3]) + (f" and {len(self.tables) - 3} more" if len(self.tables) > 3 else "")  # noqa: PLR2004
+        return f"{self.demand}: {self.what} of {self.place} ({tables}) is to be {self.wanted}, and is {self.found}"
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A place that has rows of tables, and how it is protected."""
+
+    posture: Posture
+    tables: frozenset[str]
+
+
+def places(lake: "Lake", contracts: "Mapping[str, Contract]", spool: "Lake | None" = None) -> list[Held]:
+    """Return every place that has rows of a lake's tables: itself, its spool, archives, shares. Asks their stores.
+
+    Raises what reading the registers of archives and shares raises; a place that does not answer is unknown.
+    """
+    found = [Held(posture("lake", lake, MARKER), frozenset(contracts))]
+    if spool is not None:
+        recorded = frozenset(one.table for one in contracts.values() if one.envelope)
+        found.append(Held(posture("spool", spool, ""), recorded))
+    rows = archives(lake)
+    for place in archive_places(lake):
+        there = frozenset(one.table for one in rows if one.uri == place.uri)
+        found.append(Held(posture(f"archive {redact_uri(place.uri)}", place, ""), there))
+    for one in shares(lake):
+        place = open_place(lake, one.uri)
+        found.append(
+            Held(
+                posture(f"share of {one.role} at {redact_uri(one.uri)}", place, ""), frozenset(tables_known(lake, one))
+            )
+        )
+    return found
+
+
+def verdicts(demands: "tuple[Demand, ...]", held: "list[Held]", contracts: "Mapping[str, Contract]") -> list[Verdict]:
+    """Return what demands come to at places, those that are not met first."""
+    found = []
+    for demand in demands:
+        about = frozenset(one.table for one in contracts.values() if demand.is_about(one))
+        for one in held:
+            if tables := sorted(about & one.tables):
+                found += [
+                    Verdict(demand=demand.name, place=one.posture.place, tables=tuple(tables), **said)
+                    for said in _of(demand, one.posture)
+                ]
+    order = {DIFFERS: 0, UNKNOWN: 1, MET: 2}
+    return sorted(found, key=lambda one: order[one.state])
+
+
+def _of(demand: "Demand", place: Posture) -> Iterator[dict[str, str]]:
+    if demand.encrypted:
+        yield _encryption(place)
+    if demand.keys:
+        yield _key(demand, place)
+    if demand.regions:
+        yield _region(demand, place)
+
+
+def _encryption(place: Posture) -> dict[str, str]:
+    facts = {"what": "encryption", "wanted": "on"}
+    if place.by_default == NONE:
+        hint = "switch on default encryption of the bucket, then copy older objects onto themselves"
+        return facts | {"found": "off for new objects", "state": DIFFERS, "hint": hint}
+    if place.of_object == NONE:
+        hint = "copy older objects onto themselves: default encryption holds for new ones alone"
+        return facts | {"found": "off for an object that is there", "state": DIFFERS, "hint": hint}
+    if place.by_default is None or place.of_object is None:
+        return facts | _unknown(place)
+    return facts | {"found": place.by_default, "state": MET, "hint": ""}
+
+
+def _key(demand: "Demand", place: Posture) -> dict[str, str]:
+    facts = {"what": "key", "wanted": " or ".join(demand.keys)}
+    hint = "name the key in default encryption of the bucket, then copy older objects onto themselves"
+    asked = [(place.by_default, place.by_default_key, "new objects")]
+    asked += [] if place.of_object == EMPTY else [(place.of_object, place.of_object_key, "an object that is there")]
+    doubts = []
+    for how, key, whose in asked:
+        if how is None:
+            doubts.append(place.unknown or f"the store says nothing of {whose}")
+        elif key is None:
+            found = f"none ({how}) for {whose}" if how == NONE else f"the store's own ({how}) for {whose}"
+            return facts | {"found": found, "state": DIFFERS, "hint": hint}
+        elif (same := is_one_of(key, demand.keys)) is False:
+            return facts | {"found": f"{key} for {whose}", "state": DIFFERS, "hint": hint}
+        elif same is None:
+            doubts.append(f"{key} may stand for it, and an alias cannot be told from here")
+    if doubts:
+        return facts | _unknown(place, "; ".join(dict.fromkeys(doubts)))
+    return facts | {"found": str(place.by_default_key), "state": MET, "hint": ""}
+
+
+def _region(demand: "Demand", place: Posture) -> dict[str, str]:
+    facts = {"what": "region", "wanted": " or ".join(demand.regions)}
+    if place.region is None:
+        return facts | _unknown(place)
+    if place.region in demand.regions:
+        return facts | {"found": place.region, "state": MET, "hint": ""}
+    hint = "copy it into a bucket there, and name that; or take the tables out of the demand, with whoever made it"
+    return facts | {"found": place.region, "state": DIFFERS, "hint": hint}
+
+
+def _unknown(place: Posture, why: str = "") -> dict[str, str]:
+    reason = why or place.unknown or "the store says nothing"
+    return {"found": f"not known ({reason})", "state": UNKNOWN, "hint": _ASK}

@@ -1,1 +1,0 @@
-"""Traces of a subject: where a value still is, in whatever form, whoever wrote it down."""
