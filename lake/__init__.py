@@ -12,12 +12,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from ranklake.insight.ask.python import sql
+    from ranklake.insight.ask import sql
     from ranklake.lake.store.store import Lake
 
 __all__ = ["Lake", "sql"]
 
-_IN: Final = {"Lake": "ranklake.lake.store.store", "sql": "ranklake.insight.ask.python"}
+_IN: Final = {"Lake": "ranklake.lake.store.store", "sql": "ranklake.insight.ask"}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - two things of different kinds

@@ -19,15 +19,13 @@ from ranklake.lake.query.errors import QueryError
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read
 from ranklake.quality.engine import judge
-from ranklake.quality.neighbours import Neighbours
-from ranklake.quality.partition import Partition
 from ranklake.quality.results import RESULTS
 from ranklake.quality.scan import scan
 from ranklake.quality.suite import Expectation, Suite, compile_suite
 from ranklake.quality.suites.asking import Asking
 from ranklake.quality.tables import chosen
-from ranklake.quality.verdict import status_of
-from ranklake.quality.watching import judge_watched
+from ranklake.quality.tally import Partition, status_of
+from ranklake.quality.watching import Neighbours, judge_watched
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress

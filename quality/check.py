@@ -15,16 +15,13 @@ from ranklake.lake.tables.live_files import files, files_digest
 from ranklake.lake.tables.tables import latest
 from ranklake.quality import quarantine
 from ranklake.quality.engine import gx_version
-from ranklake.quality.neighbours import Neighbours
-from ranklake.quality.partition import Partition, Tally
-from ranklake.quality.results import RESULTS, CheckReport, CheckResult, Standing, standing
+from ranklake.quality.results import RESULTS, CheckReport, CheckResult, LastCheck, last_checks
 from ranklake.quality.scans import Scanned, Scans, TableWork
 from ranklake.quality.suite import Suite, compile_suite
-from ranklake.quality.suites.asking import Asking
-from ranklake.quality.suites.unplaced import unplaced
+from ranklake.quality.suites.asking import Asking, unplaced
 from ranklake.quality.tables import KINDS, as_stored, chosen
-from ranklake.quality.verdict import result_of
-from ranklake.quality.watching import judge_watched
+from ranklake.quality.tally import Partition, Tally, result_of
+from ranklake.quality.watching import Neighbours, judge_watched
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -78,8 +75,8 @@ def _check(
 ) -> CheckReport:
     """Check the partitions of some tables that are new, or all."""
     metrics = lake.metrics()
-    known = {} if again else standing(lake, list(contracts))
-    unchanged: list[Standing] = []
+    known = {} if again else last_checks(lake, list(contracts))
+    unchanged: list[LastCheck] = []
     scans = Scans(lake, workers, progress)
     run = _Run(lake, uuid.uuid4().hex, datetime.now(UTC), scans, asking)
     try:
@@ -112,7 +109,7 @@ def _partitions(lake: "Lake", contract: "Contract") -> list[Partition]:
     return [Partition(day, handle.version(), live.take(rows)) for day, rows in sorted(by_day.items())]
 
 
-def _done(last: Standing | None, suite: Suite, part: Partition) -> bool:
+def _done(last: LastCheck | None, suite: Suite, part: Partition) -> bool:
     if last is None or last.errored or last.suite != suite.name:
         return False
     return last.files_sha256 == files_digest(part.files["path"].to_pylist())

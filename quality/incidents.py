@@ -1,17 +1,17 @@
 """Incidents of quality: from when to when a check of a table had failures that stood. Derived from ``quality_results``.
 
 An incident opens with the first partition on which a check fails or cannot be computed. It closes when no partition is
-left on which it does: the rows were mended, or moved to ``rejects``. What opens again within a day of its close is the
-same incident: a check that flaps is counted once, and how often it flapped is told. The rules are in ``incidents.sql``.
+left on which it does: the rows were repaired, or moved to ``rejects``. What opens again within a day of its close is
+the same incident: a check that flaps is counted once, with its number of flaps. The rules are in ``incidents.sql``.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import date, datetime
-from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.insight.runs.asking import sql_text
 from ranklake.lake.query.sql import query
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def incidents(lake: "Lake") -> list[Incident]:
 
 def statement(where: str) -> str:
     """Return the SQL of one row per incident, by the rows of ``quality_results`` that a condition keeps."""
-    return _text().replace("{where}", where)
+    return sql_text("ranklake.quality", "incidents").replace("{where}", where)
 
 
 def _incident(row: Mapping[str, Any]) -> Incident:
@@ -76,7 +76,28 @@ def _incident(row: Mapping[str, Any]) -> Incident:
     return Incident(**kept, partitions=tuple(row["dates"]))
 
 
-@cache
-def _text() -> str:
-    lines = files("ranklake.quality").joinpath("incidents.sql").read_text(encoding="utf-8").splitlines()
-    return "\n".join(line for line in lines if not line.startswith("--")) + "\n"
+BESIDE: Final = ("rejects", "quality_results")
+"""Tables in which the rest of the evidence stands."""
+
+
+class UnknownIncidentError(RanklakeError):
+    """An incident that the results of checks do not tell."""
+
+
+def evidence(lake: "Lake", incident: str) -> tuple[str, ...]:
+    """Return the evidence of ``TABLE/CHECK`` as ``key=text``; of a check with several incidents, of all.
+
+    Raises `UnknownIncidentError`.
+    """
+    known: dict[str, list[Incident]] = {}
+    for one in incidents(lake):
+        known.setdefault(f"{one.table}/{one.check_id}", []).append(one)
+    if incident not in known:
+        hint = did_you_mean(incident, known) if known else "no check has failures that stood"
+        raise UnknownIncidentError(f"there is no incident {incident!r}", where="--where", hint=hint)
+    found = known[incident]
+    first = min(day for one in found for day in one.partitions)
+    ends = [max([*one.partitions, one.closed.date()]) for one in found if one.closed is not None]
+    last = max(ends).isoformat() if len(ends) == len(found) else ""
+    tables = (found[0].table, *BESIDE)
+    return (*(f"table={name}" for name in tables), f"date={first.isoformat()}..{last}")

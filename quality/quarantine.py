@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.store.store import Lake
     from ranklake.lake.tables.data_file import DataFile
-    from ranklake.quality.partition import Partition
+    from ranklake.quality.tally import Partition
 
 REJECTS: Final = "rejects"
 _ROWS: Final = 50_000  # rows that are JSON text in memory at a time

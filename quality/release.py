@@ -4,40 +4,126 @@
         numbered plan: rows from ``rejects`` into their tables, and the register's row, by which partitions are free;
         then segments are dated now in the spool, so that the next ingest judges them again
 
-What proposals have in common is in `ranklake.retention.proposals.lifecycle`.
+What proposals have in common is in `ranklake.retention.proposals.lifecycle`. A rejected row is stored whole as JSON
+(`ranklake.lake.ingest.rejects`). It stays in ``rejects`` if it cannot be read back exactly: columns that the contract
+does not know, values that are not of their type, a key that the table holds already, a date that retention removed, a
+segment that a person disowned.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.contracts import edge
+from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.load import contract as packaged
+from ranklake.lake.contracts.row_text import row_values
 from ranklake.lake.ingest.refused import RefusedSegment, passing, renew
 from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.action_plan import live_files
 from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import QUARANTINE, RELEASE
 from ranklake.lake.plans.ledger import row_files
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.tables.parquet import append_files
-from ranklake.quality.rejected import REJECTS, Mended, mended_rows
+from ranklake.lake.tables.read import read, read_some
+from ranklake.lake.tables.row_keys import RECORDED_KEY, keys_sha256
 from ranklake.retention.proposals import lifecycle
 from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
 from ranklake.retention.proposals.proposals import VoidProposalError
 from ranklake.retention.proposals.registers import stamped
 from ranklake.retention.proposals.releases import REGISTER, RELEASES, TABLE, Item, Release, holds
+from ranklake.retention.proposals.retired import retired_dates
 
 if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.store.store import Lake
     from ranklake.lake.tables.data_file import DataFile
     from ranklake.retention.proposals.lifecycle import WritePlan
+
+REJECTS: Final = "rejects"
+_SOURCES: Final = ("check", "ingest")
+"""Who took out what may come back; what a person disowned does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassingRows:
+    """Rows of one table that pass now, of one date of ``rejects`` and one reason.
+
+    Attributes
+    ----------
+    places
+        Where they are in ``rejects``: path of the file and row in it.
+    rows
+        As they go into their table.
+    """
+
+    table: str
+    taken_out: date
+    reason: str
+    places: tuple[tuple[str, int], ...]
+    rows: pa.Table
+
+    @property
+    def keys_sha256(self) -> str:
+        """Digest of their keys, in whatever order."""
+        return keys_sha256(self.rows)
+
+
+def passing_rows(lake: "Lake", tables: Sequence[str]) -> Iterator[PassingRows]:
+    """Yield what of the rejects of some tables passes under the contracts of today."""
+    contracts = lake.contracts()
+    live = live_files(lake, REJECTS, sorted({*_dates(lake)}))
+    groups: dict[tuple[str, date, str], list[tuple[tuple[str, int], dict[str, Any]]]] = {}
+    names = ["table", "source", "reason", "row", "date"]
+    for path, rows in read_some(lake, packaged(REJECTS), live, names):
+        for place, row in enumerate(rows.to_pylist()):
+            known = contracts.get(row["table"])
+            if row["table"] not in tables or known is None or row["source"] not in _SOURCES:
+                continue
+            if (values := row_values(known, row["row"])) is not None:
+                groups.setdefault((row["table"], row["date"], row["reason"]), []).append(((path, place), values))
+    taken = retired_dates(lake)
+    seen: dict[str, set[tuple[int, ...]]] = {}
+    for (table, day, reason), some in sorted(groups.items(), key=lambda one: one[0]):
+        rows = pa.Table.from_pylist([values for _, values in some], schema=arrow_schema(contracts[table]))
+        good = _passing(lake, contracts[table], rows, taken.get(table, {}), seen.setdefault(table, set()))
+        if good:
+            places = tuple(some[index][0] for index in good)
+            yield PassingRows(table, day, reason, places, rows.take(pa.array(good)))
+
+
+def _dates(lake: "Lake") -> list[date]:
+    return pc.unique(read(lake, packaged(REJECTS), ["date"])["date"]).to_pylist()  # type: ignore[no-any-return]
+
+
+def _passing(
+    lake: "Lake", contract: "Contract", rows: pa.Table, taken: Mapping[date, int], seen: set[tuple[int, ...]]
+) -> list[int]:
+    """Return which rows pass, and may come: whose date is not gone, and whose key is not there already."""
+    verdicts = edge.judge(contract, rows).to_pylist()
+    dates = rows["date"].to_pylist()
+    good = [at for at, why in enumerate(verdicts) if why is None and dates[at] is not None and dates[at] not in taken]
+    held = read(lake, contract, list(RECORDED_KEY), partitions=sorted({dates[at] for at in good})) if good else None
+    there = set() if held is None else set(zip(*(held[name].to_pylist() for name in RECORDED_KEY), strict=True))
+    keys = list(zip(*(rows[name].to_pylist() for name in RECORDED_KEY), strict=True))
+    found = []
+    for at in good:
+        if keys[at] not in there and keys[at] not in seen:
+            seen.add(keys[at])
+            found.append(at)
+    return found
+
 
 KINDS: Final = ("partition", "rows", "segment")
 
@@ -46,7 +132,7 @@ class NothingToReleaseError(RanklakeError):
     """Nothing is held back, and nothing in quarantine or refused passes."""
 
     def __init__(self, *, without_spool: bool = False) -> None:
-        hint = "mend the check, the data or the rules of the spool first; 'ranklake quality held' shows what is held"
+        hint = "fix the check, the data or the rules of the spool first; 'ranklake quality held' shows what is held"
         what = "nothing to release: no such partition is held, and no such row in rejects passes"
         more = "; refused segments were not looked at, since no spool is configured"
         super().__init__(what + (more if without_spool else ", nor does a refused segment"), hint=hint)
@@ -78,7 +164,7 @@ def plan_release(
     Parameters
     ----------
     reason
-        What was mended.
+        What was fixed.
     tables
         By default all.
     day
@@ -129,7 +215,7 @@ def apply(
 
     def check(release: Release) -> "WritePlan":
         tables = sorted({item.table for item in release.items})
-        now: dict[Item, Mended | None] = dict(_candidates(lake, tables, KINDS))
+        now: dict[Item, PassingRows | None] = dict(_candidates(lake, tables, KINDS))
         now |= dict.fromkeys(_segments(lake, spool, tables, KINDS))
         for item in release.items:
             if item not in now:
@@ -165,18 +251,22 @@ def _segments(
     }
 
 
-def _candidates(lake: "Lake", tables: Sequence[str], kinds: Sequence[str]) -> "Iterator[tuple[Item, Mended | None]]":
+def _candidates(
+    lake: "Lake", tables: Sequence[str], kinds: Sequence[str]
+) -> "Iterator[tuple[Item, PassingRows | None]]":
     """Yield what may be released, of some tables."""
     for one in holds(lake) if "partition" in kinds else ():
         if one.table in tables:
             about = ",".join(one.checks)
             yield Item("partition", one.table, one.partition_date, about, one.rows_failed, one.files_sha256), None
-    for some in mended_rows(lake, tables) if "rows" in kinds else ():
+    for some in passing_rows(lake, tables) if "rows" in kinds else ():
         count = some.rows.num_rows
         yield Item("rows", some.table, some.taken_out, some.reason, count, some.keys_sha256), some
 
 
-def _write(lake: "Lake", release: Release, by: str, freed: Sequence[Mended], number: int, *, alone: bool) -> "Plan":
+def _write(
+    lake: "Lake", release: Release, by: str, freed: Sequence[PassingRows], number: int, *, alone: bool
+) -> "Plan":
     """Write the files of the plan: rows in their tables, what stays of ``rejects``, and the register's row."""
     gone = {place for some in freed for place in some.places}
     new: list[DataFile] = []

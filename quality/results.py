@@ -187,7 +187,7 @@ def together(*summaries: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LastCheck:
     """The last word on a partition.
 
     Attributes
@@ -206,7 +206,7 @@ class Standing:
     open: tuple[CheckResult, ...]
 
 
-def standing(lake: "Lake", tables: Collection[str]) -> dict[tuple[str, date], Standing]:
+def last_checks(lake: "Lake", tables: Collection[str]) -> dict[tuple[str, date], LastCheck]:
     """Return the last word on every partition of some tables that was ever checked."""
     key = ["table", "partition_date"]
     when = read(lake, contract(RESULTS), [*key, "ts", "date"])
@@ -215,8 +215,8 @@ def standing(lake: "Lake", tables: Collection[str]) -> dict[tuple[str, date], St
     rows = read(lake, contract(RESULTS), partitions=pc.unique(latest["date_max"]).to_pylist())
     rows = rows.join(latest, key, join_type="inner").filter(pc.field("ts") == pc.field("ts_max"))
     facts = rows.select(["suite", "files_sha256", *key]).group_by([*key, "suite", "files_sha256"]).aggregate([])
-    found: dict[tuple[str, date], Standing] = {
-        (row["table"], row["partition_date"]): Standing(row["suite"], row["files_sha256"], errored=False, open=())
+    found: dict[tuple[str, date], LastCheck] = {
+        (row["table"], row["partition_date"]): LastCheck(row["suite"], row["files_sha256"], errored=False, open=())
         for row in facts.to_pylist()
     }
     names = list(CheckResult.__dataclass_fields__)
@@ -231,5 +231,5 @@ def standing(lake: "Lake", tables: Collection[str]) -> dict[tuple[str, date], St
         still = (one for one in failures if not one.rows_failed or (one.quarantined_rows or 0) < one.rows_failed)
         last = found[where]
         errored = any(one.is_due for one in results)
-        found[where] = Standing(last.suite, last.files_sha256, errored=errored, open=tuple(still))
+        found[where] = LastCheck(last.suite, last.files_sha256, errored=errored, open=tuple(still))
     return found

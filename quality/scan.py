@@ -16,12 +16,11 @@ from ranklake.lake.contracts.checks.registry import kind_of
 from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.tables.integrity import DamagedFileError
 from ranklake.lake.tables.read import read_batches
-from ranklake.quality.condition import narrowed
-from ranklake.quality.forms import clear
-from ranklake.quality.frame import frame
+from ranklake.quality.engine import frame
+from ranklake.quality.forms import Screen, clear
 from ranklake.quality.keys import Hashes, repeated, repeated_keys
-from ranklake.quality.partition import Tally
-from ranklake.quality.screen import Screen
+from ranklake.quality.suites.conditions import narrowed
+from ranklake.quality.tally import Tally
 from ranklake.quality.watching import watch, watched_columns
 
 if TYPE_CHECKING:
@@ -29,10 +28,10 @@ if TYPE_CHECKING:
 
     from ranklake.lake.contracts.model import Check, Contract
     from ranklake.lake.store.store import Lake
-    from ranklake.quality.condition import Condition
     from ranklake.quality.engine import Verdict
-    from ranklake.quality.partition import Partition
     from ranklake.quality.suite import Expectation, Suite
+    from ranklake.quality.suites.conditions import Condition
+    from ranklake.quality.tally import Partition
 
     Judged = tuple[Expectation, Tally]
     Judge = Callable[..., list[Verdict]]

@@ -1,20 +1,61 @@
-"""The scans of one check: begun as tables are found where workers pay, and handed over in batches."""
+"""Scans of one check: a partition each, in this process or on workers, handed over in batches."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.plans.workers import InProcess
-from ranklake.quality.partition import Partition, Tally
+from ranklake.lake.store.store import Lake
+from ranklake.quality.engine import judge
+from ranklake.quality.scan import BATCH_ROWS, scan
 from ranklake.quality.suite import Suite
-from ranklake.quality.tasks import ScanTask, expected_cpu_s, fitting_rows, scan_partition
+from ranklake.quality.tally import Partition, Tally
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.plans.plan import Progress
     from ranklake.lake.plans.workers import Pending, Workers
-    from ranklake.lake.store.store import Lake
+
+PARTITION_CPU_S: Final = 0.01
+ROW_CPU_S: Final = 0.18e-6
+"""What a sound partition and a row of it cost, about."""
+_ROW_BYTES: Final = 4096
+"""Memory of a worker for each row that it judges at a time: of 40 columns it takes a fifth of that."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanTask:
+    """One partition to scan, with all that this takes: workers need no operator's contracts of their own."""
+
+    lake_uri: str
+    storage: dict[str, str]
+    contract: "Contract"
+    suite: "Suite"
+    part: Partition
+    batch_rows: int = BATCH_ROWS
+
+
+def scan_partition(task: ScanTask, lake: Lake | None = None) -> list[Tally]:
+    """Carry out one task, where the lake is open already or not; as `ranklake.quality.scan.scan` does."""
+    there = lake or Lake.open(task.lake_uri, task.storage)
+    begun = perf_counter()
+    tallies = scan(there, task.contract, task.suite, task.part, judge, task.batch_rows)
+    for tally in tallies:
+        tally.seconds = perf_counter() - begun
+    return tallies
+
+
+def fitting_rows(bytes_each: int) -> int:
+    """Return how many rows are judged at a time where each task has so much memory."""
+    return max(10_000, min(BATCH_ROWS, bytes_each // _ROW_BYTES))
+
+
+def expected_cpu_s(parts: list[Partition]) -> float:
+    """Return about what is to be gained by workers; less than 0 where there is nothing to scan."""
+    return sum(PARTITION_CPU_S + part.rows * ROW_CPU_S for part in parts) if parts else -1.0
+
 
 BATCH_PARTITIONS: Final = 256
 """Partitions that workers scan before results are written down, in one commit."""
@@ -38,21 +79,21 @@ class Scanned:
 
     work: TableWork
     pending: "Pending[ScanTask, list[Tally]]"
-    told: "_Told"
+    progress: "_ScanProgress"
 
     def results(self) -> Sequence[list[Tally]]:
         """Return the tallies of each partition; asked again after an error, it scans anew."""
-        before = self.told.done
+        before = self.progress.done
         try:
-            self.told.tell()
-            return self.pending.results(partial(self.told.tell, 1))
+            self.progress.tell()
+            return self.pending.results(partial(self.progress.tell, 1))
         except BaseException:
-            self.told.done = before  # for another try
+            self.progress.done = before  # for another try
             raise
 
 
 @dataclass(slots=True)
-class _Told:
+class _ScanProgress:
     """Partitions that were scanned, of all."""
 
     progress: "Progress | None"
@@ -74,13 +115,13 @@ class Scans:
     def __init__(self, lake: "Lake", workers: "Workers", progress: "Progress | None") -> None:
         self._lake, self._workers = lake, workers
         self._work: list[TableWork] = []
-        self._told = _Told(progress)
+        self._progress = _ScanProgress(progress)
         self._begun: list[Scanned] = []
 
     def add(self, one: TableWork) -> None:
         """Take a table; a cluster that pays begins at once to scan what the first batch has room for."""
         self._work.append(one)
-        self._told.total += len(one.parts)
+        self._progress.total += len(one.parts)
         if isinstance(self._crew(), InProcess):
             return
         for each in self._work[len(self._begun) :]:
@@ -112,7 +153,7 @@ class Scans:
             ScanTask(self._lake.address, self._lake.storage, one.contract, one.suite, part.slim(), rows)
             for part in one.parts
         ]
-        self._begun.append(Scanned(one, crew.begin(work, tasks, one.parts[0].rows), self._told))
+        self._begun.append(Scanned(one, crew.begin(work, tasks, one.parts[0].rows), self._progress))
 
     def cancel(self) -> None:
         """Have no more of them begun."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ranklake.lake.contracts.checks.kind import Ranges, Watch
     from ranklake.lake.contracts.model import Check, Contract, Metric
-    from ranklake.quality.condition import Condition
+    from ranklake.quality.suites.conditions import Condition
 
 OWN: Final = "suite:"
 """How ids of checks begin that come from users' suites; no contract's id does."""

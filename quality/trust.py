@@ -7,11 +7,10 @@ have inputs of their own, which are followed to the facts.
 
 from dataclasses import asdict, dataclass
 from datetime import date, timedelta
-from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import did_you_mean
+from ranklake.insight.runs.asking import sql_text
 from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.query.sql import query
 from ranklake.lake.tables.read import read
@@ -78,7 +77,7 @@ def inputs_of(lake: "Lake", table: str, day: date | None = None, run: str | None
     if table not in known:
         raise UnknownTableError(table, hint=did_you_mean(table, known))
     by_output: dict[Place, list[Input]] = {}
-    for row in query(lake, _sql()).to_pylist():
+    for row in query(lake, sql_text("ranklake.quality", "inputs")).to_pylist():
         one = _input(row)
         by_output.setdefault((one.output_table, one.output_partition), []).append(one)
     within = _span(lake, known[table], day, run)
@@ -132,9 +131,3 @@ def _is_within(partition: str, span: Span | None) -> bool:
     if not partition or span is None:
         return True
     return span[0] <= date.fromisoformat(partition.removeprefix("date=")) <= span[1]
-
-
-@cache
-def _sql() -> str:
-    text = files("ranklake.quality").joinpath("inputs.sql").read_text(encoding="utf-8")
-    return "\n".join(line for line in text.splitlines() if not line.startswith("--"))

@@ -1,24 +1,194 @@
-"""Watches: checks of a partition as a whole, which sum up batches where the rows are and judge where others are known.
+"""Watches: checks of a partition as a whole, which know other tables and earlier dates, too.
 
-A scan calls `watch` for each batch, perhaps on a worker; the driver calls `judge_watched` for one partition after
-another, in the order of their dates, so that each is compared with those before it.
+A scan calls `watch` for each batch, perhaps on a worker, to sum it up. The driver calls `judge_watched` for one
+partition after another, in the order of their dates, so that each is compared with those before it. What a watch asks
+of other tables and dates is looked up once a check, on demand (`Neighbours`).
 """
 
-from typing import TYPE_CHECKING, Final
+import json
+from collections.abc import Mapping
+from copy import copy
+from datetime import date, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake.contracts.checks.kind import Surroundings
+from ranklake.lake.contracts.checks.registry import kind_of
 from ranklake.lake.contracts.checks.series import Batch
+from ranklake.lake.contracts.load import contract as packaged
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read, read_batches
+from ranklake.lake.tables.tables import latest
+from ranklake.quality.results import RESULTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pyarrow as pa
-
-    from ranklake.lake.contracts.model import Contract
-    from ranklake.quality.neighbours import Neighbours
-    from ranklake.quality.partition import Partition, Tally
+    from ranklake.lake.contracts.model import Check, Contract
+    from ranklake.lake.store.store import Lake
     from ranklake.quality.suite import Expectation, Suite
+    from ranklake.quality.tally import Partition, Tally
 
     Watched = tuple[Expectation, Tally, tuple[str, ...]]
+
+_SEGMENT_ROWS: Final = 2_000_000
+"""Segments that are looked at for their newest times, of the latest dates: two seconds' worth."""
+
+_SERIES: Final = "scalars"
+_BATCH_ROWS: Final = 1_000_000
+
+Measured = dict[date, Mapping[str, float]]
+
+
+class Neighbours:
+    """Facts about a lake at the time of one check.
+
+    Parameters
+    ----------
+    now
+        The time of the check.
+    """
+
+    def __init__(self, lake: "Lake", now: datetime) -> None:
+        self._lake, self._now_us = lake, _micros_of(now)
+        self.worlds = cache(self._worlds)
+        self.known = cache(self._known)
+        self.newest = cache(self._newest)
+        self.recorded = cache(self._recorded)
+        self._volumes: dict[str, Mapping[date, int]] = {}
+        self._memory: dict[tuple[str, str], Measured] | None = None
+
+    def at(self, now: datetime) -> "Neighbours":
+        """Return the same, at another time: what was looked up already is not looked up again."""
+        self._recalled()
+        found = copy(self)
+        found._now_us = _micros_of(now)  # noqa: SLF001 - its own kind
+        return found
+
+    def of(self, contract: "Contract", part: "Partition", check: "Check") -> Surroundings:
+        """Return what a check of one partition may know."""
+        watch = kind_of(check).watch
+        remembers = watch is not None and watch.remembers
+        return Surroundings(
+            part.day,
+            self._now_us,
+            rows=part.rows,
+            volumes=self._volumes_of(contract.table) if check.kind == "volume" else {},
+            classified_statistics=_classified_statistics(contract, part.files) if check.kind == "protected" else (),
+            earlier=self._earlier(contract.table, check.id, part.day) if remembers else {},
+            worlds=self.worlds,
+            known=self.known,
+            newest=self.newest,
+            recorded=self.recorded,
+        )
+
+    def has(self, table: str, volumes: Mapping[date, int]) -> None:
+        """Take the rows of each date of a table from who has looked at its log already."""
+        self._volumes[table] = volumes
+
+    def remember(self, table: str, check_id: str, day: date, measured: Mapping[str, float]) -> None:
+        """Keep what a check measured for those of later dates in the same call."""
+        self._recalled().setdefault((table, check_id), {})[day] = measured
+
+    def _earlier(self, table: str, check_id: str, day: date) -> Measured:
+        known = self._recalled().get((table, check_id), {})
+        return {one: measured for one, measured in known.items() if one < day}
+
+    def _recalled(self) -> dict[tuple[str, str], Measured]:
+        if self._memory is None:
+            self._memory = _measured(self._lake)
+        return self._memory
+
+    def _worlds(self) -> dict[tuple[str, int], int]:
+        rows = read(self._lake, self._lake.contracts()["runs"], ["run", "attempt", "world_size"])
+        found = rows.group_by(["run", "attempt"]).aggregate([("world_size", "max")])
+        names = ("run", "attempt", "world_size_max")
+        told = zip(*(found[name].to_pylist() for name in names), strict=True)
+        return {(run, attempt): size for run, attempt, size in told if size is not None}
+
+    def _known(self, table: str, column: str) -> frozenset[Any] | None:
+        contract = self._lake.contracts().get(table)
+        if contract is None or column not in contract:
+            return None
+        values = pc.unique(read(self._lake, contract, [column])[column]).to_pylist()
+        return frozenset(values) if values else None
+
+    def _recorded(self, signal: str) -> frozenset[str]:
+        """Return the runs with a value of a signal; none where no table or column has its name."""
+        metric = signal if "/" in signal else None
+        table, _, column = (f"{_SERIES}.metric" if metric else signal).partition(".")
+        contract, handle = self._lake.contracts().get(table), latest(self._lake, table)
+        column = column or "run"
+        if contract is None or handle is None or not {column, "run"} <= set(contract.names):
+            return frozenset()
+        found: set[str] = set()
+        names = list(dict.fromkeys(("run", column)))
+        for rows in read_batches(self._lake, contract, files(handle), names, batch_rows=_BATCH_ROWS, dictionaries=True):
+            there = pc.is_valid(rows[column])
+            if metric:
+                there = pc.fill_null(pc.equal(rows[column].cast(pa.string()), metric), fill_value=False)
+            found.update(pc.unique(rows["run"].filter(there).cast(pa.string())).to_pylist())
+        return frozenset(found)
+
+    def _newest(self) -> dict[tuple[str, str], int]:
+        contract = packaged("segments")
+        handle = latest(self._lake, contract.table)
+        if handle is None:
+            return {}
+        live = files(handle)
+        dates: list[date] = []
+        rows = 0
+        for day in sorted(pc.unique(live["date"]).to_pylist(), reverse=True):
+            rows += int(pc.sum(live.filter(pc.equal(live["date"], pa.scalar(day)))["num_records"]).as_py() or 0)
+            if dates and rows > _SEGMENT_ROWS:
+                break
+            dates.append(day)
+        there = read(self._lake, contract, ["table", "run", "ts_max"], partitions=dates)
+        found = there.group_by(["table", "run"]).aggregate([("ts_max", "max")])
+        told = zip(found["table"].to_pylist(), found["run"].to_pylist(), _micros(found["ts_max_max"]), strict=True)
+        return {(table, run): newest for table, run, newest in told if newest is not None}
+
+    def _volumes_of(self, table: str) -> Mapping[date, int]:
+        if table not in self._volumes:
+            handle = latest(self._lake, table)
+            live = None if handle is None else files(handle).group_by(["date"]).aggregate([("num_records", "sum")])
+            days, rows = ([], []) if live is None else (live[name].to_pylist() for name in ("date", "num_records_sum"))
+            self.has(table, dict(zip(days, rows, strict=True)))
+        return self._volumes[table]
+
+
+def _micros_of(when: datetime) -> int:
+    return int(when.timestamp() * 1e6)
+
+
+def _micros(column: pa.ChunkedArray) -> list[int | None]:
+    return column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
+
+
+def _classified_statistics(contract: "Contract", live: pa.Table) -> tuple[str, ...]:
+    """Return classified columns of which the log of these files holds an extreme."""
+    names = {column.name for column in contract.columns if column.class_ != "operational"}
+    held = {
+        name.partition(".")[2]
+        for name in live.column_names
+        if name.startswith(("min.", "max.")) and live[name].null_count < live.num_rows
+    }
+    return tuple(name for name in contract.names if name in names & held)
+
+
+def _measured(lake: "Lake") -> dict[tuple[str, str], Measured]:
+    """Return what checks measured, by table and check, as the last of each date told it."""
+    names = ["table", "check_id", "partition_date", "measured", "ts"]
+    rows = read(lake, lake.contracts()[RESULTS], names)
+    rows = rows.filter(pc.is_valid(rows["measured"])).sort_by("ts")
+    found: dict[tuple[str, str], Measured] = {}
+    for row in rows.to_pylist():
+        found.setdefault((row["table"], row["check_id"]), {})[row["partition_date"]] = json.loads(row["measured"])
+    return found
+
 
 _FORMED: Final = ("matches", "in_set")
 """Kinds of checks that give a text a form, so that nothing else can stand in it."""

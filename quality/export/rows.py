@@ -9,7 +9,7 @@ from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.tables.read import read
-from ranklake.quality.frame import frame, values_of
+from ranklake.quality.engine import frame, values_of
 from ranklake.quality.suite import compile_suite
 
 if TYPE_CHECKING:

@@ -1,19 +1,21 @@
 """Gathers the state of quality: some queries over ``quality_results``, and what the Delta logs say of partitions."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import date
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from ranklake.insight.runs.asking import Answered, read_by
+from ranklake.lake.query.sql import session
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.tables.live_files import files, files_digest
 from ranklake.lake.tables.tables import delta_table, latest
+from ranklake.quality.incidents import statement as every_incident
 from ranklake.quality.report import statements
-from ranklake.quality.report.next_steps import next_step
-from ranklake.quality.report.standing import results_session, standing
 from ranklake.quality.report.state import (
     ERRORED,
     FAILING,
@@ -26,6 +28,7 @@ from ranklake.quality.report.state import (
     CheckState,
     History,
     PartitionState,
+    QualityOverview,
     QualityState,
     Sources,
     TableState,
@@ -33,18 +36,109 @@ from ranklake.quality.report.state import (
     state_of,
     worst,
 )
+from ranklake.quality.report.statements import objectives as objectives_of
 from ranklake.quality.results import RESULTS
 from ranklake.quality.suite import Suite, compile_suite
 from ranklake.quality.suites.asking import own_suites
 from ranklake.quality.tables import KINDS
 
 if TYPE_CHECKING:
+    from datafusion import SessionContext
+
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.store import Lake
     from ranklake.quality.report.state import CheckKey, Sampled
 
-NO_SAMPLES: Final[Mapping[Any, Any]] = {}
+_REPEATED: Final = "steps_unique"
+_NAME: Final = re.compile(r"[A-Za-z0-9_]+")
+_REJECTED: Final = (
+    "SELECT run, rank, reason, count(*) FROM rejects WHERE \\\"table\\\" = '{table}' GROUP BY run, rank, reason"
+)
+_WORD: Final = re.compile(r"[A-Za-z0-9_:.]+")
+
+
+def next_step(table: str, kind: str, check_id: str, state: str, last: date | None) -> tuple[str, str]:
+    """Return what to do and a command; both empty for a check that passed, and for a table whose name is none."""
+    if state not in {ERRORED, FAILING, WARNING, QUARANTINED} or not _NAME.fullmatch(table):
+        return "", ""
+    if state == ERRORED:
+        said = "Nothing is known: mend the cause that its message names, and check again."
+        return said, f"ranklake check {table}"
+    if state == QUARANTINED:
+        said = "Its failing rows are in the table rejects. Find out which runs recorded them."
+        return said, f'ranklake sql "{_REJECTED.format(table=table)}"'
+    if check_id == _REPEATED:
+        said = "A run's name was used again, or two processes recorded one rank: split the run into attempts."
+        return said, "ranklake renumber RUN"
+    if kind == "derived":
+        said = "It was computed from other tables: mend what fails in those that it is made from, then roll up again."
+        return said, "ranklake rollup"
+    said = "The rows were recorded so: see what they have in common, and mend what records them."
+    check = f" --check {check_id}" if _WORD.fullmatch(check_id) else ""
+    return said, f"ranklake quality why {table} --date {last}{check}"
+
+
 Rows = list[dict[str, Any]]
+TABLES: Final = (RESULTS, "quality_releases", "ingest_plans")
+_ALARMS: Final = ("critical", "error")
+_COLUMNS: Final = (
+    *("table", "partition_date", "check_id", "column", "severity", "status", "rows_checked", "rows_failed"),
+    *("quarantined_rows", "observed", "message", "table_version", "suite", "files_sha256", "on_fail", "ts"),
+)
+"""Of the results, all that the queries ask for."""
+
+
+def results_session(lake: "Lake") -> "SessionContext":
+    """Return a session in which the results are in memory: a dozen queries decode them once."""
+    ctx = session(lake, TABLES)
+    names = ", ".join(f'"{name}"' for name in _COLUMNS)
+    rows = ctx.sql(f"SELECT {names} FROM {RESULTS}").to_arrow_table()  # noqa: S608 - no foreign text
+    ctx.deregister_table(RESULTS)
+    empty = pa.RecordBatch.from_pylist([], rows.schema)
+    ctx.register_record_batches(RESULTS, [rows.to_batches() or [empty]])
+    return ctx
+
+
+def overview(
+    lake: "Lake", ask: Callable[[str], Rows], where: str, tables: Collection[str], checked_at: datetime | None
+) -> QualityOverview:
+    """Return what stands, of the results that `where` keeps; `checked_at` is the time of the last of them."""
+    wanted = lake.config.quality.objectives
+    objectives = Answered("")
+    if checked_at is not None and wanted:
+        text = objectives_of(statements.on_results(where, ""), wanted, tables, checked_at.date())
+        objectives = Answered(text, tuple(ask(text)))
+    every, held = ask(every_incident(where)), ask(statements.held(where))
+    answers = (
+        Answered(statements.trend(where), tuple(ask(statements.trend(where)))),
+        objectives,
+        Answered(statements.incidents(where), tuple(every[: statements.MOST_INCIDENTS])),
+        Answered(statements.incident_counts(where), (_counts(every),)),
+        Answered(statements.held(where), tuple(held)),
+        Answered(statements.held_counts(where), (_held_counts(held),)),
+    )
+    handles = {name: delta_table(lake, name) for name in TABLES}
+    versions = {name: None if handle is None else handle.version() for name, handle in handles.items()}
+    return QualityOverview(*(replace(one, versions=read_by(one.sql, versions)) for one in answers))
+
+
+def _counts(incidents: Rows) -> dict[str, Any]:
+    """Return what ``incident_counts.sql`` gives, of rows that are here already."""
+    still = [row["severity"] in _ALARMS for row in incidents if row["state"] == "open"]
+    return {
+        "open_alarms": sum(still),
+        "open_others": len(still) - sum(still),
+        "closed": len(incidents) - len(still),
+        "flaps": sum(row["flaps"] for row in incidents),
+    }
+
+
+def _held_counts(held: Rows) -> dict[str, Any]:
+    """Return what ``held_counts.sql`` gives, likewise."""
+    return {"partitions": len(held), "rows_failed": sum(row["rows_failed"] for row in held)}
+
+
+NO_SAMPLES: Final[Mapping[Any, Any]] = {}
 Check = tuple[str, str, str | None, str]
 NEVER: Final = "never checked"
 FILES_CHANGED: Final = "its files changed since it was checked"
@@ -102,7 +196,7 @@ def gather(lake: "Lake", sampled: "Mapping[CheckKey, Sampled]" = NO_SAMPLES) -> 
         tables=tuple(sorted(tables, key=lambda one: (STATES.index(one.state), -one.totals.rows_failed, one.table))),
         sources=_sources(where),
         by_table=statements.totals(where, by_table=True),
-        standing=standing(lake, ask, where, live, overall.checked_at),
+        overview=overview(lake, ask, where, live, overall.checked_at),
     )
 
 

@@ -197,7 +197,7 @@ class TableState:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class QualityOverview:
     """What stands of quality as a whole.
 
     Attributes
@@ -236,7 +236,7 @@ class QualityState:
         Of the table ``quality_results`` that was read; None where nothing was ever checked.
     by_table
         SQL of the totals of each table.
-    standing
+    overview
         Trend, objectives, incidents and holds.
     """
 
@@ -247,4 +247,4 @@ class QualityState:
     tables: tuple[TableState, ...]
     sources: Sources
     by_table: str
-    standing: Standing
+    overview: QualityOverview

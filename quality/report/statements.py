@@ -1,14 +1,47 @@
 """The SQL of the report's facts: each text stands alone, so that a reader can run it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date
-from functools import cache
-from importlib.resources import files
-from typing import Final
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
 
+from ranklake.insight.runs.asking import sql_text
 from ranklake.lake.query.literal import literal
 from ranklake.quality.incidents import statement as every_incident
 
+if TYPE_CHECKING:
+    from ranklake.lake.store.lake_config import Objective
+
+
+def objectives(results: str, objectives: "Sequence[Objective]", tables: Collection[str], through: date) -> str:
+    """Return the SQL of one row per objective.
+
+    Parameters
+    ----------
+    results
+        SQL that defines ``results``: what the last check of each partition found.
+    tables
+        Names of all tables that are checked.
+    through
+        Last date of the windows.
+    """
+    parts = []
+    for one in objectives:
+        mine = sorted(name for name in tables if any(fnmatchcase(name, pattern) for pattern in one.tables))
+        text = sql_text("ranklake.quality", "objective").format(
+            name=literal(one.name),
+            subject=literal(", ".join(one.tables)),
+            objective=one.objective_ratio,
+            days=one.window_days,
+            through=f"DATE '{through}'",
+            results=results,
+            tables=f'"table" IN ({", ".join(map(literal, mine))})' if mine else "FALSE",
+        )
+        parts.append(text)
+    return "UNION ALL\n".join(parts) + "ORDER BY slo\n"
+
+
+_HERE: Final = "ranklake.quality.report"
 _ALL: Final = "TRUE"
 MOST_INCIDENTS: Final = 300
 """On a page."""
@@ -20,22 +53,22 @@ def totals(where: str, *, by_table: bool = False) -> str:
         "table": '"table",' if by_table else "",
         "grouping": 'GROUP BY "table" ORDER BY "table"' if by_table else "",
     }
-    return on_results(where, _text("totals").format(**named))
+    return on_results(where, sql_text(_HERE, "totals").format(**named))
 
 
 def checks(where: str) -> str:
     """Return the SQL of one row per check."""
-    return on_results(where, _text("checks"))
+    return on_results(where, sql_text(_HERE, "checks"))
 
 
 def partitions(where: str) -> str:
     """Return the SQL of one row per partition that was checked."""
-    return on_results(where, _text("partitions"))
+    return on_results(where, sql_text(_HERE, "partitions"))
 
 
 def history(where: str) -> str:
     """Return the SQL of one row per check and partition."""
-    return on_results(where, _text("history"))
+    return on_results(where, sql_text(_HERE, "history"))
 
 
 def incidents(where: str) -> str:
@@ -45,22 +78,22 @@ def incidents(where: str) -> str:
 
 def incident_counts(where: str) -> str:
     """Return the SQL of how many incidents there are: one row."""
-    return _text("incident_counts").format(rows=every_incident(where))
+    return sql_text(_HERE, "incident_counts").format(rows=every_incident(where))
 
 
 def held_counts(where: str) -> str:
     """Return the SQL of how many partitions are held back, and how many rows of them fail: one row."""
-    return _text("held_counts").format(rows=held(where))
+    return sql_text(_HERE, "held_counts").format(rows=held(where))
 
 
 def held(where: str) -> str:
     """Return the SQL of one row per partition that is held back from rollups."""
-    return on_results(where, _text("held"))
+    return on_results(where, sql_text(_HERE, "held"))
 
 
 def trend(where: str) -> str:
     """Return the SQL of one row per partition date."""
-    return on_results(where, _text("trend"))
+    return on_results(where, sql_text(_HERE, "trend"))
 
 
 def still_there(gone: Mapping[str, Collection[date]], tables: Collection[str]) -> str:
@@ -89,10 +122,4 @@ def of_table(table: str, gone: Collection[date]) -> str:
 
 def on_results(where: str, text: str) -> str:
     """Return a query over ``results``: what the last check of each partition found, of the rows that `where` keeps."""
-    return _text("results").replace("{where}", where) + text
-
-
-@cache
-def _text(name: str) -> str:
-    lines = files("ranklake.quality.report").joinpath(f"{name}.sql").read_text(encoding="utf-8").splitlines()
-    return "\n".join(line for line in lines if not line.startswith("--")) + "\n"
+    return sql_text(_HERE, "results").replace("{where}", where) + text

@@ -1,28 +1,34 @@
 """What no scan computes of users' suites: put to Great Expectations, a partition at a time, in a process of its own."""
 
+import hashlib
 import json
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.tables.integrity import DamagedFileError
 from ranklake.lake.tables.read import read_batches
 from ranklake.printable import printable_name
-from ranklake.quality.results import AGAIN
+from ranklake.quality.engine import gx_version
+from ranklake.quality.results import AGAIN, RESULTS, CheckResult, last_checks
+from ranklake.quality.suite import OWN
 from ranklake.quality.suites.folder import SuiteFolder, UserSuite, read_folder, suite_of
 from ranklake.quality.suites.isolated import Isolated
-from ranklake.quality.suites.own import OwnSuites, core_types
+from ranklake.quality.suites.own import OwnSuites, core_types, problems
+from ranklake.quality.tables import KINDS
 
 if TYPE_CHECKING:
     from datetime import date
 
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.store import Lake
-    from ranklake.quality.partition import Partition, Tally
     from ranklake.quality.suite import Expectation, Suite
     from ranklake.quality.suites.isolated import Answer
+    from ranklake.quality.tally import Partition, Tally
 
 _COLUMNS: Final = 40
 """Tables with more columns are given in fewer rows, so that the values stay as many."""
@@ -171,3 +177,51 @@ def _add(tally: "Tally", answer: "Answer", given: int, total: int) -> None:
         tally.seen.append(f"{answer.observed:.6g}")
     if given < total:
         tally.seen.append(f"a sample of {given:,} of {total:,} rows")
+
+
+_NO_FILES: Final = hashlib.sha256().hexdigest()
+
+
+def unplaced(
+    lake: "Lake", own: OwnSuites, check_run: str, when: datetime
+) -> tuple[tuple[CheckResult, ...], tuple[CheckResult, ...]]:
+    """Write down suites of no table as errored, unless the same ones were; return those results, fresh and earlier.
+
+    They stand under ``quality_results`` itself, for lack of a table that they are about.
+    """
+    tables = [name for name, one in lake.contracts().items() if one.kind in KINDS]
+    wrong = problems(own, tables)
+    if not wrong:
+        return (), ()
+    digest = hashlib.sha256(json.dumps(wrong, sort_keys=True).encode()).hexdigest()[:12]
+    suite = f"unplaced suites {digest}"
+    earlier = [one for one in last_checks(lake, [RESULTS]).values() if one.suite == suite]
+    if earlier:
+        return (), earlier[-1].open
+    found = tuple(
+        CheckResult(
+            check_run=check_run,
+            table=RESULTS,
+            partition_date=when.date(),
+            table_version=0,
+            suite=suite,
+            expectation="UserSuite",
+            column=None,
+            check_id=f"{OWN}{name}",
+            severity="error",
+            status="errored",
+            rows_checked=None,
+            rows_failed=None,
+            failed_ratio=None,
+            observed=None,
+            message=why,
+            quarantined_rows=0,
+            gx_version=gx_version(),
+            files_sha256=_NO_FILES,
+            ts=when,
+            on_fail="record",
+        )
+        for name, why in sorted(wrong.items())
+    )
+    append_own(lake, RESULTS, lambda _: [one.row() for one in found])
+    return found, ()

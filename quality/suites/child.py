@@ -26,8 +26,7 @@ import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 
-from ranklake.quality.engine import error_of, error_text, in_memory, silence
-from ranklake.quality.frame import values_of
+from ranklake.quality.engine import error_of, error_text, in_memory, silence, values_of
 
 _PR_SET_PDEATHSIG: Final = 1
 _SETS: Final = frozenset({"value_set", "column_set", "type_list"})

@@ -1,21 +1,129 @@
-"""Row conditions as Great Expectations writes them, as conditions of the shared scan where both surely agree.
+"""Row conditions of users' suites: which rows an expectation is about, as Great Expectations would filter them.
 
-Great Expectations makes a text of a condition and gives it to pandas' ``query``. What is taken here are columns of
-numbers and of text, compared with numbers and plain words, joined as its classes allow. It takes conditions as text,
-too; of those comparisons are taken that Python's grammar reads like pandas does.
+Great Expectations makes a text of a condition and gives it to pandas' ``query``, in which NaN is NULL, and NULL equals
+nothing and differs from everything. A `Condition` masks Arrow rows likewise. `condition_of` reads columns of numbers
+and of text, compared with numbers and plain words, joined as its classes allow; of texts those comparisons that
+Python's grammar reads like pandas does.
+
+pandas takes such a text for code: ``@`` names whatever the calling function sees, its modules among it, and attributes
+lead on from there, to files and to other columns. Suites come from stores whose code is run by its digest only, so
+`beyond` refuses a text that could do more than compare columns.
 """
 
 import ast
 import keyword
 import math
 import re
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.quality.condition import EQUALITIES, JOINED, ORDERS, SETS, Condition
+import pyarrow as pa
+import pyarrow.compute as pc
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Column, Contract
+
+_COMPARED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "==": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+ORDERS: Final = ("<", "<=", ">", ">=")
+EQUALITIES: Final = ("==", "!=")
+SETS: Final = ("IN", "NOT_IN")
+NULLS: Final = ("NULL", "NOT NULL")
+JOINED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {"and": pc.and_, "or": pc.or_}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition on single rows: `column` compared with `values`, or several `parts` joined.
+
+    Attributes
+    ----------
+    operator
+        One of `ORDERS`, `EQUALITIES`, `SETS`, `NULLS` or `JOINED`.
+    values
+        One, or those of a set: numbers of columns of numbers, text of columns of text.
+    """
+
+    operator: str
+    column: str = ""
+    values: tuple[Any, ...] = ()
+    parts: "tuple[Condition, ...]" = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it reads, each once."""
+        return tuple(dict.fromkeys(self._columns()))
+
+    def _columns(self) -> "Iterator[str]":
+        if self.column:
+            yield self.column
+        for part in self.parts:
+            yield from part.columns
+
+    def __str__(self) -> str:
+        """Return it in words, with its values."""
+        if self.parts:
+            return f"({f' {self.operator} '.join(map(str, self.parts))})"
+        if self.operator in NULLS:
+            return f"{self.column} is {self.operator}"
+        if self.operator in SETS:
+            return f"{self.column} {self.operator.lower().replace('_', ' ')} {list(self.values)}"
+        return f"{self.column} {self.operator} {self.values[0]!r}"
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as Great Expectations writes it in JSON."""
+        if self.parts:
+            return {"type": self.operator, "conditions": [part.plain() for part in self.parts]}
+        about = {"column": {"name": self.column}}
+        if self.operator in NULLS:
+            return {"type": "nullity", **about, "is_null": self.operator == "NULL"}
+        value = list(self.values) if self.operator in SETS else self.values[0]
+        return {"type": "comparison", **about, "operator": self.operator, "parameter": value}
+
+    def mask(self, rows: pa.Table) -> Any:  # noqa: ANN401 - an array or a chunked one of truth values
+        """Return a mask of the rows that it holds for, without NULL."""
+        if self.parts:
+            return reduce(JOINED[self.operator], (part.mask(rows) for part in self.parts))
+        column = rows[self.column]
+        if self.operator in NULLS:
+            missing = pc.is_null(column, nan_is_null=pa.types.is_floating(column.type))
+            return missing if self.operator == "NULL" else pc.invert(missing)
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        if self.operator not in SETS:
+            return _compared(self.operator, column, self.values[0])
+        among = reduce(pc.or_, (_compared("==", column, one) for one in self.values))
+        return among if self.operator == "IN" else pc.invert(among)
+
+
+def _compared(how: str, column: pa.ChunkedArray, value: object) -> Any:  # noqa: ANN401 - as above
+    if isinstance(value, float) or pa.types.is_floating(column.type):  # as pandas does, which has 64-bit ones here
+        column, value = column.cast(pa.float64(), safe=False), float(value)  # type: ignore[arg-type]
+    return pc.fill_null(_COMPARED[how](column, pa.scalar(value)), fill_value=how == "!=")
+
+
+def narrowed(rows: pa.Table, where: Condition | None) -> pa.Table:
+    """Return the rows that a condition holds for, all where there is none; text keeps no words of other rows."""
+    if where is None or not rows.num_rows:
+        return rows
+    some = rows.filter(where.mask(rows))
+    if some.num_rows == rows.num_rows:
+        return rows
+    for index, field in enumerate(some.schema):
+        if pa.types.is_dictionary(field.type):
+            words = some.column(index).cast(field.type.value_type).dictionary_encode().unify_dictionaries()
+            some = some.set_column(index, field.name, words.cast(field.type))
+    return some
+
 
 _EXACT: Final = 2**53
 _MOST: Final = 100
@@ -23,7 +131,7 @@ _NUMBERS: Final = frozenset({"int32", "int64", "float32", "float64"})
 _PLAIN: Final = re.compile(r"[A-Za-z0-9 _.,:;/+=()-]*")
 _OTHER_NAMES: Final = frozenset({"index", "columns", "inf", "Inf", "list", "tuple", "datetime", "Timestamp"})
 """What pandas' ``query`` may take for something else than a column."""
-_COMPARED: Final[Mapping[type, str]] = {
+_OPERATORS: Final[Mapping[type, str]] = {
     ast.Eq: "==",
     ast.NotEq: "!=",
     ast.Lt: "<",
@@ -78,7 +186,7 @@ def _of_node(node: ast.expr, contract: "Contract") -> Condition | None:
         return _joined(word, [_of_node(one, contract) for one in node.values])
     if not isinstance(node, ast.Compare) or len(node.ops) != 1 or not isinstance(node.left, ast.Name):
         return None
-    how = _COMPARED.get(type(node.ops[0]))
+    how = _OPERATORS.get(type(node.ops[0]))
     right = node.comparators[0]
     if how in SETS and not isinstance(right, ast.List):
         return None
@@ -127,3 +235,58 @@ def _is_word(value: object) -> bool:
 
 def _leaves(one: Condition) -> int:
     return sum(map(_leaves, one.parts)) if one.parts else 1
+
+
+_QUOTED: Final = re.compile(r"`[\w .-]+`")
+"""Names in pandas' own quotes, which hide nothing that could be called."""
+_SPELT: Final = (
+    "abs astype between contains count date day dayofweek days diff dt duplicated endswith eq fillna fullmatch ge gt "
+    "hour isalnum isalpha isdigit isin islower isna isnull isnumeric isspace isupper le len lower lstrip lt match max "
+    "mean median microsecond min minute month ne notna notnull nunique quantile quarter round rstrip second shift std "
+    "startswith str strip sum total_seconds tz_convert tz_localize upper weekday year"
+)
+_WORDS: Final = frozenset(_SPELT.split())
+"""Attributes that look at values, open nothing, and call nothing that they are given."""
+
+
+def beyond(condition: object) -> str:
+    """Return why a row condition is not put to Great Expectations; empty if it reaches columns only."""
+    for text in _texts(condition):
+        wrong = _beyond(text)
+        if wrong:
+            return f"its row condition {wrong}, which could be code"
+    return ""
+
+
+def _texts(condition: object) -> Iterator[str]:
+    """Yield what pandas is given as it stands: texts, and names of columns that would end their own quotes."""
+    if isinstance(condition, str):
+        yield condition
+    elif isinstance(condition, list):
+        for one in condition:
+            if not isinstance(one, str):
+                yield from _texts(one)
+    elif isinstance(condition, dict):
+        told = condition.get("pass_through_filter")
+        yield from (told,) if isinstance(told, str) else ()
+        named = condition.get("column")
+        name = named.get("name") if isinstance(named, dict) else None
+        yield from (name,) if isinstance(name, str) and "`" in name else ()
+        yield from _texts(condition.get("conditions"))
+
+
+def _beyond(text: str) -> str:
+    """Return what in a text is more than columns, values and the known words; empty where nothing is."""
+    plain = _QUOTED.sub("quoted", unicodedata.normalize("NFKC", text))  # as Python reads names
+    try:
+        nodes = list(ast.walk(ast.parse(f"({plain}\n)", mode="eval"))) if plain.strip() else []
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return "is not understood"
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and node.attr not in _WORDS:
+            return f"uses .{node.attr[:40]}" if node.attr.isascii() else "uses an attribute"
+        if isinstance(node, ast.Name) and node.id.startswith("__"):
+            return "uses a name of Python's own"
+        if isinstance(node, ast.MatMult | ast.Lambda | ast.NamedExpr | ast.JoinedStr | ast.comprehension):
+            return "uses more than comparisons"
+    return ""

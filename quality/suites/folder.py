@@ -1,20 +1,202 @@
 """The folder of users' suites: JSON as Great Expectations writes it, and Python files with expectations of their own.
 
 Nothing of it is executed here. What cannot be read is a problem with a name, beside whatever can.
+
+Suites in an object store are copied into the user's cache, which is believed by its digests alone:
+
+    <cache>/suites/<digest of the URI>.json   marks and digests of its files, as they were last read
+    <cache>/suites/<digest of the files>/     a copy of them all; its name says what is in it
+
+Files whose marks in the store (size, entity tag, time) are as they were are not fetched again. Whatever is read from
+the cache is hashed: what somebody changed there is fetched anew.
 """
 
 import hashlib
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from ranklake.errors import RanklakeError
+from ranklake.lake.store.objects import file_system
 from ranklake.printable import printable_name
-from ranklake.quality.suites.copies import MOST_BYTES, copy_of, is_store
 from ranklake.redaction.redact import redact_uri
+
+ENDINGS: Final = (".json", ".py", "great_expectations.yml")
+MOST_FILES: Final = 2_000
+MOST_BYTES: Final = 32 * 2**20
+"""Of one file; a larger one is cut there, and is then told as too large."""
+_LONG: Final = 2_000
+_LONG_PART: Final = 250
+"""Bytes of a path and of a name in it, which file systems hold."""
+KEPT: Final = 8
+"""Copies that stay: another check may be reading the one before."""
+_MARKS: Final = (
+    "size",
+    "ETag",
+    "etag",
+    "md5",
+    "generation",
+    "LastModified",
+    "last_modified",
+    "mtime",
+    "updated",
+    "created",
+)
+
+
+class TooManyFilesError(RanklakeError):
+    """A place that is no folder of suites: it has too many files."""
+
+
+def is_store(path: str) -> bool:
+    """Say whether suites stand in a store, not in a folder."""
+    return "://" in path and not path.startswith("file://")
+
+
+def copy_of(uri: str, storage: Mapping[str, str]) -> Path | None:
+    """Return a folder with the files of a store's suites as they are now; None if it has none.
+
+    If it fails half-way, the copy before it is what is there.
+
+    Raises
+    ------
+    ranklake.lake.store.reachability.LakeUnreachableError
+        The store cannot be read. A copy of yesterday is not taken for it.
+    TooManyFilesError
+        There are more than `MOST_FILES`.
+    """
+    fs, root = file_system(uri, storage)
+    found = dict(_listed(fs, root.rstrip("/"), uri))
+    if not found:
+        return None
+    cache = _cache()
+    index = cache / f"{_digest(uri.rstrip('/').encode())}.json"
+    known = _known(index)
+    files: dict[str, tuple[str, bytes]] = {}
+    for name, (place, mark) in found.items():
+        kept = _kept(cache, known, name, mark)
+        files[name] = mark, _fetched(fs, place) if kept is None else kept
+    folder = _placed(cache, {name: body for name, (_, body) in files.items()})
+    facts = {name: [mark, _digest(body)] for name, (mark, body) in files.items()}
+    _write(index, json.dumps({"copy": folder.name, "files": facts}).encode())
+    _forget(cache, folder)
+    return folder
+
+
+def _listed(fs: Any, root: str, uri: str) -> Iterator[tuple[str, tuple[str, str]]]:  # noqa: ANN401 - fsspec ships no types
+    """Yield the path of each file that may belong to suites, below the root, where it is, and its mark."""
+    try:
+        every = fs.find(root, detail=True)
+    except FileNotFoundError:
+        return
+    some = [(place, facts) for place, facts in sorted(every.items()) if place.endswith(ENDINGS)]
+    if len(some) > MOST_FILES:
+        hint = "name the prefix that holds suites alone: suites under [quality] in ranklake.toml"
+        raise TooManyFilesError(f"more than {MOST_FILES:,} files", where=redact_uri(uri), hint=hint)
+    names = {place.removeprefix(root).lstrip("/") for place, _ in some}
+    for place, facts in some:
+        name = place.removeprefix(root).lstrip("/")
+        parts = PurePosixPath(name).parts
+        if name and "\0" not in name and not any(part == ".." or part.startswith((".", "__")) for part in parts):
+            marks = {mark: str(facts[mark]) for mark in _MARKS if facts.get(mark) is not None}
+            yield _local(name, names), (place, json.dumps(marks) if len(marks) > 1 else "")  # a size alone is no mark
+
+
+def _local(name: str, names: set[str]) -> str:
+    """Return what a file is called in the copy: a digest of its name where no folder could hold that one."""
+    path = PurePosixPath(name)
+    long = len(name.encode()) > _LONG or any(len(part.encode()) > _LONG_PART for part in path.parts)
+    taken = any(str(parent) in names for parent in path.parents)
+    return f"{_digest(name.encode())}{path.suffix}" if long or taken or str(path) != name else name
+
+
+def _fetched(fs: Any, place: str) -> bytes:  # noqa: ANN401 - as above
+    """Return a file's first bytes; of an empty one S3 has no range of them."""
+    body: bytes = b"" if fs.size(place) == 0 else fs.cat_file(place, end=MOST_BYTES + 1)
+    return body
+
+
+def _known(index: Path) -> Mapping[str, Any]:
+    """Return what an index says; nothing where it is not there or is none."""
+    try:
+        told = json.loads(index.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    sound = isinstance(told, dict) and isinstance(told.get("copy"), str) and isinstance(told.get("files"), dict)
+    return told if sound else {}
+
+
+def _kept(cache: Path, known: Mapping[str, Any], name: str, mark: str) -> bytes | None:
+    """Return a file's bytes from the cache if its mark is unchanged and its digest is right."""
+    told = known["files"].get(name) if known else None
+    if not mark or not isinstance(told, list) or told[:1] != [mark]:
+        return None
+    try:
+        body = (cache / Path(known["copy"]).name / name).read_bytes()
+    except OSError:
+        return None
+    return body if told[1:] == [_digest(body)] else None
+
+
+def _placed(cache: Path, files: Mapping[str, bytes]) -> Path:
+    """Return the folder that holds exactly these files: made beside its place, and put there by a rename."""
+    every = "\n".join(f"{_digest(body)} {json.dumps(name)}" for name, body in sorted(files.items()))
+    folder = cache / _digest(every.encode())
+    if _holds(folder, files):
+        os.utime(folder)
+        return folder
+    made = Path(tempfile.mkdtemp(prefix=".making-", dir=cache))
+    try:
+        for name, body in files.items():
+            place = made / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(body)
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # another check put the same there
+            made.rename(folder)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return folder
+
+
+def _holds(folder: Path, files: Mapping[str, bytes]) -> bool:
+    """Say whether a folder has these files, and no others that a suite could come from."""
+    try:
+        there = {str(path.relative_to(folder)): path for path in folder.rglob("*") if not path.is_dir()}
+        return there.keys() == files.keys() and all(there[name].read_bytes() == files[name] for name in files)
+    except OSError:
+        return False
+
+
+def _write(place: Path, body: bytes) -> None:
+    with tempfile.NamedTemporaryFile(prefix=".making-", dir=place.parent, delete=False) as made:
+        made.write(body)
+    Path(made.name).replace(place)
+
+
+def _forget(cache: Path, folder: Path) -> None:
+    """Delete the oldest copies, but this one."""
+    others = [path for path in cache.iterdir() if path.is_dir() and path != folder and not path.name.startswith(".")]
+    for path in sorted(others, key=lambda one: one.stat().st_mtime)[: 1 - KEPT]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _cache() -> Path:
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    place = base / "ranklake" / "suites"
+    place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return place
+
+
+def _digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
 
 NO_OPTIONS: Final[Mapping[str, str]] = {}
 _NAME: Final = 200
@@ -88,8 +270,8 @@ def read_folder(path: str, storage: Mapping[str, str] = NO_OPTIONS, code_sha256:
     ------
     SuitesError
         It is not there, or a store has no file of suites there.
-    ranklake.lake.store.reachability.LakeUnreachableError, ranklake.quality.suites.copies.TooManyFilesError
-        As `ranklake.quality.suites.copies.copy_of` does.
+    ranklake.lake.store.reachability.LakeUnreachableError, ranklake.quality.suites.folder.TooManyFilesError
+        As `ranklake.quality.suites.folder.copy_of` does.
     """
     copy = copy_of(path, storage) if is_store(path) else None
     root = copy or Path(path.removeprefix("file://")).absolute()

@@ -15,8 +15,8 @@ from ranklake.lake.contracts.model import SEVERITIES, Check
 from ranklake.printable import printable_name
 from ranklake.quality.forms import FORMS
 from ranklake.quality.suite import ASKED, OWN, Expectation
+from ranklake.quality.suites.conditions import beyond
 from ranklake.quality.suites.folder import SuiteFolder, UserSuite
-from ranklake.quality.suites.reach import beyond
 from ranklake.quality.suites.translate import Translated, translate
 
 if TYPE_CHECKING:

@@ -1,12 +1,13 @@
 """Expectations of Great Expectations as checks of the shared scan, where both surely give the same verdict.
 
 Whatever is not sure is left to Great Expectations itself: another parameter, a row condition of what is not judged row
-by row, a type that pandas compares in its own way. `tests/quality/test_suites_oracle.py` compares both on generated
-tables.
+by row, a type that pandas compares in its own way, a regular expression that Python and RE2 read differently.
+`tests/quality/test_suites_oracle.py` compares both on generated tables.
 """
 
 import math
 import re
+import string
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,12 +16,67 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.quality.condition import Condition
-from ranklake.quality.suites.conditions import condition_of
-from ranklake.quality.suites.patterns import whole_pattern
+from ranklake.quality.suites.conditions import Condition, condition_of
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Column, Contract
+
+_ANY: Final = "(?s:.*)"
+_CLASSES: Final = "dsw"
+
+
+def whole_pattern(regex: str, *, classes: bool = False) -> str | None:
+    r"""Return the expression that matches a whole text if `regex` is found in it; None where that is not sure.
+
+    With `classes`, ``\d``, ``\s`` and ``\w`` are taken: RE2 then finds no more than Python does, perhaps less.
+    """
+    core, begins = (regex[1:], True) if regex.startswith("^") else (regex, False)
+    ends = core.endswith("$") and not core.endswith("\\$")
+    core = core[:-1] if ends else core
+    plain = _plain(core, _CLASSES if classes else "")
+    if plain is None or not plain:
+        return None
+    if (begins or ends) and "|" in core:  # an anchor binds closer than an alternative
+        return None
+    # to Python, which they search with, a dollar also matches before a newline that ends the text
+    return ("" if begins else _ANY) + f"(?:{plain})" + (r"\n?" if ends else _ANY)
+
+
+def _plain(core: str, classes: str) -> str | None:
+    """Return an expression that Python and RE2 read alike but for `classes`; None if it holds what they do not."""
+    found = []
+    inside = negated = False
+    index = 0
+    while index < len(core):
+        one, rest = core[index], core[index + 1 :]
+        if one == "\\":
+            known = rest[:1] in string.punctuation or (rest[:1] in classes and not (inside and negated))
+            if not rest or not known:  # \d is any digit to the one, ASCII to the other
+                return None
+            found.append(one + rest[0])
+            index += 2
+            continue
+        if (_is_unlike_inside if inside else _is_unlike)(one, rest):
+            return None
+        if one == "[" and not inside:
+            negated = rest[:1] == "^"
+        if one == "[" and negated:
+            one, index = "[^", index + 1
+        inside = one != "]" if inside else one[0] == "["
+        found.append(one)
+        index += 1
+    return None if inside else "".join(found)
+
+
+def _is_unlike_inside(one: str, rest: str) -> bool:
+    return one == "[" or one + rest[:1] in {"--", "&&", "||", "~~"}
+
+
+def _is_unlike(one: str, rest: str) -> bool:
+    if one == "[":
+        return rest[:1] in {"]", ""} or rest[:2] == "^]"
+    return one in "^$" or (one in "({" and rest[:1] in {"?", ","}) or (one in "*+?}" and rest[:1] == "+")
+
 
 _EXACT: Final = 2**53
 _NUMBERS: Final = frozenset({"int32", "int64", "float32", "float64"})

@@ -1,7 +1,7 @@
-"""Explains failures: counts the failing rows of a partition by all their facets, and tells which stands out."""
+"""Explains failures: counts the failing rows of a partition by all their facets, and names what stands out."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
@@ -9,29 +9,106 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.checks.masks import failures
+from ranklake.lake.contracts.load import contract as packaged
+from ranklake.lake.contracts.row_text import row_values
 from ranklake.lake.query.literal import literal
 from ranklake.lake.query.sql import session
 from ranklake.lake.tables.integrity import DamagedFileError
 from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read_batches, read_some
 from ranklake.lake.tables.tables import latest
 from ranklake.printable import printable
-from ranklake.quality.partition import Partition
+from ranklake.quality.keys import MOST_REPEATED, repeated_keys
+from ranklake.quality.release import REJECTS
 from ranklake.quality.report import statements
+from ranklake.quality.report.state import Sampled
 from ranklake.quality.results import RESULTS
 from ranklake.quality.suite import Expectation, Suite, compile_suite
 from ranklake.quality.suites.asking import own_suites
 from ranklake.quality.tables import as_stored, chosen
+from ranklake.quality.tally import Partition
 from ranklake.quality.why.explanation import CLASSIFIED, Explanation, told
 from ranklake.quality.why.facets import Counts
-from ranklake.quality.why.failing import Judged, TooManyKeysError, is_known, stored_rows, taken_out
 from ranklake.quality.why.lift import causes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ranklake.lake.contracts.model import Contract, Metric
     from ranklake.lake.store.store import Lake
+    from ranklake.quality.report.state import CheckKey
     from ranklake.quality.suites.own import OwnSuites
+
+BATCH_ROWS: Final = 250_000
+_KEYED: Final = ("unique", "duplicates")
+
+Judged = tuple[pa.Table, pa.ChunkedArray]
+
+
+class TooManyKeysError(Exception):
+    """So many keys repeat that they are not held."""
+
+
+def is_known(one: "Expectation") -> bool:
+    """Say whether single rows fail a check, so that it can be told which."""
+    return one.is_scanned and (one.per_row or one.check.kind in _KEYED)
+
+
+def stored_rows(
+    lake: "Lake", contract: "Contract", suite: "Suite", part: "Partition", one: "Expectation", columns: Sequence[str]
+) -> Iterator[Judged]:
+    """Yield the rows of a partition, some columns of them, with a mask of those that fail.
+
+    A check counts all but one of the rows that share a key as failing. Here all of them are, since nobody knows which
+    is the right one.
+
+    Raises
+    ------
+    TooManyKeysError
+        More than `MOST_REPEATED` keys repeat.
+    """
+    keyed = one.check.kind in _KEYED
+    judged = [name for name in one.check.columns if not keyed or name not in contract.partition]
+    about = () if one.where is None else one.where.columns
+    names = [name for name in contract.names if name in {*judged, *about, *columns}]
+    types = arrow_schema(contract)
+    keys = repeated_keys(lake, contract, part.files, judged) if keyed else None
+    if keys is not None and keys.num_rows > MOST_REPEATED:
+        raise TooManyKeysError
+    for rows in read_batches(lake, contract, part.files, names, batch_rows=BATCH_ROWS, dictionaries=True):
+        plain = pa.table({name: rows[name].cast(types.field(name).type) for name in judged})
+        failed = failures(one.check, plain, suite.ranges) if keys is None else _among(plain, keys)
+        yield rows, failed if one.where is None else pc.and_(failed, one.where.mask(rows))
+
+
+def taken_out(
+    lake: "Lake", contract: "Contract", day: "date", one: "Expectation", columns: Sequence[str]
+) -> Iterator[Judged]:
+    """Yield rows of a date that were sent to ``rejects`` for a check, some columns of them; all of them fail.
+
+    What cannot be read back as a row of the table is left out, as is what no longer stands there.
+    """
+    types = arrow_schema(contract)
+    names = ["table", "reason", "row"]
+    wanted = f"{one.check.id.partition(':')[0]}: "
+    handle = latest(lake, REJECTS)
+    for _, rows in () if handle is None else read_some(lake, packaged(REJECTS), files(handle), names):
+        mine = pc.and_(pc.equal(rows["table"], contract.table), pc.starts_with(rows["reason"], wanted))
+        found = [row_values(contract, text) for text in rows.filter(mine)["row"].to_pylist()]
+        there = [values for values in found if values is not None and values.get("date") == day]
+        if there:
+            given = pa.Table.from_pylist(there, schema=types).select(list(columns))
+            yield given, pa.chunked_array([pa.repeat(pa.scalar(value=True), given.num_rows)])
+
+
+def _among(rows: pa.Table, keys: pa.Table) -> pa.ChunkedArray:
+    """Return a mask of the rows whose key is among some."""
+    if not keys.num_rows:
+        return pa.chunked_array([pa.repeat(pa.scalar(value=False), rows.num_rows)])
+    numbered = rows.append_column("_row", pa.array(range(rows.num_rows)))
+    found = numbered.join(keys, keys.column_names, join_type="left semi")["_row"]
+    return pc.is_in(numbered["_row"], value_set=found.combine_chunks())
+
 
 SAMPLES: Final = 3
 ALIKE: Final = 5
@@ -76,7 +153,7 @@ def explain(
     """
     contracts = chosen(lake.contracts(), tables)
     sources: Sources | None = None
-    for row in failures(lake, tuple(contracts), day, check_id)[:limit]:
+    for row in failed_results(lake, tuple(contracts), day, check_id)[:limit]:
         sources = sources or Sources(lake, contracts)
         yield sources.explanation(row)
 
@@ -93,7 +170,7 @@ def judged(
     return Counter(row["state"] for row in found if check_id is None or row["check_id"] == check_id)
 
 
-def failures(
+def failed_results(
     lake: "Lake", tables: Sequence[str], day: date | None = None, check_id: str | None = None
 ) -> list[dict[str, Any]]:
     """Return the failures of the last checks, the worst first: what an `Explanation` begins with, and rows checked."""
@@ -215,3 +292,43 @@ def _keys(contract: "Contract", rows: pa.Table) -> list[dict[str, Any]]:
 
 def _shown(value: object) -> object:
     return value if value is None or isinstance(value, bool | int | float) else printable(str(value))
+
+
+MOST_CHECKS: Final = 30
+MOST_ROWS: Final = 5_000_000
+"""Rows of all partitions that are read for it; those of checks beyond are left to ``ranklake quality why``."""
+
+
+def samples(lake: "Lake") -> "dict[CheckKey, Sampled]":
+    """Return keys of failing rows by table, check and column, of the worst checks whose rows can be told.
+
+    Each is of the last partition that fails it. Classified values are in none of them.
+    """
+    found: dict[CheckKey, Sampled] = {}
+    left = MOST_ROWS
+    sources: Sources | None = None
+    for one, rows in _last(lake):
+        if len(found) >= MOST_CHECKS:
+            break
+        if rows > left:
+            continue
+        sources = sources or Sources(lake, chosen(lake.contracts(), None))
+        told = sources.samples(one)
+        left -= rows
+        if told:
+            found[one.table, one.check_id, one.column] = Sampled(one.partition_date, told)
+    return found
+
+
+def _last(lake: "Lake") -> Iterator[tuple[Explanation, int]]:
+    """Yield the failure of each check on its last partition, in the order of the worst, and the rows to read."""
+    rows = failed_results(lake, tuple(chosen(lake.contracts(), None)))
+    last: dict[CheckKey, date] = {}
+    for row in rows:
+        key = row["table"], row["check_id"], row["column"]
+        if key not in last or last[key] < row["partition_date"]:
+            last[key] = row["partition_date"]
+    for row in rows:
+        if last[row["table"], row["check_id"], row["column"]] == row["partition_date"]:
+            plain = {name: value for name, value in row.items() if name != "rows_checked"}
+            yield Explanation(**plain), row["rows_checked"] or 0

@@ -34,8 +34,8 @@ from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.commit import replace_partitions
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table
-from ranklake.quality.partition import Partition
 from ranklake.quality.suite import Suite, compile_suite
+from ranklake.quality.tally import Partition
 
 EXPECTATIONS = (
     *("required:run", "required:rank", "required:ts", "required:step", "required:step_time_s", "run_name"),
@@ -154,8 +154,7 @@ def ranklake(lake: Lake, processes: int) -> dict[str, int]:
 def gx(lake: Lake, _processes: int) -> dict[str, int]:
     """Put all rows to Great Expectations' pandas engine, a partition at a time."""
     from ranklake.lake.tables.read import read
-    from ranklake.quality.engine import _one
-    from ranklake.quality.frame import frame
+    from ranklake.quality.engine import _one, frame
 
     judge = _one()
     (unique,) = (one for one in suite().expectations if not one.per_row)

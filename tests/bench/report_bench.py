@@ -29,7 +29,7 @@ from ranklake.lake.tables.live_files import files, files_digest
 from ranklake.lake.tables.tables import latest
 from ranklake.quality.report.gather import gather
 from ranklake.quality.suite import compile_suite
-from ranklake.views.html.library import library
+from ranklake.views.html.charts import library
 from ranklake.views.html.quality_pages import section
 from ranklake.views.html.site import Published, publish
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import duckdb
 from deltalake import DeltaTable
 
-from ranklake.insight.ask.ask import ask
+from ranklake.insight.ask import ask
 from ranklake.lake.contracts import freeze, load
 from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.ingest.run import ingest

@@ -29,7 +29,7 @@ from keyed import section
 from retaining import APPROVER, CONTRACTS, TODAY
 from segments import step_rows
 
-from ranklake.insight.ask.ask import ask
+from ranklake.insight.ask import ask
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.retention.archive import rehydration

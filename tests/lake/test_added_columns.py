@@ -13,7 +13,7 @@ from overlays import written
 from segments import DAY, put_segment
 
 from ranklake.cli import run
-from ranklake.insight.ask.ask import ask, used
+from ranklake.insight.ask import ask, used
 from ranklake.insight.catalog.catalog import pages
 from ranklake.lake.contracts import freeze
 from ranklake.lake.contracts.arrow import arrow_schema

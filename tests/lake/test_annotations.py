@@ -9,9 +9,9 @@ from ranklake import capture
 from ranklake.capture.annotate import annotate
 from ranklake.capture.provenance.annotations import annotation
 from ranklake.cli import run as command
+from ranklake.insight.runs.annotations import annotations_of_each
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.find import Wanted, find, named
-from ranklake.insight.runs.said import said_of_each
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.liveness import liveness
@@ -47,7 +47,7 @@ def site(tmp_path_factory):
 def test_the_last_that_was_said_counts(site):
     """A tag that was given again has its new value, one that was taken back is gone, and all rows are still there."""
     lake, _ = site
-    said, told = said_of_each(asking(lake), ["alpha-1", "alpha-2", "beta"])
+    said, told = annotations_of_each(asking(lake), ["alpha-1", "alpha-2", "beta"])
     assert (said["alpha-1"].name, said["alpha-1"].tags) == ("Große Änderung", {"baseline": None, "stage": "two"})
     assert said["alpha-1"].summary == {"best": 1.25}
     assert (said["alpha-2"].name, said["alpha-2"].tags) == (readable_name("alpha-2"), {"stage": "one"})

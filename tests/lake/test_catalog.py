@@ -10,8 +10,8 @@ from changed_contracts import ChangedContracts
 from click.testing import CliRunner
 
 from ranklake.commands.catalog import catalog
+from ranklake.insight.catalog.__main__ import main
 from ranklake.insight.catalog.catalog import UnknownNameError, find, pages, stale, write
-from ranklake.insight.catalog.command import main
 from ranklake.lake.contracts import Contract, ContractError, Metric, load, load_contracts, load_metrics
 
 DOCS = Path(__file__).parents[2] / "docs" / "catalog"

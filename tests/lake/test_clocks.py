@@ -7,10 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import job, record, spans_of
 
-from ranklake.insight.diagnosis.clocks import MIN_COLLECTIVES, aligned, clock_offsets
-from ranklake.insight.diagnosis.place import place
-from ranklake.insight.diagnosis.run_spans import one_clock, trace_of
-from ranklake.insight.diagnosis.spans import COLUMNS
+from ranklake.insight.diagnosis.run_spans import MIN_COLLECTIVES, aligned, clock_offsets, one_clock, trace_of
+from ranklake.insight.diagnosis.spans import COLUMNS, place
 from ranklake.insight.diagnosis.what_if import what_if
 
 BASE_US = 1_700_000_000_000_000

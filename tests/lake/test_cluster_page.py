@@ -10,8 +10,8 @@ from page_read import Read, compared
 from rollup_inputs import NOON, append
 
 from ranklake.cli import run as command
-from ranklake.insight.fleet import cluster
-from ranklake.insight.fleet.cluster import HEAT_ROWS, HOURS, cluster_state
+from ranklake.insight.overview import cluster
+from ranklake.insight.overview.cluster import HEAT_ROWS, HOURS, cluster_state
 from ranklake.lake.store.store import Lake
 from ranklake.views.html import site as publishing
 from ranklake.views.html.cluster_pages import section

@@ -12,7 +12,7 @@ from told_runs import EVIL
 from ranklake.cli import run
 from ranklake.insight.runs.asking import Answered, asking
 from ranklake.insight.runs.compare import compare
-from ranklake.insight.runs.plotted import plotted
+from ranklake.insight.runs.curves import plotted
 from ranklake.insight.runs.repeats import Verdict, corrected, repeats
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from pipelines import job, record, spans_of
 
 from ranklake.insight.diagnosis.critical_path import critical_path, on_path
-from ranklake.insight.diagnosis.place import place
 from ranklake.insight.diagnosis.run_spans import trace_of
 from ranklake.insight.diagnosis.simulate import own_lengths, step_times
+from ranklake.insight.diagnosis.spans import place
 
 LENGTH_US = {"forward-compute": 1000, "backward-compute": 2000, "optimizer": 500, "gc": 0}
 

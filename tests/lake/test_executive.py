@@ -10,7 +10,7 @@ import pytest
 from page_read import Read, compared
 from rollup_inputs import DAY, NOON, bring, run_of, told
 
-from ranklake.insight.fleet.facts import WEEKS, fleet_state
+from ranklake.insight.overview.fleet import WEEKS, fleet_state
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.store import Lake
 from ranklake.views.html.executive_pages import section

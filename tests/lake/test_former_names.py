@@ -15,7 +15,7 @@ from segments import DAY, put_segment, step_rows
 
 import ranklake.lake
 from ranklake.commands.sql import sql
-from ranklake.insight.ask.ask import ask, used
+from ranklake.insight.ask import ask, used
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.migrations import applying, registry
 from ranklake.lake.migrations.former import former_names

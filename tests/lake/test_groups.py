@@ -12,7 +12,7 @@ import yaml
 from deltalake import DeltaTable
 from rollup_inputs import NOON, append
 
-from ranklake.insight.ask.ask import ask
+from ranklake.insight.ask import ask
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.groups import Groups

@@ -9,8 +9,8 @@ from rollup_inputs import append
 from ranklake import cli
 from ranklake.commands.catalog import catalog
 from ranklake.errors import did_you_mean
-from ranklake.insight.diagnosis.graph import WhatIfError
 from ranklake.insight.diagnosis.run_spans import read_spans
+from ranklake.insight.diagnosis.simulate import WhatIfError
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ from random_roles import COLUMNS, KEYS, NEW, OLD, facts, keyring, planted_lake, 
 from rollup_inputs import NOON, append
 
 from ranklake.commands.sql import sql
-from ranklake.insight.ask.ask import ask
+from ranklake.insight.ask import ask
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError

@@ -12,7 +12,7 @@ from ranklake.cli import run
 from ranklake.commands.writing import write_whole
 from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import UnseenError, asking
-from ranklake.insight.runs.medium import MediumError, media_names, medium
+from ranklake.insight.runs.media import MediumError, media_names, medium
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.roles import Role
 from ranklake.lake.store.store import Lake

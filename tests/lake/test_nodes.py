@@ -8,10 +8,9 @@ from rollup_inputs import NOON, append
 from told_runs import lake_of_runs
 
 from ranklake.cli import run as command
-from ranklake.insight.oncall.facts import of_failed, of_ranks, of_stragglers
+from ranklake.insight.overview.oncall import of_failed, of_ranks, of_stragglers
 from ranklake.insight.runs.asking import asking
-from ranklake.insight.runs.facts import gather
-from ranklake.insight.runs.nodes import nodes, placed
+from ranklake.insight.runs.facts import gather, nodes, placed
 from ranklake.insight.runs.report import runs_state
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.ingest.status.liveness import RankState

@@ -8,8 +8,8 @@ from rollup_inputs import NOON, append, told
 from told_runs import EVIL, lake_of_runs
 
 from ranklake.cli import run as command
-from ranklake.insight.oncall import facts
-from ranklake.insight.oncall.facts import of_failed, of_ranks, on_call
+from ranklake.insight.overview import oncall as facts
+from ranklake.insight.overview.oncall import of_failed, of_ranks, on_call
 from ranklake.insight.runs.asking import asking
 from ranklake.lake.ingest.status.liveness import RankState
 from ranklake.lake.store.store import Lake

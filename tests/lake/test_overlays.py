@@ -13,7 +13,7 @@ from overlays import documented, written
 from segments import put_segment, step_rows
 
 from ranklake.errors import RanklakeError
-from ranklake.insight.ask.ask import ask, used
+from ranklake.insight.ask import ask, used
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import load_contracts, load_metrics
 from ranklake.lake.ingest import ingest_plan

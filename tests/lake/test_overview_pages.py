@@ -16,7 +16,7 @@ from ranklake.lake.store.store import Lake
 from ranklake.pipeline.report_sections import SECTIONS
 from ranklake.views.html import catalog_pages, pipeline_pages
 from ranklake.views.html import site as publishing
-from ranklake.views.html.lineage_drawing import drawing
+from ranklake.views.html.catalog_pages import drawing
 from ranklake.views.html.shell import render
 
 HOUR = 3600.0

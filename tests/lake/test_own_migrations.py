@@ -12,7 +12,7 @@ from own_table import TABLE, rows
 from segments import put_segment
 
 from ranklake.cli import run
-from ranklake.insight.ask.ask import ask, used
+from ranklake.insight.ask import ask, used
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.migrations import applying
 from ranklake.lake.migrations.drift import drift

@@ -13,8 +13,7 @@ from told_runs import EVIL, lake_of_runs
 
 from ranklake.cli import run
 from ranklake.insight.runs.asking import asking
-from ranklake.insight.runs.curves import curves
-from ranklake.insight.runs.plotted import PARTS, plotted, smoothed
+from ranklake.insight.runs.curves import PARTS, curves, plotted, smoothed
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.query.sql import query

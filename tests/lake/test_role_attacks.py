@@ -14,7 +14,7 @@ import pytest
 from rollup_inputs import NOON, append
 
 from ranklake.errors import RanklakeError
-from ranklake.insight.ask.ask import ask
+from ranklake.insight.ask import ask
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.query.roles import Role
 from ranklake.lake.store.lake_config import MaskingSection

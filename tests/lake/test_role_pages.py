@@ -10,8 +10,8 @@ from told_runs import lake_of_runs
 
 from ranklake.cli import run
 from ranklake.commands.roles import PACKAGED
-from ranklake.insight.fleet.cluster import cluster_state
-from ranklake.insight.fleet.facts import fleet_state
+from ranklake.insight.overview.cluster import cluster_state
+from ranklake.insight.overview.fleet import fleet_state
 from ranklake.insight.runs.asking import UnseenError, spoilt
 from ranklake.insight.runs.report import runs_state
 from ranklake.lake.contracts.load import load_contracts
@@ -22,8 +22,8 @@ from ranklake.lake.store.store import Lake
 from ranklake.masking.masks import Mask
 from ranklake.pipeline.report_sections import ROLE_SECTIONS
 from ranklake.views.html import site as publishing
-from ranklake.views.html.shell import Page, render
-from ranklake.views.html.site import NotASiteError, Section, publish
+from ranklake.views.html.shell import render
+from ranklake.views.html.site import NotASiteError, Section, overview, publish
 
 PLANTED = ("beta", "canary", "pc-ada", "/home/ada", "node-of-ada", "evil")
 """Parts of what the role must not see: a run, its settings, series, artifacts and labels; names of people and hosts."""
@@ -100,9 +100,7 @@ def site_of(place, role, *texts, said=""):
     """Write a site of a section a text, whose page says it, or something else."""
     made = []
     for name, text in zip(("runs", "cluster"), texts, strict=False):
-        told = {"lake": "l", "headline": said or text, "state": "passed", "hint": "", "needs": [], "more": 0,
-                "figures": [], "charts": [], "tables": []}  # fmt: skip
-        page = Page(f"{name}/{text}.html", text, "overview.html", lambda told=told: told, said or text)
+        page = overview(f"{name}/{text}.html", text, "passed", said or text, said or text, lambda: {"lake": "l"})
         made.append(Section(name, name, "passed", text, page.path, (page,), ()))
     return publish(Lake.place(str(place)), *made, role=role)
 

@@ -15,8 +15,8 @@ from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.roles import Role
 from ranklake.masking.masks import Mask
 from ranklake.views.endings import ended
-from ranklake.views.html.run_ends import ends_table
 from ranklake.views.html.run_pages import section
+from ranklake.views.html.run_tables import ends_table
 from ranklake.views.html.shell import render
 from ranklake.views.run import run_lines
 

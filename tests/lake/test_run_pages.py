@@ -15,7 +15,7 @@ from wide_site import steps_of
 
 from ranklake.cli import run
 from ranklake.insight.runs import report
-from ranklake.insight.runs.curves import HEAT_PARTS, HEAT_ROWS, MOST_METRICS, PARTS
+from ranklake.insight.runs.curves import HEAT_PARTS, HEAT_ROWS, MOST_METRICS, STEP_PARTS
 from ranklake.insight.runs.report import runs_state
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
@@ -73,7 +73,7 @@ def test_a_page_is_as_small_for_a_long_run_of_many_ranks(tmp_path):
     lake = Lake.create(str(tmp_path / "lake"))
     append(lake, "steps", steps_of("wide", 4096, 4))
     append(lake, "steps", steps_of("long", 2, 2000))
-    append(lake, "steps", steps_of("full", HEAT_ROWS, PARTS))
+    append(lake, "steps", steps_of("full", HEAT_ROWS, STEP_PARTS))
     append(lake, "scalars", [
         {"run": "full", "ts": NOON, "rank": rank, "incarnation": 9, "slot": 1000 * rank + n, "step": n % 50,
          "metric": f"own/metric_{n // 50}", "kind": "gauge", "value": float(n)}
@@ -85,7 +85,7 @@ def test_a_page_is_as_small_for_a_long_run_of_many_ranks(tmp_path):
     sizes = {}
     for name, slow in (("wide", {0}), ("long", set()), ("full", {3})):
         curves = report.run_state(state.ask, name).curves
-        assert len(curves.steps.rows) <= PARTS
+        assert len(curves.steps.rows) <= STEP_PARTS
         assert len(curves.heat.rows) <= HEAT_ROWS * HEAT_PARTS
         assert len({row["metric"] for row in curves.metrics.rows}) <= MOST_METRICS
         assert {row["row"] for row in curves.heat.rows if row["excess_ratio"] > 0.1} == slow

@@ -17,8 +17,7 @@ from segments import DAY, put_segment, step_rows
 from ranklake.cli import run
 from ranklake.commands.compare import drawn
 from ranklake.insight.runs.asking import asking
-from ranklake.insight.runs.curves import curves
-from ranklake.insight.runs.plotted import plotted, shared
+from ranklake.insight.runs.curves import curves, plotted, shared
 from ranklake.lake.audit.trail import trail
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract

@@ -9,10 +9,10 @@ from told_runs import lake_of_runs
 
 from ranklake.insight.diagnosis.critical_path import CriticalPath
 from ranklake.insight.diagnosis.what_if import Worker
-from ranklake.insight.runs import slowed as slowed_module
+from ranklake.insight.runs import slowdown as slowdown_module
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.report import runs_state
-from ranklake.insight.runs.slowed import NO_SPANS, Cause, slowed
+from ranklake.insight.runs.slowdown import NO_SPANS, Cause, slowdown_cause
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
@@ -45,7 +45,7 @@ from ranklake.views.html.slowdown_charts import slowdown_charts, slowdown_map, s
 )
 def test_the_part_that_makes_half_of_the_loss_is_to_blame(changed, said):
     """The paper's shares decide first, then what a part makes alone; small losses are nothing to mend."""
-    assert said in verdict(slowed_module._cause(replace(SOUND, **changed)))
+    assert said in verdict(slowdown_module._cause(replace(SOUND, **changed)))
 
 
 def test_who_holds_the_critical_path_is_said_or_why_nobody_knows():
@@ -70,7 +70,7 @@ def test_who_holds_the_critical_path_is_said_or_why_nobody_knows():
 
 def test_tables_tell_each_part_and_the_way_to_a_timeline():
     """By kind, stage and rank, worst first; of one stage and one rank there is nothing to compare."""
-    found = slowdown_tables(slowed_module._cause(replace(SOUND, per_step={1: 1.1, 7: 1.3})))
+    found = slowdown_tables(slowdown_module._cause(replace(SOUND, per_step={1: 1.1, 7: 1.3})))
     told = {one.name: [tuple(row.values()) for row in one.rows] for one in found}
     assert told == {
         "what-if-kinds": [("forward-compute", 1.05, 1.0)],
@@ -82,7 +82,7 @@ def test_tables_tell_each_part_and_the_way_to_a_timeline():
         ],
     }
     alone = replace(SOUND, by_stage={0: 1.2}, by_worker=[Worker(0, 0, 0, 1.0)])
-    assert [one.name for one in slowdown_tables(slowed_module._cause(alone))] == ["what-if-kinds", "what-if-steps"]
+    assert [one.name for one in slowdown_tables(slowdown_module._cause(alone))] == ["what-if-kinds", "what-if-steps"]
     assert not list(slowdown_tables(Cause(None, "no spans")))
 
 
@@ -113,7 +113,7 @@ def test_a_map_of_thousands_of_ranks_shows_the_slow_one():
 @pytest.mark.slow
 def test_pages_say_what_slowed_a_run_or_why_that_is_unknown(lake, tmp_path):
     """With spans of phases a verdict and charts; without spans, and with too many, the reason; each page is whole."""
-    found = slowed(lake, asking(lake), "r1")
+    found = slowdown_cause(lake, asking(lake), "r1")
     assert found.found is not None
     assert verdict(found)
     assert [one.name for one in slowdown_charts(found)] == ["slowed-parts"]  # of two ranks a map tells no more
@@ -123,7 +123,7 @@ def test_pages_say_what_slowed_a_run_or_why_that_is_unknown(lake, tmp_path):
     assert '<h2 id="what-if-kinds">' in text
     none = text_of(lake_of_runs(tmp_path), "beta")
     assert "What slowed it is unknown: no spans of its steps were recorded." in none
-    assert slowed(lake, asking(lake), "r1", most=3).reason.endswith("run 'ranklake what-if r1'")
+    assert slowdown_cause(lake, asking(lake), "r1", most=3).reason.endswith("run 'ranklake what-if r1'")
 
 
 def text_of(lake, run):

@@ -10,7 +10,7 @@ from segments import put_segment, step_rows
 
 from ranklake.cli import run
 from ranklake.commands.sql import sql
-from ranklake.insight.ask.ask import ask, used
+from ranklake.insight.ask import ask, used
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.migrations import applying, registry

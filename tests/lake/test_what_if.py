@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import Oracle, job, mean, part, record, spans_of
 
-from ranklake.insight.diagnosis.graph import WhatIfError
-from ranklake.insight.diagnosis.place import place
 from ranklake.insight.diagnosis.run_spans import trace_of
+from ranklake.insight.diagnosis.simulate import WhatIfError
+from ranklake.insight.diagnosis.spans import place
 from ranklake.insight.diagnosis.what_if import what_if
 
 LENGTH_US = {"forward-compute": 1000, "backward-compute": 2000, "optimizer": 500, "gc": 0}

@@ -3,10 +3,9 @@
 import pyarrow as pa
 import pytest
 
-from ranklake.insight.diagnosis.graph import WhatIfError
-from ranklake.insight.diagnosis.place import place
 from ranklake.insight.diagnosis.run_spans import trace_of
-from ranklake.insight.diagnosis.spans import COLUMNS
+from ranklake.insight.diagnosis.simulate import WhatIfError
+from ranklake.insight.diagnosis.spans import COLUMNS, place
 from ranklake.insight.diagnosis.what_if import what_if
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from ranklake.capture.node.pass_result import PassResult
 from ranklake.insight.diagnosis.critical_path import CriticalPath
-from ranklake.insight.diagnosis.facts import Slowdowns, StepTimes
-from ranklake.insight.diagnosis.what_if import Worker
+from ranklake.insight.diagnosis.what_if import Slowdowns, StepTimes, Worker
 from ranklake.printable import printable, printable_name
 from ranklake.views.agent import pass_line
 from ranklake.views.json_output import json_text

@@ -21,17 +21,17 @@ from wide_site import RUN, SLOW, wide_site
 
 from ranklake.capture.node.endpoint import Endpoint
 from ranklake.insight.catalog.refresh import refresh
-from ranklake.insight.fleet.cluster import cluster_state
-from ranklake.insight.fleet.facts import fleet_state
-from ranklake.insight.oncall.facts import on_call
 from ranklake.insight.overview.catalog import catalog_state
+from ranklake.insight.overview.cluster import cluster_state
+from ranklake.insight.overview.fleet import fleet_state
+from ranklake.insight.overview.oncall import on_call
 from ranklake.insight.overview.pipeline import pipeline_state
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.compare import compare
-from ranklake.insight.runs.plotted import plotted
+from ranklake.insight.runs.curves import plotted
 from ranklake.insight.runs.repeats import repeats
 from ranklake.insight.runs.report import runs_state
-from ranklake.insight.runs.slowed import MANY, Cause
+from ranklake.insight.runs.slowdown import MANY, Cause
 from ranklake.lake.query.role_file import load_roles
 from ranklake.lake.store.store import Lake
 from ranklake.live_page import LivePage

@@ -29,10 +29,10 @@ from ranklake.lake.tables.live_files import FILE_SCHEMA, files
 from ranklake.lake.tables.tables import delta_table
 from ranklake.quality import scan as scanning
 from ranklake.quality.check import run_checks
-from ranklake.quality.partition import Partition
 from ranklake.quality.scan import scan
 from ranklake.quality.suite import compile_suite
 from ranklake.quality.tables import NotCheckedError, as_stored
+from ranklake.quality.tally import Partition
 
 SMALL_LOSS = """
 extends: steps

@@ -13,8 +13,7 @@ from segments import step_rows
 from ranklake.commands.quality import quality
 from ranklake.lake.store.lake_config import QualitySection
 from ranklake.quality.check import run_checks
-from ranklake.quality.export.pages import local
-from ranklake.quality.export.project import ExportError, export_project
+from ranklake.quality.export.project import ExportError, export_project, local
 
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 CHECKS = """

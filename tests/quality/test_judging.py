@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from ranklake.lake.contracts.checks.masks import checked, failures
 from ranklake.lake.contracts.checks.registry import KINDS
 from ranklake.lake.contracts.model import Check
-from ranklake.quality.frame import frame
+from ranklake.quality.engine import frame
 
 
 @pytest.mark.slow

@@ -17,10 +17,10 @@ from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table
-from ranklake.quality import quarantine, tasks
+from ranklake.quality import quarantine, scans
 from ranklake.quality.check import run_checks
-from ranklake.quality.partition import Partition
 from ranklake.quality.tables import as_stored
+from ranklake.quality.tally import Partition
 
 STRICT = """
 extends: steps
@@ -210,15 +210,15 @@ def test_what_was_merged_after_the_scan_is_taken_out_all_the_same(site, monkeypa
     """Files that are merged between scan and plan hold the same rows: the check's word is true of them."""
     for segment in range(3):
         site.bring(step_rows(20, segment=segment), rows_before=20 * segment)
-    genuine = tasks.scan
+    genuine = scans.scan
 
     def overtaken(*args):
-        monkeypatch.setattr(tasks, "scan", genuine)
+        monkeypatch.setattr(scans, "scan", genuine)
         found = genuine(*args)
         assert merge_small(site.lake, InProcess(), thorough=True).files_before >= 3
         return found
 
-    monkeypatch.setattr(tasks, "scan", overtaken)
+    monkeypatch.setattr(scans, "scan", overtaken)
     report = strict(site)()
     assert len(site.rows("rejects")) == sum(moved(report).values()) > 0
     site.balances()
@@ -229,15 +229,15 @@ def test_what_was_merged_after_the_scan_is_taken_out_all_the_same(site, monkeypa
 def test_another_check_was_faster(site, monkeypatch):
     """Of two checks that find the same rows one moves them, and the other moves nothing."""
     site.bring(step_rows(40))
-    genuine = tasks.scan
+    genuine = scans.scan
 
     def overtaken(*args):
-        monkeypatch.setattr(tasks, "scan", genuine)
+        monkeypatch.setattr(scans, "scan", genuine)
         found = genuine(*args)
         strict(site)()
         return found
 
-    monkeypatch.setattr(tasks, "scan", overtaken)
+    monkeypatch.setattr(scans, "scan", overtaken)
     report = strict(site)()
     assert moved(report) == {}
     assert len({(row["segment"], row["slot"]) for row in site.rows("rejects")}) == len(site.rows("rejects"))

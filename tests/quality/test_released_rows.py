@@ -23,8 +23,7 @@ from ranklake.lake.tables.commit import replace_partitions
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.read import read, read_some
 from ranklake.quality.check import run_checks
-from ranklake.quality.rejected import mended_rows
-from ranklake.quality.release import NothingToReleaseError, _write, apply, approve, plan_release
+from ranklake.quality.release import NothingToReleaseError, _write, apply, approve, passing_rows, plan_release
 from ranklake.retention.proposals.proposals import VoidProposalError
 from ranklake.retention.proposals.registers import stamped
 from ranklake.retention.proposals.releases import REGISTER, RELEASES, TABLE
@@ -196,7 +195,7 @@ def test_a_release_that_nobody_approved_is_refused(strict):
     site, _ = strict
     lake = lake_under(site, MENDED)
     release = plan_release(lake, "Pia", "the bound was wrong")
-    rows = list(mended_rows(lake, ["steps"]))
+    rows = list(passing_rows(lake, ["steps"]))
     number = last_finished(lake) + 1
     whole = _write(lake, release, "Otto", rows, number, alone=False)
     found(site, "release", whole.body, "without approval")
@@ -228,7 +227,7 @@ def test_a_release_of_other_rows_than_were_approved_is_refused(strict):
     path = Path(site.lake.path(Plan(number, "", 0).name))
     began = path.read_bytes()
     every = lake_under(site, MENDED)
-    rows = list(mended_rows(every, ["steps"]))
+    rows = list(passing_rows(every, ["steps"]))
     forged = _write(every, RELEASES.find(every, name), "Otto", rows, number, alone=False)
     path.write_bytes(forged.to_json())
     with pytest.raises(RefusedPlanError, match="other rows than were approved"):
@@ -305,7 +304,7 @@ def test_other_rows_of_the_quarantine_are_not_freed(strict):
     began = path.read_bytes()
     lake = lake_under(site, MENDED)
     count = RELEASES.find(lake, name).items[0].rows
-    (every,) = mended_rows(lake, ["steps"])
+    (every,) = passing_rows(lake, ["steps"])
     ranked = sorted(range(every.rows.num_rows), key=lambda at: -every.rows["loss"][at].as_py())[:count]
     other = replace(every, places=tuple(every.places[at] for at in ranked), rows=every.rows.take(pa.array(ranked)))
     plan = Plan.from_json(began, str(path))

@@ -20,18 +20,16 @@ from ranklake.lake.tables.commit import replace_partitions
 from ranklake.lake.tables.tables import delta_table
 from ranklake.quality.check import run_checks
 from ranklake.quality.incidents import incidents
-from ranklake.quality.objectives import statement
 from ranklake.quality.release import apply, approve, plan_release
 from ranklake.quality.report.gather import NEVER, gather
 from ranklake.quality.report.state import worst
-from ranklake.quality.report.statements import on_results
+from ranklake.quality.report.statements import objectives, on_results
 from ranklake.retention.proposals.releases import holds
 from ranklake.views.html import site as publishing
-from ranklake.views.html.library import library
-from ranklake.views.html.quality_pages import section
+from ranklake.views.html.charts import library
+from ranklake.views.html.quality_pages import section, sparkline
 from ranklake.views.html.shell import render
 from ranklake.views.html.site import MANIFEST, NotASiteError, publish
-from ranklake.views.html.sparkline import sparkline
 
 SMALL_LOSS = """
 extends: steps
@@ -197,12 +195,12 @@ def test_incidents_have_a_page(checked):
     """Open ones are told as `ranklake check --incidents` has them, and the page of all tables links there."""
     site, overlay = checked
     found = gather(under(site.lake, overlay))
-    told = {(row["table"], row["check_id"], row["state"], row["partitions"]) for row in found.standing.incidents.rows}
+    told = {(row["table"], row["check_id"], row["state"], row["partitions"]) for row in found.overview.incidents.rows}
     assert told == {
         (one.table, one.check_id, "open" if one.closed is None else "closed", len(one.partitions))
         for one in incidents(site.lake)
     }
-    assert found.standing.incident_counts.one["open_alarms"] == 2
+    assert found.overview.incident_counts.one["open_alarms"] == 2
     home, page, *_ = (render(one).decode() for one in section(found).pages)
     assert 'href="../quality/incidents.html"' in home
     assert "2 incidents open" in page
@@ -218,9 +216,9 @@ def test_held_partitions_are_those_of_the_rollups(site):
 
     def both():
         found = gather(lake)
-        told = [(row["table"], row["partition_date"], row["rows_failed"]) for row in found.standing.held.rows]
+        told = [(row["table"], row["partition_date"], row["rows_failed"]) for row in found.overview.held.rows]
         assert told == [(one.table, one.partition_date, one.rows_failed) for one in holds(lake)]
-        assert found.standing.held_counts.one["partitions"] == len(told)
+        assert found.overview.held_counts.one["partitions"] == len(told)
         compared(lake, render(section(found).pages[1]).decode())
         return len(told)
 
@@ -245,7 +243,7 @@ def test_objectives_count_sound_partitions(site, ratio, bad, status, used):
     days = [through - timedelta(days=back) for back in range(100)]
     replace_partitions(site.lake, contract("quality_results"), one_result_each(row, days, bad), [row["date"]])
     wanted = Objective("sound", ("step*",), ratio, 100)
-    text = statement(on_results("TRUE", ""), [wanted, Objective("none", ("x",))], ["steps", "spans"], through)
+    text = objectives(on_results("TRUE", ""), [wanted, Objective("none", ("x",))], ["steps", "spans"], through)
     nothing, found = query(site.lake, text).to_pylist()
     assert (found["total_count"], found["good_count"], found["status"]) == (100, 100 - bad, status)
     assert found["budget_used_ratio"] == pytest.approx(used)

@@ -22,13 +22,12 @@ from ranklake.lake.tables.commit import replace_partitions
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table
 from ranklake.quality import scan as scanning
-from ranklake.quality.forms import FORMS, clear
-from ranklake.quality.frame import frame
+from ranklake.quality.engine import frame
+from ranklake.quality.forms import FORMS, Screen, clear
 from ranklake.quality.keys import Hashes
-from ranklake.quality.partition import Partition
 from ranklake.quality.scan import scan
-from ranklake.quality.screen import Screen
 from ranklake.quality.suite import compile_suite
+from ranklake.quality.tally import Partition
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SOUND = {

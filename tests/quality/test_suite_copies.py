@@ -11,7 +11,7 @@ from segments import step_rows
 from ranklake.lake.store.lake_config import QualitySection
 from ranklake.lake.store.reachability import LakeUnreachableError
 from ranklake.quality.check import run_checks
-from ranklake.quality.suites import asking, copies
+from ranklake.quality.suites import asking, folder
 from ranklake.quality.suites.folder import SuitesError, read_folder
 
 URI = "memory://bucket/suites"
@@ -156,8 +156,8 @@ def test_places_that_are_no_store_of_suites(store, monkeypatch):
         names()
     store("a.json", suite("steps.a"))
     names()
-    monkeypatch.setattr(copies, "MOST_FILES", 0)
-    with pytest.raises(copies.TooManyFilesError, match="more than 0 files"):
+    monkeypatch.setattr(folder, "MOST_FILES", 0)
+    with pytest.raises(folder.TooManyFilesError, match="more than 0 files"):
         names()
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(store.cache.parents[1]))
@@ -205,4 +205,4 @@ def test_old_copies_go(store):
     for number in range(12):
         store("a.json", suite(f"steps.n{number}"))
         assert names() == [f"steps.n{number}"]
-    assert len([path for path in store.cache.iterdir() if path.is_dir()]) == copies.KEPT
+    assert len([path for path in store.cache.iterdir() if path.is_dir()]) == folder.KEPT

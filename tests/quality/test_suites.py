@@ -10,7 +10,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.store.lake_config import QualitySection
 from ranklake.lake.tables.tables import delta_table
 from ranklake.quality.check import run_checks
-from ranklake.quality.export.facts import table_facts
+from ranklake.quality.export.project import table_facts
 from ranklake.quality.report.gather import gather
 from ranklake.quality.results import AGAIN
 from ranklake.quality.suite import compile_suite

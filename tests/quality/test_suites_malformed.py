@@ -12,7 +12,7 @@ from segments import step_rows
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.store.lake_config import QualitySection
 from ranklake.quality.check import run_checks
-from ranklake.quality.results import standing
+from ranklake.quality.results import last_checks
 from ranklake.quality.suites.asking import own_suites
 from ranklake.quality.suites.folder import UserSuite, read_folder
 from ranklake.quality.suites.isolated import Isolated
@@ -244,7 +244,7 @@ def test_what_may_pass_is_judged_at_the_next_check_once(site, tmp_path):
     folder = tmp_path / "suites"
     put(folder, told(NOT_NULL, column="nothing"))
     checked(site, folder)
-    assert not any(one.errored for one in standing(site.lake, ["steps"]).values())
+    assert not any(one.errored for one in last_checks(site.lake, ["steps"]).values())
     (folder / "slow.py").write_text(SLOW)
     put(folder, told("expect_column_values_slow", column="step"), told("expect_nothing"))
     report, found = checked(site, folder, 2.0)

@@ -13,17 +13,15 @@ from checked import DAY, made
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.model import Column
-from ranklake.quality.condition import narrowed
-from ranklake.quality.engine import silence
-from ranklake.quality.frame import values_of
-from ranklake.quality.partition import Partition
+from ranklake.quality.engine import silence, values_of
 from ranklake.quality.scan import scan
 from ranklake.quality.suite import Suite
 from ranklake.quality.suites.conditions import condition_of as compiled
+from ranklake.quality.suites.conditions import narrowed
 from ranklake.quality.suites.folder import UserSuite
 from ranklake.quality.suites.own import OwnSuites
-from ranklake.quality.suites.patterns import whole_pattern
-from ranklake.quality.verdict import result_of
+from ranklake.quality.suites.translate import whole_pattern
+from ranklake.quality.tally import Partition, result_of
 
 PAIRS = 60  # pairs of columns of one type in a table, and five expectations on each
 WORDS = (

@@ -14,7 +14,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Check
 from ranklake.quality import check as checking
 from ranklake.quality.check import run_checks
-from ranklake.quality.neighbours import _classified_statistics
+from ranklake.quality.watching import _classified_statistics
 
 DAY = date(2026, 3, 2)
 NOON = int(datetime(2026, 3, 2, 12, tzinfo=UTC).timestamp() * 1e6)

@@ -18,10 +18,9 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.tables.commit import replace_partitions
 from ranklake.quality.check import run_checks
 from ranklake.quality.report.gather import gather
-from ranklake.quality.why import samples as sampling
-from ranklake.quality.why.explain import SAMPLES, explain
+from ranklake.quality.why import explain as sampling
+from ranklake.quality.why.explain import SAMPLES, explain, samples
 from ranklake.quality.why.lift import Count, causes
-from ranklake.quality.why.samples import samples
 from ranklake.views.html.quality_pages import section
 from ranklake.views.html.shell import render
 

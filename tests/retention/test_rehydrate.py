@@ -9,7 +9,7 @@ from people import OLD, with_keys
 from retaining import CONTRACTS, TODAY, bring_days, days_ago, with_period
 from segments import step_rows
 
-from ranklake.insight.ask.ask import ask
+from ranklake.insight.ask import ask
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.migrations.applying import apply as migrate
 from ranklake.lake.plans.workers import InProcess

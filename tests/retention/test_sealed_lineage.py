@@ -13,7 +13,7 @@ from segments import put_segment
 from subjects import ADA, GRACE
 
 from ranklake.cli import run
-from ranklake.insight.ask.ask import ask
+from ranklake.insight.ask import ask
 from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool

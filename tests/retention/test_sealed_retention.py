@@ -11,7 +11,7 @@ from retaining import CONTRACTS, TODAY, agree, carry_out, days_ago, keeping, pla
 from segments import put_segment
 from subjects import ADA, GRACE, VALUES
 
-from ranklake.insight.ask.ask import ask
+from ranklake.insight.ask import ask
 from ranklake.lake.contracts.capture_masks import CaptureMasks
 from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.ingest.run import ingest

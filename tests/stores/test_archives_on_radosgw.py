@@ -7,7 +7,7 @@ from radosgw import radosgw
 from retaining import TODAY, bring_days, days_ago
 from stores import Store, s3_storage
 
-from ranklake.insight.ask.ask import ask
+from ranklake.insight.ask import ask
 from ranklake.lake.migrations.applying import apply as migrate
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.store import Lake

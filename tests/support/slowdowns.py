@@ -1,8 +1,7 @@
 """A run of two stages as the simulation tells it, of which no part is much slower than the others."""
 
 from ranklake.insight.diagnosis.critical_path import CriticalPath, Pace
-from ranklake.insight.diagnosis.facts import Slowdowns, StepTimes
-from ranklake.insight.diagnosis.what_if import Worker
+from ranklake.insight.diagnosis.what_if import Slowdowns, StepTimes, Worker
 
 SOUND = Slowdowns(
     run="r", attempt=0, s=1.2,

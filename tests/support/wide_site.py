@@ -5,9 +5,9 @@ import pyarrow as pa
 from cluster_hours import device_hours
 from rollup_inputs import NOON, append
 
-from ranklake.insight.fleet.cluster import cluster_state
-from ranklake.insight.fleet.facts import fleet_state
-from ranklake.insight.oncall.facts import on_call
+from ranklake.insight.overview.cluster import cluster_state
+from ranklake.insight.overview.fleet import fleet_state
+from ranklake.insight.overview.oncall import on_call
 from ranklake.insight.overview.pipeline import pipeline_state
 from ranklake.insight.runs.report import runs_state
 from ranklake.lake.contracts.arrow import arrow_schema

@@ -13,9 +13,8 @@ from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import Ask, asking
 from ranklake.insight.runs.compare import compare as compared
-from ranklake.insight.runs.curves import MOST_METRICS
+from ranklake.insight.runs.curves import MOST_METRICS, NothingToPlotError, Plotted, plotted, shared
 from ranklake.insight.runs.find import named
-from ranklake.insight.runs.plotted import NothingToPlotError, Plotted, plotted, shared
 from ranklake.insight.runs.repeats import repeats
 from ranklake.lake.rollups.life.continuous import continuous
 from ranklake.terminal import width

@@ -70,7 +70,7 @@ def complete_tables_and_metrics(ctx: click.Context) -> Iterable[str]:
 @_completing
 def complete_plotted(ctx: click.Context) -> Iterable[str]:
     """Offer what a run can be plotted by: no lake is asked."""
-    from ranklake.insight.runs.plotted import OF_STEPS
+    from ranklake.insight.runs.curves import OF_STEPS
     from ranklake.lake.contracts import load_metrics
 
     del ctx

@@ -14,7 +14,7 @@ from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.find import named
-from ranklake.insight.runs.medium import Medium, media_names, medium
+from ranklake.insight.runs.media import Medium, media_names, medium
 from ranklake.terminal import width
 from ranklake.views.json_output import show_json
 from ranklake.views.run import media_lines

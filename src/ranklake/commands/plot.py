@@ -12,8 +12,8 @@ from ranklake.commands.writing import write_whole
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.curves import AXES, PARTS, plotted
 from ranklake.insight.runs.find import named
-from ranklake.insight.runs.plotted import AXES, PARTS, plotted
 from ranklake.lake.rollups.life.continuous import continuous
 from ranklake.terminal import width
 from ranklake.views.json_output import show_json

@@ -78,7 +78,7 @@ def inputs(context: Context, table: str, day: datetime | None, run: str | None, 
 @with_context
 def objectives(context: Context, *, as_json: bool) -> None:
     """Show what was attained of each of [[quality.objectives]], and what is left of its error budget."""
-    found = gather(context.open_lake()).standing.objectives.rows
+    found = gather(context.open_lake()).overview.objectives.rows
     if as_json:
         show_json([{**row, "through": str(row["through"])} for row in found])
     elif found:

@@ -11,7 +11,7 @@ from ranklake.commands.retain_dates import day_of
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
 from ranklake.lake.store.store import Lake
-from ranklake.quality.evidence import evidence
+from ranklake.quality.incidents import evidence
 from ranklake.retention.holds.hold import Hold, HoldError, all_holds, begun_before
 from ranklake.retention.holds.holds import hold_statement, rows_held, set_hold
 from ranklake.retention.holds.release import released

@@ -11,10 +11,10 @@ from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
+from ranklake.insight.runs.annotations import annotations_of_each
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.caveats import caveats
 from ranklake.insight.runs.find import SORTS, STATUSES, Wanted, find
-from ranklake.insight.runs.said import said_of_each
 from ranklake.terminal import width
 from ranklake.views.json_output import show_json
 from ranklake.views.runs import run_table
@@ -98,7 +98,7 @@ def runs(  # noqa: PLR0913 - one parameter an option
     ask = asking(lake, noted_role_of(context, lake, role))
     found = find(ask, wanted, sort, limit + 1)
     rows, more = found.rows[:limit], len(found.rows) > limit
-    said, told = said_of_each(ask, [row["run"] for row in rows])
+    said, told = annotations_of_each(ask, [row["run"] for row in rows])
     doubts = caveats(ask, [row["run"] for row in rows])
     if as_json:
         every = [{**row, "said": said[row["run"]], "failed_checks": doubts.failed.get(row["run"], ())} for row in rows]

@@ -11,7 +11,7 @@ from ranklake.context import Context
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.facts import gather
 from ranklake.insight.runs.find import named
-from ranklake.insight.runs.slowed import slowed
+from ranklake.insight.runs.slowdown import slowdown_cause
 from ranklake.terminal import width
 from ranklake.views.critical_path import path_facts, path_line
 from ranklake.views.json_output import show_json
@@ -37,7 +37,7 @@ def show(context: Context, run: str, role: str | None, *, as_json: bool) -> None
     seen_as = noted_role_of(context, lake, role)
     ask = asking(lake, seen_as)
     facts = gather(ask, named(ask, run))
-    cause = slowed(lake, ask, facts.run, seen_as, MOST_SHOWN_SPANS)
+    cause = slowdown_cause(lake, ask, facts.run, seen_as, MOST_SHOWN_SPANS)
     if as_json:
         show_json({**{one.name: getattr(facts, one.name) for one in fields(facts)}, "critical_path": path_facts(cause)})
     else:

@@ -17,7 +17,7 @@ from ranklake.commands.sql_params import TYPES, parameter
 from ranklake.commands.writing import write_whole
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
-from ranklake.insight.ask.ask import ask, asked, used
+from ranklake.insight.ask import ask, asked, used
 from ranklake.lake.query.usage_log import note
 from ranklake.lake.query.usage_record import consumer_named
 from ranklake.shell.interruptible import interruptible

@@ -15,9 +15,9 @@ from ranklake.commands.options import json_option, overriding, spool_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.runs import statements
+from ranklake.insight.runs.annotations import annotations_of
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.find import named
-from ranklake.insight.runs.said import said_of
 from ranklake.segments.segment import RUN_NAME
 from ranklake.segments.storage_options import fsspec_options
 from ranklake.views.json_output import show_json
@@ -88,7 +88,7 @@ def _unknown(context: Context, run: str, tags: tuple[str, ...]) -> dict[str, str
     """
     if not context.config.lake.uri or not tags:
         return {}
-    found = said_of(run, asking(context.open_lake())(statements.annotations(statements.among((run,)))).rows).tags
+    found = annotations_of(run, asking(context.open_lake())(statements.annotations(statements.among((run,)))).rows).tags
     return {
         tag: did_you_mean(tag, found) or "it has none; one that is on its way there is taken back"
         for tag in tags

@@ -9,7 +9,7 @@ from ranklake.demo.launch import Trained
 from ranklake.insight.runs import facts as runs
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.facts import RunFacts
-from ranklake.insight.runs.slowed import Cause, slowed
+from ranklake.insight.runs.slowdown import Cause, slowdown_cause
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import TableBalance, balance
 from ranklake.lake.query.sql import query
@@ -76,5 +76,5 @@ def gather(lake_uri: str, spool_uri: str, trained: Trained, checks: dict[str, An
         verified={name: verify(lake, recorded(lake, name, trained.run), own).said for name in made},
         balances=balance(lake, Spool(spool_uri).listing()),
         checks=checks,
-        cause=slowed(lake, ask, trained.run),
+        cause=slowdown_cause(lake, ask, trained.run),
     )

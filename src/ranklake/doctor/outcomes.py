@@ -15,7 +15,7 @@ from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
 from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.query.sql import query
-from ranklake.quality.results import standing
+from ranklake.quality.results import last_checks
 from ranklake.segments.segment import SAMPLED_OUT
 from ranklake.views.words import counted
 
@@ -49,7 +49,7 @@ ORDER BY lost / (stored + lost) DESC, run, "table" """  # noqa: S608 - constants
 def checks(patient: Patient) -> Iterator[Finding]:
     """Report checks that fail, or could not be computed, on rows that are still there."""
     lake = Context.of(patient.config).open_lake()
-    known = standing(lake, list(lake.contracts()))
+    known = last_checks(lake, list(lake.contracts()))
     results = [result for one in known.values() for result in one.open]
     for status, words in (("failed", "fail"), ("errored", "could not be computed")):
         alarms = [one for one in results if one.status == status and (one.severity in ALARMS or status == "errored")]

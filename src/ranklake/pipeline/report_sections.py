@@ -7,17 +7,18 @@ from typing import Final
 
 from ranklake.context import Context
 from ranklake.doctor.examination import OVERDUE_S
-from ranklake.insight.fleet.cluster import cluster_state
-from ranklake.insight.fleet.facts import fleet_state
-from ranklake.insight.oncall.facts import on_call
+from ranklake.errors import RanklakeError
 from ranklake.insight.overview.catalog import catalog_state
+from ranklake.insight.overview.cluster import cluster_state
+from ranklake.insight.overview.fleet import fleet_state
+from ranklake.insight.overview.oncall import on_call
 from ranklake.insight.overview.pipeline import pipeline_state
 from ranklake.insight.runs.report import runs_state
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.store.store import Lake
 from ranklake.masking.masks import MaskError
 from ranklake.quality.report.gather import gather
-from ranklake.quality.why.samples import samples
+from ranklake.quality.why.explain import samples
 from ranklake.retention.policies.policies import PolicyError
 from ranklake.retention.report.compliance import Compliance, compliance
 from ranklake.retention.report.facts import governance
@@ -33,15 +34,19 @@ from ranklake.views.html import (
     quality_pages,
     run_pages,
 )
-from ranklake.views.html.site import Section
-from ranklake.views.html.unusable import unusable
+from ranklake.views.html.site import Section, broken
+
+
+def _unusable(section: str, lake: Lake, what: str, error: RanklakeError) -> Section:
+    """Return a section that says why it can say nothing else."""
+    return broken(section, lake.uri.rstrip("/").rpartition("/")[2], f"{what} cannot be used: {error.what}")
 
 
 def _governance(context: Context, lake: Lake) -> Section:
     try:
         policies = context.policies(lake)
     except PolicyError as error:
-        return unusable("governance", lake.uri.rstrip("/").rpartition("/")[2], "The policies", error.what)
+        return _unusable("governance", lake, "The policies", error)
     return governance_pages.section(governance(lake, policies, datetime.now(UTC).date()))
 
 
@@ -73,7 +78,7 @@ def _compliance(context: Context, lake: Lake) -> Section:
     try:
         return compliance_pages.section(compliance_of(context, lake))
     except (PolicyError, RoleError) as error:
-        return unusable("compliance", lake.uri.rstrip("/").rpartition("/")[2], "Policies or roles", error.what)
+        return _unusable("compliance", lake, "Policies or roles", error)
 
 
 ROLE_SECTIONS: Final[Mapping[str, Callable[[Lake, Role, str], Section]]] = MappingProxyType(

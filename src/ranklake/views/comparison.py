@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from ranklake.insight.runs.asking import Row
-from ranklake.insight.runs.compare import MEASURES, Comparison
-from ranklake.insight.runs.differences import Difference
+from ranklake.insight.runs.compare import MEASURES, Comparison, Difference
 from ranklake.insight.runs.facts import PHASES
 from ranklake.printable import printable
 from ranklake.views.table import TextColumn, numbers, table_lines

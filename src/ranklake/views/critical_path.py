@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ranklake.insight.diagnosis.critical_path import CriticalPath
-from ranklake.insight.runs.slowed import NO_SPANS, Cause
+from ranklake.insight.runs.slowdown import NO_SPANS, Cause
 from ranklake.views.words import percent_text
 
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ranklake.insight.runs.asking import Row
-from ranklake.insight.runs.facts import RunFacts
-from ranklake.insight.runs.nodes import placed
+from ranklake.insight.runs.facts import RunFacts, placed
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.views.words import counted
 from ranklake.views.words import time_text as length_text

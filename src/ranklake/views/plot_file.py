@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from ranklake.insight.runs.plotted import Plotted
+from ranklake.insight.runs.curves import Plotted
 from ranklake.printable import printable
-from ranklake.views.html.charts import SCHEMA, Spec
-from ranklake.views.html.library import library_name
+from ranklake.views.html.charts import SCHEMA, Spec, library_name
 from ranklake.views.run_plot import axis_title, metric_title
 
 SUFFIXES: Final = (".png", ".svg")
@@ -26,7 +25,7 @@ def plot_spec(found: Sequence[Plotted], axis: str, *, is_log: bool = False) -> S
 
 
 def picture(spec: Spec, suffix: str) -> bytes:
-    """Return the bytes of a file. Raises `ranklake.views.html.library.NoChartLibraryError`."""
+    """Return the bytes of a file. Raises `ranklake.views.html.charts.NoChartLibraryError`."""
     library_name()  # or it says how to install it
     library: Any = importlib.import_module("vl_convert")
     if suffix == ".svg":

@@ -5,12 +5,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from ranklake.insight.runs.annotations import annotations_of
 from ranklake.insight.runs.asking import Answered, Row
-from ranklake.insight.runs.facts import PHASES, RunFacts
+from ranklake.insight.runs.facts import PHASES, RunFacts, placed, steps_done
 from ranklake.insight.runs.find import flat
-from ranklake.insight.runs.nodes import placed
-from ranklake.insight.runs.said import said_of
-from ranklake.insight.runs.steps_done import steps_done
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.printable import printable
 from ranklake.views.endings import NOTHING_SAVED, ended, saved_nothing
@@ -68,7 +66,7 @@ def run_lines(
 
 def _head(facts: RunFacts) -> str:
     summary = facts.summary.one
-    name = printable(said_of(facts.run, facts.annotations.rows).name)
+    name = printable(annotations_of(facts.run, facts.annotations.rows).name)
     head = f"run {facts.run}  {name}  {summary.get('status', 'unknown')}"
     return f"{head}  [injected on purpose: {summary['injected']}]" if summary.get("injected") else head
 
@@ -93,7 +91,7 @@ def _about(facts: RunFacts) -> Iterator[str]:
 
 def _said(facts: RunFacts) -> Iterator[str]:
     """Yield what people said of it: tags, summary values, notes."""
-    said = said_of(facts.run, facts.annotations.rows)
+    said = annotations_of(facts.run, facts.annotations.rows)
     if said.tags:
         yield f"tags        {tag_text(said.tags)}"
     for key, value in itertools.islice(said.summary.items(), MOST_TAGS):

@@ -7,7 +7,7 @@ from typing import Final
 
 from plotille import Canvas
 
-from ranklake.insight.runs.plotted import Plotted, Point
+from ranklake.insight.runs.curves import Plotted, Point
 from ranklake.printable import printable
 from ranklake.views.words import UNKNOWN, number_text
 

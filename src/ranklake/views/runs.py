@@ -4,9 +4,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from ranklake.insight.runs.annotations import Annotations
 from ranklake.insight.runs.asking import Row
 from ranklake.insight.runs.caveats import Caveats, FailedCheck
-from ranklake.insight.runs.said import Said
 from ranklake.printable import printable
 from ranklake.views.table import TextColumn, fitting
 from ranklake.views.words import loss_text, moment_text, number_text, or_dash, percent_text, time_text
@@ -35,7 +35,7 @@ _COLUMNS = (
 
 
 def run_table(
-    rows: Sequence[Row], said: Mapping[str, Said], width: int | None, caveats: Caveats | None = None
+    rows: Sequence[Row], said: Mapping[str, Annotations], width: int | None, caveats: Caveats | None = None
 ) -> list[str]:
     """Return a line a run, worst or newest first as they come; unknown numbers are dashes, ``show`` has the reason.
 
@@ -74,7 +74,7 @@ def tag_text(tags: Mapping[str, str | None]) -> str:
     return printable(", ".join(tag_words(tags)))
 
 
-def _cells(row: Row, said: Said, doubts: Caveats) -> tuple[str, ...]:
+def _cells(row: Row, said: Annotations, doubts: Caveats) -> tuple[str, ...]:
     def shown(column: str, text: str) -> str:
         return f"{text} !" if row[column] is not None and doubts.of(row["run"], column) else text
 

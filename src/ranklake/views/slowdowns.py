@@ -7,7 +7,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from ranklake.insight.diagnosis.facts import Slowdowns
+from ranklake.insight.diagnosis.what_if import Slowdowns
 from ranklake.printable import printable
 from ranklake.views.critical_path import path_words
 from ranklake.views.table import TextColumn, numbers, table_lines

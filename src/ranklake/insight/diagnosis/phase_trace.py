@@ -17,10 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.insight.diagnosis.graph import Graph, WhatIfError, in_order
-from ranklake.insight.diagnosis.place import rank_grid
-from ranklake.insight.diagnosis.simulate import Trace
-from ranklake.insight.diagnosis.spans import counted, integers, left_out
+from ranklake.insight.diagnosis.simulate import Graph, Trace, WhatIfError, in_order
+from ranklake.insight.diagnosis.spans import counted, integers, left_out, rank_grid
 
 _KINDS: Final = ("phase", "collective", "checkpoint", "evaluation")
 _ROUNDING_NS: Final = 1000

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from ranklake.insight.diagnosis.graph import WhatIfError
-from ranklake.insight.diagnosis.simulate import run
+from ranklake.insight.diagnosis.simulate import WhatIfError, run
 from ranklake.insight.diagnosis.what_if import WhatIf
 
 _GAP: Final = 1.05

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from ranklake.lake.store.store import Lake
 
 _HERE: Final = "ranklake.insight.overview"
-_CHECKS: Final = "ranklake.insight.oncall"
 _MONTH: Final = timedelta(days=31)
 _MOST: Final = 50
 _DAYS: Final = 60
@@ -64,5 +63,5 @@ def pipeline_state(lake: "Lake", overdue_s: float) -> PipelineState:
         stages=stages,
         days=nothing if is_empty else ask(sql_text(_HERE, "days").format(days=_DAYS)),
         plans=nothing if is_empty else ask(sql_text(_HERE, "plans").format(most=_MOST)),
-        checks=nothing if is_empty else ask(sql_text(_CHECKS, "checks").format(month_ago=month_ago)),
+        checks=nothing if is_empty else ask(sql_text(_HERE, "checks").format(month_ago=month_ago)),
     )

@@ -1,18 +1,115 @@
-"""Compares runs: what they were set to, what they ran on, how they did, and how far repeats of one lie apart."""
+"""Compares runs: settings, surroundings and results side by side, and what changed since an attempt or run before."""
 
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from ranklake.insight.runs import statements
-from ranklake.insight.runs.asking import Answered, Ask
+from ranklake.insight.runs.asking import Answered, Ask, Row
 from ranklake.insight.runs.caveats import Caveats, caveats
-from ranklake.insight.runs.differences import Difference, differences, settings, surroundings
+from ranklake.insight.runs.find import flat
+from ranklake.lake.contracts.json_text import facts_in
+
+_SETTINGS: Final = ("config", "labels")
+_SURROUNDINGS: Final = ("environment", "packages", "determinism")
+_OF_THE_RUN: Final = frozenset({"attempt", "ts", "unavailable", "config_sha256", *_SETTINGS, *_SURROUNDINGS})
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing in which runs differ: its name, and the value of each run as text; None where a run has none."""
+
+    name: str
+    values: tuple[str | None, ...]
+
+
+def settings(row: Row) -> Mapping[str, str]:
+    """Return configuration and labels of a row of ``code.sql``, as text by name."""
+    found = dict(_texts(facts_in(row.get("config"))))
+    return found | {f"label {name}": value for name, value in _texts(facts_in(row.get("labels"))).items()}
+
+
+def surroundings(row: Row) -> Mapping[str, str]:
+    """Return code, machine, software and environment of a row of ``code.sql``, as text by name."""
+    found = {name: _text(value) for name, value in row.items() if name not in _OF_THE_RUN and value is not None}
+    for column, word in zip(_SURROUNDINGS, ("variable", "package", "determinism"), strict=True):
+        found |= {f"{word} {name}": value for name, value in _texts(facts_in(row.get(column))).items()}
+    return found
+
+
+def _texts(facts: Mapping[str, object]) -> dict[str, str]:
+    return {name: _text(value) for name, value in flat(facts)}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def differences(of_each: Iterable[Mapping[str, str]]) -> tuple[tuple[Difference, ...], int]:
+    """Return what is not the same everywhere, by name, and how much is."""
+    every = list(of_each)
+    names = sorted({name for one in every for name in one})
+    told = [Difference(name, tuple(one.get(name) for one in every)) for name in names]
+    differing = tuple(one for one in told if len(set(one.values)) > 1)
+    return differing, len(told) - len(differing)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What changed since another attempt or run; of each difference the values before and now.
+
+    Attributes
+    ----------
+    since
+        The other one, in words.
+    run
+        Its run.
+    settings, surroundings
+        What differs in configuration and labels; and in code, machine, software and environment.
+    code
+        What it was read from: rows of ``code.sql`` of the other one.
+    """
+
+    since: str
+    run: str
+    settings: tuple[Difference, ...]
+    surroundings: tuple[Difference, ...]
+    code: Answered
+
+
+def changes(ask: Ask, run: str, code: Answered) -> tuple[Changes, ...]:
+    """Return what changed since the attempt before, and since the run before of the same job.
+
+    Parameters
+    ----------
+    code
+        Rows of ``code.sql`` of the run.
+    """
+    if not code.rows:
+        return ()
+    last = code.rows[-1]
+    told = []
+    earlier = [row for row in code.rows if row["attempt"] < last["attempt"]]
+    if earlier:
+        told.append(_since(f"attempt {earlier[-1]['attempt']}", run, earlier[-1], last, code))
+    for row in ask(statements.previous(statements.among((run,)))).rows:
+        other = ask(statements.of_run("code", row["before"], most=_MOST_ATTEMPTS))
+        if other.rows:
+            told.append(_since(f"run {row['before']}", row["before"], other.rows[-1], last, other))
+    return tuple(told)
+
+
+def _since(what: str, run: str, before: Row, now: Row, code: Answered) -> Changes:
+    rows = (before, now)
+    return Changes(what, run, differences(map(settings, rows))[0], differences(map(surroundings, rows))[0], code)
+
 
 MEASURES: Final = ("last_loss", "mean_step_time_s", "tokens_per_s", "mfu_ratio", "goodput_ratio")
 """Columns of ``summary.sql`` whose variance over runs ``variance.sql`` gives."""
 
 _FEWEST_REPEATS: Final = 3
-_MOST: Final = 50
+_MOST_ATTEMPTS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +149,7 @@ def compare(ask: Ask, runs: tuple[str, ...]) -> Comparison:
     """Compare runs by their whole names, each named once."""
     found = ask(statements.summaries(statements.among(runs)))
     by_run = {row["run"]: row for row in found.rows}
-    code = tuple(ask(statements.of_run("code", run, most=_MOST)) for run in runs)
+    code = tuple(ask(statements.of_run("code", run, most=_MOST_ATTEMPTS)) for run in runs)
     last = [one.rows[-1] if one.rows else {} for one in code]
     of_settings, alike = differences(map(settings, last))
     of_surroundings, also_alike = differences(map(surroundings, last))

@@ -1,12 +1,226 @@
-"""Curves of a run: by parts of its steps, so that they are as small for a hundred thousand steps as for a hundred."""
+"""Curves of runs by parts of their steps, so that they are as small for a hundred thousand steps as for a hundred.
 
+`curves` gives those of a run's page, `plotted` a metric of some runs over steps, tokens or time.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from types import MappingProxyType
 from typing import Final
 
+from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.runs import statements
-from ranklake.insight.runs.asking import Answered, Ask
+from ranklake.insight.runs.asking import Answered, Ask, Row
+from ranklake.lake.rollups.lookups import STEP_METRICS
+
+AXES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {"step": ("step", ""), "tokens": ("tokens_seen", "{token}"), "time": ("elapsed_s", "s")}
+)
+"""Columns of ``curve.sql`` and ``metric.sql`` that a curve can be drawn over, by the axis's name, with their units."""
+
+OF_STEPS: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
+    {
+        "loss": ("curve", "loss", "1"),
+        "lr": ("curve", "lr", "1"),
+        "tokens": ("curve", "tokens", "{token}"),
+        "samples": ("curve", "samples", "{sample}"),
+        "grad_norm": ("curve", "grad_norm", "1"),
+        "step_time_s": ("curve", "step_time_s", "s"),
+        "tokens_per_s": ("curve", "tokens_per_s", "{token}/s"),
+        "memory_bytes": ("curve", "memory_bytes", "By"),
+        "data_time_s": ("curve", "data", "s"),
+        "forward_time_s": ("curve", "forward", "s"),
+        "backward_time_s": ("curve", "backward", "s"),
+        "collective_time_s": ("curve", "collective", "s"),
+        "optimizer_time_s": ("curve", "optimizer", "s"),
+        "checkpoint_time_s": ("curve", "checkpoint", "s"),
+        "evaluation_time_s": ("curve", "evaluation", "s"),
+        "mfu": ("utilization", "mfu_ratio", "ratio"),
+        "hfu": ("utilization", "hfu_ratio", "ratio"),
+    }
+)
+"""Metrics that rollups have by step: the file that asks for them, their column in it, their unit."""
+
+_STORED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **{
+            name: column
+            for column in ("loss", "lr", "grad_norm")
+            for name in (f"train/{column}", *STEP_METRICS[column])
+        },
+        **{f"train/{name}": name for name in ("tokens", "samples")},
+        "train/step_time": "step_time_s",
+        "data/wait": "data_time_s",
+        **{
+            f"phase/{name}": f"{name}_time_s"
+            for name in ("forward", "backward", "collective", "optimizer", "checkpoint", "evaluation")
+        },
+        "device/memory_allocated": "memory_bytes",
+    }
+)
+"""Metrics that have columns of ``steps``, by their names in the registry and by those that people give them."""
+
+_FLAGGED: Final = {"loss": "loss_non_finite_steps", "mean": "non_finite"}
+"""Columns that count values that are not finite, by the column of those that are."""
 
 PARTS: Final = 300
+Point = tuple[float, float]
+
+
+class NothingToPlotError(RanklakeError):
+    """No run has values of the metric over the axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plotted:
+    """A metric of a run.
+
+    Attributes
+    ----------
+    unit
+        In UCUM; ``1`` for a plain number, empty where nobody registered the metric.
+    column
+        The column of the answer that has its values.
+    points
+        Axis and value, by part of the steps, at most `PARTS`; NaN where no value of the part is finite.
+    """
+
+    run: str
+    metric: str
+    unit: str
+    column: str
+    answered: Answered
+    points: tuple[Point, ...]
+
+    def pieces(self, *, positive: bool = False) -> list[list[Point]]:
+        """Return the points without gaps, piece by piece; on a logarithmic axis only those above zero."""
+
+        def drawn(point: Point) -> bool:
+            return math.isfinite(point[1]) and (point[1] > 0 or not positive)
+
+        return [list(piece) for is_drawn, piece in groupby(self.points, drawn) if is_drawn]
+
+
+def plotted(
+    ask: Ask,
+    runs: Sequence[str],
+    metrics: Sequence[str],
+    units: Mapping[str, str],
+    axis: str = "step",
+    smooth: int = 0,
+    scalars: str = "scalars",
+) -> list[Plotted]:
+    """Return each metric of each run, metric by metric.
+
+    Parameters
+    ----------
+    runs
+        Whole names.
+    units
+        Of registered metrics, by name.
+    axis
+        One of `AXES`.
+    smooth
+        Each point is the mean of itself and so many neighbours on either side. Gaps stay.
+    scalars
+        What is read in the place of that table, as `ranklake.lake.rollups.life.continuous` gives it.
+
+    Raises
+    ------
+    NothingToPlotError
+        No run has the metric, or none has it over that axis.
+    """
+    return [one for metric in metrics for one in _of_metric(ask, runs, metric, units, axis, smooth, scalars)]
+
+
+def shared(ask: Ask, runs: Sequence[str], most: int, scalars: str = "scalars") -> list[str]:
+    """Return metrics that at least two of some runs recorded by step: so many at most, those with most values.
+
+    `scalars` is as of `plotted`: a metric that one run has under its old name, and another under the new, is one.
+    """
+    found: dict[str, list[int]] = {}
+    for run in runs:
+        for row in ask(statements.of_run("metric_names", run, scalars=scalars)).rows:
+            if row["n"]:
+                found.setdefault(str(row["metric"]), []).append(row["n"])
+    common = [metric for metric, counts in found.items() if len(counts) > 1]
+    return sorted(common, key=lambda metric: (-sum(found[metric]), metric))[:most]
+
+
+def _of_metric(
+    ask: Ask, runs: Sequence[str], metric: str, units: Mapping[str, str], axis: str, smooth: int, scalars: str
+) -> list[Plotted]:
+    name, column, unit = OF_STEPS.get(metric, ("metric", "mean", units.get(metric, "")))
+    if name == "metric" and metric in _STORED and not _is_recorded(ask, runs, metric, scalars):
+        name, column, unit = OF_STEPS[_STORED[metric]]
+    every = []
+    for run in runs:
+        found = ask(statements.of_run(name, run, metric, parts=PARTS, scalars=scalars))
+        if name == "metric" and axis == "time" and not found.rows and not found.reason:
+            found = ask(statements.of_run("metric_time", run, metric, parts=PARTS, scalars=scalars))
+        rows = [row for row in found.rows if row[column] is not None or row.get(_FLAGGED.get(column, ""))]
+        every.append(Plotted(run, metric, unit, column, found, _points(rows, column, axis, smooth)))
+    if not any(one.points for one in every):
+        raise _nothing(ask, every, metric, axis, scalars)
+    return every
+
+
+def _is_recorded(ask: Ask, runs: Sequence[str], metric: str, scalars: str) -> bool:
+    names = (row for run in runs for row in ask(statements.of_run("metric_names", run, scalars=scalars)).rows)
+    return any(row["metric"] == metric for row in names)
+
+
+def _points(rows: Sequence[Row], column: str, axis: str, smooth: int) -> tuple[Point, ...]:
+    over = AXES[axis][0]
+    known = [
+        (float(row[over]), math.nan if row[column] is None else float(row[column]))
+        for row in rows
+        if row.get(over) is not None
+    ]
+    values = [value if math.isfinite(value) else math.nan for _, value in known]
+    if smooth:
+        values = smoothed(values, smooth)
+    return tuple((x, value) for (x, _), value in zip(known, values, strict=True))
+
+
+def smoothed(values: Sequence[float], neighbours: int) -> list[float]:
+    """Return means of each value and its neighbours on either side, as far as these are finite; NaN stays NaN."""
+    means = []
+    for place, value in enumerate(values):
+        near = [one for one in values[max(place - neighbours, 0) : place + neighbours + 1] if math.isfinite(one)]
+        means.append(math.fsum(near) / len(near) if math.isfinite(value) else math.nan)
+    return means
+
+
+def _nothing(ask: Ask, every: Sequence[Plotted], metric: str, axis: str, scalars: str) -> NothingToPlotError:
+    """Return why there is nothing to plot."""
+    of = every[0].run if len(every) == 1 else "the runs"
+    reason = next((one.answered.reason for one in every if one.answered.reason), "")
+    if reason:
+        return NothingToPlotError(reason, where=metric, hint="ask whoever keeps the roles for the table")
+    if any(one.answered.rows and any(row[one.column] is not None for row in one.answered.rows) for one in every):
+        return NothingToPlotError(f"{metric} of {of} has no {axis} to be drawn over", hint="draw it over --x step")
+    for one in every:
+        for row in ask(statements.of_run("metric_names", one.run, scalars=scalars)).rows:
+            if row["metric"] == metric and not row["n"]:
+                return NothingToPlotError(f"{metric} of {of} was recorded without steps", hint="draw it over --x time")
+    known = {name for name, (file, column, _) in OF_STEPS.items() if _is_known(ask, every, file, column)}
+    for one in every:
+        known |= {str(row["metric"]) for row in ask(statements.of_run("metric_names", one.run, scalars=scalars)).rows}
+    what = f"{of} {'has' if len(every) == 1 else 'have'} no values by step of {metric!r}"
+    nothing = "no step was recorded, or none is rolled up yet: run 'ranklake rollup'"
+    return NothingToPlotError(what, hint=did_you_mean(metric, known) or nothing)
+
+
+def _is_known(ask: Ask, every: Sequence[Plotted], file: str, column: str) -> bool:
+    return any(
+        row[column] is not None for one in every for row in ask(statements.of_run(file, one.run, parts=PARTS)).rows
+    )
+
+
+STEP_PARTS: Final = 300
 HEAT_ROWS, HEAT_PARTS = 64, 96
 MOST_METRICS: Final = 12
 _METRIC_PARTS: Final = 100
@@ -21,7 +235,7 @@ class Curves:
     Attributes
     ----------
     steps
-        Loss, times, phases and pace; at most `PARTS` rows.
+        Loss, times, phases and pace; at most `STEP_PARTS` rows.
     losses
         Least and greatest loss of any rank; likewise.
     utilization
@@ -49,12 +263,12 @@ def curves(ask: Ask, run: str, rank_steps: int, scalars: str = "scalars") -> Cur
     """
     too_many = rank_steps > MOST_RANK_STEPS
     why = f"{rank_steps:,} rows are too many to sum up for a page" if too_many else ""
-    losses = statements.of_run("band", run, parts=PARTS)
+    losses = statements.of_run("band", run, parts=STEP_PARTS)
     heat = statements.of_run("heat", run, rows=HEAT_ROWS, parts=HEAT_PARTS)
     return Curves(
-        steps=ask(statements.of_run("curve", run, parts=PARTS)),
+        steps=ask(statements.of_run("curve", run, parts=STEP_PARTS)),
         losses=Answered(losses, (), why) if why else ask(losses),
-        utilization=ask(statements.of_run("utilization", run, parts=PARTS)),
+        utilization=ask(statements.of_run("utilization", run, parts=STEP_PARTS)),
         heat=Answered(heat, (), why) if why else ask(heat),
         metrics=ask(statements.of_run("metrics", run, parts=_METRIC_PARTS, most=MOST_METRICS, scalars=scalars)),
         names=ask(statements.of_run("metric_names", run, scalars=scalars)),

@@ -1,12 +1,55 @@
 """What a run did: the facts that the prompt, the demo and the pages tell, each with the SQL that gave it."""
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from ranklake.insight.runs import statements
-from ranklake.insight.runs.asking import Answered, Ask
+from ranklake.insight.runs.asking import Answered, Ask, Row
 from ranklake.insight.runs.caveats import Caveats, caveats
-from ranklake.insight.runs.nodes import nodes
+
+
+def steps_done(row: Row) -> str:
+    """Return which steps a row of a summary tells of, such as ``150 steps (0 to 149)``.
+
+    They are numbered from 0, so the last of 150 is 149, and a rank that dies after it is in step 150.
+    """
+    count, first, last = row["steps"], row["first_step"], row["last_step"]
+    if count is None:
+        return "an unknown number of steps"
+    if not count or first is None or last is None:
+        return "no step" if not count else f"{count:,} steps"
+    which = f"{first:,}" if first == last else f"{first:,} to {last:,}"
+    return f"{count:,} step{'' if count == 1 else 's'} ({which})"
+
+
+_MOST_NAMED = 8
+
+
+def nodes(ask: Ask, runs: Collection[str], ranks: Collection[int] | None = None) -> Answered:
+    """Return where ranks of some runs are, or some of their ranks: a row an attempt and rank; nothing of no rank."""
+    if not runs or (ranks is not None and not ranks):
+        return Answered("")
+    return ask(statements.nodes(statements.among(tuple(sorted(runs))), ranks))
+
+
+def placed(rows: Iterable[Row]) -> str:
+    """Return where ranks of one attempt are, such as ``on node 3 of 0 to 15, local rank 1``; empty if nobody knows."""
+    known = [row for row in rows if row["node"] is not None]
+    if not known:
+        return ""
+    found = sorted({row["node"] for row in known})
+    count = known[0]["node_count"]
+    if count == 1:
+        where = "on the run's only node"
+    elif len(found) == 1:
+        where = f"{'all ' * (len(known) > 1)}on node {found[0]} of 0 to {count - 1}"
+    else:
+        shown = ", ".join(map(str, found[:_MOST_NAMED])) + (", …" if len(found) > _MOST_NAMED else "")
+        return f"on {len(found):,} of {count:,} nodes: {shown}"
+    local = known[0]["local_rank"]
+    return f"{where}, local rank {local}" if len(known) == 1 and local is not None else where
+
 
 PHASES: Final = ("data", "forward", "backward", "collective", "optimizer", "checkpoint", "evaluation")
 """Phases of a step, as columns of ``ranks.sql`` and ``phases.sql``."""

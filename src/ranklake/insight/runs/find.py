@@ -9,8 +9,8 @@ from typing import Final
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.runs import statements
+from ranklake.insight.runs.annotations import called_so, tagged
 from ranklake.insight.runs.asking import Answered, Ask, UnseenError
-from ranklake.insight.runs.said import called_so, tagged
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.query.literal import literal
 

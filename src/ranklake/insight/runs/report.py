@@ -8,15 +8,15 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
 from ranklake.insight.runs import statements
+from ranklake.insight.runs.annotations import Annotations, annotations_of_each
 from ranklake.insight.runs.asking import Answered, Ask, asking
 from ranklake.insight.runs.caveats import Caveats, caveats
-from ranklake.insight.runs.changes import Changes, changes
+from ranklake.insight.runs.compare import Changes, changes
 from ranklake.insight.runs.curves import Curves, curves
 from ranklake.insight.runs.facts import RunFacts, gather
 from ranklake.insight.runs.find import Wanted, find, named
 from ranklake.insight.runs.media import Media, media
-from ranklake.insight.runs.said import Said, said_of_each
-from ranklake.insight.runs.slowed import Cause, slowed
+from ranklake.insight.runs.slowdown import Cause, slowdown_cause
 from ranklake.lake.rollups.life.continuous import continuous
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class RunsState:
     totals: Answered
     listed: Answered
     caveats: Caveats
-    said: Mapping[str, Said]
+    said: Mapping[str, Annotations]
     teams: Mapping[str, str]
     marks: Mapping[str, str]
     units: Mapping[str, str]
@@ -110,7 +110,7 @@ def runs_state(lake: "Lake", run: str = "", role: "Role | None" = None, *, has_r
     """
     ask = asking(lake, role) if role is None else cache(asking(lake, role))
     scalars = continuous(lake) if role is None else "scalars"
-    why = partial(slowed, lake, ask, role=role)
+    why = partial(slowdown_cause, lake, ask, role=role)
     listed = find(ask, Wanted(), "newest", MOST_LISTED)
     latest = [str(row["run"]) for row in listed.rows[:MOST_PAGES]]
     chosen = tuple(dict.fromkeys([*latest, *([named(ask, run)] if run else [])]))
@@ -120,7 +120,7 @@ def runs_state(lake: "Lake", run: str = "", role: "Role | None" = None, *, has_r
         totals=ask(statements.totals()).seen(),
         listed=listed,
         caveats=caveats(ask, [str(row["run"]) for row in listed.rows]),
-        said=said_of_each(ask, every)[0],
+        said=annotations_of_each(ask, every)[0],
         teams={str(row["run"]): str(row["team"]) for row in ask(statements.teams(statements.among(every))).rows},
         marks=_marks(ask, chosen, f"{scalars} {has_roles}")
         if role is None

@@ -1,17 +1,17 @@
 """The pages of the catalog: tables with size and freshness, the columns of each, metrics, and lineage as a drawing."""
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from ranklake.insight.overview.catalog import CatalogState
 from ranklake.insight.runs.asking import Answered, Row
-from ranklake.views.html.figures import Column, FactTable, Figure, sourced, time_text
-from ranklake.views.html.lineage_drawing import BOX_HEIGHT, BOX_WIDTH, drawing
+from ranklake.views.html.figures import Column, Measure, answer_table, figures, time_text
 from ranklake.views.html.shell import Entry, Page, digest_of, table_file
 from ranklake.views.html.site import Section
 from ranklake.views.words import counted, size_text
-from ranklake.views.words import time_text as length_text
 
 SECTION: Final = "catalog"
 HOME: Final = f"{SECTION}/index.html"
@@ -23,27 +23,29 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-_FIGURES: Final = (
-    ("tables", "tables", "{table}", None, "That have a contract."),
-    ("columns", "columns", "{column}", None, "Of all tables."),
-    ("classified_columns", "classified columns", "{column}", None,
-     "Of a class other than operational: about somebody, or confidential."),
-    ("metrics", "metrics", "{metric}", None, "Registered, and recorded without being so."),
-    ("unregistered_metrics", "unregistered metrics", "{metric}", None, "Recorded, and in no registry."),
-    ("rows", "rows", "{row}", None, "In live files of all tables."),
-    ("stored_bytes", "stored", "By", size_text, "Live files of all tables."),
-    ("daily_growth_bytes", "a day adds", "By", size_text, "The mean over seven days, fewer if a table is younger."),
+_MEASURES: Final = (
+    Measure("tables", "tables", "{table}", "That have a contract."),
+    Measure("columns", "columns", "{column}", "Of all tables."),
+    Measure("classified_columns", "classified columns", "{column}",
+            "Of a class other than operational: about somebody, or confidential."),
+    Measure("metrics", "metrics", "{metric}", "Registered, and recorded without being so."),
+    Measure("unregistered_metrics", "unregistered metrics", "{metric}", "Recorded, and in no registry.",
+            state="warning"),
+    Measure("rows", "rows", "{row}", "In live files of all tables."),
+    Measure("stored_bytes", "stored", "By", "Live files of all tables.", size_text),
+    Measure("daily_growth_bytes", "a day adds", "By", "The mean over seven days, fewer if a table is younger.",
+            size_text, "no table grew yet"),
 )  # fmt: skip
 _TABLES: Final = (
     Column("table", "Name that queries know it by.", "table"),
     Column("kind", "fact: ranks record it; derived: rollups compute it; system: the lake writes it about itself.",
            "kind"),
-    Column("rows", "In its live files.", "rows", "{row}", is_number=True),
-    Column("stored", "Size of its live files.", "stored_bytes", "By", is_number=True, text=size_text),
-    Column("a day adds", "Rows, the mean over seven days.", "daily_growth_rows", "{row}", is_number=True),
-    Column("last date", "Latest partition with rows.", "last_date", text=time_text),
-    Column("age", "From its last write to the refresh.", "freshness_s", "s", is_number=True, text=length_text),
-    Column("columns", "Of its contract.", "column_count", "{column}", is_number=True),
+    Column.number("rows", "In its live files.", "rows", "{row}"),
+    Column.size("stored", "Size of its live files.", "stored_bytes"),
+    Column.number("a day adds", "Rows, the mean over seven days.", "daily_growth_rows", "{row}"),
+    Column.moment("last date", "Latest partition with rows.", "last_date"),
+    Column.seconds("age", "From its last write to the refresh.", "freshness_s"),
+    Column.number("columns", "Of its contract.", "column_count", "{column}"),
     Column("retention", "Class that determines how long its rows are kept.", "retention"),
     Column("owner", "Team that answers for it.", "owner"),
 )  # fmt: skip
@@ -55,8 +57,8 @@ _COLUMNS: Final = (
     Column("class", "Whom its values are about.", "class"),
     Column("mask", "How those without clearance see it.", "mask"),
     Column("required", "Whether it is never NULL.", "required", text=_yes),
-    Column("values", "That are not NULL, in the files that were examined.", "value_count", "{value}", is_number=True),
-    Column("stored", "What it takes in all live files.", "stored_bytes", "By", is_number=True, text=size_text),
+    Column.number("values", "That are not NULL, in the files that were examined.", "value_count", "{value}"),
+    Column.size("stored", "What it takes in all live files.", "stored_bytes"),
 )
 _METRICS: Final = (
     Column("metric", "Its name.", "metric"),
@@ -65,15 +67,15 @@ _METRICS: Final = (
     Column("unit", "Of its values.", "unit"),
     Column("kind", "How it counts.", "kind"),
     Column("stored in", "Table and column.", "stored_in"),
-    Column("values", "Seen by the refresh.", "seen_values", "{value}", is_number=True),
-    Column("last seen", "The latest value.", "last_ts", text=time_text),
+    Column.number("values", "Seen by the refresh.", "seen_values", "{value}"),
+    Column.moment("last seen", "The latest value.", "last_ts"),
     Column("owner", "Team that answers for it.", "owner"),
 )
 _FLOWS: Final = (
     Column("computed", "Table that was written.", "output_table"),
     Column("from", "Table that was read.", "input_table"),
-    Column("partitions", "Dates of the former, or 1 for the whole table.", "partitions", "{partition}", is_number=True),
-    Column("last computed", "When it was last written from it.", "computed_ts", text=time_text),
+    Column.number("partitions", "Dates of the former, or 1 for the whole table.", "partitions", "{partition}"),
+    Column.moment("last computed", "When it was last written from it.", "computed_ts"),
 )
 
 
@@ -82,84 +84,66 @@ def href(table: str) -> str:
     return f"{SECTION}/{table_file(table)}"
 
 
-def section(found: CatalogState) -> Section:
+def section(catalog: CatalogState) -> Section:
     """Return the catalog's pages as a section of their own."""
-    sums = found.sums.one
-    if not found.tables.rows:
+    sums = catalog.sums.one
+    if not catalog.tables.rows:
         headline, state = "Nothing to tell yet: run ranklake catalog refresh", "unchecked"
     else:
-        told = [
-            counted(sums["tables"], "table"),
-            f"{counted(sums['rows'], 'row')} in {size_text(sums['stored_bytes'])}",
-        ]
-        told += [counted(sums["metrics"], "metric")]
         odd = sums["unregistered_metrics"]
-        told += [f"{odd:,} of them unregistered"] if odd else []
-        headline, state = ", ".join(told), "warning" if odd else "passed"
-    pages = [Page(HOME, "Catalog", "catalog.html", partial(_facts, found, headline, state), digest_of(found))]
+        stored = f"{counted(sums['rows'], 'row')} in {size_text(sums['stored_bytes'])}"
+        facts = [counted(sums["tables"], "table"), stored, counted(sums["metrics"], "metric")]
+        facts += [f"{odd:,} of them unregistered"] if odd else []
+        headline, state = ", ".join(facts), "warning" if odd else "passed"
+    pages = [Page(HOME, "Catalog", "catalog.html", partial(_parts, catalog, headline, state), digest_of(catalog))]
     trail = (("Catalog", HOME),)
-    if found.metrics.rows:
-        facts = partial(_of_metrics, found)
-        pages.append(Page(METRICS, "Metrics", "catalog_table.html", facts, digest_of(found.metrics), trail))
-    for row in found.tables.rows:
-        name = row["table"]
-        digest = digest_of((row, found.columns.get(name), found.flows))
-        pages.append(Page(href(name), name, "catalog_table.html", partial(_of_table, found, row), digest, trail))
+    if catalog.metrics.rows:
+        metrics = partial(_metrics_parts, catalog)
+        pages.append(Page(METRICS, "Metrics", "catalog_table.html", metrics, digest_of(catalog.metrics), trail))
     entries = [Entry("Catalog", "page", state, HOME)]
-    entries += [
-        Entry(f"{row['table']} (catalog)", "table", row["kind"], href(row["table"])) for row in found.tables.rows
-    ]
+    for row in catalog.tables.rows:
+        name = row["table"]
+        digest = digest_of((row, catalog.columns.get(name), catalog.flows))
+        pages.append(Page(href(name), name, "catalog_table.html", partial(_table_parts, catalog, row), digest, trail))
+        entries.append(Entry(f"{name} (catalog)", "table", row["kind"], href(name)))
     return Section(SECTION, "Catalog", state, headline, HOME, tuple(pages), tuple(entries))
 
 
-def _facts(found: CatalogState, headline: str, state: str) -> Mapping[str, Any]:
-    links = {row["table"]: href(row["table"]) for row in found.tables.rows}
-    kinds = {row["table"]: row["kind"] for row in found.tables.rows}
-    pairs = [(row["input_table"], row["output_table"]) for row in found.flows.rows]
+def _parts(catalog: CatalogState, headline: str, state: str) -> Mapping[str, Any]:
+    has_rows = bool(catalog.tables.rows)
+    links = {row["table"]: href(row["table"]) for row in catalog.tables.rows}
+    kinds = {row["table"]: row["kind"] for row in catalog.tables.rows}
+    pairs = [(row["input_table"], row["output_table"]) for row in catalog.flows.rows]
+    flows, none = "Which table is computed from which", "No rollup was computed yet."
+    key = ["output_table", "input_table"]
     return {
-        "lake": found.lake,
+        "lake": catalog.lake,
         "headline": headline,
         "state": state,
-        "refreshed": found.sums.one["refreshed_ts"] if found.tables.rows else None,
-        "figures": list(_figures(found.sums)) if found.tables.rows else [],
-        "metrics": METRICS if found.metrics.rows else "",
+        "refreshed": catalog.sums.one["refreshed_ts"] if has_rows else None,
+        "figures": list(figures("sums", catalog.sums, _MEASURES)) if has_rows else [],
+        "metrics": METRICS if catalog.metrics.rows else "",
         "drawn": drawing(pairs, kinds),
         "box": (BOX_WIDTH, BOX_HEIGHT),
         "tables": [
-            FactTable("Tables", sourced("tables", found.tables), _TABLES, ["table"], "tables", found.tables.rows, links,
-                      empty=f"None: {_NEVER}."),
-            _flows(found, found.flows, links, "Which table is computed from which", "No rollup was computed yet."),
+            answer_table("tables", "Tables", catalog.tables, ["table"], _TABLES, f"None: {_NEVER}.", links=links),
+            answer_table("flows", flows, catalog.flows, key, _FLOWS, none, links=links),
         ],
-    }  # fmt: skip
+    }
 
 
-def _figures(sums: Answered) -> Iterator[Figure]:
-    source = sourced("sums", sums)
-    for name, label, unit, text, definition in _FIGURES:
-        value = sums.one[name]
-        why = "no table grew yet" if value is None else ""
-        mark = "warning" if name == "unregistered_metrics" and value else ""
-        shown = text(value) if text is not None and value is not None else ""
-        yield Figure(label, value, unit, definition, source, name, mark, why, shown)
+def _metrics_parts(catalog: CatalogState) -> Mapping[str, Any]:
+    table = answer_table("metrics", "Metrics, the unregistered first", catalog.metrics, ["metric"], _METRICS)
+    return {"facts": [], "summary": "What runs record as values of their own, by name.", "tables": [table]}
 
 
-def _flows(found: CatalogState, answered: Answered, links: Mapping[str, str], caption: str, empty: str) -> FactTable:
-    key = ["output_table", "input_table"]
-    return FactTable(caption, sourced("flows", found.flows), _FLOWS, key, "flows", answered.rows, links, empty=empty)
-
-
-def _of_metrics(found: CatalogState) -> Mapping[str, Any]:
-    listed = FactTable("Metrics, the unregistered first", sourced("metrics", found.metrics), _METRICS, ["metric"],
-                       "metrics", found.metrics.rows)  # fmt: skip
-    return {"told": [], "summary": "What runs record as values of their own, by name.", "tables": [listed]}
-
-
-def _of_table(found: CatalogState, row: Row) -> Mapping[str, Any]:
+def _table_parts(catalog: CatalogState, row: Row) -> Mapping[str, Any]:
     name = row["table"]
-    columns = found.columns.get(name, Answered("", (), _NEVER))
-    read = sorted({one["input_table"] for one in found.flows.rows if one["output_table"] == name})
-    fed = sorted({one["output_table"] for one in found.flows.rows if one["input_table"] == name})
-    told = [
+    columns = catalog.columns.get(name, Answered("", (), _NEVER))
+    flows = catalog.flows.rows
+    inputs = sorted({flow["input_table"] for flow in flows if flow["output_table"] == name})
+    outputs = sorted({flow["output_table"] for flow in flows if flow["input_table"] == name})
+    facts = [
         ("kind", row["kind"], ()),
         ("owner", row["owner"], ()),
         ("steward", row["steward"], ()),
@@ -167,9 +151,86 @@ def _of_table(found: CatalogState, row: Row) -> Mapping[str, Any]:
         ("contract version", str(row["contract_version"]), ()),
         ("partitions", f"{time_text(row['first_date'])} to {time_text(row['last_date'])}", ()),
         ("last written", time_text(row["written_ts"]), ()),
-        ("computed from", "" if read else "nothing in the lake", [(one, href(one)) for one in read]),
-        ("read by", "" if fed else "no rollup", [(one, href(one)) for one in fed]),
+        ("computed from", "" if inputs else "nothing in the lake", [(table, href(table)) for table in inputs]),
+        ("read by", "" if outputs else "no rollup", [(table, href(table)) for table in outputs]),
     ]
-    listed = FactTable("Columns", sourced("columns", columns), _COLUMNS, ["column"], "columns", columns.rows,
-                       empty=f"Unknown: {_NEVER}.")  # fmt: skip
-    return {"told": told, "summary": row["summary"], "tables": [listed]}
+    table = answer_table("columns", "Columns", columns, ["column"], _COLUMNS)
+    return {"facts": facts, "summary": row["summary"], "tables": [table]}
+
+
+BOX_WIDTH: Final = 134
+BOX_HEIGHT: Final = 26
+_ACROSS: Final = 54
+_DOWN: Final = 18
+_SWEEPS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A table: its upper left corner, and its kind, which has a colour."""
+
+    name: str
+    x: int
+    y: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Boxes, the curves between them as one path of an SVG, and the size of all."""
+
+    boxes: tuple[Box, ...]
+    curves: str
+    width: int
+    height: int
+
+
+def drawing(flows: Iterable[tuple[str, str]], kinds: Mapping[str, str]) -> Drawing | None:
+    """Return the drawing of flows from one table to another; None without any.
+
+    A table stands right of all that it was computed from; of a cycle, which no lake should have, the last flow is left
+    out of the order. Tables of a layer stand by where their neighbours do, so that few curves cross.
+    """
+    into: defaultdict[str, set[str]] = defaultdict(set)
+    out: defaultdict[str, set[str]] = defaultdict(set)
+    for source, target in flows:
+        if source != target:
+            into[target].add(source)
+            out[source].add(target)
+    layers: defaultdict[int, list[str]] = defaultdict(list)
+    levels: dict[str, int] = {}
+    for name in sorted({*into, *out}):
+        layers[_level(name, into, levels, ())].append(name)
+    if not layers:
+        return None
+    for sweep in range(_SWEEPS):
+        near = into if sweep % 2 == 0 else out
+        place = {name: at / len(names) for names in layers.values() for at, name in enumerate(names)}
+        for names in layers.values():
+            names.sort(key=lambda name: (_mean([place[one] for one in near[name]], place[name]), name))
+    height = max(map(len, layers.values())) * (BOX_HEIGHT + _DOWN)
+    boxes = {}
+    for level, names in layers.items():
+        for at, name in enumerate(names):
+            y = (2 * at + 1) * height // (2 * len(names)) - BOX_HEIGHT // 2
+            boxes[name] = Box(name, level * (BOX_WIDTH + _ACROSS), y, kinds.get(name, "fact"))
+    curves = "".join(_curve(boxes[one], boxes[name]) for name in sorted(into) for one in sorted(into[name]))
+    width = max(layers) * (BOX_WIDTH + _ACROSS) + BOX_WIDTH
+    return Drawing(tuple(boxes.values()), curves, width, height)
+
+
+def _level(name: str, into: Mapping[str, set[str]], levels: dict[str, int], above: tuple[str, ...]) -> int:
+    if name not in levels:
+        sources = [one for one in sorted(into.get(name, ())) if one not in {*above, name}]
+        levels[name] = 1 + max((_level(one, into, levels, (*above, name)) for one in sources), default=-1)
+    return levels[name]
+
+
+def _mean(places: list[float], own: float) -> float:
+    return sum(places) / len(places) if places else own
+
+
+def _curve(source: Box, target: Box) -> str:
+    begin, end, middle = source.x + BOX_WIDTH, target.x, _ACROSS // 2
+    high, low = source.y + BOX_HEIGHT // 2, target.y + BOX_HEIGHT // 2
+    return f"M{begin} {high}C{begin + middle} {high} {end - middle} {low} {end} {low}"

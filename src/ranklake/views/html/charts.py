@@ -1,23 +1,65 @@
 """Charts as Vega-Lite specifications: data, drawn by the shared chart library in the reader's browser.
 
-Colours are names of the style sheet's variables, which the shell replaces, so that a chart follows the theme.
+Colours are names of the style sheet's variables, which the shell replaces, so that a chart follows the theme. The
+library is Vega and Vega-Lite as one file of JavaScript, from the package vl-convert-python.
 """
 
+import importlib
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
+from ranklake.errors import RanklakeError
 from ranklake.views.html.figures import Source
 
 Spec = dict[str, Any]
-_ROW_PX: Final = 16
+Values = Sequence[Mapping[str, Any]]
+PACKAGE: Final = "vl-convert-python"
 PERCENT: Final = ".3~%"
 """Format of an axis of ratios: as many digits as neighbouring labels need to differ, and no more."""
 SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"
 """Names the language; nobody fetches it."""
-DATES: Final[Spec] = {"tickCount": {"expr": "max(2, floor(width / 90))"}, "labelOverlap": True, "format": "%d %b %y"}
+_DATES: Final[Spec] = {"tickCount": {"expr": "max(2, floor(width / 90))"}, "labelOverlap": True, "format": "%d %b %y"}
 """An axis of dates, whose labels do not lie on one another on a narrow screen."""
+_HOURS: Final[Spec] = {"tickCount": {"expr": "max(2, floor(width / 110))"}, "labelOverlap": True,
+                       "labelSeparation": 8, "format": "%b %d, %H:%M"}  # fmt: skip
+_PARTITION_DATE: Final = "partition date (UTC)"
+_DAY: Final[Spec] = {"type": "temporal", "timeUnit": "utcyearmonthdate"}
+_HEIGHT: Final = 200
+_CURVE_HEIGHT: Final = 190
+_ROW_PX: Final = 16
+_FEW: Final = 40
+"""Points of a line are drawn where there are fewer: a line of one value would not be seen."""
+_STEP: Final = {"field": "step", "type": "quantitative", "title": "step", "axis": {"tickMinStep": 1, "format": ",d"},
+                "scale": {"zero": False, "nice": False}}  # fmt: skip
+_FROM_STEP: Final = {"field": "step", "type": "quantitative", "title": "from step", "format": ",d"}
+_AREAS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
+_LINES: Final = (1, 5, 3, 4, 6, 7, 2, 8)
+"""Colours of lines, of which two neighbours must not be of one hue."""
+_NOT_SEEN: Final = {"type": "point", "opacity": 0, "size": 120, "filled": True}
+"""Points that are only there to be pointed at."""
+
+
+class NoChartLibraryError(RanklakeError):
+    """The package that brings the chart library is not installed."""
+
+
+def library_name() -> str:
+    """Return the name of the library's file, which changes with it. Raises `NoChartLibraryError`."""
+    try:
+        return f"vega-{version(PACKAGE)}.js"
+    except PackageNotFoundError:
+        raise NoChartLibraryError(f"{PACKAGE} is not installed", hint="pip install 'ranklake[report]'") from None
+
+
+def library() -> bytes:
+    """Return the library's file; making it takes seconds, so ask only where a site does not have it yet."""
+    code: str = importlib.import_module("vl_convert").javascript_bundle()
+    return code.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,67 +74,225 @@ class Chart:
     is_wide: bool = False
 
 
-def stacked_by_date(values: Sequence[Mapping[str, Any]], states: Sequence[str], measure: str) -> Spec:
+def short(value: object) -> object:
+    """Return a number with as many digits as a chart can show, so that a page is small; None for NaN and infinities."""
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def values_of(rows: Values, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return some columns of rows as a chart has them, without what is unknown in all."""
+    known = [name for name in names if any(short(row[name]) is not None for row in rows)]
+    return [{name: short(row[name]) for name in known} for row in rows]
+
+
+def chart_spec(values: Values, height: int, **parts: object) -> Spec:
+    """Return a specification as wide as its place on the page; `parts` are its mark, encoding, layers and so on."""
+    return {"$schema": SCHEMA, "width": "container", "height": height, "data": {"values": list(values)}, **parts}
+
+
+def quantity(field: str, title: str, form: str) -> Spec:
+    """Return the part of a tooltip that shows a number."""
+    return {"field": field, "type": "quantitative", "title": title, "format": form}
+
+
+def stacked_by_date(values: Values, states: Sequence[str], measure: str) -> Spec:
     """Return bars by date, stacked by state; `values` have ``date``, ``state`` and ``count``."""
-    return {
-        "$schema": SCHEMA,
-        "width": "container",
-        "height": 160,
-        "data": {"values": list(values)},
-        "mark": {"type": "bar", "binSpacing": 0},
-        "encoding": {
-            "x": {
-                "field": "date", "type": "temporal", "timeUnit": "utcyearmonthdate", "title": "partition date (UTC)",
-                "scale": {"type": "utc"}, "axis": DATES,
-            },
+    day: Spec = {"field": "date", **_DAY, "title": _PARTITION_DATE}
+    return chart_spec(
+        values,
+        160,
+        mark={"type": "bar", "binSpacing": 0},
+        encoding={
+            "x": {**day, "scale": {"type": "utc"}, "axis": _DATES},
             "y": {"field": "count", "type": "quantitative", "title": measure, "axis": {"tickMinStep": 1}},
             "color": _by_state(states),
-            "tooltip": [
-                {"field": "date", "type": "temporal", "timeUnit": "utcyearmonthdate", "title": "partition date (UTC)"},
-                {"field": "state", "type": "nominal"},
-                {"field": "count", "type": "quantitative", "title": measure, "format": ","},
-            ],
+            "tooltip": [day, {"field": "state", "type": "nominal"}, quantity("count", measure, ",")],
         },
-    }  # fmt: skip
+    )
 
 
-def heat_map(
-    values: Sequence[Mapping[str, Any]], states: Sequence[str], rows: Sequence[str], days: Sequence[date]
-) -> Spec:
+def states_by_date(values: Values, states: Sequence[str], rows: Sequence[str], days: Sequence[date]) -> Spec:
     """Return states by date and row, from the first to the last of `days`.
 
     `values` have ``date``, ``row``, ``state``, ``failed`` and ``checked``.
     """
-    return {
-        "$schema": SCHEMA,
-        "width": "container",
-        "height": _ROW_PX * len(rows),
-        "data": {"values": list(values)},
-        "mark": {"type": "rect"},
-        "encoding": {
-            "x": {
-                "field": "date", "type": "temporal", "timeUnit": "utcyearmonthdate", "title": "partition date (UTC)",
-                "scale": {"type": "utc", "domain": [str(days[0]), str(days[-1])]}, "axis": DATES,
-            },
+    day: Spec = {"field": "date", **_DAY, "title": _PARTITION_DATE}
+    return chart_spec(
+        values,
+        _ROW_PX * len(rows),
+        mark={"type": "rect"},
+        encoding={
+            "x": {**day, "scale": {"type": "utc", "domain": [str(days[0]), str(days[-1])]}, "axis": _DATES},
             "y": {"field": "row", "type": "nominal", "title": None, "sort": list(rows),
                   "axis": {"labelLimit": {"expr": "width < 500 ? 110 : 220"}}},
             "color": _by_state(states),
             "tooltip": [
-                {"field": "date", "type": "temporal", "timeUnit": "utcyearmonthdate", "title": "partition date (UTC)"},
+                day,
                 {"field": "row", "type": "nominal", "title": "check"},
                 {"field": "state", "type": "nominal"},
-                {"field": "failed", "type": "quantitative", "title": "rows failed", "format": ","},
-                {"field": "checked", "type": "quantitative", "title": "rows checked", "format": ","},
+                quantity("failed", "rows failed", ","),
+                quantity("checked", "rows checked", ","),
             ],
         },
+    )  # fmt: skip
+
+
+def lines_by_time(values: Values, parts: Mapping[str, str], title: str, form: str, *, by_hour: bool = False) -> Spec:
+    """Return a line a part by date, or by hour.
+
+    `values` have ``date`` or ``hour`` and a column a part, `parts` are their titles by column. A line is broken where
+    nothing is known.
+    """
+    field = "hour" if by_hour else "date"
+    time: Spec = {"field": field, "type": "temporal", "title": f"{field} (UTC)"} | ({} if by_hour else _DAY)
+    long = [{field: row[field], "part": words, "amount": row[name]} for name, words in parts.items() for row in values]
+    return chart_spec(
+        long,
+        _HEIGHT,
+        mark={"type": "line", "point": True, "strokeWidth": 2, "invalid": "break-paths-show-domains"},
+        encoding={
+            "x": {**time, "scale": {"type": "utc"}, "axis": _HOURS if by_hour else _DATES},
+            "y": {"field": "amount", "type": "quantitative", "title": title, "axis": {"format": form}},
+            "color": _by_part(list(parts.values()), _LINES),
+            "tooltip": [
+                {**time, "format": "%Y-%m-%d %H:%M"} if by_hour else time,
+                {"field": "part", "type": "nominal", "title": "measure"},
+                quantity("amount", title, form),
+            ],
+        },
+    )
+
+
+def nodes_by_tenth(values: Values) -> Spec:
+    """Return how many nodes by tenth of utilization; ``tenth`` (from 0 to 0.9) and ``nodes``."""
+    return chart_spec(
+        [{**value, "to": value["tenth"] + 0.1} for value in values],
+        _HEIGHT,
+        mark={"type": "bar", "color": "var(--series)"},
+        encoding={
+            "x": {"field": "tenth", "type": "quantitative", "title": "utilization",
+                  "bin": {"binned": True, "step": 0.1}, "scale": {"domain": [0, 1]}, "axis": {"format": ".0%"}},
+            "x2": {"field": "to"},
+            "y": {"field": "nodes", "type": "quantitative", "title": "nodes", "axis": {"tickMinStep": 1}},
+            "tooltip": [quantity("tenth", "utilization from", ".0%"), quantity("nodes", "nodes", ",")],
+        },
+    )  # fmt: skip
+
+
+def curve(
+    values: Values,
+    measure: str,
+    title: str,
+    band: tuple[str, str] | None = None,
+    form: str = ",.4~g",
+    flagged: str = "",
+) -> Spec:
+    """Return a line of a measure by step, with a band between two others where the values have them.
+
+    An upright line stands wherever the values have a count in `flagged`: how many of a part are NaN or infinite.
+    """
+    number = {"field": measure, "type": "quantitative", "title": title}
+    axis = {**number, "scale": {"zero": False}, "axis": {"format": form}}
+    shown = [(measure, title), *([(band[0], "least"), (band[1], "greatest")] if band else [])]
+    tooltip = [_FROM_STEP, *(quantity(name, words, form) for name, words in shown)]
+    layers: list[Spec] = []
+    if band and values and all(name in values[0] for name in band):
+        low, high = ({**axis, "field": name} for name in band)
+        layers.append({
+            "mark": {"type": "area", "color": "var(--band)", "opacity": 0.6, "interpolate": "linear"},
+            "encoding": {"y": low, "y2": {"field": high["field"]}},
+        })  # fmt: skip
+    mark = {"type": "line", "color": "var(--series)", "strokeWidth": 2, "point": len(values) < _FEW}
+    layers.append({"mark": mark, "encoding": {"y": axis}})
+    layers.append({"mark": _NOT_SEEN, "encoding": {"y": axis, "tooltip": tooltip}})
+    if any(value.get(flagged) for value in values):
+        layers.append({
+            "transform": [{"filter": f"datum.{flagged} > 0"}],
+            "mark": {"type": "rule", "color": "var(--failing)", "strokeWidth": 2, "opacity": 0.5},
+            "encoding": {"tooltip": [_FROM_STEP, quantity(flagged, "values that are not finite", ",d")]},
+        })  # fmt: skip
+    return chart_spec(values, _CURVE_HEIGHT, **_over_axes(measure, *(band or ())), encoding={"x": _STEP}, layer=layers)
+
+
+def compared(values: Values, measure: str, title: str, runs: Sequence[str]) -> Spec:
+    """Return a line a run of a measure by step; `values` have ``run``."""
+    fewest = min(Counter(value["run"] for value in values).values(), default=0)
+    number = {"field": measure, "type": "quantitative", "title": title}
+    tooltip = [{"field": "run", "type": "nominal"}, _FROM_STEP, quantity(measure, title, ",.4~g")]
+    return chart_spec(
+        values,
+        _CURVE_HEIGHT,
+        **_over_axes(measure, by="run"),
+        encoding={
+            "x": _STEP,
+            "y": {**number, "scale": {"zero": False}, "axis": {"format": ",.4~g"}},
+            "color": {**_by_part(runs, _LINES), "field": "run"},
+        },
+        layer=[
+            {"mark": {"type": "line", "strokeWidth": 2, "point": fewest < _FEW}},
+            {"mark": _NOT_SEEN, "encoding": {"tooltip": tooltip}},
+        ],
+    )
+
+
+def stacked(values: Values, parts: Sequence[str], title: str) -> Spec:
+    """Return parts by step, one above the other; `values` have a column a part."""
+    amount = {"field": "amount", "type": "quantitative", "stack": "zero", "title": title, "axis": {"format": ",.3~g"}}
+    phase = {"field": "part", "type": "nominal", "title": "phase"}
+    return chart_spec(
+        values,
+        _CURVE_HEIGHT,
+        transform=[{"fold": list(parts), "as": ["part", "amount"]}],
+        mark={"type": "area", "point": len(values) < _FEW},
+        encoding={
+            "x": _STEP,
+            "y": amount,
+            "color": _by_part(parts, _AREAS),
+            "tooltip": [_FROM_STEP, phase, quantity("amount", title, ",.4~g")],
+        },
+    )
+
+
+def bars(values: Values, title: str) -> Spec:
+    """Return a bar a part, one below the other; `values` have ``part``, ``label``, ``amount`` and ``share``."""
+    return chart_spec(
+        values,
+        _CURVE_HEIGHT,
+        mark={"type": "bar", "color": "var(--part-1)", "height": {"band": 0.6}},
+        encoding={
+            "y": {"field": "label", "type": "nominal", "sort": [value["label"] for value in values], "title": None,
+                  "axis": {"labelLimit": 220, "labelPadding": 8, "domain": False, "ticks": False}},
+            "x": {"field": "share", "type": "quantitative", "title": title, "scale": {"domain": [0, 1]},
+                  "axis": {"format": ".0%"}},
+            "tooltip": [
+                {"field": "part", "type": "nominal", "title": "kind"},
+                quantity("amount", "seconds", ",.4~g"),
+                quantity("share", title, ".1%"),
+            ],
+        },
+    )  # fmt: skip
+
+
+def _over_axes(measure: str, *bands: str, by: str = "") -> Spec:
+    """Return what the shell's script needs to draw a curve over another axis, smoothed, or on another scale."""
+    return {"usermeta": {"measure": measure, "bands": list(bands), "by": [by] if by else []}}
+
+
+def _by_part(parts: Sequence[str], order: Sequence[int]) -> Spec:
+    colours = [f"var(--part-{order[place % len(order)]})" for place in range(len(parts))]
+    return {
+        "field": "part", "type": "nominal", "sort": list(parts), "title": None,
+        "legend": {"orient": "top", "columns": 3},
+        "scale": {"domain": list(parts), "range": colours},
     }  # fmt: skip
 
 
 def _by_state(states: Sequence[str]) -> Spec:
-    colours = [f"var(--{state})" for state in states]
     return {
         "field": "state", "type": "nominal", "sort": list(states), "title": None,
-        "scale": {"domain": list(states), "range": colours},
+        "scale": {"domain": list(states), "range": [f"var(--{state})" for state in states]},
         "legend": {
             "orient": "top", "columns": {"expr": "width < 500 ? 2 : 0"},
             "labelExpr": "datum.label === 'errored' ? 'not computed' : datum.label",

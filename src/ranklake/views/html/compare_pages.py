@@ -4,18 +4,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from ranklake.insight.runs.compare import MEASURES, Comparison
-from ranklake.insight.runs.differences import Difference
-from ranklake.insight.runs.plotted import Plotted
+from ranklake.insight.runs.compare import MEASURES, Comparison, Difference
+from ranklake.insight.runs.curves import Plotted
 from ranklake.insight.runs.repeats import LEVEL, Repeats, Verdict
-from ranklake.views.html.charts import Chart
+from ranklake.views.html.charts import Chart, compared, short
 from ranklake.views.html.figures import FactTable, sourced
 from ranklake.views.html.run_curves import AXES
 from ranklake.views.html.run_pages import COLUMNS, marks_of
 from ranklake.views.html.run_tables import STATES
 from ranklake.views.html.shell import Entry, Page, digest_of
 from ranklake.views.html.site import Section
-from ranklake.views.html.step_charts import compared, short
 from ranklake.views.run_plot import metric_title
 from ranklake.views.words import counted, number_text, percent_text, time_text
 

@@ -1,13 +1,13 @@
 """Numbers as pages show them: each with its unit, its definition and the SQL that gives it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from typing import Any, Final
+from typing import Any, Self
 
-from ranklake.insight.runs.asking import Answered
-
-UNKNOWN: Final = "unknown"
+from ranklake.insight.runs.asking import Answered, Row
+from ranklake.views.words import UNKNOWN, hours_text, percent_text, size_text
+from ranklake.views.words import time_text as length_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ def sourced(name: str, answered: Answered, note: str = "") -> Source:
 
 def versions_text(versions: Mapping[str, int | None]) -> str:
     """Return the versions of tables in a sentence; empty for none."""
-    told = [f"{table}, never written" if at is None else f"{table} at version {at:,}" for table, at in versions.items()]
-    return f"Read: {'; '.join(told)}." if told else ""
+    read = [f"{table}, never written" if at is None else f"{table} at version {at:,}" for table, at in versions.items()]
+    return f"Read: {'; '.join(read)}." if read else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,44 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
+class Measure:
+    """How a figure shows a column of an answer of one row.
+
+    Attributes
+    ----------
+    text
+        Gives a value as people read it, where that is not the number itself.
+    unknown
+        Why a value may be unknown.
+    state
+        State of the figure where its value is neither 0 nor unknown.
+    """
+
+    column: str
+    label: str
+    unit: str
+    definition: str
+    text: Callable[[Any], str] | None = None
+    unknown: str = ""
+    state: str = ""
+
+    def figure(self, row: Row, source: Source) -> Figure:
+        """Return the figure of a row."""
+        value = row.get(self.column)
+        text = "" if value is None or self.text is None else self.text(value)
+        reason, state = (self.unknown, "") if value is None else ("", self.state if value else "")
+        return Figure(self.label, value, self.unit, self.definition, source, self.column, state, reason, text)
+
+
+def figures(name: str, answer: Answered, measures: Iterable[Measure], note: str = "") -> Iterator[Figure]:
+    """Yield the figures of an answer of one row; `name` is its id on the page."""
+    source = sourced(name, answer, note)
+    return (measure.figure(answer.one, source) for measure in measures)
+
+
+@dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table of facts.
+    """A column of a table of facts; its class methods make those of usual kinds.
 
     Attributes
     ----------
@@ -85,6 +121,46 @@ class Column:
     unit: str = ""
     is_number: bool = False
     text: Callable[[Any], str] | None = None
+
+    @classmethod
+    def number(cls, title: str, definition: str, name: str, unit: str = "") -> Self:
+        """Return a column of numbers, shown as they are."""
+        return cls(title, definition, name, unit, is_number=True)
+
+    @classmethod
+    def ratio(cls, title: str, definition: str, name: str) -> Self:
+        """Return a column of ratios, in percent."""
+        return cls(title, definition, name, "ratio", is_number=True, text=percent_text)
+
+    @classmethod
+    def seconds(cls, title: str, definition: str, name: str) -> Self:
+        """Return a column of lengths of time."""
+        return cls(title, definition, name, "s", is_number=True, text=length_text)
+
+    @classmethod
+    def nanoseconds(cls, title: str, definition: str, name: str) -> Self:
+        """Return a column of lengths of time in ns, shown in the unit that suits them."""
+        return cls(title, definition, name, "ns", is_number=True, text=lambda ns: length_text(ns / 1e9))
+
+    @classmethod
+    def hours(cls, title: str, definition: str, name: str) -> Self:
+        """Return a column of device-hours."""
+        return cls(title, definition, name, "h", is_number=True, text=hours_text)
+
+    @classmethod
+    def days(cls, title: str, definition: str, name: str) -> Self:
+        """Return a column of whole days."""
+        return cls(title, definition, name, "d", is_number=True, text=lambda days: f"{days:,} d")
+
+    @classmethod
+    def size(cls, title: str, definition: str, name: str) -> Self:
+        """Return a column of bytes, in the unit that suits them."""
+        return cls(title, definition, name, "By", is_number=True, text=size_text)
+
+    @classmethod
+    def moment(cls, title: str, definition: str, name: str) -> Self:
+        """Return a column of times or dates."""
+        return cls(title, definition, name, text=time_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +195,24 @@ class FactTable:
     empty: str = ""
     notes: Mapping[Any, str] = field(default_factory=dict)
     marks: Mapping[tuple[Any, str], tuple[str, str]] = field(default_factory=dict)
+
+
+def answer_table(
+    name: str,
+    caption: str,
+    answer: Answered,
+    key: Sequence[str],
+    columns: Sequence[Column],
+    empty: str = "",
+    note: str = "",
+    **more: Mapping[Any, Any],
+) -> FactTable:
+    """Return an answer as a table; `empty` is said of one without rows and without a reason.
+
+    `note` is a sentence on its source, `more` are links, states, notes and marks as of `FactTable`.
+    """
+    empty = f"Unknown: {answer.reason}." if answer.reason else empty
+    return FactTable(caption, sourced(name, answer, note), columns, key, name, answer.rows, empty=empty, **more)
 
 
 def number(value: float | None) -> str:

@@ -1,11 +1,12 @@
-"""The page of incidents of quality, and of partitions that checks hold back."""
+"""What stands of quality as a whole: the page of incidents and holds, and trend and objectives for the first page."""
 
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from ranklake.quality.report.state import ERRORED, FAILING, PASSED, WARNING, Standing
-from ranklake.views.html.figures import Column, FactTable, Figure, sourced, time_text
+from ranklake.quality.report.state import ERRORED, FAILING, PASSED, UNCHECKED, WARNING, QualityOverview
+from ranklake.views.html.charts import PERCENT, Chart, lines_by_time
+from ranklake.views.html.figures import Column, FactTable, Measure, answer_table, figures, sourced
 from ranklake.views.html.shell import Page, digest_of
 from ranklake.views.words import counted
 
@@ -13,93 +14,124 @@ PATH: Final = "quality/incidents.html"
 TITLE: Final = "Incidents and holds"
 _DAYS: Final = "Counted are partitions that still exist, by the last check of each."
 _COUNTS: Final = (
-    ("open_alarms", "open, critical or error", FAILING, "{incident}",
-     "Checks of severity critical or error that fail, or could not be computed, on some date now."),
-    ("open_others", "open, warning or info", WARNING, "{incident}", "Checks of severity warning or info likewise."),
-    ("closed", "closed", "", "{incident}", "Incidents that are over: their check stands on no date any more."),
-    ("flaps", "opened again", "", "{reopening}",
-     "Closings after which the same check failed again within a day: that is one incident, which flaps."),
+    Measure("open_alarms", "open, critical or error", "{incident}",
+            "Checks of severity critical or error that fail, or could not be computed, on some date now.",
+            state=FAILING),
+    Measure("open_others", "open, warning or info", "{incident}", "Checks of severity warning or info likewise.",
+            state=WARNING),
+    Measure("closed", "closed", "{incident}", "Incidents that are over: their check stands on no date any more."),
+    Measure("flaps", "opened again", "{reopening}",
+            "Closings after which the same check failed again within a day: that is one incident, which flaps."),
+)  # fmt: skip
+_HELD_COUNTS: Final = (
+    Measure("partitions", "held back", "{partition}",
+            "Partitions that checks with on_fail: hold keep back from rollups, and nobody released.", state=ERRORED),
+    Measure("rows_failed", "rows failing in them", "{row}",
+            "Summed over these partitions: the most that one check of each found."),
 )  # fmt: skip
 _INCIDENTS: Final = (
     Column("table", "Table that was checked.", "table"),
     Column("state", "Open while the check stands on any date.", "state"),
     Column("check", "Its id in the contract.", "check_id"),
     Column("severity", "The worst that it had meanwhile.", "severity"),
-    Column("opened", "When a check first found it.", "opened", text=time_text),
-    Column("partitions", "Dates that were hit.", "partitions", "{partition}", is_number=True),
-    Column("latest", "The latest of them.", "last_partition", text=time_text),
-    Column("rows failed", "The most that failed at once, over the dates that were hit.", "rows_failed", "{row}",
-           is_number=True),
+    Column.moment("opened", "When a check first found it.", "opened"),
+    Column.number("partitions", "Dates that were hit.", "partitions", "{partition}"),
+    Column.moment("latest", "The latest of them.", "last_partition"),
+    Column.number("rows failed", "The most that failed at once, over the dates that were hit.", "rows_failed", "{row}"),
     Column("what", "What was said last; no value of a classified column.", "message"),
-    Column("closed", "When a check found that it is over.", "closed", text=time_text),
-    Column("flaps", "How often it closed and opened again.", "flaps", "{reopening}", is_number=True),
+    Column.moment("closed", "When a check found that it is over.", "closed"),
+    Column.number("flaps", "How often it closed and opened again.", "flaps", "{reopening}"),
     Column("column", "The column that it is about.", "column"),
-    Column("earliest", "The earliest of the dates that were hit.", "first_partition", text=time_text),
+    Column.moment("earliest", "The earliest of the dates that were hit.", "first_partition"),
 )  # fmt: skip
 _HELD: Final = (
     Column("table", "Table of the partition.", "table"),
-    Column("partition (UTC date)", "Date of its rows.", "partition_date", text=time_text),
+    Column.moment("partition (UTC date)", "Date of its rows.", "partition_date"),
     Column("severity", "The worst of the checks that hold it.", "severity"),
     Column("checks", "Those with on_fail: hold that fail.", "checks"),
-    Column("rows failing", "The most that one of them found.", "rows_failed", "{row}", is_number=True),
-    Column("found", "When they were last found to fail.", "found", text=time_text),
+    Column.number("rows failing", "The most that one of them found.", "rows_failed", "{row}"),
+    Column.moment("found", "When they were last found to fail.", "found"),
 )
 
 
-def page(found: Standing, links: dict[str, str], above: tuple[tuple[str, str], ...]) -> Page:
+def page(overview: QualityOverview, links: dict[str, str], above: tuple[tuple[str, str], ...]) -> Page:
     """Return the page; `links` has the pages of tables."""
-    told = (found.incidents, found.incident_counts, found.held, found.held_counts, sorted(links))
-    digest = digest_of(told)
-    return Page(PATH, TITLE, "quality_incidents.html", partial(_facts, found, links), digest, above)
+    answers = (overview.incidents, overview.incident_counts, overview.held, overview.held_counts)
+    digest = digest_of((answers, sorted(links)))
+    return Page(PATH, TITLE, "quality_incidents.html", partial(_parts, overview, links), digest, above)
 
 
-def state_of(found: Standing) -> str:
+def state_of(overview: QualityOverview) -> str:
     """Return the state that the page stands for in a search."""
-    counts = found.incident_counts.one
+    counts = overview.incident_counts.one
     if counts["open_alarms"]:
         return FAILING
-    return WARNING if counts["open_others"] or found.held.rows else PASSED
+    return WARNING if counts["open_others"] or overview.held.rows else PASSED
 
 
-def headline(found: Standing) -> str:
+def headline(overview: QualityOverview) -> str:
     """Return the page in a sentence."""
-    counts = found.incident_counts.one
+    counts, held = overview.incident_counts.one, len(overview.held.rows)
     still = counts["open_alarms"] + counts["open_others"]
-    held = f", {counted(len(found.held.rows), 'partition')} held back from rollups" if found.held.rows else ""
-    return f"{counted(still, 'incident')} open{held}" if still or held else "No incident is open, and nothing is held"
+    holds = f", {counted(held, 'partition')} held back from rollups" if held else ""
+    return f"{counted(still, 'incident')} open{holds}" if still or held else "No incident is open, and nothing is held"
 
 
-def _facts(found: Standing, links: dict[str, str]) -> dict[str, Any]:
-    badges = {"open": FAILING, "closed": PASSED}
+def _parts(overview: QualityOverview, links: dict[str, str]) -> dict[str, Any]:
+    note = "Partitions that an applied release let go on are left out: ranklake quality held tells the same."
+    incidents_key = ["table", "check_id", "column", "opened"]
     return {
-        "headline": headline(found),
-        "state": state_of(found),
-        "figures": list(_figures(found)),
-        "held": _held(found, links),
-        "incidents": FactTable(
-            "Incidents, open ones first, then the worst", sourced("incidents", found.incidents, _DAYS), _INCIDENTS,
-            ["table", "check_id", "column", "opened"], "incidents", found.incidents.rows, links, badges,
-            "No check ever failed.",
-        ),
+        "headline": headline(overview),
+        "state": state_of(overview),
+        "figures": [
+            *figures("incident-counts", overview.incident_counts, _COUNTS, _DAYS),
+            *figures("held-counts", overview.held_counts, _HELD_COUNTS),
+        ],
+        "held": answer_table("held", "Held back from rollups", overview.held, ["table", "partition_date"], _HELD,
+                             "Nothing is held back.", note, links=links),
+        "incidents": answer_table("incidents", "Incidents, open ones first, then the worst", overview.incidents,
+                                  incidents_key, _INCIDENTS, "No check ever failed.", _DAYS, links=links,
+                                  states={"open": FAILING, "closed": PASSED}),
     }  # fmt: skip
 
 
-def _held(found: Standing, links: dict[str, str]) -> FactTable:
-    note = "Partitions that an applied release let go on are left out: ranklake quality held tells the same."
-    return FactTable(
-        "Held back from rollups", sourced("held", found.held, note), _HELD, ["table", "partition_date"], "held",
-        found.held.rows, links, empty="Nothing is held back.",
-    )  # fmt: skip
+def _percent(ratio: float) -> str:
+    return f"{100 * ratio:,.4g} %"
 
 
-def _figures(found: Standing) -> Iterator[Figure]:
-    counts, source = found.incident_counts.one, sourced("incident-counts", found.incident_counts, _DAYS)
-    for name, label, state, unit, definition in _COUNTS:
-        yield Figure(label, counts[name], unit, definition, source, name, state if counts[name] else "")
-    held, source = found.held_counts.one, sourced("held-counts", found.held_counts)
-    said = "Partitions that checks with on_fail: hold keep back from rollups, and nobody released."
-    yield Figure(
-        "held back", held["partitions"], "{partition}", said, source, "partitions", ERRORED if found.held.rows else ""
-    )
-    more = "Summed over these partitions: the most that one check of each found."
-    yield Figure("rows failing in them", held["rows_failed"], "{row}", more, source, "rows_failed")
+_OBJECTIVE_STATES: Final = {"missed": FAILING, "at_risk": WARNING, "met": PASSED, "no_data": UNCHECKED}
+_OBJECTIVES: Final = (
+    Column("objective", "Its name.", "slo"),
+    Column("status", "missed: the budget is used up; at_risk: three quarters of it; no_data: no date in the window.",
+           "status"),
+    Column("tables", "Patterns of the tables that it is about.", "subject"),
+    Column("promised", "Share of partitions without a failure of severity critical or error, all computed.",
+           "objective_ratio", "ratio", is_number=True, text=_percent),
+    Column("attained", "good over of.", "attained_ratio", "ratio", is_number=True, text=_percent),
+    Column.number("good", "Such partitions in the window.", "good_count", "{partition}"),
+    Column.number("of", "Partitions in the window.", "total_count", "{partition}"),
+    Column("budget used", "Bad partitions over those that the objective allows; above 100 % it is missed.",
+           "budget_used_ratio", "ratio", is_number=True, text=_percent),
+    Column.number("burn rate", "The same of the last seven days alone: above 1 the budget does not last.", "burn_rate",
+                  "1"),
+    Column.number("days", "Length of the window.", "window_days", "d"),
+    Column.moment("through", "Its last date: that of the last check.", "through"),
+)  # fmt: skip
+
+
+def trend_charts(overview: QualityOverview) -> Iterator[Chart]:
+    """Yield how the share of checks that pass went, by partition date."""
+    values = [{name: row[name] for name in ("date", "passed_ratio")} for row in reversed(overview.trend.rows)]
+    spec = lines_by_time(values, {"passed_ratio": "checks that pass"}, "share of checks", PERCENT)
+    spec["encoding"]["y"]["scale"] = {"zero": False}
+    words = "Share of the checks that had something to judge, all tables together; rows in quarantine fail no more."
+    if len(values) > 1:
+        yield Chart("trend", "Checks that pass, by date", words, spec, sourced("trend", overview.trend))
+
+
+def objectives_table(overview: QualityOverview) -> FactTable:
+    """Return what was attained of each objective."""
+    none = "No objective is configured, or nothing was checked yet."
+    note = "Objectives are [[quality.objectives]] of ranklake.toml."
+    return answer_table("objectives", "Objectives", overview.objectives, ["slo"], _OBJECTIVES, none, note,
+                        states=_OBJECTIVE_STATES)  # fmt: skip

@@ -8,11 +8,10 @@ from ranklake.insight.runs.asking import Answered, Row
 from ranklake.insight.runs.curves import Curves
 from ranklake.insight.runs.facts import PHASES
 from ranklake.insight.runs.report import RunState
-from ranklake.views.html.charts import PERCENT, Chart
+from ranklake.views.html.charts import PERCENT, Chart, bars, curve, short, stacked, values_of
 from ranklake.views.html.figures import sourced
 from ranklake.views.html.heat_map import HeatMap
 from ranklake.views.html.run_tables import HEALTH_TITLE
-from ranklake.views.html.step_charts import bars, curve, short, stacked, values_of
 from ranklake.views.words import percent_text
 from ranklake.views.words import time_text as length_text
 
@@ -89,7 +88,7 @@ def _goodput(found: Answered) -> Iterator[Chart]:
     parts = [
         {
             "part": kind.replace("_", " "),
-            "told": f"{kind.replace('_', ' ')} {percent_text(ns / wall_ns)}, {length_text(ns / 1e9)}",
+            "label": f"{kind.replace('_', ' ')} {percent_text(ns / wall_ns)}, {length_text(ns / 1e9)}",
             "amount": short(ns / 1e9),
             "share": short(ns / wall_ns),
         }

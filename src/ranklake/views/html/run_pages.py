@@ -1,68 +1,98 @@
 """The pages of runs: a list of them, and one a run; facts of `ranklake.insight.runs`."""
 
-import hashlib
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from ranklake.insight.runs.annotations import annotations_of
 from ranklake.insight.runs.asking import Row
 from ranklake.insight.runs.caveats import Caveats
-from ranklake.insight.runs.report import RunsState
-from ranklake.views.html.figures import Column, FactTable, Figure, sourced, time_text
-from ranklake.views.html.run_page import LOW_MFU, page_facts
-from ranklake.views.html.run_tables import STATES
+from ranklake.insight.runs.compare import Changes
+from ranklake.insight.runs.facts import RunFacts, steps_done
+from ranklake.insight.runs.find import flat
+from ranklake.insight.runs.report import RunsState, run_state
+from ranklake.lake.contracts.json_text import facts_in
+from ranklake.views.critical_path import path_words
+from ranklake.views.endings import NOTHING_SAVED, ended, saved_nothing
+from ranklake.views.html.figures import Column, Figure, Measure, answer_table, figures, sourced, time_text
+from ranklake.views.html.run_curves import charts, metrics, not_drawn, rank_heat
+from ranklake.views.html.run_media import drawn
+from ranklake.views.html.run_tables import STATES, ends_table, lines_tables, media_table, tables
 from ranklake.views.html.shell import Entry, Page, file_stem
-from ranklake.views.html.site import Section
+from ranklake.views.html.site import Section, overview
+from ranklake.views.html.slowdown_charts import slowdown_charts, slowdown_map, slowdown_tables, verdict
 from ranklake.views.runs import tag_words
+from ranklake.views.slow_rank import why_slow
 from ranklake.views.words import counted, loss_text, number_text, percent_text
 from ranklake.views.words import time_text as length_text
 
 SECTION: Final = "runs"
 HOME: Final = f"{SECTION}/index.html"
+LOW_MFU: Final = 0.3
+"""Below it a run's MFU is marked."""
+
 _TOTALS: Final = (
-    ("runs", "runs", "{run}", "", "Runs that the lake tells of: those with a row in run_summary."),
-    ("failed", "failed", "{run}", "failing", "Runs whose last attempt failed, or was abandoned without a word."),
-    ("preempted", "preempted", "{run}", "warning", "Runs whose last attempt was asked to end."),
-    ("running", "running", "{run}", "", "Runs whose last attempt goes on, as far as is known."),
-    ("finished", "finished", "{run}", "", "Runs whose last attempt told that it ended well."),
-    ("with_stragglers", "with stragglers", "{run}", "warning", "Runs in which a rank held the others up."),
-    ("low_mfu", "MFU below 30 %", "{run}", "warning", "Runs whose MFU is known and below 0.3."),
-    ("restarts", "restarts", "{restart}", "", "Attempts after the first, of all runs."),
+    Measure("runs", "runs", "{run}", "Runs that the lake tells of: those with a row in run_summary."),
+    Measure("failed", "failed", "{run}", "Runs whose last attempt failed, or was abandoned without a word.",
+            state="failing"),
+    Measure("preempted", "preempted", "{run}", "Runs whose last attempt was asked to end.", state="warning"),
+    Measure("running", "running", "{run}", "Runs whose last attempt goes on, as far as is known."),
+    Measure("finished", "finished", "{run}", "Runs whose last attempt told that it ended well."),
+    Measure("with_stragglers", "with stragglers", "{run}", "Runs in which a rank held the others up.",
+            state="warning"),
+    Measure("low_mfu", "MFU below 30 %", "{run}", "Runs whose MFU is known and below 0.3.", state="warning"),
+    Measure("restarts", "restarts", "{restart}", "Attempts after the first, of all runs."),
 )  # fmt: skip
 COLUMNS: Final = (
     Column("run", "Its name; the latest runs have a page.", "run"),
     Column("status", "How its last attempt ended.", "status"),
-    Column("began", "When its first attempt began.", "ts", text=time_text),
+    Column.moment("began", "When its first attempt began.", "ts"),
     Column("took", "Wall time of all attempts.", "wall_ns", "ns", is_number=True,
            text=lambda ns: length_text(ns / 1e9)),
-    Column("steps", "Of all attempts.", "steps", "{step}", is_number=True),
+    Column.number("steps", "Of all attempts.", "steps", "{step}"),
     Column("last loss", "Mean loss over ranks of the last step that logged one.", "last_loss", "1", is_number=True,
            text=number_text),
     Column("tokens/s", "Tokens over the time of the steps that counted them.", "tokens_per_s", "{token}/s",
            is_number=True, text=number_text),
-    Column("mean step", "Over all ranks and steps.", "mean_step_time_s", "s", is_number=True, text=length_text),
-    Column("MFU", "Model FLOPs over the peak of its devices; see the run's page.", "mfu_ratio", "ratio",
-           is_number=True, text=percent_text),
-    Column("goodput", "Time in steps that count over wall time.", "goodput_ratio", "ratio", is_number=True,
-           text=percent_text),
-    Column("ranks", "As the run recorded.", "world_size", "{rank}", is_number=True),
-    Column("restarts", "Attempts after the first.", "restarts", "{restart}", is_number=True),
-    Column("straggler", "The rank that held the others up most.", "straggler_rank", is_number=True),
+    Column.seconds("mean step", "Over all ranks and steps.", "mean_step_time_s"),
+    Column.ratio("MFU", "Model FLOPs over the peak of its devices; see the run's page.", "mfu_ratio"),
+    Column.ratio("goodput", "Time in steps that count over wall time.", "goodput_ratio"),
+    Column.number("ranks", "As the run recorded.", "world_size", "{rank}"),
+    Column.number("restarts", "Attempts after the first.", "restarts", "{restart}"),
+    Column.number("straggler", "The rank that held the others up most.", "straggler_rank"),
     Column("job", "Job that it belongs to.", "job"),
 )  # fmt: skip
 
 
-def section(found: RunsState) -> Section:
+_MOST_CHANGES: Final = 100
+_CODE: Final = (
+    *("job", "team", "cluster", "pool", "region", "deployment_environment", "scheduler_job_id", "launcher"),
+    *("framework", "framework_version", "python_version", "ranklake_version", "git_commit", "git_dirty"),
+    *("git_diff_summary", "git_patch_sha256", "container_image", "container_image_digest", "lockfile_sha256"),
+    *("world_size", "local_world_size", "node_count", "device_count", "device_type", "device_name", "compute_dtype"),
+    *("param_count", "dp_size", "tp_size", "pp_size", "ep_size", "cp_size", "seed", "deterministic"),
+    *("os_description", "cpu_model", "cpu_count", "host_memory_bytes", "driver_version", "cuda_version"),
+    *("cudnn_version", "nccl_version", "config_sha256"),
+)
+
+
+def section(runs: RunsState) -> Section:
     """Return the pages of runs: the list, and one a run that has a mark."""
-    totals = found.totals.one
-    headline = _headline(totals)
-    state = _state(found)
-    by_name = {str(row["run"]): row for row in found.listed.rows}
+    totals = runs.totals.one
+    state = "unchecked"
+    if totals.get("runs"):
+        state = "failing" if totals["failed"] else "warning" if totals["preempted"] else "passed"
+    by_name = {str(row["run"]): row for row in runs.listed.rows}
     entries = [
-        Entry(_called(found, run), "run", str(by_name[run]["status"]) if run in by_name else "run", href(run))
-        for run in found.marks
+        Entry(_search_name(runs, run), "run", str(by_name[run]["status"]) if run in by_name else "run", href(run))
+        for run in runs.marks
     ]
-    pages = [_index(found, headline, state), *(_page(found, run, mark) for run, mark in found.marks.items())]
+    headline = _totals_headline(totals)
+    listed = (runs.lake, runs.totals, runs.listed, runs.caveats.failed, runs.said, runs.teams, list(runs.marks))
+    pages = [overview(HOME, "Runs", state, headline, listed, partial(_list_parts, runs))]
+    pages += [_run_page(runs, run, mark) for run, mark in runs.marks.items()]
     return Section(SECTION, "Runs", state, headline, HOME, tuple(pages), tuple(entries))
 
 
@@ -71,60 +101,37 @@ def href(run: str) -> str:
     return f"{SECTION}/run-{file_stem(run)}.html"
 
 
-def _headline(totals: Row) -> str:
+def _totals_headline(totals: Row) -> str:
     if not totals.get("runs"):
         return "No runs yet"
-    told = [f"{totals[name]:,} {name}" for name in ("failed", "preempted", "running") if totals[name]]
-    if totals["with_stragglers"]:
-        told.append(f"{totals['with_stragglers']:,} with stragglers")
-    return f"{counted(totals['runs'], 'run')}: {', '.join(told)}" if told else counted(totals["runs"], "run")
+    facts = [f"{totals[name]:,} {name}" for name in ("failed", "preempted", "running") if totals[name]]
+    facts += [f"{totals['with_stragglers']:,} with stragglers"] if totals["with_stragglers"] else []
+    count = counted(totals["runs"], "run")
+    return f"{count}: {', '.join(facts)}" if facts else count
 
 
-def _state(found: RunsState) -> str:
-    totals = found.totals.one
-    if not totals.get("runs"):
-        return "unchecked"
-    return "failing" if totals["failed"] else "warning" if totals["preempted"] else "passed"
-
-
-def _index(found: RunsState, headline: str, state: str) -> Page:
-    told = "\n".join(
-        [
-            found.lake,
-            headline,
-            *map(repr, (found.totals, found.listed, found.caveats.failed, found.said, found.teams)),
-            *found.marks,
-        ]
-    )
-    digest = hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
-    return Page(HOME, "Runs", "runs.html", partial(_index_facts, found, headline, state), digest)
-
-
-def _index_facts(found: RunsState, headline: str, state: str) -> Mapping[str, Any]:
-    source = sourced("totals", found.totals)
-    totals = found.totals.one
-    table = FactTable(
-        f"Runs, newest first{_cut(found)}", sourced("runs", found.listed), COLUMNS, ["run"], "runs",
-        found.listed.rows, {run: href(run) for run in found.marks}, STATES, "No runs: run 'ranklake pipeline' first.",
-        {run: _note(found, run) for run in found.said}, marks_of(found.listed.rows, found.caveats),
+def _list_parts(runs: RunsState) -> Mapping[str, Any]:
+    rows, every = runs.listed.rows, runs.totals.one.get("runs") or 0
+    cut = f": the latest {len(rows):,} of {every:,}" if every > len(rows) else ""
+    none = "No runs: run 'ranklake pipeline' first."
+    table = answer_table(
+        "runs", f"Runs, newest first{cut}", runs.listed, ["run"], COLUMNS, none,
+        links={run: href(run) for run in runs.marks}, states=STATES, notes={run: _note(runs, run) for run in runs.said},
+        marks=marks_of(rows, runs.caveats),
     )  # fmt: skip
-    figures = [
-        Figure(label, totals.get(name), unit, definition, source, name, mark if totals.get(name) else "")
-        for name, label, unit, mark, definition in _TOTALS
-    ]
-    return {"lake": found.lake, "headline": headline, "state": state, "figures": figures, "table": table}
+    return {"lake": runs.lake, "figures": list(figures("totals", runs.totals, _TOTALS)), "tables": [table]}
 
 
-def _note(found: RunsState, run: str) -> str:
+def _note(runs: RunsState, run: str) -> str:
     """Return what people call a run, its team and its tags."""
-    said, team = found.said[run], found.teams.get(run)
+    said, team = runs.said[run], runs.teams.get(run)
     return " · ".join([said.name, *([f"team {team}"] if team else []), *tag_words(said.tags)])
 
 
-def _called(found: RunsState, run: str) -> str:
+def _search_name(runs: RunsState, run: str) -> str:
     """Return what a search finds a run by: its id, what people call it, its team, its tags, its job."""
-    row = next((row for row in found.listed.rows if row["run"] == run), {})
-    return " · ".join([run, _note(found, run), *([f"job {row['job']}"] if row.get("job") else [])])
+    row = next((row for row in runs.listed.rows if row["run"] == run), {})
+    return " · ".join([run, _note(runs, run), *([f"job {row['job']}"] if row.get("job") else [])])
 
 
 def marks_of(rows: Sequence[Row], caveats: Caveats) -> dict[tuple[Any, str], tuple[str, str]]:
@@ -140,11 +147,159 @@ def marks_of(rows: Sequence[Row], caveats: Caveats) -> dict[tuple[Any, str], tup
     return marks
 
 
-def _cut(found: RunsState) -> str:
-    shown, every = len(found.listed.rows), found.totals.one.get("runs") or 0
-    return f": the latest {shown:,} of {every:,}" if every > shown else ""
+def _run_page(runs: RunsState, run: str, mark: str) -> Page:
+    return Page(href(run), run, "run.html", partial(_run_parts, runs, run), f"{mark} {LOW_MFU}", (("Runs", HOME),))
 
 
-def _page(found: RunsState, run: str, mark: str) -> Page:
-    facts = partial(page_facts, found.ask, found.why, run, found.units, found.scalars, is_for_role=found.is_for_role)
-    return Page(href(run), run, "run.html", facts, f"{mark} {LOW_MFU}", (("Runs", HOME),))
+def _run_parts(runs: RunsState, run: str) -> Mapping[str, Any]:
+    """Return what the template of a run's page draws."""
+    state, cause = run_state(runs.ask, run, runs.scalars, is_for_role=runs.is_for_role), runs.why(run)
+    facts = state.facts
+    summary, end = facts.summary.one, ended(facts)
+    said = annotations_of(run, facts.annotations.rows)
+    injected, leads = summary.get("injected"), bool(cause.what) and not end.what
+    last = facts.code.rows[-1] if facts.code.rows else {}
+    return {
+        "run": run,
+        "status": summary.get("status", "unknown"),
+        "state": STATES.get(summary.get("status", ""), "unchecked"),
+        "headline": _headline(facts),
+        "about": _about(facts),
+        "name": said.name,
+        "tags": tag_words(said.tags),
+        "summary": tag_words({key: None if value is None else str(value) for key, value in said.summary.items()}),
+        "figures": list(_figures(facts)),
+        "ended": end,
+        "hosts": f"ranklake show {run}" if facts.nodes.rows and not runs.is_for_role else "",
+        "ends": ends_table(facts) if facts.ends.rows else None,
+        "slowed": verdict(cause),
+        "is_slowed": bool(cause.what),
+        "slowness_leads": leads,
+        "slowed_map": slowdown_map(cause),
+        "slowed_by": list(slowdown_charts(cause)),
+        "slowed_tables": list(slowdown_tables(cause)),
+        "slowed_why": why_slow(facts),
+        "slowed_next": f"It was done on purpose: {injected}." if leads and injected else cause.next_step,
+        "slowed_path": "" if cause.found is None else path_words(cause.found.critical_path, cause.what),
+        "not_simulated": cause.reason,
+        "charts": list(charts(state)),
+        "heat": rank_heat(state),
+        "metrics": list(metrics(state.curves.metrics, runs.units)),
+        "not_drawn": not_drawn(state.curves),
+        "names_source": sourced("names", state.curves.names),
+        "media": list(drawn(state.media)),
+        "media_sources": [
+            sourced(f"media-bytes-{place}", answer)
+            for place, answer in enumerate(state.media.sources)
+            if not answer.reason
+        ],
+        "media_withheld": state.media.withheld,
+        "tables": [*tables(facts, is_for_role=runs.is_for_role), *media_table(state), *lines_tables(state)],
+        "no_lines": "" if runs.is_for_role else state.lines.reason,
+        "changed": [_changed(place, changes, facts) for place, changes in enumerate(state.changes)],
+        "code": [(name, _plain(last[name])) for name in _CODE if last and last[name] is not None],
+        "unavailable": sorted(facts_in(last.get("unavailable")).items()),
+        "config": [(name, _plain(value)) for name, value in flat(facts_in(last.get("config")))],
+        "labels": [(name, _plain(value)) for name, value in flat(facts_in(last.get("labels")))],
+        "said_source": sourced("said", facts.annotations, facts.annotations.reason or "Notes are on no page."),
+        "code_source": sourced("code", facts.code, "The last row: that of the last attempt."),
+        "no_code": facts.code.reason or "the run recorded nothing of it",
+    }
+
+
+def _changed(place: int, changes: Changes, facts: RunFacts) -> Mapping[str, Any]:
+    """Return what the template draws of changes since another attempt or run."""
+    rows = (*changes.settings, *changes.surroundings)
+    pairs = ((changes.settings, "setting"), (changes.surroundings, "surrounding"))
+    counts = " and ".join(counted(len(differences), noun) for differences, noun in pairs if differences)
+    of_run = "The run of the same job that began last before this one; as the last attempt of each recorded them."
+    of_attempt = "Settings, then code, machine and software, as each attempt recorded them."
+    return {
+        "name": f"changed-{place}",
+        "words": f"Since {changes.since} {counts or 'nothing'} changed",
+        "title": f"Changed since {changes.since}",
+        "rows": rows[:_MOST_CHANGES],
+        "heads": (changes.since, "now"),
+        "count": len(rows),
+        "most": _MOST_CHANGES,
+        "source": sourced(f"changed-{place}", changes.code),
+        "definition": of_attempt if changes.run == facts.run else of_run,
+    }
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _headline(facts: RunFacts) -> str:
+    summary = facts.summary.one
+    if not summary:
+        return facts.summary.reason
+    lasted = f" in {length_text(summary['wall_ns'] / 1e9)}" if summary["wall_ns"] else ""
+    # An imported trace may have spans alone, and then no time of its own either.
+    parts = [f"{'no steps recorded' if summary['steps'] is None else steps_done(summary)}{lasted}"]
+    if saved_nothing(summary):
+        parts.append(NOTHING_SAVED)
+    elif summary["goodput_ratio"] is not None:
+        parts.append(f"goodput {percent_text(summary['goodput_ratio'])}")
+    parts += [f"loss {loss_text(summary)}"] if summary["last_loss_flag"] else []
+    parts += [f"rank {summary['straggler_rank']} holds the others up"] if summary["stragglers"] else []
+    parts += [counted(summary["restarts"], "restart")] if summary["restarts"] else []
+    return ", ".join(parts)
+
+
+def _about(facts: RunFacts) -> str:
+    summary = facts.summary.one
+    if not summary:
+        return ""
+    ranks = "unknown ranks" if summary["world_size"] is None else counted(summary["world_size"], "rank")
+    job = f"job {summary['job']}, " if summary["job"] else ""
+    injected = f" Injected on purpose: {summary['injected']}." if summary["injected"] else ""
+    return (
+        f"{job}{ranks} on {summary['device_name'] or 'an unknown device'}; began {time_text(summary['ts'])}, "
+        f"last seen {time_text(summary['end_ts'])}.{injected}"
+    )
+
+
+def _figures(facts: RunFacts) -> Iterator[Figure]:
+    """Yield the figures of a run; those that a failed check speaks against say so."""
+    row, source = facts.summary.one, sourced("summary", facts.summary)
+    no_goodput = str(facts_in(facts.goodput.one.get("unavailable")).get("goodput_ratio") or "no productive step")
+    mfu, flag = row.get("mfu_ratio"), row.get("last_loss_flag")
+    peak = f" Peak: {row.get('peak_dtype')}, {row.get('peak_source')}. FLOPs: {row.get('flops_convention')}."
+    is_low = mfu is not None and mfu < LOW_MFU
+    measures = [
+        Measure("steps", "steps", "{step}",
+                "Steps of all attempts, counted once whatever the number of ranks. They are numbered from 0.",
+                unknown="the imported files have none"),
+        Measure("last_loss", "last loss", "1", "Mean loss over ranks of the last step that logged one.", number_text,
+                "" if flag else "no rank logged one"),
+        Measure("mean_step_time_s", "mean step", "s", "Step time over all ranks and steps.", length_text, "no steps"),
+        Measure("tokens_per_s", "tokens/s", "{token}/s", "Tokens of all ranks over the steps' own time.", number_text,
+                "no rank counted tokens"),
+        Measure("mfu_ratio", f"MFU{' (below 30 %)' if is_low else ''}", "ratio",
+                f"Model FLOPs over what the devices could have done in the steps' time.{peak if mfu else ''}",
+                percent_text, str(row.get("mfu_reason") or ""), "warning" if is_low else ""),
+        Measure("goodput_ratio", "goodput", "ratio",
+                "Time in steps that no later attempt did again, over wall time, restarts included.", percent_text,
+                no_goodput),
+        Measure("wall_ns", "wall time", "ns", "From the first attempt's start to the last one's end.",
+                lambda ns: length_text(ns / 1e9)),
+        Measure("restarts", "restarts", "{restart}", "Attempts after the first.", None, "no account of the run",
+                "warning"),
+        Measure("checkpoints", "checkpoints", "{event}", "Checkpoint events of all attempts."),
+    ]  # fmt: skip
+    if row.get("non_finite_steps"):
+        text = "Steps with a NaN or an infinity on some rank."
+        measures.append(Measure("non_finite_steps", "steps not finite", "{step}", text, state="failing"))
+    for measure in measures:
+        figure = measure.figure(row, source)
+        if not row:
+            figure = replace(figure, reason=facts.summary.reason or "no summary")
+        if measure.column == "last_loss" and flag:
+            figure = replace(figure, text=loss_text(row), state="failing")
+        if measure.column == "goodput_ratio" and figure.value is not None and saved_nothing(row):
+            figure = replace(figure, reason=NOTHING_SAVED)
+        if doubt := facts.caveats.of(facts.run, measure.column):
+            figure = replace(figure, reason=f"a check failed: {doubt}", state="failing")
+        yield figure

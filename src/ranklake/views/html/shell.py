@@ -14,8 +14,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ranklake.printable import printable_lines
+from ranklake.views.html.charts import library_name
 from ranklake.views.html.figures import number, time_text
-from ranklake.views.html.library import library_name
 from ranklake.views.json_output import finite
 
 FOLDER: Final = "assets"

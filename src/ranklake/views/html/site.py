@@ -10,6 +10,7 @@ import json
 import os
 import traceback
 import uuid
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, Final
 from ranklake.errors import RanklakeError
 from ranklake.lake.store.store import Lake, cannot_write
 from ranklake.redaction.redact import redact
-from ranklake.views.html.library import library, library_name
+from ranklake.views.html.charts import library, library_name
 from ranklake.views.html.shell import FOLDER, Entry, Page, assets, data_block, digest_of, render, shell_digest
 
 MANIFEST: Final = "ranklake-site.json"
@@ -36,6 +37,7 @@ _TYPES: Final = {
     "js": "text/javascript; charset=utf-8",
     "json": "application/json",
 }
+Draw = Callable[[], Mapping[str, Any]]
 
 
 class NotASiteError(RanklakeError):
@@ -148,14 +150,29 @@ def publish(place: Lake, *made: Section, role: str = "") -> Published:
     return Published(place.uri, made[0].href, len(mine) + 1, len(due), len(stale), largest, faults)
 
 
-def broken(section: str, lake: str, headline: str) -> Section:
+_OVERVIEW: Final[Mapping[str, Any]] = {
+    "lake": "", "hint": "", "as_of": None, "needs": (), "more": 0, "figures": (), "lead": (), "heats": (), "charts": (),
+    "tables": (),
+}  # fmt: skip
+"""What ``overview.html`` draws, each if it is there."""
+
+
+def overview(path: str, title: str, state: str, headline: str, facts: object, draw: Draw) -> Page:
+    """Return a page that is drawn by ``overview.html`` from what `draw` gives, anew whenever `facts` change."""
+    parts = {**_OVERVIEW, "headline": headline, "state": state}
+    return Page(path, title, "overview.html", lambda: {**parts, **draw()}, digest_of((facts, headline)))
+
+
+def page_section(name: str, title: str, state: str, headline: str, facts: object, draw: Draw) -> Section:
+    """Return a section of one page; parameters are as of `overview`."""
+    home = f"{name}/index.html"
+    page = overview(home, title, state, headline, facts, draw)
+    return Section(name, title, state, headline, home, (page,), (Entry(title, "page", state, home),))
+
+
+def broken(name: str, lake: str, headline: str) -> Section:
     """Return a section of one page that has nothing but a headline."""
-    title, home = section.capitalize(), f"{section}/index.html"
-    told = {"lake": lake, "headline": headline, "state": "failing", "hint": "", "needs": [], "more": 0,
-            "figures": [], "charts": [], "tables": []}  # fmt: skip
-    digest = digest_of(told)
-    page = Page(home, title, "overview.html", lambda: told, digest)
-    return Section(section, title, "failing", headline, home, (page,), (Entry(title, "page", "failing", home),))
+    return page_section(name, name.capitalize(), "failing", headline, lake, lambda: {"lake": lake})
 
 
 def fault_text(error: Exception) -> str:

@@ -4,12 +4,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ranklake.insight.diagnosis.critical_path import Pace
-from ranklake.insight.diagnosis.facts import Slowdowns
-from ranklake.insight.runs.slowed import MANY, Cause
-from ranklake.views.html.charts import PERCENT, SCHEMA, Chart, Spec
+from ranklake.insight.diagnosis.what_if import Slowdowns
+from ranklake.insight.runs.slowdown import MANY, Cause
+from ranklake.views.html.charts import PERCENT, Chart, Spec, chart_spec, short
 from ranklake.views.html.figures import Column, FactTable, Source
 from ranklake.views.html.heat_map import HeatMap
-from ranklake.views.html.step_charts import short
 from ranklake.views.words import percent_text
 
 _MOST: Final = 12
@@ -115,16 +114,11 @@ def slowdown_tables(cause: Cause) -> Iterator[FactTable]:
     for name, caption, rows, columns in (
         ("what-if-kinds", "What if: by kind of operation", kinds, (_KIND, _SLOWER, _ON_PATH)),
         ("what-if-stages", "What if: by stage", stages if len(stages) > 1 else [], (_STAGE, _SLOWER, _ON_PATH)),
-        (
-            "what-if-ranks",
-            RANKS_TITLE,
-            ranks if len(found.by_worker) > 1 else [],
-            _RANKS,
-        ),
+        ("what-if-ranks", RANKS_TITLE, ranks if len(found.by_worker) > 1 else [], _RANKS),
         ("what-if-steps", f"Slowest steps, and their timelines; of all: {whole}", steps, _STEPS),
     ):
         if rows:
-            yield FactTable(caption, _source(found), columns, [columns[0].name], name, rows, {}, {}, "")
+            yield FactTable(caption, _source(found), columns, [columns[0].name], name, rows)
 
 
 def _paced(pace: Pace | None) -> Mapping[str, Any]:
@@ -145,23 +139,25 @@ _SLOWER: Final = Column(
     "slower than ideal", "Step time if this part alone kept its own durations, over the ideal step time, less 1.", "s",
     "ratio", is_number=True, text=_excess,
 )  # fmt: skip
-_ON_PATH: Final = Column(
-    "of the critical path", "Share of the time on the chain of operations, each the last that the next one waited for, "
-    "that made each step as long as it was.", "path", "ratio", is_number=True, text=percent_text,
-)  # fmt: skip
+_ON_PATH: Final = Column.ratio(
+    "of the critical path",
+    "Share of the time on the chain of operations, each the last that the next one waited for, that made each step as "
+    "long as it was.",
+    "path",
+)
 _KIND: Final = Column("kind", "Operations of a step that do the same.", "part")
 _STAGE: Final = Column("stage", "Of the pipeline, from 0.", "part")
 _RANKS: Final = (
     Column("rank", "Global rank.", "rank"),
-    Column("stage", "Of the pipeline, from 0.", "stage", is_number=True),
-    Column("dp rank", "Data-parallel rank.", "dp_rank", is_number=True),
+    Column.number("stage", "Of the pipeline, from 0.", "stage"),
+    Column.number("dp rank", "Data-parallel rank.", "dp_rank"),
     _SLOWER,
     _ON_PATH,
 )
 _STEPS: Final = (
     Column("step", "Number of the step.", "step"),
     Column("slower than ideal", "Its time over its ideal one, less 1.", "s", "ratio", is_number=True, text=_excess),
-    Column("pace set by rank", "That most of the step's critical path is on.", "rank", is_number=True),
+    Column.number("pace set by rank", "That most of the step's critical path is on.", "rank"),
     Column("in", "Kind of operation that most of the step's critical path is of.", "kind"),
     Column("timeline", "Writes the spans of all ranks for https://ui.perfetto.dev.", "command"),
 )
@@ -170,22 +166,16 @@ _STEPS: Final = (
 def _bars(parts: list[tuple[str, float]], *, stands_out: bool) -> Spec:
     most = max(s for _, s in parts)
     values = [{"part": name, "excess": short(s - 1), "hot": stands_out and s == most} for name, s in parts]
-    return {
-        "$schema": SCHEMA,
-        "width": "container",
-        "height": _ROW_PX * len(values),
-        "data": {"values": values},
-        "mark": {"type": "bar"},
-        "encoding": {
+    excess = {"field": "excess", "type": "quantitative", "title": "slower than ideal"}
+    return chart_spec(
+        values,
+        _ROW_PX * len(values),
+        mark={"type": "bar"},
+        encoding={
             "y": {"field": "part", "type": "nominal", "sort": [name for name, _ in parts], "title": None,
                   "axis": {"labelLimit": 220}},
-            "x": {"field": "excess", "type": "quantitative", "title": "slower than ideal",
-                  "axis": {"format": PERCENT, "tickCount": {"expr": "max(2, floor(width / 90))"}}},
-            "color": {"condition": {"test": "datum.hot", "value": "var(--hot)"},
-                      "value": "var(--part-2)"},
-            "tooltip": [
-                {"field": "part", "type": "nominal", "title": "part"},
-                {"field": "excess", "type": "quantitative", "title": "slower than ideal", "format": ".2%"},
-            ],
+            "x": {**excess, "axis": {"format": PERCENT, "tickCount": {"expr": "max(2, floor(width / 90))"}}},
+            "color": {"condition": {"test": "datum.hot", "value": "var(--hot)"}, "value": "var(--part-2)"},
+            "tooltip": [{"field": "part", "type": "nominal", "title": "part"}, {**excess, "format": ".2%"}],
         },
-    }  # fmt: skip
+    )  # fmt: skip

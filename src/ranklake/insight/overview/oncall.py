@@ -7,18 +7,17 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from ranklake.insight.runs.asking import Answered, Row, asking, sql_text
+from ranklake.insight.runs.facts import nodes, placed, steps_done
 from ranklake.insight.runs.find import Wanted, find
 from ranklake.insight.runs.need import ORDER, Need
-from ranklake.insight.runs.nodes import nodes, placed
 from ranklake.insight.runs.report import MOST_PAGES
-from ranklake.insight.runs.steps_done import steps_done
 from ranklake.lake.ingest.status.liveness import NEEDS_A_LOOK, RankState, liveness
 from ranklake.lake.query.literal import literal
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Lake
 
-_HERE: Final = "ranklake.insight.oncall"
+_HERE: Final = "ranklake.insight.overview"
 HOT_CELSIUS: Final = 90
 """Data-centre GPUs slow themselves down from 83 to 92 degrees on, by model."""
 THROTTLED_RATIO: Final = 0.05
@@ -104,7 +103,7 @@ def on_call(lake: "Lake") -> OnCall:
 def of_ranks(states: Iterable[RankState], failed: Iterable[Row], where: Sequence[Row] = ()) -> Iterator[Need]:
     """Yield what ranks need, but for those of an attempt that failed: that is one incident, and told with it.
 
-    `where` has the ranks' nodes, as of `ranklake.insight.runs.nodes`.
+    `where` has the ranks' nodes, as of `ranklake.insight.runs.facts`.
     """
     told = {(row["run"], row["attempt"]) for row in failed}
     bad = [one for one in states if (one.run, one.attempt) not in told]

@@ -1,4 +1,4 @@
-"""Said: what people and trainers call runs, and which tags they gave them."""
+"""Annotations: what people and trainers call runs, and which tags they gave them."""
 
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from ranklake.segments.run_names import readable_name
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Annotations:
     """What was said of a run, as it counts.
 
     Attributes
@@ -26,7 +26,7 @@ class Said:
     summary: Mapping[str, float | str | None] = field(default_factory=dict)
 
 
-def said_of(run: str, rows: Iterable[Row]) -> Said:
+def annotations_of(run: str, rows: Iterable[Row]) -> Annotations:
     """Return what rows of ``annotations.sql`` say of a run; those of other runs are passed over."""
     names: dict[str, str] = {}
     tags: dict[str, str | None] = {}
@@ -41,17 +41,17 @@ def said_of(run: str, rows: Iterable[Row]) -> Said:
             tags[key] = row["value"]
         else:
             summary[key] = row["value"] if row["number"] is None else row["number"]
-    return Said(names.get("given") or readable_name(run), tags, summary)
+    return Annotations(names.get("given") or readable_name(run), tags, summary)
 
 
-def said_of_each(ask: Ask, runs: Iterable[str]) -> tuple[dict[str, Said], Answered]:
+def annotations_of_each(ask: Ask, runs: Iterable[str]) -> tuple[dict[str, Annotations], Answered]:
     """Return what was said of each of some runs, and what told it."""
     names = tuple(runs)
     found = ask(statements.annotations(statements.among(names)))
     of: dict[str, list[Row]] = {name: [] for name in names}
     for row in found.rows:
         of[row["run"]].append(row)
-    return {name: said_of(name, of[name]) for name in names}, found
+    return {name: annotations_of(name, of[name]) for name in names}, found
 
 
 def tagged(ask: Ask, tags: Mapping[str, str]) -> tuple[str, ...]:

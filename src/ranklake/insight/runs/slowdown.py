@@ -1,14 +1,13 @@
-"""Slowed: how much slower a run was than it had to be, which part made it so, and what to do about it."""
+"""Why a run was slower than it had to be: by how much, which part made it so, and what to do about it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ranklake.insight.diagnosis.facts import Slowdowns, slowdowns
-from ranklake.insight.diagnosis.graph import WhatIfError
 from ranklake.insight.diagnosis.run_spans import read_spans, trace_of
+from ranklake.insight.diagnosis.simulate import WhatIfError
 from ranklake.insight.diagnosis.spans import COLUMNS
-from ranklake.insight.diagnosis.what_if import what_if
+from ranklake.insight.diagnosis.what_if import Slowdowns, slowdowns, what_if
 from ranklake.insight.runs.asking import Ask
 from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.literal import literal
@@ -51,7 +50,7 @@ class Cause:
     next_step: str = ""
 
 
-def slowed(lake: "Lake", ask: Ask, run: str, role: "Role | None" = None, most: int = MOST_SPANS) -> Cause:
+def slowdown_cause(lake: "Lake", ask: Ask, run: str, role: "Role | None" = None, most: int = MOST_SPANS) -> Cause:
     """Return why a run was slowed, by simulating its last attempt that has spans, as a role sees them.
 
     `ask` asks as the same role; of more than `most` spans nothing is simulated. Raises what queries raise.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ranklake.lake.query.roles import Role
     from ranklake.lake.store.store import Lake
 
-_HERE: Final = "ranklake.insight.fleet"
+_HERE: Final = "ranklake.insight.overview"
 HOURS: Final = 48
 HEAT_ROWS: Final = 512
 """Rows of the heat map, as many as a screen shows: of more nodes a row is several, and a page does not grow."""

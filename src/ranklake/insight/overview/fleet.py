@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ranklake.lake.query.roles import Role
     from ranklake.lake.store.store import Lake
 
-_HERE: Final = "ranklake.insight.fleet"
+_HERE: Final = "ranklake.insight.overview"
 WEEKS: Final = 8
 GROUPS: Final = ("team", "pool", "device_name")
 _DAYS: Final = 7
@@ -81,7 +81,9 @@ def fleet_state(lake: "Lake", role: "Role | None" = None) -> FleetState:
         week=_weeks(ask, through, 1),
         weeks=_weeks(ask, through, WEEKS),
         days=ask(
-            sql_text(_HERE, "days").replace("{weeks}", str(WEEKS)).replace("{dates}", _dates(through, WEEKS * _DAYS))
+            sql_text(_HERE, "fleet_days")
+            .replace("{weeks}", str(WEEKS))
+            .replace("{dates}", _dates(through, WEEKS * _DAYS))
         ),
         groups=tuple(ask(_by(group, through)) for group in GROUPS),
         changes=tuple(ask(_changes(group, through)) for group in GROUPS),
