@@ -1,4 +1,4 @@
-"""The executive page: facts of `ranklake.insight.overview.fleet` as figures, lines by date, tables by week and group."""
+"""The executive page: figures, lines by date, tables by week and group, of `ranklake.insight.overview.fleet`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The on-call page: what needs a look, worst first, with evidence and a next step, from `ranklake.insight.overview.oncall`."""
+"""The on-call page: what needs a look, worst first, with evidence and a next step."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
