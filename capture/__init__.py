@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ranklake.capture.frameworks.autolog import autolog
-    from ranklake.capture.serving.inference import inference
+    from ranklake.capture.training.inference import inference
     from ranklake.capture.training.run import Run
     from ranklake.capture.training.start import start
 
@@ -26,7 +26,7 @@ __all__ = ["Run", "autolog", "inference", "start"]
 _IN: Final = {
     "Run": "training.run",
     "autolog": "frameworks.autolog",
-    "inference": "serving.inference",
+    "inference": "training.inference",
     "start": "training.start",
 }
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ranklake.capture.recording.upload import Uploader, UploadError
 from ranklake.capture.sealing.keys import NO_KEYS, ActiveKeys
 from ranklake.capture.sealing.masked import SealedMasks
 from ranklake.capture.sealing.rows import NO_ROWS, Rows
 from ranklake.capture.sealing.segment_bytes import Origin, segment_bytes
-from ranklake.capture.sending.upload import Uploader, UploadError
 from ranklake.capture.spool.meta import Meta
 from ranklake.capture.spool.stream import new_incarnation
 from ranklake.capture.spool.stream_files import SealedFile, StreamName

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ranklake.capture.common.values import integer, json_text, plain, redacted, redacted_name, text
-from ranklake.capture.series.series import checked
+from ranklake.capture.lanes.series import checked
 from ranklake.redaction.redact import redact_names, redact_uri
 
 Place = str | os.PathLike[str]

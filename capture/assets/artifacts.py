@@ -32,8 +32,8 @@ from ranklake.capture.assets.hashing import Hashing
 from ranklake.capture.assets.loads import Loads
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.values import number
+from ranklake.capture.lanes.series import checked
 from ranklake.capture.lanes.sink import Sink
-from ranklake.capture.series.series import checked
 from ranklake.capture.spool.files import sync_folder
 from ranklake.capture.steps.events import Events
 from ranklake.capture.steps.progress import Progress

@@ -10,8 +10,8 @@ from ranklake.capture.assets.artifact_row import Place, given_digest, short_text
 from ranklake.capture.assets.hashing import Hashing
 from ranklake.capture.assets.merkle_digest import METHOD, merkle_digest
 from ranklake.capture.common.values import integer, json_text, plain, text
+from ranklake.capture.lanes.series import checked
 from ranklake.capture.lanes.sink import Sink
-from ranklake.capture.series.series import checked
 from ranklake.redaction.redact import redact, redact_names
 
 _ROLES: Final = {

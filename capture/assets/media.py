@@ -24,9 +24,9 @@ from ranklake.capture.common.gaps import (
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.common.values import BadValueError, DeviceValueError, integer, redacted, repr_of, text
+from ranklake.capture.lanes.series import checked
 from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.lifecycle.lifecycle import Lifecycle
-from ranklake.capture.series.series import checked
 from ranklake.capture.steps.progress import Progress
 
 _MOST_BYTES: Final = 640 << 10

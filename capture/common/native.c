@@ -485,7 +485,7 @@ static PyTypeObject LoggerType = {
     .tp_methods = logger_methods,
 };
 
-/* ── Frame and Stack: see capture/steps/stack.py, whose words hold here ── */
+/* ── Frame and Stack: see capture/steps/progress.py, whose words hold here ── */
 
 typedef struct Frame {
     PyObject_HEAD
@@ -621,7 +621,7 @@ static PyGetSetDef frame_getset[] = {
 static PyTypeObject FrameType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "ranklake.capture.common._native.Frame",
-    .tp_doc = "See ranklake.capture.steps.stack.Frame.",
+    .tp_doc = "See ranklake.capture.steps.progress.Frame.",
     .tp_basicsize = sizeof(Frame),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
     .tp_new = frame_new,
@@ -667,7 +667,7 @@ static int stack_set_top(Stack *self, PyObject *frame)
     return 0;
 }
 
-/* See `Stack.leave` in capture/steps/stack.py. Returns a new reference, or NULL with no exception set. */
+/* See `Stack.leave` in capture/steps/progress.py. Returns a new reference, or NULL with no exception set. */
 static Frame *stack_leave(Stack *self, PyObject *owner)
 {
     Frame *frame = stack_top(self);
@@ -743,7 +743,7 @@ static void stack_dealloc(Stack *self)
 }
 
 static PyMethodDef stack_methods[] = {
-    {"leave", (PyCFunction)stack_leave_method, METH_O, "See ranklake.capture.steps.stack.Stack.leave."},
+    {"leave", (PyCFunction)stack_leave_method, METH_O, "See ranklake.capture.steps.progress.Stack.leave."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -755,7 +755,7 @@ static PyGetSetDef stack_getset[] = {
 static PyTypeObject StackType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "ranklake.capture.common._native.Stack",
-    .tp_doc = "See ranklake.capture.steps.stack.Stack.",
+    .tp_doc = "See ranklake.capture.steps.progress.Stack.",
     .tp_basicsize = sizeof(Stack),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = stack_new,

@@ -23,6 +23,7 @@ sorts it out at leisure.
 """
 
 import contextlib
+import ctypes
 import itertools
 import mmap
 import os
@@ -33,10 +34,46 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.common.layouts import MARK, Layout
-from ranklake.capture.lanes import pages
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+_POPULATE_WRITE: Final = 23  # MADV_POPULATE_WRITE, Linux 5.14
+_MS_SYNC: Final = 4
+
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+for _name in ("madvise", "msync"):
+    getattr(_LIBC, _name).argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+def populate(mapped: mmap.mmap, begin: int, end: int) -> None:
+    """Fault in the pages of a range, so that the first write to each costs its writer nothing more.
+
+    Raises `OSError` where the kernel cannot do that, and `ValueError` if the map is closed.
+    """
+    _call("madvise", mapped, begin, end, _POPULATE_WRITE)
+
+
+def sync(mapped: mmap.mmap, begin: int, end: int) -> None:
+    """Bring a range to the disk itself; pages beyond it stay ready to be written to.
+
+    The kernel protects the pages it has written out, so that the next write to each faults again: therefore no more
+    than was written, and therefore `populate` afterwards. Raises `OSError`, and `ValueError` if the map is closed.
+    """
+    _call("msync", mapped, begin, end, _MS_SYNC)
+
+
+def _call(name: str, mapped: mmap.mmap, begin: int, end: int, how: int) -> None:
+    begin = begin // mmap.PAGESIZE * mmap.PAGESIZE
+    end = min(end, len(mapped))
+    if end <= begin:
+        return
+    held = ctypes.c_char.from_buffer(mapped)  # nobody can unmap it meanwhile
+    if getattr(_LIBC, name)(ctypes.addressof(held) + begin, end - begin, how):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
 
 Pair = tuple[memoryview, Callable[[], int]]
 Place = tuple[memoryview, int]
@@ -104,9 +141,9 @@ class SlotFile:
             is_ready = self._ready_until >= min(begin + ahead_bytes // 2, len(self._map))
             if is_ready and now - self._touched_ns < _READY_FOR_NS:
                 if begin:
-                    pages.populate(self._map, begin, begin + 1)
+                    populate(self._map, begin, begin + 1)
                 return
-            pages.populate(self._map, begin, begin + ahead_bytes)
+            populate(self._map, begin, begin + ahead_bytes)
             self._ready_until, self._touched_ns = begin + ahead_bytes, now
 
     def marked(self, field: str) -> "np.ndarray[Any, np.dtype[Any]]":
@@ -129,7 +166,7 @@ class SlotFile:
         nothing.
         """
         with contextlib.suppress(ValueError):
-            pages.sync(self._map, 0, self.position())
+            sync(self._map, 0, self.position())
 
     def retire(self, weigh: Callable[["SlotFile"], int] | None) -> int | None:
         """Make further writes impossible.

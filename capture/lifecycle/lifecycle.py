@@ -1,15 +1,20 @@
 """Lifecycle: records that a run is alive, fails and ends."""
 
+import contextlib
+import sys
+import threading
+import time
+import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.common.run_like import RunLike
 from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.common.values import text
 from ranklake.capture.lanes.sink import Sink
-from ranklake.capture.steps.events import Events
-from ranklake.capture.steps.failed import is_news, noted_step
+from ranklake.capture.steps.events import Events, is_news, noted_step
 from ranklake.capture.steps.progress import Progress
 
 if TYPE_CHECKING:
@@ -141,3 +146,94 @@ def _asked_for(error: BaseException, otherwise: int | None) -> int | None:
     if not isinstance(error, SystemExit):
         return otherwise
     return 0 if error.code is None else error.code if isinstance(error.code, int) else 1
+
+
+class Failures:
+    """What this process hooks into ``sys.excepthook`` and ``threading.excepthook``; once, and for all its runs."""
+
+    def __init__(self) -> None:
+        self._runs: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
+        self._before: dict[str, Any] = {}
+
+    def watch(self, run: Lifecycle) -> None:
+        """Record in a run what nobody handles from now on."""
+        self._runs.add(run)
+        for place, ours in self._places():
+            if place.__name__ not in self._before:
+                self._before[place.__name__] = place.excepthook
+                place.excepthook = ours
+
+    def leave(self, run: Lifecycle) -> None:
+        """Record in a run no more; after the last one the hooks are what they were, unless somebody wrapped ours."""
+        self._runs.discard(run)
+        for place, ours in () if self._runs else self._places():
+            if place.excepthook == ours:
+                place.excepthook = self._before.pop(place.__name__)
+
+    def _places(self) -> tuple[tuple[Any, Any], ...]:
+        return (sys, self._ended), (threading, self._thread_ended)
+
+    def _ended(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        for run in list(self._runs):
+            with contextlib.suppress(Exception):  # an error of ours must not take the place of the user's
+                run.fail(error, exit_code=1)
+        self._before.get("sys", sys.__excepthook__)(kind, error, trace)
+
+    def _thread_ended(self, told: threading.ExceptHookArgs) -> None:
+        """Record the end of a thread; the process goes on."""
+        error, thread = told.exc_value, told.thread
+        for run in list(self._runs):
+            with contextlib.suppress(Exception):
+                if error is not None and not isinstance(error, SystemExit):
+                    run.fail(error, thread="" if thread is None else thread.name)
+        self._before.get("threading", threading.__excepthook__)(told)
+
+
+FAILURES: Final = Failures()
+
+
+MOST_SKIPPED: Final = 9
+
+
+def interval_s(settings: CaptureSettings) -> float:
+    """Return how long a living rank may at most be unheard of, in s; 0 if it was not asked to beat.
+
+    Nothing is heard of a rank between two sealings.
+    """
+    return max(settings.heartbeat_every_s, settings.seal_every_s) if settings.heartbeat_every_s else 0.0
+
+
+class Heartbeat:
+    """The heartbeat of one run, looked after by the sealer's thread, which calls `look` each second."""
+
+    def __init__(self, run: RunLike, settings: CaptureSettings, events: Events, progress: Progress) -> None:
+        self._run, self._settings, self._events, self._progress = run, settings, events, progress
+        self._every_s = settings.heartbeat_every_s
+        self._begun = progress.begun()
+        self._moved_s = time.monotonic()
+        self._due_s = self._moved_s + self._every_s
+        self._beat_at, self._skipped = self._begun, 0
+
+    def look(self) -> None:
+        """Write a heartbeat if one is due."""
+        now, begun = time.monotonic(), self._progress.begun()
+        if begun != self._begun:
+            self._begun, self._moved_s = begun, now
+        if not self._every_s or now < self._due_s:
+            return
+        self._due_s = now + self._every_s
+        moves, self._beat_at = begun != self._beat_at, begun
+        if moves and self._skipped < MOST_SKIPPED:
+            self._skipped += 1
+            return
+        self._skipped = 0
+        self._events.add("heartbeat", step=self._progress.latest_step(), **self._facts(now))
+
+    def _facts(self, now: float) -> dict[str, Any]:
+        """Return what a heartbeat says: the interval, ranks in the run, spans begun, and how long ago the last was."""
+        return {
+            "interval_s": interval_s(self._settings),
+            "world_size": self._run.world_size,
+            "begun": self._begun,
+            "still_s": round(now - self._moved_s, 3),
+        }

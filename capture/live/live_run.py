@@ -1,17 +1,250 @@
 """Live run: one run in the local spool, looked at again and again."""
 
+import itertools
+import math
+import statistics
 import time
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
-from ranklake.capture.live.facts import LiveRun, facts_of
-from ranklake.capture.live.live_stream import LiveStream
+from ranklake.capture.live.live_stream import LiveStream, Told
+from ranklake.capture.live.step_files import Step
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.spool.files import may_serve
 from ranklake.capture.spool.stream_files import StreamName, open_files, streams
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.segments.run_names import readable_name
+
+RECENT_STEPS: Final = 50
+"""Steps that the numbers of now are of."""
+POINTS: Final = 64
+"""Of a curve, at most."""
+_TOLD: Final = 5
+_LONG_S: Final = 10.0
+_OVERDUE: Final = 10
+
+Curve = tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Rows of a table that could not be recorded."""
+
+    table: str
+    reason: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRank:
+    """What was seen of a rank; None is unknown.
+
+    Attributes
+    ----------
+    state
+        As of `LiveStream`; the latest process of the rank.
+    steps, step
+        How many are remembered, and the last one's number.
+    step_time_s, self_time_s
+        Median of its recent steps; self time leaves the time in collectives out.
+    slower_ratio
+        How much longer its self time is than the median of the other ranks here.
+    loss
+        Of the last step that logged one.
+    since_step_s
+        Since its last step ended.
+    gap_rows
+        Rows that it could not record.
+    """
+
+    rank: int
+    state: str
+    steps: int
+    step: int | None
+    step_time_s: float | None
+    self_time_s: float | None
+    slower_ratio: float | None
+    loss: float | None
+    since_step_s: float | None
+    gap_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """What one look tells of a run; None is unknown.
+
+    Attributes
+    ----------
+    time_ns
+        When it was looked at.
+    world_size
+        Ranks of the run, of which those on this node are told; 0 if it is not known.
+    state
+        ``runs`` while any rank does, ``stalled`` if none that runs ended a step for ten times a step's time (and ten
+        seconds), else how the ranks here ended.
+    ranks
+        The slowest first, by self time.
+    behind_s
+        Age of the newest step.
+    step_time_s, tokens_per_s
+        Of recent steps: median over ranks; summed over the ranks here.
+    loss
+        Mean over the ranks here of the last step that logged one.
+    losses, step_times
+        Curves by step, each point the mean over the ranks here and over neighbouring steps.
+    flagged
+        Steps whose loss, gradient norm or learning rate was NaN or infinite, the last few: number and what.
+    gaps
+        Rows that could not be recorded, by table and reason.
+    told
+        The last warnings and errors.
+    unreadable
+        Segments in the local spool that could not be read.
+    """
+
+    run: str
+    attempt: int
+    time_ns: int
+    world_size: int
+    state: str
+    ranks: tuple[LiveRank, ...]
+    step: int | None
+    behind_s: float | None
+    step_time_s: float | None
+    tokens_per_s: float | None
+    loss: float | None
+    losses: Curve
+    step_times: Curve
+    flagged: tuple[tuple[int, str], ...]
+    gaps: tuple[Lost, ...]
+    told: tuple[Told, ...]
+    unreadable: int
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no rank will record any more, by what was seen."""
+        return self.state in {"ended", "sent"}
+
+
+def facts_of(run: str, attempt: int, streams: Sequence[LiveStream], time_ns: int) -> LiveRun:
+    """Return what streams of one attempt tell at a time."""
+    of_rank: defaultdict[int, list[LiveStream]] = defaultdict(list)
+    for stream in streams:
+        of_rank[stream.name.rank].append(stream)
+    ranks = _compared([_rank(number, of_rank[number], time_ns) for number in sorted(of_rank)])
+    steps = [step for stream in streams for step in stream.steps.values()]
+    by_step = _by_step(steps)
+    losses = [(number, _mean(step.loss for step in of)) for number, of in by_step]
+    times = [(number, _mean(step.step_time_s for step in of)) for number, of in by_step]
+    known = [loss for _, loss in losses if loss is not None]
+    step_time = _median(one.step_time_s for one in ranks)
+    behind = min((one.since_step_s for one in ranks if one.since_step_s is not None), default=None)
+    told = sorted(one for stream in streams for one in stream.told.values())
+    gaps: Counter[tuple[str, str]] = sum((stream.gaps for stream in streams), Counter())
+    return LiveRun(
+        run=run,
+        attempt=attempt,
+        time_ns=time_ns,
+        world_size=max((stream.world_size for stream in streams), default=0),
+        state=_state([one.state for one in ranks], behind, step_time),
+        ranks=ranks,
+        step=by_step[-1][0] if by_step else None,
+        behind_s=behind,
+        step_time_s=step_time,
+        tokens_per_s=_tokens_per_s(of_rank.values()),
+        loss=known[-1] if known else None,
+        losses=_curve(losses),
+        step_times=_curve(times),
+        flagged=tuple(sorted({(step.step, step.flagged) for step in steps if step.flagged}))[-_TOLD:],
+        gaps=tuple(Lost(table, reason, rows) for (table, reason), rows in sorted(gaps.items())),
+        told=tuple(told[-_TOLD:]),
+        unreadable=sum(stream.unreadable for stream in streams),
+    )
+
+
+def _rank(number: int, streams: Sequence[LiveStream], time_ns: int) -> LiveRank:
+    recent = _recent(streams)
+    states = [stream.state for stream in streams if not stream.is_child] or ["sent"]
+    losses = [step.loss for step in recent if _known(step.loss) is not None]
+    own = (step.step_time_s - (_known(step.collective_time_s) or 0.0) for step in recent)
+    return LiveRank(
+        rank=number,
+        state=next((state for state in ("runs", "died") if state in states), states[-1]),
+        steps=sum(len(stream.steps) for stream in streams),
+        step=recent[-1].step if recent else None,
+        step_time_s=_median(step.step_time_s for step in recent),
+        self_time_s=_median(own),
+        slower_ratio=None,
+        loss=losses[-1] if losses else None,
+        since_step_s=max(time_ns - recent[-1].end_ns, 0) / 1e9 if recent else None,
+        gap_rows=sum(sum(stream.gaps.values()) for stream in streams),
+    )
+
+
+def _recent(streams: Iterable[LiveStream]) -> list[Step]:
+    latest = (step for stream in streams for step in list(stream.steps.values())[-RECENT_STEPS:])
+    return sorted(latest, key=lambda step: step.end_ns)[-RECENT_STEPS:]
+
+
+def _compared(ranks: Sequence[LiveRank]) -> tuple[LiveRank, ...]:
+    """Return ranks with how much slower each is than the median of its peers, the slowest first."""
+    found = []
+    for one in ranks:
+        usual = _median(other.self_time_s for other in ranks if other is not one)
+        own = one.self_time_s
+        found.append(one if own is None or not usual else replace(one, slower_ratio=own / usual - 1))
+    return tuple(sorted(found, key=lambda one: (-(one.self_time_s or 0.0), one.rank)))
+
+
+def _state(states: Sequence[str], behind_s: float | None, step_time_s: float | None) -> str:
+    if "runs" in states:
+        is_late = behind_s is not None and behind_s > max(_LONG_S, _OVERDUE * (step_time_s or 0.0))
+        return "stalled" if is_late else "runs"
+    return next((state for state in ("died", "ended") if state in states), "sent")
+
+
+def _by_step(steps: Iterable[Step]) -> list[tuple[int, list[Step]]]:
+    found: defaultdict[int, list[Step]] = defaultdict(list)
+    for step in steps:
+        found[step.step].append(step)
+    return sorted(found.items())
+
+
+def _tokens_per_s(ranks: Iterable[Sequence[LiveStream]]) -> float | None:
+    """Return the sum of what each rank does in the time of its recent steps; None if one of them does not say."""
+    paces = []
+    for rank in ranks:
+        recent = _recent(rank)
+        spent, tokens = sum(step.step_time_s for step in recent), sum(step.tokens for step in recent)
+        if recent and spent:
+            paces.append(tokens / spent)
+    return _known(sum(paces)) if paces else None
+
+
+def _curve(points: Sequence[tuple[int, float | None]]) -> Curve:
+    """Return at most `POINTS` points: first step and mean of equally many known neighbours each."""
+    known = [(step, value) for step, value in points if value is not None]
+    count = min(POINTS, len(known))
+    edges = [index * len(known) // count for index in range(count + 1)] if count else []
+    parts = [known[low:high] for low, high in itertools.pairwise(edges)]
+    return tuple((part[0][0], statistics.fmean(value for _, value in part)) for part in parts)
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    known = [value for value in values if not math.isnan(value)]
+    return statistics.fmean(known) if known else None
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 class NoLiveRunError(RanklakeError):

@@ -3,15 +3,19 @@
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ranklake.capture.common.arrays import Array
 from ranklake.capture.common.gaps import DELIBERATE
-from ranklake.capture.live.sealed_rows import read_sealed
 from ranklake.capture.live.step_files import Columns, OpenSteps, Place, Step, steps_in
 from ranklake.capture.sealing.keys import SealingKeys
+from ranklake.capture.sealing.seal import in_clear
 from ranklake.capture.sealing.tables import read_rows
 from ranklake.capture.spool.clock import Anchor, straighten, wall_ns
 from ranklake.capture.spool.files import read_regular
@@ -20,6 +24,30 @@ from ranklake.capture.spool.owner import HELD, Owner
 from ranklake.capture.spool.stream import META_FILE
 from ranklake.capture.spool.stream_files import OpenFile, SealedFile, StreamName, open_files, sealed_files
 from ranklake.segments.envelope import EncryptionError
+
+
+class SealedRows(NamedTuple):
+    """Rows of a segment: slots, times (wall ns) and those of the columns asked for that it has."""
+
+    slots: Array
+    time_ns: Array
+    columns: Columns
+
+
+def read_sealed(file: SealedFile, name: StreamName, keys: SealingKeys, wanted: Sequence[str]) -> SealedRows:
+    """Read columns of a segment.
+
+    Raises `OSError`, `ranklake.segments.envelope.EncryptionError` without its key, and `ValueError` (`pa.ArrowInvalid`)
+    where it is damaged.
+    """
+    raw = in_clear(keys, name, file, read_regular(file.path))
+    parquet = pq.ParquetFile(pa.BufferReader(raw))
+    there = [column for column in ("slot", "ts", *wanted) if column in parquet.schema_arrow.names]
+    rows = parquet.read(there)
+    columns = dict(zip(rows.column_names, rows.columns, strict=True))
+    times = columns["ts"].cast(pa.int64()).to_numpy() * 1000
+    return SealedRows(columns["slot"].to_numpy(), times, columns)
+
 
 MOST_STEPS: Final = 5_000
 """Of each rank; the oldest are forgotten."""

@@ -9,13 +9,11 @@ from ranklake.capture.common.layouts import BUCKETS
 from ranklake.capture.common.ratios import checked_ratio
 from ranklake.capture.common.values import integer, number, text
 from ranklake.capture.lanes.double_buffer import HISTOGRAM_CODES, INTERVAL_CODES, DoubleBuffer
+from ranklake.capture.lanes.series import checked
 from ranklake.capture.lanes.shards import AnyLane
-from ranklake.capture.metrics.aggregate import Aggregate
-from ranklake.capture.metrics.counter import Counter
+from ranklake.capture.metrics.aggregate import Aggregate, Counter
 from ranklake.capture.metrics.handles import Define, Handle, interval_ns
-from ranklake.capture.metrics.scalar import Scalar, adder
-from ranklake.capture.metrics.scalar_writer import ScalarWriter
-from ranklake.capture.series.series import checked
+from ranklake.capture.metrics.scalar_writer import Scalar, ScalarWriter, adder
 
 if TYPE_CHECKING:
     from ranklake.capture.metrics.distribution import Distribution

@@ -30,12 +30,11 @@ from ranklake.capture.common.ratios import chosen, parse_rules, ratio_of, seed_o
 from ranklake.capture.common.run_like import RunLike
 from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.common.values import number
+from ranklake.capture.lanes.series import Series, checked, word
 from ranklake.capture.lanes.shards import AnyLane
 from ranklake.capture.lanes.slots import SHUT, Place, released
 from ranklake.capture.metrics.handles import Failed, step_of
-from ranklake.capture.series.series import Series, checked, word
-from ranklake.capture.steps.progress import Progress
-from ranklake.capture.steps.stack import OpenStep
+from ranklake.capture.steps.progress import OpenStep, Progress
 from ranklake.segments.segment import SAMPLED_OUT
 
 MOST_HELD: Final = 10_000

@@ -1,22 +1,24 @@
 """Scalar writer: single values into ``scalars``; values still on a device are fetched, others counted."""
 
 import contextlib
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from ranklake.capture.common.gaps import BAD_STEP, BAD_VALUE, RefusedError
-from ranklake.capture.common.layouts import ABSENT, SCALARS
+from ranklake.capture.common.gaps import BAD_STEP, BAD_VALUE, NOWHERE, Gaps, RefusedError
+from ranklake.capture.common.layouts import ABSENT, MARK, SCALARS
 from ranklake.capture.common.monotonic import now
+from ranklake.capture.common.native import MODULE
 from ranklake.capture.common.run_like import RunLike
 from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.common.values import BadValueError, DeviceValueError, number, repr_of
+from ranklake.capture.lanes.policies import MISUSES
+from ranklake.capture.lanes.series import Series, checked
 from ranklake.capture.lanes.shards import AnyLane
 from ranklake.capture.lanes.sink import Sink
-from ranklake.capture.metrics.handles import BadStepError, Failed, step_of
+from ranklake.capture.metrics.handles import BadStepError, Failed, Unrecorded, step_of
 from ranklake.capture.metrics.sampling import ValueSampler
-from ranklake.capture.series.policies import MISUSES
-from ranklake.capture.series.series import Series, checked
 from ranklake.capture.steps.device_values import DeviceValues
 from ranklake.capture.steps.progress import Progress
 
@@ -82,7 +84,7 @@ class ScalarWriter:
         self.lane.put(_pack_scalar, moment, step, value, series)
 
     def add_any(self, name: str, series: int, value: object = None, step: object = None) -> None:
-        """Record whatever a handle was given: the slow way of `ranklake.capture.metrics.scalar.adder`."""
+        """Record whatever a handle was given: the slow way of `ranklake.capture.metrics.scalar_writer.adder`."""
         moment = now()
         try:
             # What adders have by default; as a number of the caller's own it means the same, as on the fast ways.
@@ -129,3 +131,57 @@ class ScalarWriter:
             self.sink.refuse(table, error.reason, error.detail)
         else:
             self.sink.trouble("recording a value", error, table)
+
+
+class Scalar:
+    """One metric, looked up once: ``loss = run.scalar("train/loss")``, then ``loss.add(value, step)``.
+
+    Attributes
+    ----------
+    add
+        Records a value. Called with the value and, if it belongs to one, its step.
+    """
+
+    __slots__ = ("add", "name")
+
+    def __init__(self, name: str, add: Callable[..., None]) -> None:
+        self.name = name
+        self.add = add
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (no_scalar, (self.name, None)) if self.add is _nothing else (no_scalar, (self.name,))
+
+
+def no_scalar(name: str, idle: Gaps | None = NOWHERE) -> Scalar:
+    """Return the handle of a run that records nothing; see `ranklake.capture.metrics.handles.Unrecorded`."""
+    return Scalar(name, _nothing if idle is None else Unrecorded(name, "scalars", idle).add)
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Do what a user wants who has switched recording off."""
+
+
+def adder(lane: AnyLane, series: int, slow: Callable[..., None]) -> Callable[..., None]:
+    """Return what writes (value, step) into one slot; what is not that plain goes to `slow`.
+
+    Parameters
+    ----------
+    series
+        Number of the metric.
+    """
+    if MODULE is not None:
+        made: Callable[..., None] = MODULE.Adder(lane, series, slow)
+        return made
+    pack, clock, mark = _pack_scalar, time.monotonic_ns, MARK
+
+    def add(value: Any, step: Any = ABSENT) -> None:  # noqa: ANN401 - whatever training has
+        try:
+            if value.__class__ is float:
+                view, take = lane.pair
+                pack(view, take(), clock(), step, value, series, mark)
+                return
+        except Exception:  # noqa: BLE001, S110 - the file is full or cut, or the step is no int
+            pass
+        slow(value, step)
+
+    return add

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.common.gaps import LOGGER
-from ranklake.capture.node.agent_metrics import AgentMetrics, GapCount
-from ranklake.capture.node.pass_result import PassResult
+from ranklake.capture.node.agent_metrics import AgentMetrics, GapCount, PassResult
+from ranklake.capture.recording.breaker import Breaker, Standing
+from ranklake.capture.recording.packing import PACK_BYTES, Waiting, packs_of
+from ranklake.capture.recording.upload import Uploader
 from ranklake.capture.sealing.keys import SealingKeys
-from ranklake.capture.sending.breaker import Breaker, Standing
-from ranklake.capture.sending.packing import PACK_BYTES, Waiting, packs_of
-from ranklake.capture.sending.upload import Uploader
 from ranklake.capture.spool.files import is_mine, may_serve, with_rights_of
 from ranklake.capture.spool.owner import HELD, Owner, is_orphan
 from ranklake.capture.spool.stream import sweep
@@ -31,7 +30,7 @@ from ranklake.segments.envelope import EncryptionError
 from ranklake.segments.pack import pack
 
 if TYPE_CHECKING:
-    from ranklake.capture.abandoned_stream import AbandonedStream
+    from ranklake.capture.recording.recovery import AbandonedStream
 
 STREAMS_AT_ONCE: Final = 256
 """Streams looked at together: what is adopted stays locked, at one descriptor each, until it is sent."""
@@ -273,7 +272,7 @@ def _taken_over(folder: Path, keys: SealingKeys) -> "Iterator[AbandonedStream | 
     if not orphaned:
         yield None
         return
-    from ranklake.capture.abandoned_stream import taken_over  # numpy and pyarrow: most looks seal nothing
+    from ranklake.capture.recording.recovery import taken_over  # numpy and pyarrow: most looks seal nothing
 
     with taken_over(folder, keys) as orphan:
         yield orphan

@@ -11,6 +11,41 @@ from ranklake.capture.spool import frames
 from ranklake.capture.spool.files import open_regular
 from ranklake.capture.spool.stream import META_FILE
 
+
+@dataclass(frozen=True, slots=True)
+class PassResult:
+    """What one look at the local spool did.
+
+    Attributes
+    ----------
+    streams
+        Of dead processes, taken over.
+    segments, rows, packs
+        Uploaded, and in how many objects.
+    left
+        Segments that should have been uploaded and could not be.
+    alive, foreign
+        Streams that are being written; streams meant for another spool, which are passed by.
+    others
+        Streams of other users, which are passed by, too.
+    failure
+        Why the last upload failed; empty if none did.
+    troubles
+        One line for each stream that could not be finished.
+    """
+
+    streams: int = 0
+    segments: int = 0
+    rows: int = 0
+    packs: int = 0
+    left: int = 0
+    alive: int = 0
+    foreign: int = 0
+    others: int = 0
+    troubles: tuple[str, ...] = ()
+    failure: str = ""
+
+
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 

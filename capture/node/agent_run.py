@@ -7,9 +7,10 @@ it is then adopted, sealed and sent like any other, by a `WorkerTask`, and the n
 import contextlib
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -17,12 +18,16 @@ from typing import Final
 from ranklake.capture.common.gaps import LOGGER, RefusedError
 from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.lanes.lane import Lane
+from ranklake.capture.lanes.masks import row_masks
+from ranklake.capture.node.agent_metrics import COUNTERS, GAUGES, AgentMetrics
+from ranklake.capture.node.spool_monitor import SpoolMonitor
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.provenance.provenance import run_row
 from ranklake.capture.recording.recorder import Recorder
-from ranklake.capture.samplers.sample import Sampler
-from ranklake.capture.samplers.sample_writer import SampleWriter
-from ranklake.capture.series.masks import row_masks
+from ranklake.capture.samplers.host import HostSampler
+from ranklake.capture.samplers.inprocess import gpus
+from ranklake.capture.samplers.prometheus import PrometheusSampler
+from ranklake.capture.samplers.sample import Holders, Sampler, SampleWriter
 from ranklake.capture.training.run import Run
 from ranklake.segments.run_names import AGENT_JOB
 
@@ -110,3 +115,91 @@ class AgentRun:
             recorder.sync()
             # All that this run left in the local spool counts, not the present stream alone.
             recorder.budget.look(*(path for path in stream.folder.parent.iterdir() if path.is_dir()))
+
+
+EVERY_S: Final = 60.0
+
+
+class SelfMetrics:
+    """Keeps the figures in a run, by one thread.
+
+    Parameters
+    ----------
+    every_s
+        Least time between two entries.
+    """
+
+    def __init__(self, run: Run, *, every_s: float = EVERY_S) -> None:
+        self._every_s = every_s
+        self._next = 0.0
+        self._values = [
+            (figure, run.scalar(name, kind=kind))
+            for kind, family in (("gauge", GAUGES), ("counter", COUNTERS))
+            for name, (figure, _, _) in family.items()
+        ]
+
+    def note(self, figures: AgentMetrics) -> None:
+        """Record the figures, if the last entry is old enough. Nothing is raised."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self._every_s
+        for figure, scalar in self._values:
+            scalar.add(getattr(figures, figure))
+
+
+IDLE_S: Final = 10.0
+"""Time between ticks of an agent that samples nothing but its own figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What to sample.
+
+    Attributes
+    ----------
+    hardware
+        The node's GPUs and the host.
+    every_s, scrape_every_s
+        Time between samples; between reads of a page.
+    scrape
+        URLs of pages in Prometheus' text format.
+    """
+
+    hardware: bool = True
+    every_s: float = 1.0
+    scrape: tuple[str, ...] = ()
+    scrape_every_s: float = 15.0
+
+
+def samplers(sources: Sources, holders: Holders, root: Path) -> list[Sampler]:
+    """Return what these sources are sampled by."""
+    found: list[Sampler] = []
+    if sources.hardware:
+        found.append(HostSampler(holders, root))
+        found.append(gpus(holders, wherever=True))
+    found += [PrometheusSampler(url, holders, sources.scrape_every_s) for url in sources.scrape]
+    return found
+
+
+def sample(root: Path, spool: str, sources: Sources, monitor: SpoolMonitor, over: threading.Event) -> None:
+    """Record the agent's figures and samples in a run of its own until it is over. Nothing is raised."""
+    try:
+        _sample(root, spool, sources, monitor, over)
+    except Exception as error:  # noqa: BLE001 - a bug of ours: what ranks record is sent all the same
+        LOGGER.warning("ranklake: the node is not sampled any more: %s: %s", type(error).__name__, error)
+
+
+def _sample(root: Path, spool: str, sources: Sources, monitor: SpoolMonitor, over: threading.Event) -> None:
+    node = AgentRun(root, spool)
+    writer = node.sample_writer(samplers(sources, lambda: monitor.holders, root))
+    metrics = SelfMetrics(node.run)
+    every_s = sources.every_s if sources.hardware or sources.scrape else IDLE_S
+    due = time.monotonic()
+    while not over.is_set():
+        writer.tick()
+        metrics.note(monitor.figures)
+        node.tick()
+        due = max(due + every_s, time.monotonic())  # a tick that took long is not made up for
+        over.wait(due - time.monotonic())
+    writer.close()
+    node.close()

@@ -12,8 +12,8 @@ from typing import Final
 
 from ranklake.capture.node.agent_metrics import AgentMetrics, GapCount
 from ranklake.capture.node.worker import WorkerResult
-from ranklake.capture.sending.breaker import Standing
-from ranklake.capture.sending.packing import PACK_BYTES
+from ranklake.capture.recording.breaker import Standing
+from ranklake.capture.recording.packing import PACK_BYTES
 from ranklake.capture.spool.files import is_mine, may_serve
 from ranklake.capture.spool.owner import HELD, Owner, is_orphan
 from ranklake.capture.spool.stream_files import SealedFile, StreamName, open_files, ready_files, sealed_files, streams

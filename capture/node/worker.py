@@ -20,9 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Self
 
-from ranklake.capture.node.agent_metrics import GapCount
-from ranklake.capture.node.pass_result import PassResult
-from ranklake.capture.sending.breaker import Standing
+from ranklake.capture.node.agent_metrics import GapCount, PassResult
+from ranklake.capture.recording.breaker import Standing
 
 _LOOK_S: Final = 0.2
 

@@ -9,7 +9,9 @@ import os
 from pathlib import Path
 from typing import Final
 
-from ranklake.capture.common.layouts import Layout
+from ranklake.capture.common.layouts import SLOT_LANES, Layout
+from ranklake.capture.spool.eviction import Gone, evict
+from ranklake.capture.spool.stream import Stream
 
 SAMPLES: Final = ("gpu_samples", "host_samples")
 SHARES: Final = {
@@ -99,3 +101,12 @@ class Budget:
     def after_fork(self) -> None:
         """In a forked child: it has a budget of its own."""
         self.used_bytes = 0
+
+
+def make_room(budget: Budget, stream: Stream, gone: Gone) -> None:
+    """Give up the oldest segments of those lanes that are short of room; `gone` is told of each. Raises `OSError`."""
+    for tables, lane in EVICTABLE:
+        excess = budget.excess_bytes(SLOT_LANES[lane])
+        if excess:
+            evict(stream.folder, tables, excess, stream.note, gone)
+            budget.look(stream.folder)

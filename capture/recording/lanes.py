@@ -1,25 +1,144 @@
 """Lanes: all that one process records into, made as its settings say: a lane of slots or of frames for each table."""
 
+import itertools
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from ranklake.capture.common.gaps import Gaps
-from ranklake.capture.common.layouts import FRAME_LANES, OWN_STEPS, ROWS, SCALARS, SLOT_LANES, Layout
+from ranklake.capture.common.gaps import AGGREGATED, BACKPRESSURE, Gaps, RefusedError
+from ranklake.capture.common.layouts import FRAME_LANES, OWN_STEPS, ROWS, SCALARS, SLOT_LANES, WRITTEN, Layout
 from ranklake.capture.common.settings import CaptureSettings
+from ranklake.capture.lanes.double_buffer import INTERVAL_CODES, DoubleBuffer
 from ranklake.capture.lanes.lane import Lane
-from ranklake.capture.lanes.records import RecordLane
+from ranklake.capture.lanes.masks import RowMasks
+from ranklake.capture.lanes.policies import NO_CONTRACTS, OwnContracts
+from ranklake.capture.lanes.records import RecordLane, refusal
+from ranklake.capture.lanes.series import Series
 from ranklake.capture.lanes.shards import Shards
 from ranklake.capture.lanes.slots import SlotFile
-from ranklake.capture.lanes.written import WrittenLane
+from ranklake.capture.lanes.written import RecordFile, WrittenLane
+from ranklake.capture.metrics.aggregate import Aggregate
 from ranklake.capture.recording.budget import Budget
-from ranklake.capture.recording.folding import Folding
-from ranklake.capture.recording.slot_files import SlotFiles
-from ranklake.capture.series.masks import RowMasks
-from ranklake.capture.series.own_contracts import NO_CONTRACTS, OwnContracts
-from ranklake.capture.series.series import Series
 from ranklake.capture.spool.locations import is_network
+from ranklake.capture.spool.stream_files import SPARE
+
+if TYPE_CHECKING:
+    from ranklake.capture.lanes.shards import AnyLane
+
+
+class SlotFiles:
+    """Makes slot files. All methods raise `RefusedError` where none can be had.
+
+    Parameters
+    ----------
+    path_of, folder
+        Give the path of a lane's next file, and the stream's folder; they raise `RefusedError`, too.
+    by_record
+        Whether files are written record by record instead of mapped; see `ranklake.capture.lanes.written`.
+    sizes
+        In bytes by lane, where they are not to be the layout's.
+    """
+
+    def __init__(
+        self,
+        budget: Budget,
+        path_of: Callable[[str], Path],
+        folder: Callable[[], Path],
+        *,
+        by_record: bool,
+        sizes: dict[str, int],
+    ) -> None:
+        self._budget, self._path_of, self._folder = budget, path_of, folder
+        self._by_record, self._sizes = by_record, sizes
+        self._spares = itertools.count()
+
+    def new(self, layout: Layout) -> SlotFile:
+        """Make a file to be written now."""
+        self._require_room(layout)
+        return self._made_at(self._path_for(layout), layout)
+
+    def spare(self, layout: Layout) -> SlotFile:
+        """Make a file to be written next, under a name that says that it is empty."""
+        self._require_room(layout)
+        return self._made_at(self._folder() / f"{layout.lane}-{os.getpid()}-{next(self._spares)}{SPARE}", layout)
+
+    def adopt(self, spare: SlotFile) -> None:
+        """Give a spare file the name of one that is written."""
+        try:
+            spare.rename(self._path_for(spare.layout))
+        except OSError as error:
+            raise refusal(error) from error
+
+    def _path_for(self, layout: Layout) -> Path:
+        return self._path_of(layout.lane + WRITTEN if self._by_record else layout.lane)
+
+    def _require_room(self, layout: Layout) -> None:
+        if not self._budget.has_room(layout.lane, self._size(layout)):
+            raise RefusedError(BACKPRESSURE, f"{self._budget.used_bytes} bytes of the disk budget are used")
+
+    def _size(self, layout: Layout) -> int:
+        return self._sizes.get(layout.lane) or self._budget.file_bytes(layout)
+
+    def _made_at(self, path: Path, layout: Layout) -> SlotFile:
+        try:
+            file = (RecordFile if self._by_record else SlotFile)(path, layout, self._size(layout))
+        except OSError as error:
+            raise refusal(error) from error
+        self._budget.made(self._size(layout))
+        return file
+
+
+_EVERY_NS: Final = 10 * 10**9
+
+
+class Folding:
+    """Takes what the lanes ``scalars`` and ``rows`` have no room for.
+
+    Each value that is folded is counted as a gap, "aggregated", since no row of its own is recorded; the row that it
+    is folded into is a recorded row like any other. A value that finds no room here either is counted by the lane
+    ``intervals``.
+    """
+
+    def __init__(self, intervals: "Callable[[], AnyLane]", series: "Series", gaps: "Gaps") -> None:
+        self._intervals = intervals
+        self._twin: DoubleBuffer | None = None
+        self._series, self._gaps = series, gaps
+        self._folds: dict[int, Aggregate] = {}
+
+    def scalar(self, moment: float, step: float, value: float, series: float) -> None:
+        """Fold the fields of a slot of ``scalars``."""
+        del moment
+        self._fold(int(series), int(step), value)
+
+    def row(self, moment: float, step: float, *values: float) -> None:
+        """Fold the fields of a slot of ``rows``, the last of which is the schema."""
+        del moment
+        for series, value in zip(self._series.metrics_of(int(values[-1])), values[:-1], strict=True):
+            self._fold(series, int(step), value)
+
+    def after_fork(self) -> None:
+        """In a forked child: the rows are the parent's."""
+        self._folds = {}
+
+    def _fold(self, series: int, step: int, value: float) -> None:
+        fold = self._folds.get(series)
+        if fold is None:
+            if self._twin is None:
+                self._twin = DoubleBuffer(self._intervals(), INTERVAL_CODES)
+            fold = self._folds.setdefault(series, Aggregate("", self._twin, _number(series), _EVERY_NS, _never))
+        if fold.take(value, step):
+            self._gaps.count("scalars", AGGREGATED, 1, "the disk budget is nearly used up")
+
+
+def _number(series: int) -> Callable[[], int]:
+    return lambda: series
+
+
+def _never(*_: object) -> None:
+    """Numbers are numbers already when they come here."""
 
 
 class Lanes:

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ranklake.capture.abandoned_stream import taken_over
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.recording.recorder import Recorder
+from ranklake.capture.recording.recovery import taken_over
+from ranklake.capture.recording.upload import Uploader
 from ranklake.capture.sealing.keys import SealingKeys
-from ranklake.capture.sending.upload import Uploader
 from ranklake.capture.spool.meta import ENDED, read_meta
 from ranklake.capture.spool.stream import Stream
 from ranklake.capture.spool.stream_files import StreamName
@@ -100,7 +100,7 @@ def reassign(recorder: Recorder, launch: Launch) -> Path | None:
 def finish(folder: Path, keys: SealingKeys, uploader: Uploader | None) -> None:
     """Seal what was recorded before a reassignment, and send it; without an uploader whoever recovers does.
 
-    Raises what `ranklake.capture.abandoned_stream.AbandonedStream.finish` raises: then it waits for whoever recovers.
+    Raises what `ranklake.capture.recording.recovery.AbandonedStream.finish` raises: then it waits for whoever recovers.
     """
     with taken_over(folder, keys) as taken:
         if taken is not None:

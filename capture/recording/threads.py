@@ -11,7 +11,9 @@ While the node has an agent, the uploader only looks whether it does its work, a
 Training waits for none of them but in `flush` and `close`, for as long as their callers say.
 """
 
+import contextlib
 import errno
+import queue
 import random
 import threading
 import time
@@ -22,21 +24,36 @@ from typing import Any, Final
 
 from ranklake.capture.common.gaps import RefusedError
 from ranklake.capture.provenance.launcher import Launch
-from ranklake.capture.recording.adoption import Adoption
-from ranklake.capture.recording.eviction import make_room
-from ranklake.capture.recording.late_gaps import report_late
-from ranklake.capture.recording.preallocation import Preallocator
+from ranklake.capture.recording.budget import make_room
 from ranklake.capture.recording.reassignment import Reassignments, reassign
 from ranklake.capture.recording.reassignment import finish as finish_stream
 from ranklake.capture.recording.recorder import Recorder
-from ranklake.capture.recording.syncer import Syncer
-from ranklake.capture.recording.uploading import Uploading
-from ranklake.capture.recording.wake import Wake
+from ranklake.capture.recording.syncer import Preallocator, Syncer
+from ranklake.capture.recording.uploading import Adoption, Uploading, report_late
 from ranklake.capture.sealing.seal import Sealed, seal, sealing_of
 from ranklake.capture.spool.eviction import finish
 from ranklake.capture.spool.stream import Stream
 from ranklake.capture.spool.stream_files import SealedFile
 from ranklake.segments.envelope import EncryptionError
+
+
+class Wake:
+    """Wakes one thread."""
+
+    def __init__(self) -> None:
+        self._told: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def set(self) -> None:
+        """Wake it, or have it not fall asleep."""
+        self._told.put(None)
+
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until woken, or for so long; all wakings so far count as one."""
+        with contextlib.suppress(queue.Empty):
+            self._told.get(timeout=timeout_s)
+            while True:
+                self._told.get_nowait()
+
 
 ANCHOR_EVERY_S: Final = 10.0
 ADOPT_EVERY_S: Final = 5.0
@@ -278,7 +295,7 @@ class RecorderThreads:
         self._guarded(finish, "uploading at the end")
 
     def report_late(self) -> None:
-        """Write down what was refused after the close; see `ranklake.capture.recording.late_gaps`."""
+        """Write down what was refused after the close; see `ranklake.capture.recording.uploading`."""
         report_late(self._recorder, self._uploading, is_finished=self._finished)
 
     def _guarded(self, work: Callable[[], object], doing: str) -> None:

@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from ranklake.capture.common.gaps import RefusedError
 from ranklake.capture.recording.recorder import Recorder
-from ranklake.capture.sending.upload import Uploader
+from ranklake.capture.recording.recovery import Recovery, recover_stream
+from ranklake.capture.recording.upload import Uploader
+from ranklake.capture.sealing.seal import seal, sealing_of
 from ranklake.capture.spool.leader import leader
 from ranklake.capture.spool.stream import Stream
 from ranklake.capture.spool.stream_files import SealedFile, open_files, sealed_files
@@ -154,3 +157,90 @@ def _any_open(stream: Stream) -> bool:
 
 def _acked(stream: Stream, file: SealedFile) -> None:
     stream.waiting.pop(file.path.name, None)
+
+
+_SEND_S: Final = 5.0
+
+
+def report_late(recorder: Recorder, uploading: Uploading, *, is_finished: bool) -> None:
+    """Write down what was refused after the close, and send it.
+
+    Called at interpreter exit. Where there is no place for a stream the count is told and lost.
+
+    Parameters
+    ----------
+    is_finished
+        Whether all that was recorded is sealed: nobody looks at the recorder's own stream any more.
+    """
+    is_sending = recorder.stream is not None  # the last segments are still on their way
+    if is_sending and not is_finished:  # whoever seals the rest finds them
+        recorder.gap_notes.flush()
+        return
+    counts = recorder.gaps.drain()
+    if not counts:
+        return
+    try:
+        stream = recorder.new_stream()
+    except RefusedError as refused:
+        rows = counts.total()
+        recorder.gaps.warn("late", f"{rows} gaps are in no segment, for lack of a place: {refused.detail}")
+        return
+    stream.note_gaps(counts)
+    seal(sealing_of(stream, recorder.keys), [], final=True)
+    if uploading.uploader is not None and not is_sending:
+        pushed = uploading.uploader.push(stream.folder, deadline=time.monotonic() + _SEND_S)
+        if pushed.left == 0:
+            stream.discard()
+            return
+    stream.close()
+
+
+class Adoption:
+    """Takes over others' streams for one recorder.
+
+    Parameters
+    ----------
+    uploading
+        Sends what they hold.
+    guarded
+        Does something whose failure must end neither the thread nor the training, and tells of it.
+    is_over
+        Says whether there is no more time for it.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        uploading: Uploading,
+        guarded: Callable[[Callable[[], object], str], None],
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._recorder, self._uploading = recorder, uploading
+        self._guarded, self._is_over = guarded, is_over
+
+    def recover(self) -> None:
+        """Recover what dead processes left in the local spool, once."""
+        if self._uploading.has_agent():
+            return
+        recorder, uploading = self._recorder, self._uploading
+        recovery = Recovery(recorder.root, recorder.spool, uploading.storage_options, uploading.uploader, recorder.keys)
+        self._guarded(lambda: recovery.run(stop=self._is_over), "recovering what dead processes left")
+
+    def adopt_children(self, stream: Stream, patience_s: Callable[[], float]) -> None:
+        """Take over the streams of this process's forked children that have died.
+
+        Parameters
+        ----------
+        patience_s
+            Says how long to wait, before each of them, for what is being sent.
+        """
+        if self._uploading.has_agent():
+            return
+        for folder in sorted(stream.folder.parent.glob(f"r{stream.name.rank:05d}-*")):
+            if folder != stream.folder and self._uploading.lock.acquire(timeout=patience_s()):
+                family, keys = stream.owner.family, self._recorder.keys
+                adopt = partial(recover_stream, folder, self._uploading.uploader, family=family, keys=keys)
+                try:
+                    self._guarded(adopt, f"recovering {folder}")  # a damaged one must not block the others, nor a flush
+                finally:
+                    self._uploading.lock.release()

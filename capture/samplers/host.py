@@ -1,6 +1,7 @@
 """Host: rows of ``host_samples``: of the host at each tick; of the ranks' processes and control groups now and then."""
 
 import os
+import re
 import socket
 from collections.abc import Iterator
 from functools import partial
@@ -8,12 +9,126 @@ from pathlib import Path
 from typing import Any, Final
 
 from ranklake.capture.common.values import json_text
-from ranklake.capture.samplers import hardware, proc, process
+from ranklake.capture.samplers import proc
 from ranklake.capture.samplers.cgroup import CGROUP_COLUMNS, Cgroup, cgroup_of, limits
-from ranklake.capture.samplers.reading import NOT_THERE, Reading, Tree
+from ranklake.capture.samplers.reading import NOT_THERE, Reading, Tree, UnavailableError
 from ranklake.capture.samplers.sample import Holders, Row
 from ranklake.capture.spool.clock import read_clock
 from ranklake.capture.spool.stream_files import StreamName
+
+Columns = dict[str, Any]
+
+_PORTS: Final = "sys/class/infiniband"
+_WORD_BYTES: Final = 4  # data counters count 32-bit words: InfiniBand Architecture Specification, PortCounters
+_COUNTERS: Final = {
+    "infiniband_receive_bytes": ("counters/port_rcv_data", _WORD_BYTES),
+    "infiniband_transmit_bytes": ("counters/port_xmit_data", _WORD_BYTES),
+    "infiniband_receive_packet_count": ("counters/port_rcv_packets", 1),
+    "infiniband_transmit_packet_count": ("counters/port_xmit_packets", 1),
+    "infiniband_receive_error_count": ("counters/port_rcv_errors", 1),
+    "infiniband_transmit_discard_count": ("counters/port_xmit_discards", 1),
+    "infiniband_transmit_wait_count": ("counters/port_xmit_wait", 1),
+    "infiniband_symbol_error_count": ("counters/symbol_error", 1),
+    "infiniband_link_recovery_count": ("counters/link_error_recovery", 1),
+    "infiniband_link_downed_count": ("counters/link_downed", 1),
+    "infiniband_out_of_sequence_count": ("hw_counters/out_of_sequence", 1),
+    "infiniband_congestion_notification_count": ("hw_counters/rp_cnp_handled", 1),
+}
+INFINIBAND_COLUMNS: Final = tuple(_COUNTERS)
+_CPU_SENSORS: Final = frozenset({"coretemp", "k10temp", "zenpower", "cpu_thermal"})
+_PACKAGE: Final = re.compile(r"intel-rapl:\d+")
+
+
+def infiniband(tree: Tree) -> dict[str, Columns]:
+    """Return the counters of each port, with its state and rate, by device/port. A counter it has not got is left out.
+
+    Raises `OSError` where there is no InfiniBand.
+    """
+    found: dict[str, Columns] = {}
+    for device in tree.names(_PORTS):
+        for port in tree.names(f"{_PORTS}/{device}/ports"):
+            place = f"{_PORTS}/{device}/ports/{port}"
+            facts: Columns = {}
+            for column, (path, factor) in _COUNTERS.items():
+                value = _number(tree, f"{place}/{path}")
+                if value is not None:
+                    facts[column] = value * factor
+            state, rate = _text(tree, f"{place}/state"), _text(tree, f"{place}/rate")
+            facts["state"] = state.partition(":")[2].strip() or None
+            facts["rate"] = rate or None
+            found[f"{device}/{port}"] = facts
+    return found
+
+
+def frequency(tree: Tree) -> Columns:
+    """Return the mean clock of the CPUs: as cpufreq has it, else as /proc/cpuinfo says."""
+    place = "sys/devices/system/cpu"
+    clocks = [_number(tree, f"{place}/{name}/cpufreq/scaling_cur_freq") for name in tree.names(place)]
+    hertz = [khz * 1e3 for khz in clocks if khz is not None]
+    if not hertz:
+        lines = tree.text("proc/cpuinfo").splitlines()
+        hertz = [float(line.partition(":")[2]) * 1e6 for line in lines if line.startswith("cpu MHz")]
+    return {"cpu_frequency_hz": sum(hertz) / len(hertz)} if hertz else _missing("no CPU tells its clock")
+
+
+def temperature(tree: Tree) -> Columns:
+    """Return the temperature of the warmest CPU package."""
+    found = []
+    for sensor in tree.names("sys/class/hwmon"):
+        place = f"sys/class/hwmon/{sensor}"
+        if _text(tree, f"{place}/name") in _CPU_SENSORS:
+            inputs = [name for name in tree.names(place) if re.fullmatch(r"temp\d+_input", name)]
+            found += [value / 1e3 for name in inputs if (value := _number(tree, f"{place}/{name}")) is not None]
+    return {"cpu_temperature_celsius": max(found)} if found else _missing("no sensor of a CPU")
+
+
+def power(tree: Tree) -> Columns:
+    """Return the power that the host's own meter tells."""
+    for sensor in tree.names("sys/class/hwmon"):
+        place = f"sys/class/hwmon/{sensor}"
+        if _text(tree, f"{place}/name") == "power_meter":
+            return {"power_watts": tree.number(f"{place}/power1_average") / 1e6}
+    return _missing("no power meter")
+
+
+class Energy:
+    """The energy of all CPU packages, whose counters begin again every few minutes."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, int] = {}
+        self._joules = 0.0
+
+    def read(self, tree: Tree) -> Columns:
+        """Return what was drawn since the first reading, and what the counters had then. Raises `OSError`."""
+        place = "sys/class/powercap"
+        packages = [name for name in tree.names(place) if _PACKAGE.fullmatch(name)]
+        for name in packages:
+            now = tree.number(f"{place}/{name}/energy_uj")
+            spent = now - self._last.get(name, 0)
+            if spent < 0:
+                spent += tree.number(f"{place}/{name}/max_energy_range_uj")
+            self._joules += spent / 1e6
+            self._last[name] = now
+        return {"energy_joules": self._joules} if packages else _missing("no package tells its energy")
+
+
+def _missing(why: str) -> Columns:
+    raise UnavailableError(why)
+
+
+def _text(tree: Tree, path: str) -> str:
+    try:
+        return tree.text(path).strip()
+    except OSError:
+        return ""
+
+
+def _number(tree: Tree, path: str) -> int | None:
+    try:
+        return tree.number(path)
+    except (OSError, ValueError):
+        return None
+
 
 TABLE: Final = "host_samples"
 SLOW_NS: Final = 10 * 10**9
@@ -49,7 +164,7 @@ class HostSampler:
 
     def __init__(self, holders: Holders, spool: Path, root: str = "/") -> None:
         self._holders, self._spool, self._tree = holders, spool, Tree(root)
-        self._energy = hardware.Energy()
+        self._energy = Energy()
         self._host = socket.gethostname()
         self._boot_id: str | None = None
         self._times: dict[str, float] | None = None
@@ -76,7 +191,7 @@ class HostSampler:
             for pid, name in sorted(holders.items()):
                 reading = Reading(subject="process", **_shared({pid: name}), holder_rank=name.rank)
                 try:
-                    process.read(self._tree, pid, reading)
+                    proc.read_process(self._tree, pid, reading)
                 except (OSError, ValueError, IndexError):  # it ended just now
                     continue
                 yield self._row(reading, (pid, name), now_ns)
@@ -113,13 +228,13 @@ class HostSampler:
             reading.take(proc.pressure_columns(resource), partial(proc.pressure, tree, resource))
         reading.take(["uptime_s"], partial(proc.uptime, tree))
         if slow:
-            reading.take([*hardware.INFINIBAND_COLUMNS, "infiniband_ports"], self._infiniband)
+            reading.take([*INFINIBAND_COLUMNS, "infiniband_ports"], self._infiniband)
             reading.take(["filesystem_used_bytes", "filesystem_total_bytes"], self._filesystem)
             reading.columns |= _clock()
         if rare:
-            reading.take(["cpu_frequency_hz"], partial(hardware.frequency, tree))
-            reading.take(["cpu_temperature_celsius"], partial(hardware.temperature, tree))
-            reading.take(["power_watts"], partial(hardware.power, tree))
+            reading.take(["cpu_frequency_hz"], partial(frequency, tree))
+            reading.take(["cpu_temperature_celsius"], partial(temperature, tree))
+            reading.take(["power_watts"], partial(power, tree))
             reading.take(["energy_joules"], partial(self._energy.read, tree))
         return reading
 
@@ -140,8 +255,8 @@ class HostSampler:
         return proc.total(found, proc.NETWORK_COLUMNS) | ({"networks": json_text(found)} if split else {})
 
     def _infiniband(self) -> dict[str, Any]:
-        found = hardware.infiniband(self._tree)
-        return {**proc.total(found, hardware.INFINIBAND_COLUMNS), "infiniband_ports": json_text(found)}
+        found = infiniband(self._tree)
+        return {**proc.total(found, INFINIBAND_COLUMNS), "infiniband_ports": json_text(found)}
 
     def _filesystem(self) -> dict[str, Any]:
         found = os.statvfs(self._spool)

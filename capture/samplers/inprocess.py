@@ -13,8 +13,7 @@ from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.samplers.gpu import GpuSampler
 from ranklake.capture.samplers.host import HostSampler
 from ranklake.capture.samplers.nvml import load_nvml
-from ranklake.capture.samplers.sample import Holders, Row, Sampler, Told
-from ranklake.capture.samplers.sample_writer import SampleWriter
+from ranklake.capture.samplers.sample import Holders, Row, Sampler, SampleWriter, Told
 from ranklake.capture.spool.leader import leader
 from ranklake.capture.spool.owner import HELD, OWNER_FILE, Owner
 from ranklake.capture.spool.stream_files import StreamName, streams

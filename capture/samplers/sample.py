@@ -1,11 +1,20 @@
 """Sample: the interface of samplers, and the rows that they return."""
 
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from ranklake.capture.common.gaps import LOGGER
 from ranklake.capture.common.values import json_text
+from ranklake.capture.lanes.sink import Sink
+from ranklake.capture.metrics.meter import Meter
+from ranklake.capture.samplers.reading import Tree
 from ranklake.capture.spool.stream_files import StreamName
+from ranklake.capture.steps.events import Events
+
+if TYPE_CHECKING:
+    from ranklake.capture.metrics.scalar_writer import Scalar
 
 
 class Row(NamedTuple):
@@ -71,3 +80,120 @@ def event(name: str, now_ns: int, severity: str, message: str, attributes: Mappi
     """Return a row of ``events``."""
     columns = {"event": name, "severity": severity, "message": message, "attributes": json_text(dict(attributes))}
     return Row("events", columns, now_ns)
+
+
+Columns = dict[str, Any]
+
+
+def held_by(ranks: Sequence[StreamName]) -> Columns:
+    """Return the columns of a device that these ranks hold."""
+    runs = {(name.run, name.attempt) for name in ranks}
+    numbers = {name.rank for name in ranks}
+    columns: Columns = {"holder_count": len({(name.run, name.attempt, name.rank) for name in ranks})}
+    if len(runs) == 1:
+        ((run, attempt),) = runs
+        columns |= {"holder_run": run, "holder_attempt": attempt}
+        if len(numbers) == 1:
+            columns["holder_rank"] = next(iter(numbers))
+    return columns
+
+
+def by_process(pids: Sequence[int], holders: Mapping[int, StreamName]) -> list[StreamName]:
+    """Return the ranks whose processes are on a device."""
+    return [holders[pid] for pid in pids if pid in holders]
+
+
+def by_environment(
+    index: int | None, uuid: str, holders: Mapping[int, StreamName], tree: Tree
+) -> list[StreamName] | None:
+    """Return the ranks that say that they use a device; None if no rank says which it uses."""
+    found: list[StreamName] = []
+    said = False
+    for pid, name in sorted(holders.items()):
+        choice = _choice(_environment(tree, pid))
+        said |= choice is not None
+        if choice is not None and (choice == str(index) or (not choice.isdecimal() and uuid.startswith(choice))):
+            found.append(name)
+    return found if said else None
+
+
+def _choice(environment: Mapping[str, str]) -> str | None:
+    """Return the number or the beginning of the UUID of the device that a process uses; None if that is not said."""
+    local = environment.get("LOCAL_RANK", "")
+    visible = [one.strip() for one in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if one.strip()]
+    if len(visible) == 1:
+        return visible[0]
+    if not local.isdecimal():
+        return None
+    if visible:
+        return visible[int(local)] if int(local) < len(visible) else None
+    return local
+
+
+def _environment(tree: Tree, pid: int) -> dict[str, str]:
+    """Return these two variables of a process, and no other: the rest is none of our business."""
+    try:
+        pairs = tree.text(f"proc/{pid}/environ").split("\0")
+    except OSError:
+        return {}
+    wanted = ("CUDA_VISIBLE_DEVICES=", "LOCAL_RANK=")
+    return dict(pair.split("=", 1) for pair in pairs if pair.startswith(wanted))
+
+
+class SampleWriter:
+    """Writes what the samplers of one process give.
+
+    Parameters
+    ----------
+    sink, events, meter
+        Of the run that the rows go to.
+    samplers
+        Asked at each tick.
+
+    Notes
+    -----
+    Times are monotonic, so a wall clock that is set back moves nothing.
+    """
+
+    def __init__(self, sink: Sink, events: Events, meter: Meter, samplers: Sequence[Sampler]) -> None:
+        self._sink, self._events, self._meter = sink, events, meter
+        self._samplers = list(samplers)
+        self._failed: set[str] = set()
+        self._scalars: dict[str, Scalar] = {}
+
+    def tick(self) -> None:
+        """Ask each sampler once and write down what it gives. Nothing is raised."""
+        for sampler in self._samplers:
+            now_ns = time.monotonic_ns()
+            try:
+                for sample in sampler.sample(now_ns):
+                    if isinstance(sample, Row):
+                        with self._sink.recording(sample.table):
+                            self._sink.record(sample.table, sample.columns, sample.at_ns)
+                    else:
+                        self._add(sample)
+            except Exception as error:  # noqa: BLE001 - a bug of ours must cost this sampler's row and no other
+                self._tell(type(sampler).__name__, error)
+
+    def _add(self, value: Value) -> None:
+        scalar = self._scalars.get(value.metric)
+        if scalar is None:
+            scalar = self._scalars[value.metric] = self._meter.scalar(value.metric, value.kind)
+        scalar.add(value.value)
+
+    def close(self) -> None:
+        """Close the samplers."""
+        for sampler in self._samplers:
+            try:
+                sampler.close()
+            except Exception as error:  # noqa: BLE001 - the next one's turn must come
+                self._tell(type(sampler).__name__, error)
+
+    def _tell(self, name: str, error: Exception) -> None:
+        if name not in self._failed:
+            self._failed.add(name)
+            LOGGER.warning("ranklake: %s failed: %s: %s", name, type(error).__name__, error)
+            message = f"{name} failed: {type(error).__name__}: {error}"
+            self._events.add(
+                "sampler_failed", message=message, severity="error", sampler=name, error=type(error).__name__
+            )

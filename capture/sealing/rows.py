@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ranklake.capture.common.arrays import Array, chosen, numbers, truths
 from ranklake.capture.common.layouts import ABSENT
-from ranklake.capture.series.policies import OUT_OF_RANGE_FLAG, marked
+from ranklake.capture.lanes.policies import OUT_OF_RANGE_FLAG, marked
 from ranklake.capture.spool.clock import Anchor
 from ranklake.capture.spool.meta import Meta, Metric
 

@@ -22,8 +22,8 @@ from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.values import repr_of
 from ranklake.capture.steps.device_values import DeviceValues
 from ranklake.capture.steps.phase import Phase
+from ranklake.capture.steps.progress import Frame, OpenStep
 from ranklake.capture.steps.spans import Spans
-from ranklake.capture.steps.stack import Frame, OpenStep
 
 _COLLECTIVE: Final = PHASES.index("collective")
 NO_STREAM: Final = "no CUDA stream to time"

@@ -11,8 +11,8 @@ from ranklake.capture.common.gaps import BEGUN_BEFORE_FORK, NOT_BEGUN, near
 from ranklake.capture.common.layouts import ABSENT, MARK, PHASES, SPANS
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.native import MODULE
+from ranklake.capture.steps.progress import Frame
 from ranklake.capture.steps.spans import Spans
-from ranklake.capture.steps.stack import Frame
 
 _pack_span: Final = SPANS.packer.pack_into
 

@@ -3,7 +3,7 @@
 from ranklake.capture.common.gaps import BAD_ARGUMENTS, BAD_VALUE, RefusedError
 from ranklake.capture.common.layouts import ABSENT
 from ranklake.capture.common.values import BadValueError, DeviceValueError, integer, repr_of
-from ranklake.capture.series.series import checked
+from ranklake.capture.lanes.series import checked
 from ranklake.capture.steps.device_phases import DevicePhase, DeviceTimer, cuda_in_use
 from ranklake.capture.steps.nothing import NOTHING, Nothing
 from ranklake.capture.steps.phase import Phase, misspelt, phase_column, phase_handle

@@ -24,8 +24,8 @@ from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.ratios import chosen, seed_of, threshold_of
 from ranklake.capture.common.run_like import RunLike
 from ranklake.capture.steps.events import Events
+from ranklake.capture.steps.progress import OpenStep
 from ranklake.capture.steps.spans import Spans
-from ranklake.capture.steps.stack import OpenStep
 from ranklake.redaction.redact import redact_names
 
 PARTS: Final = ("compute", "communication", "overlap", "idle")

@@ -6,9 +6,9 @@ from typing import Any, Final
 from ranklake.capture.common.gaps import BAD_VALUE, RefusedError
 from ranklake.capture.common.layouts import SPANS
 from ranklake.capture.common.values import BadValueError, DeviceValueError, integer
+from ranklake.capture.lanes.series import Series
 from ranklake.capture.lanes.shards import AnyLane
 from ranklake.capture.lanes.sink import Sink
-from ranklake.capture.series.series import Series
 from ranklake.capture.steps.progress import Progress
 
 _AXES: Final = {

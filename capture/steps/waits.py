@@ -16,8 +16,8 @@ from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 from ranklake.capture.common.layouts import ABSENT
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.steps.phases import Phases
+from ranklake.capture.steps.progress import Frame, OpenStep
 from ranklake.capture.steps.spans import Spans
-from ranklake.capture.steps.stack import Frame, OpenStep
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -9,24 +9,28 @@ So no rank is recorded as another because it began to record too soon, and no li
 the same name (decision 057).
 """
 
+import contextlib
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Protocol
 
-from ranklake.capture.common.gaps import Gaps
+from ranklake.capture.common.gaps import AFTER_CLOSE, DELIBERATE, Gaps
 from ranklake.capture.common.monotonic import now
-from ranklake.capture.lifecycle.heartbeat import interval_s
+from ranklake.capture.lifecycle.lifecycle import interval_s
 from ranklake.capture.provenance.launcher import Group, Launch, group_of
 from ranklake.capture.provenance.names import PARENT_VARIABLE
 from ranklake.capture.provenance.run_record import RankRecord, RunRecord
 from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.spool.claims import Claim, Claims
-from ranklake.capture.steps.stack import OpenStep
+from ranklake.capture.spool.stream import Stream
+from ranklake.capture.steps.progress import OpenStep
 from ranklake.capture.training.parts import RowParts
-from ranklake.capture.training.telling import tell_start
+from ranklake.redaction.redact import redact_uri
+from ranklake.segments.run_names import readable_name
 
 Find = Callable[[Group | None], Launch]
 _LONGEST: Final = 128 - len("-claim-00000000")
@@ -267,3 +271,43 @@ class Identity:
         attributes = {"run": launch.run, "attempt": launch.attempt, "pids": [other.pid, own.pid]}
         row = {"event": "rank_claimed_twice", "severity": "error", "message": f"{line}: {hint}"}
         self._run.rows.sink.record("events", {**row, "attributes": json.dumps(attributes)})
+
+
+def tell_start(recorder: Recorder) -> None:
+    """Say what a run is called, where it goes, and how to look at it."""
+    run, where = recorder.launch.run, redact_uri(recorder.spool) if recorder.spool else f"{recorder.root} only"
+    _say(recorder, f"run {run} ({readable_name(run)}) is recorded to {where}; look: ranklake watch {run}")
+
+
+def tell_end(recorder: Recorder, stream: Stream | None, gaps: Gaps, media: int = 0) -> None:
+    """Say how much rank 0 recorded, what waits to be sent, what was lost or came too late, and what to do next.
+
+    Parameters
+    ----------
+    stream
+        What it was recorded to, after all of it was sealed.
+    media
+        How many images, tables and texts are among the rows.
+    """
+    run = recorder.launch.run
+    rows = stream.sealed_rows if stream is not None else 0
+    waiting = sum(count for _, count in stream.waiting.values()) if stream is not None else 0
+    totals = gaps.totals().items()
+    late = sum(count for (_, reason), count in totals if reason == AFTER_CLOSE)
+    refused = sum(count for (table, reason), count in totals if table == "media" and reason != AFTER_CLOSE)
+    lost = sum(count for (_, reason), count in totals if reason not in DELIBERATE) - late - refused
+    told = (
+        f"run {run} ended: rank {recorder.launch.rank} recorded {rows:,} rows, {waiting:,} not sent yet, {lost:,} lost"
+    )
+    if media or refused:
+        told += f", {media:,} media kept" + (f" and {refused:,} refused" if refused else "")
+    if late:
+        told += f", {late:,} refused after its end"
+    _say(recorder, f"{told}; next: ranklake pipeline, then ranklake show {run}")
+
+
+def _say(recorder: Recorder, line: str) -> None:
+    if recorder.settings.announce == "on" and recorder.launch.rank == 0 and not recorder.is_worker:
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or there is none
+            sys.stderr.write(f"ranklake: {line}\n")
+            sys.stderr.flush()

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from ranklake.capture.common.gaps import RefusedError
 from ranklake.capture.common.run_like import RunLike
 from ranklake.capture.common.values import number, plain
-from ranklake.capture.lifecycle.failures import FAILURES
+from ranklake.capture.lifecycle.lifecycle import FAILURES
 from ranklake.capture.lifecycle.preemption import PREEMPTION
 from ranklake.capture.provenance.launcher import Launch, group_of
 from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.spool.meta import ENDED
+from ranklake.capture.training.identity import tell_end
 from ranklake.capture.training.parts import RowParts, SlotParts
-from ranklake.capture.training.telling import tell_end
 from ranklake.redaction.known_secrets import learn_settings
 
 if TYPE_CHECKING:

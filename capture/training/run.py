@@ -4,8 +4,8 @@ A run is composed of parts with one job each, see `ranklake.capture.training.par
 Nothing in here raises into training, whatever it is given: what cannot be recorded is counted as a gap, by reason, and
 told once in a warning of the logger "ranklake".
 
-The module is long because the calls that a training script may make have their signatures and their documentation
-here, in one place, or are `handed_on` with those of a part; the code below them is a line or two each.
+The calls that a training script may make have their signatures and documentation here, or are `handed_on` with those of
+a part. Who a run is, and what people say of it, is in `ranklake.capture.training.run_info`.
 """
 
 import logging
@@ -22,9 +22,8 @@ from ranklake.capture.common.gaps import BAD_ARGUMENTS, NOWHERE, Gaps
 from ranklake.capture.common.values import repr_of, text
 from ranklake.capture.logs.logs import LogHandler, StructlogProcessor
 from ranklake.capture.metrics.handles import Unrecorded
-from ranklake.capture.metrics.scalar import Scalar, no_scalar
+from ranklake.capture.metrics.scalar_writer import Scalar, no_scalar
 from ranklake.capture.metrics.value_log import ValueLog, plainly_named
-from ranklake.capture.provenance.annotations import Summary, Tags
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.steps.collectives import Collectives
 from ranklake.capture.steps.events import Events
@@ -34,49 +33,25 @@ from ranklake.capture.steps.nothing import NOTHING, Nothing, nothing
 from ranklake.capture.steps.phases import AnyPhase
 from ranklake.capture.steps.step import Step
 from ranklake.capture.steps.waits import Loader
-from ranklake.capture.training.handing_on import handed_on
-from ranklake.capture.training.parts import RowParts, SlotParts
+from ranklake.capture.training.parts import RowParts, SlotParts, handed_on
 from ranklake.capture.training.recording import Recording
-from ranklake.segments.run_names import readable_name
+from ranklake.capture.training.run_info import RunInfo
 
 if TYPE_CHECKING:
-    from ranklake.capture.metrics.aggregate import Aggregate
-    from ranklake.capture.metrics.counter import Counter
+    from ranklake.capture.metrics.aggregate import Aggregate, Counter
     from ranklake.capture.metrics.distribution import Distribution
     from ranklake.capture.recording.recorder import Recorder
     from ranklake.capture.steps.phase import Phase
-    from ranklake.capture.steps.steps import Steps
+    from ranklake.capture.steps.step import Steps
 
 T = TypeVar("T")
 
 
-def _events(run: "Run") -> Events:
-    return run.rows.events
-
-
-def _datasets(run: "Run") -> Datasets:
-    return run.rows.datasets
-
-
-def _artifacts(run: "Run") -> Artifacts:
-    return run.rows.artifacts
-
-
-def _media(run: "Run") -> Media:
-    return run.rows.media
-
-
-def _loads(run: "Run") -> Loads:
-    return run.rows.artifacts.loads
-
-
-class Run:
+class Run(RunInfo):
     """A training run being recorded by one rank. Made by `start`; see there for the parameters.
 
     Parameters
     ----------
-    launch
-        Who this process is.
     recorder
         None for a run that records nothing.
     idle
@@ -84,8 +59,6 @@ class Run:
 
     Attributes
     ----------
-    launch
-        Who this process is, as far as it is known.
     rows, slots, recording
         The parts that it is composed of; the last two are None for a run that records nothing.
     """
@@ -101,74 +74,9 @@ class Run:
         if recorder is not None:
             self.slots = SlotParts(self, recorder, self.rows)
             self.recording = Recording(self, recorder, self.rows, self.slots)
-            # What a training loop calls in each step has a short way: no call of ours hands on to another.
+            # Short cuts for what a training loop calls in each step.
             self._steps, self._phases = self.slots.steps, self.slots.phases.made
             object.__setattr__(self, "log", self.slots.values.fast)
-
-    # ── who and what ──
-
-    @property
-    def name(self) -> str:
-        """The run's name, the same on all ranks."""
-        return self.launch.run
-
-    @property
-    def readable_name(self) -> str:
-        """A name for people, made of `name`, such as ``brisk-otter-417``; `rename` gives another."""
-        return readable_name(self.launch.run)
-
-    @property
-    def rank(self) -> int:
-        """Global rank of this process."""
-        return self.launch.rank
-
-    @property
-    def world_size(self) -> int:
-        """Ranks in the run."""
-        return self.launch.world_size
-
-    @property
-    def attempt(self) -> int:
-        """Restart number of the run."""
-        return self.launch.attempt
-
-    @property
-    def enabled(self) -> bool:
-        """Whether anything is recorded."""
-        return self.rows.sink.enabled
-
-    def gaps(self) -> dict[str, dict[str, int]]:
-        """Return what this process could not record so far: rows by table and reason."""
-        counts: dict[str, dict[str, int]] = {}
-        for (table, reason), rows in sorted(self.rows.sink.gaps.totals().items()):
-            counts.setdefault(table, {})[reason] = rows
-        return counts
-
-    # ── what people say of it ──
-
-    def rename(self, name: object) -> None:
-        """Give the run a name for people, beside the one by which rows are kept; the last one counts.
-
-        Call it on one rank.
-        """
-        self.rows.annotations.add("name", value=name)
-
-    @property
-    def tags(self) -> Tags:
-        """The run's tags: ``run.tags.add("baseline", stage="ablation")``, ``run.tags.remove("baseline")``.
-
-        Call it on one rank; `ranklake runs --tag` finds them. Tags of artifacts are `tag`'s.
-        """
-        return self.rows.annotations.tags
-
-    def note(self, text: object) -> None:
-        """Add a note, free text of up to 8,192 characters, redacted as log lines are. Call it on one rank."""
-        self.rows.annotations.add("note", value=text)
-
-    @property
-    def summary(self) -> Summary:
-        """What the run came to: ``run.summary["best_loss"] = 1.93``. Numbers or texts; set them on one rank."""
-        return self.rows.annotations.summary
 
     # ── steps and phases ──
 
@@ -209,9 +117,8 @@ class Run:
         """Return a context for a part of a step, or for any stretch of time; each passage is recorded as a span.
 
         Within a step ``data``, ``forward``, ``backward``, ``optimizer``, ``collective``, ``checkpoint`` and
-        ``evaluation`` also add to the step's column of that name.
-
-        What is returned can be kept and entered again and again, by several threads at once, too: the fastest way.
+        ``evaluation`` also add to the step's column of that name. Keep the context and enter it repeatedly, from
+        several threads, too: that is the fastest way.
 
         Parameters
         ----------
@@ -287,15 +194,11 @@ class Run:
         """
         if self.slots is not None:
             self.slots.values.fast(mapping, *excess, step=step, **scalars)
-        elif self._idle is not None:
-            self._miss_values({**mapping, **scalars} if mapping is not None else scalars, excess)
-
-    def _miss_values(self, given: dict[Any, object], excess: tuple[object, ...]) -> None:
-        """Count what a run that was never started is given."""
-        sink = self.rows.sink
-        if excess:
-            sink.refuse("scalars", BAD_ARGUMENTS, repr_of(excess))
-        sink.miss("scalars", len(plainly_named(sink, given)))
+        elif self._idle is not None:  # a run that was never started: counted
+            if excess:
+                self.rows.sink.refuse("scalars", BAD_ARGUMENTS, repr_of(excess))
+            given = {**mapping, **scalars} if mapping is not None else scalars
+            self.rows.sink.miss("scalars", len(plainly_named(self.rows.sink, given)))
 
     def scalar(self, name: object, kind: object = None, unit: object = None, *_: object, keep: object = None) -> Scalar:
         """Return a handle for one metric: the fastest way to record values.
@@ -311,11 +214,9 @@ class Run:
             Share of the values to keep, from 0 to 1; by default what the setting ``sampling`` says. See
             `ranklake.capture.metrics.sampling`.
         """
-        return (
-            no_scalar(text(name, 80), self._idle)
-            if self.slots is None
-            else self.slots.meter.scalar(name, kind, unit, keep)
-        )
+        if self.slots is None:
+            return no_scalar(text(name, 80), self._idle)
+        return self.slots.meter.scalar(name, kind, unit, keep)
 
     def counter(self, name: object, *_: object, unit: str | None = None) -> "Counter | Unrecorded":
         """Return a handle that only grows: ``read.add(len(block))`` records the sum so far.
@@ -365,7 +266,7 @@ class Run:
 
     # ── events, log lines, files ──
 
-    event = handed_on("event", _events, Events.add)
+    event = handed_on("event", "rows.events", Events.add)
 
     def record(
         self, table: object = "", mapping: Mapping[Any, object] | None = None, *excess: object, **columns: object
@@ -413,12 +314,12 @@ class Run:
         """
         return self.rows.logs.processor(level)
 
-    dataset = handed_on("dataset", _datasets, Datasets.add)
-    artifact = handed_on("artifact", _artifacts, Artifacts.add)
-    checkpoint = handed_on("checkpoint", _artifacts, Artifacts.checkpoint)
-    media = handed_on("media", _media, Media.add)
-    loading = handed_on("loading", _loads, Loads.loading)
-    tag = handed_on("tag", _artifacts, Artifacts.tag)
+    dataset = handed_on("dataset", "rows.datasets", Datasets.add)
+    artifact = handed_on("artifact", "rows.artifacts", Artifacts.add)
+    checkpoint = handed_on("checkpoint", "rows.artifacts", Artifacts.checkpoint)
+    media = handed_on("media", "rows.media", Media.add)
+    loading = handed_on("loading", "rows.artifacts.loads", Loads.loading)
+    tag = handed_on("tag", "rows.artifacts", Artifacts.tag)
 
     # ── what looks over training's shoulder ──
 
@@ -529,33 +430,6 @@ class Run:
         if error is not None and not isinstance(error, GeneratorExit):
             self.rows.lifecycle.fail(error)
         self.close()
-
-    def __dir__(self) -> list[str]:
-        """Return what a training script may call, without the parts that the run is made of."""
-        return sorted(name for name in dir(type(self)) if not name.startswith("_"))
-
-    @property
-    def _state(self) -> str:
-        if self.recording is None:
-            return "records nothing"
-        return "closed" if self.rows.sink.is_closed else "records"
-
-    def __repr__(self) -> str:
-        where = f"attempt {self.attempt}, rank {self.rank} of {self.world_size}"
-        return f"<run {self.name} ({self.readable_name}), {where}: {self._state}>"
-
-    def _repr_html_(self) -> str:
-        """Return the same for a notebook, with what is missing. Names of runs and tables hold no markup."""
-        missing = ", ".join(f"{sum(rows.values()):,} of {table}" for table, rows in self.gaps().items())
-        facts = {
-            "run": f"{self.name} ({self.readable_name})",
-            "attempt, rank": f"{self.attempt}, {self.rank} of {self.world_size}",
-            "state": self._state,
-            "rows that could not be recorded": missing or "none",
-            "look at it": f"ranklake show {self.name}",
-        }
-        body = "".join(f"<tr><th>{name}</th><td>{said}</td></tr>" for name, said in facts.items())
-        return f"<table>{body}</table>"
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> Self:
         return self

@@ -12,8 +12,7 @@ from typing import Any, Final
 from ranklake.capture.common.gaps import LOGGER, NOWHERE, Gaps, RefusedError
 from ranklake.capture.common.settings import read_settings, read_spool, read_storage
 from ranklake.capture.common.values import integer, redacted_name, text
-from ranklake.capture.lifecycle.failures import FAILURES
-from ranklake.capture.lifecycle.heartbeat import Heartbeat
+from ranklake.capture.lifecycle.lifecycle import FAILURES, Heartbeat
 from ranklake.capture.lifecycle.preemption import PREEMPTION
 from ranklake.capture.provenance.determinism import SIZES
 from ranklake.capture.provenance.launcher import Group, Launch, find_launch, group_of
@@ -21,7 +20,7 @@ from ranklake.capture.provenance.names import clean, spawner
 from ranklake.capture.provenance.provenance import learn_secrets, run_row
 from ranklake.capture.provenance.run_record import RunRecord
 from ranklake.capture.recording.recorder import Recorder
-from ranklake.capture.sending.upload import missing_package
+from ranklake.capture.recording.upload import missing_package
 from ranklake.capture.spool.claims import Claims
 from ranklake.capture.spool.locations import local_root, spool_uri
 from ranklake.capture.training.identity import Identity, numbered
@@ -89,7 +88,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     mesh
         The `torch.distributed.device_mesh.DeviceMesh` that the run computes on, with named dimensions.
     storage_options
-        Handed to fsspec for the spool (and ``put``, see `ranklake.capture.sending.upload.Uploader`); by default what
+        Handed to fsspec for the spool (and ``put``, see `ranklake.capture.recording.upload.Uploader`); by default what
         ``[storage]`` in ``ranklake.toml`` says.
     enabled
         False gives a run that records nothing.
@@ -183,7 +182,7 @@ def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
     # pyarrow and fsspec: not before something is recorded
     from ranklake.capture.recording.threads import RecorderThreads
     from ranklake.capture.samplers import inprocess
-    from ranklake.capture.samplers.sample_writer import SampleWriter
+    from ranklake.capture.samplers.sample import SampleWriter
 
     try:
         recorder.require()

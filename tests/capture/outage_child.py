@@ -20,8 +20,8 @@ import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 
 from ranklake import capture
-from ranklake.capture.sending import upload
-from ranklake.capture.sending.breaker import Breaker
+from ranklake.capture.recording import upload
+from ranklake.capture.recording.breaker import Breaker
 
 FASTER = 60.0
 STEP_S = 0.01

@@ -23,7 +23,7 @@ from ranklake.capture.node.agent import Agent
 from ranklake.capture.node.agent_metrics import COUNTERS, GAUGES, AgentMetrics, GapCount, prometheus
 from ranklake.capture.node.endpoint import Answer, Endpoint, PortInUseError
 from ranklake.capture.recording import uploading
-from ranklake.capture.sending.packing import PACK_BYTES, Waiting, packs_of
+from ranklake.capture.recording.packing import PACK_BYTES, Waiting, packs_of
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.leader import Leadership, leader
 from ranklake.capture.spool.stream import META_FILE
@@ -78,7 +78,7 @@ sys.stdin.readline()
 # As sitecustomize.py, in the agent and in what it starts: a store that takes PUTs and never answers.
 HANGING = """
 import sys, threading
-from ranklake.capture.sending import upload
+from ranklake.capture.recording import upload
 def hang(target, raw):
     print("hanging", file=sys.stderr, flush=True)
     threading.Event().wait()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ranklake.capture.sending.breaker import FAILURES_TO_OPEN, LONGEST_WAIT_S, Breaker
+from ranklake.capture.recording.breaker import FAILURES_TO_OPEN, LONGEST_WAIT_S, Breaker
 
 
 class Clock:

@@ -7,18 +7,17 @@ import sys
 import time
 from pathlib import Path
 
+import nvml_tape
 import pyarrow as pa
 import pynvml
 import pytest
 from nvml_player import Handle, Player
 
-from ranklake.capture.samplers import record_nvml
 from ranklake.capture.samplers.gpu import RARE_NS, SLOW_NS, GpuSampler
 from ranklake.capture.samplers.gpu_parts import FIELDS, GPM, PARTS, PCIE_RATES
-from ranklake.capture.samplers.holding import by_environment, held_by
 from ranklake.capture.samplers.nvml import clock_reasons
-from ranklake.capture.samplers.nvml_tape import Tape
 from ranklake.capture.samplers.reading import Tree
+from ranklake.capture.samplers.sample import by_environment, held_by
 from ranklake.capture.spool.stream_files import StreamName
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
@@ -389,7 +388,7 @@ def test_several_holders_have_no_one_rank():
 def test_a_tape_of_a_player_plays_the_same(player, tmp_path):
     """What the recorder writes down, played, gives the rows that were sampled when it was recorded."""
     out = io.StringIO()
-    tape = Tape(player, out)
+    tape = nvml_tape.Tape(player, out)
     made = GpuSampler(tape, dict)
     expected = []
     for tick in range(3):
@@ -410,7 +409,7 @@ def test_a_tape_of_a_player_plays_the_same(player, tmp_path):
 def test_structures_of_the_library_can_be_taped(player):
     """Ctypes' numbers, arrays, structures, unions and pointers."""
     out = io.StringIO()
-    tape = Tape(player, out)
+    tape = nvml_tape.Tape(player, out)
     values = (pynvml.c_nvmlFieldValue_t * 1)()
     values[0].value.ullVal = 5
     plain = tape._plain(values)
@@ -423,12 +422,12 @@ def test_structures_of_the_library_can_be_taped(player):
 def test_recording_without_a_device_is_an_error_in_one_line(player, tmp_path, monkeypatch):
     """And leaves no file."""
     player.failing["nvmlInit"] = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
-    with pytest.raises(record_nvml.NoDeviceError, match="NVML: nothing can be recorded: driver not loaded"):
-        record_nvml.record(player, 1, tmp_path / "tape")
+    with pytest.raises(nvml_tape.NoDeviceError, match="NVML: nothing can be recorded: driver not loaded"):
+        nvml_tape.record(player, 1, tmp_path / "tape")
     assert not (tmp_path / "tape").exists()
     player.failing.clear()
-    monkeypatch.setattr(record_nvml.time, "sleep", lambda seconds: None)
-    assert record_nvml.record(player, 2, tmp_path / "tape") > 100
+    monkeypatch.setattr(nvml_tape.time, "sleep", lambda seconds: None)
+    assert nvml_tape.record(player, 2, tmp_path / "tape") > 100
     header = json.loads((tmp_path / "tape").read_text().splitlines()[0])
     assert (header["recorded"], header["driver"], len(header["devices"])) == (True, "570.124.06", 2)
     assert isinstance(Handle("h0"), str)

@@ -12,8 +12,8 @@ from hypothesis.extra import numpy as arrays
 from recorded import check_books, gaps, rows
 
 from ranklake.capture.histogram import FINEST, Buckets, Histogram, histogram_of, histogram_of_one, indices, merge
-from ranklake.capture.steps import device_queue
-from ranklake.capture.steps.device_queue import MOST_BYTES
+from ranklake.capture.steps import device_values
+from ranklake.capture.steps.device_values import MOST_BYTES
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
@@ -262,8 +262,8 @@ def test_a_tensor_on_a_device_is_recorded_when_it_has_arrived(place, monkeypatch
     """Nothing waits for it; it is in the row once its copy is there, and a gap of the table if that never comes."""
     arrival, lost = Arrival(), Arrival()
     copies = iter([(arrival, torch.tensor([1.0, 2.0, 4.0])), (lost, torch.ones(5))])
-    monkeypatch.setattr(device_queue, "_on_cuda", lambda tensor: tensor.device.type == "meta")
-    monkeypatch.setattr(device_queue, "_copy", lambda _: next(copies))
+    monkeypatch.setattr(device_values, "_on_cuda", lambda tensor: tensor.device.type == "meta")
+    monkeypatch.setattr(device_values, "_copy", lambda _: next(copies))
     run = place.start()
     sizes = run.histogram("sizes")
     sizes.record(torch.ones(3, device="meta"), 4)

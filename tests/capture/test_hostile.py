@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from recorded import check_books, gaps, segments
 
 from ranklake import capture
-from ranklake.capture.series.policies import SELF_METRICS
+from ranklake.capture.lanes.policies import SELF_METRICS
 
 ANSWERS = ("raise", "recurse", "lie")
 ASKED = [

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from recorded import check_books, rows
 
 from ranklake import capture
-from ranklake.capture.serving.buckets import bucket_of, buckets
-from ranklake.capture.serving.fingerprints import fingerprint
+from ranklake.capture.training.features import bucket_of, buckets, fingerprint
 from ranklake.segments.segment import SAMPLED_OUT
 
 KEY = "9f" * 32

@@ -20,8 +20,8 @@ from overlays import written
 
 from ranklake.capture.common.settings import CaptureSettings, read_settings
 from ranklake.capture.importers.imports import import_files
+from ranklake.capture.lanes.masks import row_masks
 from ranklake.capture.sealing.masked import SealedMasks
-from ranklake.capture.series.masks import row_masks
 from ranklake.cli import run as cli_run
 from ranklake.lake.contracts.arrow import ARROW_TYPES
 from ranklake.lake.contracts.capture_masks import load_capture_masks

@@ -13,9 +13,9 @@ from ranklake.capture.node.agent import Agent
 from ranklake.capture.node.agent_run import AgentRun
 from ranklake.capture.node.spool_monitor import SpoolMonitor
 from ranklake.capture.node.worker import WorkerTask, send
+from ranklake.capture.recording.breaker import Breaker, Standing
 from ranklake.capture.recording.budget import SHARES
 from ranklake.capture.samplers.sample import Row, Value
-from ranklake.capture.sending.breaker import Breaker, Standing
 from ranklake.capture.spool.stream_files import streams
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool

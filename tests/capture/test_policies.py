@@ -13,9 +13,9 @@ from recorded import check_books, gaps
 from recorded import rows as every_row
 
 from ranklake.capture.common.gaps import OUT_OF_RANGE, TOO_MANY_SERIES, UNREGISTERED, WRONG_KIND, WRONG_UNIT
+from ranklake.capture.lanes.policies import OVERFLOW
 from ranklake.capture.recover import recover
 from ranklake.capture.sealing.rows import judge
-from ranklake.capture.series.policies import OVERFLOW
 from ranklake.capture.spool.meta import Meta, Metric
 
 # What users do wrong: (setting, how, reason of the gap). Each records three values, of 1, 2 and 3, in the same way.

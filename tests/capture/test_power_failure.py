@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from recorded import gaps, rows
 
-from ranklake.capture.lanes import pages
+from ranklake.capture.lanes import slots
 from ranklake.capture.lanes.slots import SlotFile
 from ranklake.capture.recording.recorder import Recorder
 
@@ -46,7 +46,7 @@ class Disk:
         self._watch(monkeypatch)
 
     def _watch(self, monkeypatch):
-        fsync, fdatasync, msync = os.fsync, os.fdatasync, pages.sync
+        fsync, fdatasync, msync = os.fsync, os.fdatasync, slots.sync
         make, around = SlotFile.__init__, Recorder.sync
 
         def synced(call, fd):
@@ -82,7 +82,7 @@ class Disk:
 
         monkeypatch.setattr(os, "fsync", lambda fd: synced(fsync, fd))
         monkeypatch.setattr(os, "fdatasync", lambda fd: synced(fdatasync, fd))
-        monkeypatch.setattr(pages, "sync", map_synced)
+        monkeypatch.setattr(slots, "sync", map_synced)
         monkeypatch.setattr(SlotFile, "__init__", mapped)
         monkeypatch.setattr(Recorder, "sync", round_)
 

@@ -18,8 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ranklake.capture.samplers.dcgm import blank, load_table
 from ranklake.capture.samplers.exposition import NotExpositionError, parse
-from ranklake.capture.samplers.fetch import FetchError, fetch, shown
-from ranklake.capture.samplers.prometheus import MOST_SERIES, PrometheusSampler
+from ranklake.capture.samplers.prometheus import MOST_SERIES, FetchError, PrometheusSampler, fetch, shown
 from ranklake.capture.samplers.sample import Row, Value
 from ranklake.capture.spool.stream_files import StreamName
 from ranklake.lake.contracts.arrow import arrow_schema

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from recorded import check_books, gaps, left_in, rows, segments, totals
 
-from ranklake.capture.abandoned_stream import taken_over
 from ranklake.capture.common.layouts import WRITTEN
 from ranklake.capture.node.agent import Agent
+from ranklake.capture.recording.recovery import taken_over
 from ranklake.capture.recover import recover
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sealing.tables import arrow_table

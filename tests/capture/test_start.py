@@ -6,7 +6,7 @@ import pytest
 from recorded import rows
 
 from ranklake import capture
-from ranklake.capture.sending.upload import missing_package
+from ranklake.capture.recording.upload import missing_package
 
 
 def told(caplog):

@@ -7,7 +7,7 @@ import pytest
 from recorded import rows
 
 from ranklake.capture.common.gaps import BAD_VALUE, DEVICE_VALUE
-from ranklake.capture.steps.device_queue import MOST_WAITING, DeviceQueue
+from ranklake.capture.steps.device_values import MOST_WAITING, DeviceQueue
 
 torch = pytest.importorskip("torch")
 

@@ -13,8 +13,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from store_suite import NAME, StoreSuite, seal, stream_folder
 from stores import SECRET, Proxy, Store, s3_server, s3_storage
 
-from ranklake.capture.sending.breaker import Breaker
-from ranklake.capture.sending.upload import Uploader, UploadError
+from ranklake.capture.recording.breaker import Breaker
+from ranklake.capture.recording.upload import Uploader, UploadError
 
 
 class Bucket(MemoryFileSystem):

@@ -4,11 +4,11 @@ import subprocess
 import sys
 import threading
 
-from ranklake.capture.recording.wake import Wake
+from ranklake.capture.recording.threads import Wake
 
 INTERRUPTED = """
 import signal
-from ranklake.capture.recording.wake import Wake
+from ranklake.capture.recording.threads import Wake
 
 wake, handled = Wake(), []
 

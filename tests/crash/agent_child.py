@@ -30,14 +30,15 @@ FILES = {
             "node/agent",
             "node/worker",
             "recover",
-            "sending/packing",
-            "sending/upload",
+            "recording/recovery",
+            "recording/packing",
+            "recording/upload",
             "spool/files",
             "spool/stream",
         ),
         pack.__file__,
     },
-    "recover": code("recover", "sending/upload", "spool/stream"),
+    "recover": code("recover", "recording/recovery", "recording/upload", "spool/stream"),
 }
 
 

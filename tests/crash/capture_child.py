@@ -61,7 +61,7 @@ PHASES = {
         "lanes/slots",
         "lanes/written",
         "recording/budget",
-        "recording/slot_files",
+        "recording/lanes",
         "spool/stream",
         "spool/stream_files",
     ),
@@ -80,13 +80,12 @@ PHASES = {
         "lanes/slots",
         "recording/threads",
         "recording/recorder",
-        "recording/preallocation",
         "recording/syncer",
         "recording/uploading",
         "spool/owner",
         "spool/stream",
     ),
-    "upload": code("sending/breaker", "sending/upload"),
+    "upload": code("recording/breaker", "recording/upload"),
     "recover": {str(path) for path in ROOM.rglob("*.py") if path.parent.name not in {"frameworks", "importers"}},
 }
 STEPS = 60

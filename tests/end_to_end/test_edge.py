@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from ranklake import capture
-from ranklake.capture.series.policies import OVERFLOW, SELF_METRICS
+from ranklake.capture.lanes.policies import OVERFLOW, SELF_METRICS
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool

@@ -44,47 +44,37 @@ CAPTURE = {  # what each folder of capture imports, for types or at need, too; a
     "common": set(),
     "build": {"common"},
     "histogram": {"common"},
-    "series": {"common"},
     "spool": {"common"},
     "lanes": {"common", "spool"},
-    "steps": {"common", "lanes", "series"},
-    "sending": {"spool"},
-    "metrics": {"common", "histogram", "lanes", "series", "steps"},
+    "steps": {"common", "lanes"},
+    "metrics": {"common", "histogram", "lanes", "steps"},
     "provenance": {"common", "lanes", "spool"},
     "lifecycle": {"common", "lanes", "provenance", "steps"},
-    "sealing": {"common", "lanes", "series", "spool"},
+    "sealing": {"common", "lanes", "spool"},
     "live": {"common", "sealing", "spool"},
-    "annotate": {"sealing", "sending", "spool"},
-    "assets": {"common", "lanes", "lifecycle", "series", "spool", "steps"},
+    "assets": {"common", "lanes", "lifecycle", "spool", "steps"},
     "logs": {"common", "lanes", "lifecycle", "spool", "steps"},
-    "samplers": {"common", "lanes", "lifecycle", "metrics", "provenance", "series", "spool", "steps"},
-    "abandoned_stream": {"logs", "sealing", "sending", "series", "spool"},
-    "recover": {"abandoned_stream", "common", "sealing", "sending", "spool"},
-    "recording": {
-        *("abandoned_stream", "common", "lanes", "metrics", "provenance", "recover", "sealing", "sending", "series"),
-        "spool",
-    },
+    "samplers": {"common", "lanes", "lifecycle", "metrics", "provenance", "spool", "steps"},
+    "recording": {"common", "lanes", "logs", "metrics", "provenance", "sealing", "spool"},
+    "recover": {"common", "recording", "sealing", "spool"},
+    "annotate": {"recording", "sealing", "spool"},
     "training": {
         *("assets", "common", "lanes", "lifecycle", "logs", "metrics", "provenance", "recording", "samplers"),
-        *("sending", "spool", "steps"),
+        *("spool", "steps"),
     },
-    "node": {
-        *("abandoned_stream", "common", "lanes", "provenance", "recording", "samplers", "sealing", "sending"),
-        *("series", "spool", "training"),
-    },
-    "serving": {"common", "training"},
+    "node": {"common", "lanes", "provenance", "recording", "samplers", "sealing", "spool", "training"},
     "frameworks": {"assets", "common", "provenance", "steps", "training"},
-    "importers": {"common", "provenance", "samplers", "sealing", "sending", "spool"},
+    "importers": {"common", "provenance", "recording", "samplers", "sealing", "spool"},
 }
 LATE = {  # what functions of capture import from their own room when they are called, and what is heavy in it
     "capture/training/start.py": {  # pyarrow, fsspec: not before something is recorded
         "recording.threads",
         "samplers.inprocess",
-        "samplers.sample_writer",
+        "samplers.sample",
     },
     "capture/metrics/meter.py": {"metrics.distribution"},  # numpy
     "capture/assets/hashing.py": {"assets.known_files"},  # sqlite
-    "capture/node/agent.py": {"abandoned_stream"},  # numpy, pyarrow: most looks seal nothing
+    "capture/node/agent.py": {"recording.recovery"},  # numpy, pyarrow: most looks seal nothing
     "capture/node/worker.py": {"node.agent", "sealing.keys"},  # the agent's own process imports this module, too
 }
 LAKE = {  # what each folder of the lake imports, for types and in functions, too; likewise

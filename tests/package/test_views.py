@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ranklake.capture.node.pass_result import PassResult
+from ranklake.capture.node.agent_metrics import PassResult
 from ranklake.insight.diagnosis.critical_path import CriticalPath
 from ranklake.insight.diagnosis.what_if import Slowdowns, StepTimes, Worker
 from ranklake.printable import printable, printable_name

@@ -13,7 +13,7 @@ from lake_suite import LakeSuite, keys, spooled
 from segments import segment_bytes, step_rows
 from stores import SECRET, Proxy, Store, moto_server, s3_server, s3_storage
 
-from ranklake.capture.sending.upload import Uploader
+from ranklake.capture.recording.upload import Uploader
 from ranklake.cli import run
 from ranklake.errors import RanklakeError
 from ranklake.lake.ingest.run import ingest

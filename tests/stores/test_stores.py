@@ -16,7 +16,7 @@ from lake_suite import LakeSuite
 from store_suite import StoreSuite, stream_folder
 from stores import Proxy, Store, free_port, moto_server, s3_storage, serving
 
-from ranklake.capture.sending.upload import Uploader
+from ranklake.capture.recording.upload import Uploader
 from ranklake.lake.store.store import Lake, LakeUnreachableError, UnsafeStoreError
 
 pytestmark = [

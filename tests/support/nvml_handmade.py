@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python tests/support/nvml_handmade.py
 
-It is to be replaced by ``python -m ranklake.capture.samplers.record_nvml`` on the first machine with a GPU.
+It is to be replaced by what ``nvml_tape.py`` records on the first machine with a GPU.
 """
 
 import json

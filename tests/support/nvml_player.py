@@ -10,8 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pynvml
-
-from ranklake.capture.samplers.nvml_tape import asked_for
+from nvml_tape import asked_for
 
 _NOT_A_CALL = ("nvmlClocks", "nvmlEventType", "nvmlMemory_v2", "nvmlStruct")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ranklake.capture.sending.upload import Uploader
+from ranklake.capture.recording.upload import Uploader
 from ranklake.capture.spool.stream_files import SealedFile, StreamName
 from ranklake.lake.ingest.spool.spool import Spool
 

@@ -12,8 +12,8 @@ from typing import Any
 from ranklake.bench.job import Job
 from ranklake.bench.nodes import Node
 from ranklake.bench.streams import Segment
-from ranklake.capture.sending.packing import Waiting, packs_of
-from ranklake.capture.sending.upload import Uploader
+from ranklake.capture.recording.packing import Waiting, packs_of
+from ranklake.capture.recording.upload import Uploader
 from ranklake.segments.pack import pack
 
 Progress = Callable[[int, int], None]

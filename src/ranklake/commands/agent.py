@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ranklake.capture.node.agent_metrics import CONTENT_TYPE, prometheus
+from ranklake.capture.node.agent_metrics import CONTENT_TYPE, PassResult, prometheus
+from ranklake.capture.node.agent_run import Sources, sample
 from ranklake.capture.node.endpoint import Answer, Endpoint
-from ranklake.capture.node.pass_result import PassResult
-from ranklake.capture.node.sampling import Sources, sample
 from ranklake.capture.node.spool_monitor import SpoolMonitor
 from ranklake.capture.node.worker import WorkerTask, run, send
 from ranklake.capture.spool.leader import Leadership, leader

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from ranklake.capture.live.facts import LiveRun
-from ranklake.capture.live.live_run import Watched, named_here
+from ranklake.capture.live.live_run import LiveRun, Watched, named_here
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.spool.locations import planned_root
 from ranklake.commands.options import json_option, with_config

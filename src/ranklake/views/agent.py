@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ranklake.capture.node.pass_result import PassResult
+from ranklake.capture.node.agent_metrics import PassResult
 from ranklake.capture.spool.leader import Leader
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
-from ranklake.capture.live.facts import Curve, LiveRank, LiveRun
+from ranklake.capture.live.live_run import Curve, LiveRank, LiveRun
 from ranklake.views.table import TextColumn, fitting
 from ranklake.views.text_plot import text_plot
 from ranklake.views.words import UNKNOWN, counted, number_text, or_dash, percent_text, time_text

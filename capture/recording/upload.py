@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.sending.breaker import Breaker
+from ranklake.capture.recording.breaker import Breaker
 from ranklake.capture.spool.files import sync_folder
 from ranklake.capture.spool.stream_files import SealedFile, StreamName, ready_files
 from ranklake.errors import RanklakeError

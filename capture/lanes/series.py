@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ranklake.capture.common.gaps import BAD_NAME, TOO_LARGE, TOO_MANY_SERIES, RefusedError
 from ranklake.capture.common.values import repr_of, text
-from ranklake.capture.series.policies import OVERFLOW, SELF_METRICS, Policies
+from ranklake.capture.lanes.policies import OVERFLOW, SELF_METRICS, Policies
 from ranklake.redaction.redact import redact_names
 
 MAX_NAME: Final = 512

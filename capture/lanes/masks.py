@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ranklake.capture.common.gaps import NOT_MASKED, RefusedError
 from ranklake.capture.common.settings import CaptureSettings
-from ranklake.capture.series.policies import Warn
+from ranklake.capture.lanes.policies import Warn
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.capture_masks import NO_MASKS, CaptureMasks, every_classified, load_capture_masks
 from ranklake.lake.contracts.load import load_contracts

@@ -28,8 +28,7 @@ from ranklake.capture.common.gaps import Gaps
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.ratios import checked_ratio, chosen, seed_of, threshold_of
 from ranklake.capture.common.values import integer, json_text, number, redacted_name, text
-from ranklake.capture.serving.buckets import Buckets, bucket_of, buckets
-from ranklake.capture.serving.fingerprints import digest, fingerprint
+from ranklake.capture.training.features import Buckets, bucket_of, buckets, digest, fingerprint
 from ranklake.capture.training.start import running, start
 from ranklake.redaction.redact import redact_uri
 from ranklake.segments.envelope import EncryptionError

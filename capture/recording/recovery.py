@@ -7,18 +7,20 @@ sealing and uploading can repeat: whoever is killed at it is carried on by the n
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from ranklake.capture.common.gaps import LOGGER
+from ranklake.capture.lanes.masks import mask_of_stream
 from ranklake.capture.logs.faults import FAULTS_FILE
 from ranklake.capture.logs.faults import adopt as adopt_faults
+from ranklake.capture.recording.upload import Pushed, Uploader
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sealing.seal import Sealing, keep_damaged, seal
 from ranklake.capture.sealing.tables import read_rows
-from ranklake.capture.sending.upload import Pushed, Uploader
-from ranklake.capture.series.masks import mask_of_stream
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.clock import Anchor, straighten
 from ranklake.capture.spool.eviction import finish as finish_evictions
@@ -26,7 +28,7 @@ from ranklake.capture.spool.files import TEMPORARY, is_mine, open_regular, read_
 from ranklake.capture.spool.frames import FrameFile
 from ranklake.capture.spool.meta import Meta, read_meta
 from ranklake.capture.spool.owner import HELD, OWNER_FILE, Owner, OwnerLock
-from ranklake.capture.spool.stream import META_FILE, discard
+from ranklake.capture.spool.stream import META_FILE, discard, sweep
 from ranklake.capture.spool.stream_files import (
     ACKED,
     DROPPED,
@@ -38,6 +40,7 @@ from ranklake.capture.spool.stream_files import (
     StreamName,
     open_files,
     sealed_files,
+    streams,
 )
 from ranklake.segments.envelope import EncryptionError
 
@@ -203,3 +206,86 @@ def _is_known(path: Path, meta: Meta) -> bool:
     sealed = path.with_suffix(SEALED) if path.name.endswith(DROPPED) else path
     file = OpenFile.of(path)
     return bool((file and meta.knows(file.table)) or SealedFile.of(sealed))
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a recovery did.
+
+    Attributes
+    ----------
+    streams
+        Taken over.
+    segments, rows
+        Uploaded.
+    left
+        Segments that wait for the spool to be reachable.
+    alive, foreign
+        Streams passed by: their process runs, or they are meant for another spool.
+    troubles
+        One line for each stream that could not be finished.
+    """
+
+    streams: int = 0
+    segments: int = 0
+    rows: int = 0
+    left: int = 0
+    alive: int = 0
+    foreign: int = 0
+    troubles: tuple[str, ...] = ()
+
+
+@dataclass
+class Recovery:
+    """One way to recover, repeatable: by `run` once, or by an agent again and again."""
+
+    root: Path
+    spool: str
+    storage_options: Mapping[str, Any] | None = None
+    uploader: Uploader | None = None
+    keys: SealingKeys = field(default_factory=SealingKeys)
+    _uploaders: dict[str, Uploader] = field(default_factory=dict)
+
+    def run(self, stop: Callable[[], bool] = lambda: False) -> Recovered:
+        """Go over all streams once; `stop` is asked before each of them and each upload."""
+        counts: Counter[str] = Counter()
+        troubles: list[str] = []
+        for folder in streams(self.root):
+            if stop():
+                break
+            try:
+                done = self._one(folder, stop)
+            except Exception as error:  # noqa: BLE001 - one damaged stream must not block the others
+                troubles.append(f"{folder}: {type(error).__name__}: {error}")
+                LOGGER.warning("ranklake: cannot recover %s: %s", folder, error)
+            else:
+                if isinstance(done, str):
+                    counts[done] += 1
+                else:
+                    counts.update(streams=1, segments=done.segments, rows=done.rows, left=done.left)
+        sweep(self.root)
+        return Recovered(**counts, troubles=tuple(troubles))
+
+    def _one(self, folder: Path, stop: Callable[[], bool]) -> Pushed | str:
+        with taken_over(folder, self.keys) as taken:
+            if taken is None:
+                return "alive"
+            meant_for = taken.owner.spool if taken.owner is not None else ""
+            if self.spool and meant_for and meant_for != self.spool:
+                return "foreign"
+            return taken.finish(self._uploader_for(self.spool or meant_for), stop)
+
+    def _uploader_for(self, uri: str) -> Uploader | None:
+        if self.uploader is not None and self.uploader.uri == uri:
+            return self.uploader
+        if uri and uri not in self._uploaders:
+            self._uploaders[uri] = Uploader(uri, self.storage_options)
+        return self._uploaders.get(uri)
+
+
+def recover_stream(folder: Path, uploader: Uploader | None, *, family: int, keys: SealingKeys) -> Pushed | None:
+    """Finish the stream of a dead forked child of the process whose incarnation is `family`; None if it is no such."""
+    with taken_over(folder, keys) as taken:
+        if taken is None or taken.owner is None or taken.owner.role != "worker" or taken.owner.family != family:
+            return None
+        return taken.finish(uploader)

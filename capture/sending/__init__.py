@@ -1,1 +1,0 @@
-"""Sending: segments go to the store, alone or in packs."""

@@ -1,1 +1,0 @@
-"""Serving: requests of a served model, without what was asked and answered."""
