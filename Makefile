@@ -11,10 +11,9 @@ PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo native published lint types format deployments catalog snapshots package clean
-.PHONY: test test-slow test-up test-postgres test-moto test-s3 test-stores test-frameworks test-frameworks-light test-pages
-.PHONY: fortnight chaos chaos-s3 chaos-up crash faults fuzz crash-capture crash-migrate crash-retention
-.PHONY: bench-capture bench-short bench-scale bench-overhead bench-samplers bench-outage bench-headline bench-import bench-sql bench-lake bench-lake-more bench-rollup bench-quality bench-check bench-migrate bench-retention bench-audit bench-report bench-pages bench-share bench-workers bench-straggler bench-everyday bench-watch
+.PHONY: help demo native published lint types format deployments catalog package clean nightly
+.PHONY: test test-slow test-up test-postgres test-moto test-s3 test-stores test-frameworks test-pages
+.PHONY: bench bench-short crash fuzz fortnight
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -104,12 +103,9 @@ test-stores: .venv/.stores ## run the stores' contract against servers of S3, Az
 test-pages: .venv/.pages ## open report pages in headless Chromium: console, requests, accessibility, three widths, both themes
 	@CHROMIUM=$${CHROMIUM:-chromium} $(BIN)/python -m pytest -m pages tests/pages
 
-# DeepSpeed compiles a kernel for minutes, so the others are a target of their own.
-test-frameworks-light: .venv/.test ## train with each framework but DeepSpeed, in each way that is recorded
-	@$(BIN)/python -m pytest $(PARALLEL) -m frameworks -k "not deepspeed" tests/capture/frameworks tests/end_to_end
-
-test-frameworks: .venv/.deepspeed ## train with each framework, DeepSpeed included, in each way that is recorded
-	@$(BIN)/python -m pytest $(PARALLEL) -m frameworks tests/capture/frameworks tests/end_to_end
+# DeepSpeed compiles a kernel for minutes, so it is left out unless it is asked for.
+test-frameworks: .venv/.test $(if $(DEEPSPEED),.venv/.deepspeed) ## train with each framework, in each way that is recorded (DEEPSPEED=1 for that, too)
+	@$(BIN)/python -m pytest $(PARALLEL) -m frameworks $(if $(DEEPSPEED),,-k "not deepspeed") tests/capture/frameworks tests/end_to_end
 
 published: .venv/.test ## published figures from import to rollup: published, computed, tolerance, verdict
 	@RANKLAKE_CAPTURE_SAMPLERS=off $(BIN)/python tests/support/published_report.py
@@ -138,44 +134,27 @@ catalog: .venv/.test ## write docs/catalog from the contracts, and docs/settings
 
 snapshots: ;
 
-chaos-up: .venv/.test ## SIGKILL at random on what `ranklake up` runs, while segments come (RANKLAKE_MINUTES=20)
-	@$(BIN)/python tests/crash/up_chaos.py --minutes $${RANKLAKE_MINUTES:-20}
+# Campaigns of their own, each with what it takes beside KILLS. LAKE and SPOOL may be URIs of an object store, and STORAGE
+# its options as JSON; FAULTS='--seed N --case K' runs one case again, and those of its lake before it.
+CRASH_chaos = $(BIN)/python tests/crash/chaos.py $(or $(LAKE),$$place/lake) $(or $(SPOOL),$$place/spool) --kills $(or $(KILLS),200) --storage '$(or $(STORAGE),{})'
+CRASH_chaos-s3 = $(BIN)/python tests/crash/chaos.py --radosgw --kills $(or $(KILLS),200)
+CRASH_up = $(BIN)/python tests/crash/up_chaos.py --minutes $(or $(MINUTES),20)
+CRASH_faults = $(BIN)/python tests/crash/faults.py $(or $(FAULTS),--faults $(or $(KILLS),900))
+CRASH_bitflips = RANKLAKE_FLIPS=$(or $(KILLS),1000) $(BIN)/python -m pytest -q -m "slow or not slow" tests/lake/test_damage.py --timeout 3600
+CRASH_capture = RANKLAKE_KILLS=$(or $(KILLS),1000) $(BIN)/python -m pytest -m crash tests/crash/test_capture_kills.py --timeout 3600
+CRASH_retention = $(BIN)/python tests/crash/retention_chaos.py $$place --kills $(or $(KILLS),100) $(if $(STEPS),--steps $(STEPS))
+CRASH_migrate = $(BIN)/python tests/crash/migrate_chaos.py $$place --rows $(or $(ROWS),20000000) --kills $(or $(KILLS),100) --minutes $(or $(MINUTES),20)
+CRASH_ = RANKLAKE_KILLS=$(or $(KILLS),500) RANKLAKE_FAULTS=$(or $(FAULTS),60) $(BIN)/python -m pytest $(PARALLEL) -m crash tests/crash tests/end_to_end --timeout 3600
+crash: .venv/.test $(if $(filter chaos-s3,$(NAME)),.stores/.ceph) ## kill capture, agent, ingest and cluster at random points (KILLS=500), and some faults; or a campaign by NAME: chaos, chaos-s3, up, faults, bitflips, capture, retention, migrate
+	@$(if $(CRASH_$(NAME)),,$(error no campaign of that name; 'make help' lists them))place=$$(mktemp -d); export PYTHONPATH=tests/support; \
+		$(CRASH_$(NAME)) && rm -r $$place
 
-crash: .venv/.test ## kill capture, the agent, ingest and the cluster at random points, many times (RANKLAKE_KILLS, default 500), and some faults (RANKLAKE_FAULTS, default 60)
-	@RANKLAKE_KILLS=$${RANKLAKE_KILLS:-500} $(BIN)/python -m pytest $(PARALLEL) -m crash tests/crash tests/end_to_end --timeout 3600
-
-# LAKE and SPOOL may be URIs of an object store, and STORAGE its options as JSON.
-chaos: .venv/.test ## 3 drivers, upkeep and 4 Dask workers killed at random (RANKLAKE_KILLS, default 200)
-	@place=$$(mktemp -d) && PYTHONPATH=tests/support $(BIN)/python tests/crash/chaos.py $${LAKE:-$$place/lake} $${SPOOL:-$$place/spool} \
-		--kills $${RANKLAKE_KILLS:-200} --storage "$${STORAGE:-{\}}" && rm -r $$place
-
-chaos-s3: .venv/.test .stores/.ceph ## the same on a real Ceph radosgw that flaps
-	@PYTHONPATH=tests/support $(BIN)/python tests/crash/chaos.py --radosgw --kills $${RANKLAKE_KILLS:-200}
-
-# FAULTS='--seed N --case K' runs one case again, and those of its lake before it.
-faults: .venv/.test ## operations of the disk that fail in every command, poison in the spool (RANKLAKE_FAULTS, default 900)
-	@PYTHONPATH=tests/support $(BIN)/python tests/crash/faults.py $(or $(FAULTS),--faults $${RANKLAKE_FAULTS:-900})
+fuzz: .venv/.test ## hostile names, footers, pages, packs, plans and log entries, and rows of any values that contracts allow, against every command (CASES=10000 SEEDS=20; FUZZ='--seed N --case K' for one)
+	@PYTHONPATH=tests/support $(BIN)/python tests/fuzz/campaign.py $(or $(FUZZ),--cases $(or $(CASES),10000))
+	@$(if $(FUZZ),,PYTHONPATH=tests/support $(BIN)/python tests/support/any_values.py $$(seq 1 $(or $(SEEDS),20)))
 
 fortnight: .venv/.test ## live through a fortnight of plain use by a moved clock: three nodes, some 20 jobs a day, a round each hour (SEED=2; FORTNIGHT=--short for two days)
 	@place=$$(mktemp -d) && $(BIN)/python tests/fortnight/campaign.py $$place --seed $(or $(SEED),1) $(FORTNIGHT) && rm -r $$place
-
-fuzz: .venv/.test ## hostile names, footers, pages, packs, plans and log entries, and rows of any values that contracts allow, against every command (RANKLAKE_FUZZ_CASES, default 10000; FUZZ='--seed N --case K' for one)
-	@PYTHONPATH=tests/support $(BIN)/python tests/fuzz/campaign.py $(or $(FUZZ),--cases $${RANKLAKE_FUZZ_CASES:-10000})
-	@$(if $(FUZZ),,PYTHONPATH=tests/support $(BIN)/python tests/support/any_values.py $$(seq 1 $${RANKLAKE_FUZZ_SEEDS:-20}))
-
-bitflips: .venv/.test ## turn bits of data files (RANKLAKE_FLIPS, default 1000): what rewrites or rolls up finds each, scrub finds all, replay brings back each row
-	@RANKLAKE_FLIPS=$${RANKLAKE_FLIPS:-1000} $(BIN)/python -m pytest -q -m "slow or not slow" tests/lake/test_damage.py --timeout 3600
-
-crash-capture: .venv/.test ## the same for capture alone
-	@RANKLAKE_KILLS=$${RANKLAKE_KILLS:-1000} $(BIN)/python -m pytest -m crash tests/crash/test_capture_kills.py --timeout 3600
-
-crash-retention: .venv/.test ## kill retention's steps (apply, cancel, purge, archive, rehydrate, erase, forget) at random (RANKLAKE_KILLS of each, default 100; STEPS which die, default all)
-	@place=$$(mktemp -d) && PYTHONPATH=tests/support $(BIN)/python tests/crash/retention_chaos.py $$place \
-		--kills $${RANKLAKE_KILLS:-100} $(if $(STEPS),--steps $(STEPS)) && rm -r $$place
-
-crash-migrate: .venv/.test ## kill a migration forth and back at random, beside ingest, upkeep and a reader (RANKLAKE_KILLS, default 100; ROWS, default 20000000; MINUTES, default 20; some 6 GB of disk)
-	@place=$$(mktemp -d) && PYTHONPATH=tests/support $(BIN)/python tests/crash/migrate_chaos.py $$place --rows $(or $(ROWS),20000000) \
-		--kills $${RANKLAKE_KILLS:-100} --minutes $(or $(MINUTES),20) && rm -r $$place
 
 # The peers, in an environment of their own; each may be missing, and is then shown as not available.
 PEERS := 'tensorboardX tensorboard' wandb 'mlflow-skinny sqlalchemy alembic pandas matplotlib' opentelemetry-sdk
@@ -189,88 +168,33 @@ BENCH_INSTALL := PIP_CONSTRAINT=tests/bench/constraints.txt PIP_DISABLE_PIP_VERS
 	@for peer in $(PEERS); do $(BENCH_INSTALL) $$peer || echo "cannot install $$peer" >&2; done
 	@touch $@
 
-bench-capture: .bench-venv/.ready ## what recording costs the calling thread, beside its peers, as ratios
-	@.bench-venv/bin/python -m ranklake.capture.build || echo "the hot path in C cannot be built here: measured in Python alone" >&2
-	@.bench-venv/bin/python tests/bench/capture_bench.py
-	@echo && RANKLAKE_NATIVE=0 .bench-venv/bin/python tests/bench/capture_bench.py --without-peers
-
-bench-short: .venv/.test ## each benchmark in short form, to see that it runs and what it measures holds
-	@$(BIN)/python -m pytest $(PARALLEL) -m bench $(call marked,bench)
-
-bench-everyday: .venv/.test .bench-venv/.ready ## thirty everyday tasks beside MLflow, TensorBoard and wandb: steps and seconds of each
-	@$(BIN)/python tests/bench/everyday_bench.py
-
-bench-watch: .venv/.test ## what following a run costs its ranks, and how far behind it is (WATCH='--turns 24')
-	@$(BIN)/python tests/bench/watch_bench.py $(WATCH)
-
-bench-outage: .venv/.test ## how long recording calls take while the store is away, flaps, or the disk is full
-	@$(BIN)/python -m pytest -q -s -m bench tests/capture/test_outage.py
-
-bench-overhead: .venv/.test ## what recording costs a real training loop on a CPU, and all default sources with the agent a node
-	@$(BIN)/python tests/bench/overhead_bench.py
-	@$(BIN)/python tests/bench/sources_bench.py
-
-bench-samplers: .venv/.test ## what the samplers and the node agent cost
-	@$(BIN)/python tests/bench/sampler_bench.py
-
-bench-scale: .venv/.test ## what one node's ranks and agent send, reckoned up to 10,000 ranks (six minutes)
-	@$(BIN)/python tests/bench/scale_bench.py --minutes 5
-
-bench-sql: .venv/.test ## ranklake sql beside DuckDB, Polars and bare DataFusion on the same files (ROWS=160000000 for all)
-	@$(BIN)/python tests/bench/sql_bench.py --rows $(or $(ROWS),10000000)
-
 # Packages of a peer lie beside those of the environment, which come first.
 .bench-peers/.pointblank:
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --target .bench-peers pointblank==1.1.1 2>/dev/null && touch $@ || echo "cannot install pointblank" >&2
 
-bench-quality: .venv/.test .bench-peers/.pointblank ## 20 expectations beside Great Expectations, DuckDB and pointblank on the same files, as ratios (ROWS=40000000 for all)
-	@$(BIN)/python tests/bench/quality_bench.py --peers .bench-peers --rows $(or $(ROWS),1000000)
-	@echo && $(BIN)/python tests/bench/quality_bench.py --peers .bench-peers --rows $(or $(ROWS),1000000) --dirty
+# What some need beside .venv, and the Python of one whose peers have an environment of their own.
+NEEDS_capture := .bench-venv/.ready
+NEEDS_everyday := .bench-venv/.ready
+NEEDS_quality := .bench-peers/.pointblank
+NEEDS_pages := .venv/.pages
+BENCH_PYTHON = $(if $(filter capture,$(NAME)),.bench-venv,.venv)/bin/python
+BENCHES = $(sort $(patsubst tests/bench/%_bench.py,%,$(filter-out tests/bench/test_%,$(wildcard tests/bench/*_bench.py))))
+bench: .venv/.test $(NEEDS_$(NAME)) ## measure NAME beside its peers (ROWS=N where it takes rows, ARGS='--json'); without NAME, list what there is
+	@$(if $(NAME),$(if $(filter $(NAME),$(BENCHES)),,$(error no bench of that name; 'make bench' lists them)),for name in $(BENCHES); do \
+		printf '%-12s %s\n' $$name "$$(head -1 tests/bench/$${name}_bench.py | tr -d '"')"; done; exit)
+	@$(if $(filter capture,$(NAME)),$(BENCH_PYTHON) -m ranklake.capture.build || echo "the hot path in C cannot be built here: measured in Python alone" >&2)
+	@$(if $(NAME),CHROMIUM=$${CHROMIUM:-chromium} $(BENCH_PYTHON) tests/bench/$(NAME)_bench.py $(if $(ROWS),--rows $(ROWS)) $(ARGS))
 
-bench-check: .venv/.test ## a cold `ranklake check` with one changed partition: wall and CPU time, memory (ROWS=N of a date)
-	@$(BIN)/python tests/bench/cold_check_bench.py --rows $(or $(ROWS),1000000)
+bench-short: .venv/.test ## each benchmark in short form, to see that it runs and what it measures holds
+	@$(BIN)/python -m pytest $(PARALLEL) -m bench $(call marked,bench)
 
-bench-report: .venv/.test ## the site of data quality: built, refreshed, largest page, for 42 tables of 90 dates
-	@$(BIN)/python tests/bench/report_bench.py
-
-bench-pages: .venv/.pages ## how soon pages of a day of 4,096 GPUs can be read in headless Chromium (SITE=report for a site that is there)
-	@CHROMIUM=$${CHROMIUM:-chromium} $(BIN)/python tests/bench/pages_bench.py $(if $(SITE),--site $(SITE))
-
-bench-rollup: .venv/.test ## what rolling up steps and GPU samples costs, beside the bare scan and bare DataFusion (ROWS=160000000 for all)
-	@$(BIN)/python tests/bench/rollup_bench.py --rows $(or $(ROWS),8000000)
-
-bench-migrate: .venv/.test ## an added column and a rewrite, beside DuckDB and delta-rs on the same files, as ratios (ROWS=8000000, MIGRATE='--full' or '--table gpu_samples')
-	@$(BIN)/python tests/bench/migrate_bench.py --rows $(or $(ROWS),8000000) $(MIGRATE)
-
-bench-retention: .venv/.test ## a plan, 30 dates applied and a downsampling of 90 dates, beside DuckDB and delta-rs on the same files, as ratios (ROWS=50000000 for all)
-	@$(BIN)/python tests/bench/retention_bench.py --rows $(or $(ROWS),8000000)
-
-bench-audit: .venv/.test ## what an append to a long audit trail takes, and a proof of all of it and of its end (ROWS=1000000)
-	@$(BIN)/python tests/bench/audit_bench.py --rows $(or $(ROWS),1000000)
-
-bench-share: .venv/.test ## first build of a share, and a refresh after one more hour (ROWS=160000000 for all; some 6 GB of disk; SHARE='--workers 2')
-	@$(BIN)/python tests/bench/share_bench.py --rows $(or $(ROWS),20000000) $(SHARE)
-
-bench-workers: .venv/.test ## what a second worker saves a check and a round of rollups of 64 GPUs' half hour, and that the results are the same
-	@$(BIN)/python tests/bench/workers_bench.py
-
-bench-straggler: .venv/.test ## whether a rank slow in 1 % of its steps is found in the demo model's own noise (four minutes, a machine at rest)
-	@$(BIN)/python tests/bench/straggler_bench.py
-
-bench-import: .venv/.test ## what importing an MLPerf log of 11,616 ranks costs, beside as many bare Parquet files
-	@$(BIN)/python tests/bench/import_bench.py
-
-bench-headline: .venv/.test ## from segments to checked, rolled-up tables, reckoned up to a 10,000-GPU hour (HEADLINE='--gpus 512 --hours 1' for the page's figures)
-	@$(BIN)/python tests/bench/headline_bench.py $(HEADLINE)
-
-bench-lake: .venv/.test ## what bringing 20 million rows into the lake costs, beside the bare limit, Polars and DuckDB, as ratios
-	@$(BIN)/python tests/bench/lake_bench.py --rows $${RANKLAKE_BENCH_ROWS:-20000000}
-
-bench-lake-more: .venv/.test ## the same for size, two cores, a minute into a full lake, and 10 to 160 million rows (an hour)
-	@$(BIN)/python tests/bench/lake_bench.py --sizes --rows 2000000
-	@$(BIN)/python tests/bench/lake_bench.py --cores --rows 20000000
-	@$(BIN)/python tests/bench/lake_bench.py --incremental --rows 160000000
-	@$(BIN)/python tests/bench/lake_bench.py --linear --rows 160000000
+# Hours. What CI runs in part, and what it leaves out.
+nightly: ## run all tests, the short benchmarks and each campaign in full
+	@for target in lint types package test test-slow test-moto test-up test-postgres test-stores test-pages test-s3 "test-frameworks DEEPSPEED=1" \
+		published bench-short crash fuzz fortnight $(addprefix crash-,$(filter-out CRASH_,$(patsubst CRASH_%,%,$(filter CRASH_%,$(.VARIABLES))))); do \
+		printf '\n== %s (%s)\n' "$$target" "$$(date +%T)"; \
+		case $$target in crash-*) $(MAKE) --no-print-directory crash NAME=$${target#crash-};; *) $(MAKE) --no-print-directory $$target;; esac || failed="$$failed $$target"; \
+	done; test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
 package: .venv/.test ## build wheel and sdist, compare them with git, smoke-test the wheel in an empty environment
 	@$(BIN)/python tests/package/check_distributions.py

@@ -1,7 +1,7 @@
 """Build: compile the optional hot path in place, ``python -m ranklake.capture.build``.
 
 Needs a C compiler and Python's headers, and that the installed package's folder can be written to. Nothing else needs
-it: without it the same rows are recorded by Python, at two to four times the cost (``make bench-capture``).
+it: without it the same rows are recorded by Python, at two to four times the cost (``make bench NAME=capture``).
 """
 
 import os

@@ -306,7 +306,7 @@ def main() -> None:
     parser.add_argument("--lake", help="folder to make the lake in, or to find it in, and to leave it in")
     parser.add_argument("--json", action="store_true")
     parser.add_argument(
-        "--peers", default="", help="folder with packages that the environment lacks, as of pip --target"
+        "--peers", default=".bench-peers", help="folder with packages that the environment lacks, as of pip --target"
     )
     parser.add_argument("--child", choices=ENGINES, help=argparse.SUPPRESS)
     options = parser.parse_args()

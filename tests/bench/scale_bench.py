@@ -221,7 +221,7 @@ def table(found: Measured, loads: list[Load]) -> str:
 def main() -> None:
     """Measure and print, or be a rank."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=4.0)
+    parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--speed", type=float, default=1.0)
     parser.add_argument("--json", action="store_true", help="print what was measured, for --of")
     parser.add_argument("--of", type=Path, metavar="FILE", help="reckon with what was measured before")

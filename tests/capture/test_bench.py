@@ -1,4 +1,4 @@
-"""The bench of `make bench-capture`: that it runs, counts, and says what it could not measure; never how fast."""
+"""The bench of `make bench NAME=capture`: that it runs, counts, and says what it could not measure; never how fast."""
 
 import json
 import subprocess

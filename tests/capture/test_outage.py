@@ -1,6 +1,6 @@
 """Ten minutes of outage, a store that flaps, a disk that is full: the books add up, and training does not wait.
 
-`make bench-outage` shows the figures.
+`pytest -s -m bench tests/capture/test_outage.py` shows the figures.
 """
 
 import json

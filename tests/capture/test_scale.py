@@ -1,4 +1,4 @@
-"""The bench of `make bench-scale`: that it counts what ranks sent, and that `docs/scale.md` says what it says."""
+"""The bench of `make bench NAME=scale`: that it counts what ranks sent, and that `docs/scale.md` says what it says."""
 
 import json
 import os

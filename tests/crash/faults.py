@@ -13,8 +13,8 @@ Faults come between the process and libc (`faulty.c`, preloaded), so what Python
 them; only calls on what lies below the lake, its witness and the spool count. Every tenth lake lies in an object store
 behind a proxy that refuses requests, cuts connections, or keeps an answer to itself. Threads of delta-rs take turns as
 they like, so a case that is run again may strike a neighbour of the operation that it struck. Not covered: what goes
-round libc, a store's own inconsistencies (`make chaos-s3` has a real one), and a page that the disk loses after fsync
-said that it is there.
+round libc, a store's own inconsistencies (`make crash NAME=chaos-s3` has a real one), and a page that the disk loses
+after fsync said that it is there.
 
 Exits 1 if anything was found.
 """

@@ -1,4 +1,4 @@
-"""The chaos campaign in short; `make chaos` runs it in full, and `chaos.py` says what it does."""
+"""The chaos campaign in short; `make crash NAME=chaos` runs it in full, and `chaos.py` says what it does."""
 
 import os
 import subprocess

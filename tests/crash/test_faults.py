@@ -1,4 +1,4 @@
-"""The campaign of injected faults in short; `make faults` runs it in full, and `faults.py` says what it holds."""
+"""The campaign of injected faults in short; `make crash NAME=faults` runs it in full. `faults.py` says how."""
 
 import shutil
 import sys

@@ -1,4 +1,4 @@
-"""The campaign of kills during a migration, in short; `make crash-migrate` runs it in full."""
+"""The campaign of kills during a migration, in short; `make crash NAME=migrate` runs it in full."""
 
 import os
 import subprocess

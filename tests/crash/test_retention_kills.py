@@ -1,4 +1,4 @@
-"""The campaign of kills over retention, in short; `make crash-retention` runs it in full."""
+"""The campaign of kills over retention, in short; `make crash NAME=retention` runs it in full."""
 
 import os
 import subprocess

@@ -31,7 +31,7 @@ def test_a_cold_check_is_measured():
     """A process that checks one changed partition: it reads that alone, and imports no engine for sound rows."""
     command = [
         sys.executable,
-        str(BENCH.with_name("cold_check_bench.py")),
+        str(BENCH.with_name("check_bench.py")),
         "--rows",
         "20000",
         "--rounds",

@@ -1,6 +1,6 @@
 """What the samplers and the agent cost: CPU time of a tick, of the agent with all it starts, and their memory.
 
-    .venv/bin/python tests/bench/sampler_bench.py [--seconds N] [--ticks N]
+    .venv/bin/python tests/bench/samplers_bench.py [--seconds N] [--ticks N]
 
 All times are CPU times, so that a busy machine disturbs them little; caches and hyperthreads it shares all the same.
 NVML is played from tests/support/nvml_handmade.jsonl: what a real driver takes is not in these figures.
