@@ -141,13 +141,13 @@ def test_the_command_says_what_it_wrote(lake, tmp_path, light, capsys):
 
 
 def test_without_a_section_all_are_written(tmp_path, light, capsys):
-    """The plain command writes the whole site; options before a section are refused, not forgotten."""
+    """The plain command writes the whole site; the record is none of its pages."""
     lake = Lake.create(str(tmp_path / "lake"))
     assert run(["report", "--lake", lake.uri, "--out", str(tmp_path / "out")]) == 0
     assert capsys.readouterr().out.rstrip().endswith("/out/oncall/index.html")
     assert {name for name in SECTIONS if (tmp_path / "out" / name).is_dir()} == set(SECTIONS)
-    assert run(["report", "--out", "there", "runs", "--lake", lake.uri]) == 2
-    assert "behind the section" in capsys.readouterr().err
+    assert run(["report", "runs", "record", "--lake", lake.uri]) == 2
+    assert "record is printed by itself" in capsys.readouterr().err
 
 
 def test_a_lake_without_runs_has_a_page(tmp_path):

@@ -41,9 +41,7 @@ EXPORTS = {
     "media": [["media", "r0", "sample", "--output", "OUT/sample.txt"]],
     "plot": [["plot", "r0", "loss", "--output", "OUT/curve.svg", "--with", "r1"]],
     "trace": [["trace", "r0", "--step", "0", "--output", "OUT/step.json.gz"]],
-    "report runs": [["report", "runs", "--out", "OUT/runs"]],
-    "report cluster": [["report", "cluster", "--out", "OUT/cluster"]],
-    "report executive": [["report", "executive", "--out", "OUT/executive"]],
+    "report": [["report", "runs", "cluster", "executive", "--out", "OUT/site"], ["report", "--out", "OUT/all"]],
     "compare": [["compare", "r0", "r1", "--page", "--out", "OUT/site"]],
 }
 """Commands that write files and take a role, by name; another one fails a test below until it is here."""

@@ -26,7 +26,7 @@ from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.store import Lake, LakeUnreachableError
 from ranklake.lake.tables.integrity import Damage, DamagedFileError
 from ranklake.pipeline.mask_findings import with_masks
-from ranklake.pipeline.report_sections import ROLE_SECTIONS, SECTIONS
+from ranklake.pipeline.report_sections import SECTIONS
 from ranklake.printable import printable
 from ranklake.quality.check import run_checks
 from ranklake.quality.tables import KINDS
@@ -176,7 +176,7 @@ def report_of(context: Context, names: Sequence[str], run: str = "") -> dict[str
     Raises also `ranklake.insight.runs.find.NoSuchRunError`.
     """
     lake, faults = context.open_lake(), dict[str, str]()
-    made = [_section(lake, name, partial(SECTIONS[name], context, lake, run), faults) for name in names]
+    made = [_section(lake, name, partial(SECTIONS[name].make, context, lake, run), faults) for name in names]
     return _published(context, made, faults)
 
 
@@ -219,11 +219,12 @@ def report_as(context: Context, lake: Lake, names: Sequence[str], run: str, role
     """
     made, left_out, faults = list[Section](), dict[str, str](), dict[str, str]()
     for name in names:
-        if name not in ROLE_SECTIONS:
+        make = SECTIONS[name].make_for_role
+        if make is None:
             left_out[name] = "it tells of whole tables, whoever's rows are in them"
             continue
         try:
-            made.append(_section(lake, name, partial(ROLE_SECTIONS[name], lake, role, run), faults))
+            made.append(_section(lake, name, partial(make, lake, role, run), faults))
         except UnseenError as error:
             left_out[name] = error.what
     if not made:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from ranklake.context import Context
 from ranklake.doctor.examination import OVERDUE_S
@@ -81,28 +81,71 @@ def _compliance(context: Context, lake: Lake) -> Section:
         return _unusable("compliance", lake, "Policies or roles", error)
 
 
-ROLE_SECTIONS: Final[Mapping[str, Callable[[Lake, Role, str], Section]]] = MappingProxyType(
-    {
-        "runs": lambda lake, role, run: run_pages.section(runs_state(lake, run, role)),
-        "cluster": lambda lake, role, _: cluster_pages.section(cluster_state(lake, role)),
-        "executive": lambda lake, role, _: executive_pages.section(fleet_state(lake, role)),
-    }
-)
-"""Sections that tell what a role's own queries tell. The others count whole tables, whoever's rows are in them."""
+class ReportSection(NamedTuple):
+    """A section of the report.
 
-SECTIONS: Final[Mapping[str, Callable[[Context, Lake, str], Section]]] = MappingProxyType(
+    Attributes
+    ----------
+    about
+        What its pages tell, for the help of ``ranklake report``.
+    make
+        Makes it, given the run that is to have a page however old it is.
+    make_for_role
+        Makes what a role's own queries would tell; None where it counts whole tables, whoever's rows are in them.
+    links_to
+        Sections that its pages link to, which are written with it.
+    """
+
+    about: str
+    make: Callable[[Context, Lake, str], Section]
+    make_for_role: Callable[[Lake, Role, str], Section] | None = None
+    links_to: tuple[str, ...] = ()
+
+
+SECTIONS: Final[Mapping[str, ReportSection]] = MappingProxyType(
     {
-        "oncall": lambda _, lake, __: oncall_pages.section(on_call(lake)),
-        "quality": lambda _, lake, __: quality_pages.section(gather(lake, samples(lake))),
-        "runs": lambda context, lake, run: run_pages.section(
-            runs_state(lake, run, has_roles=bool(context.config.sql.roles))
+        "oncall": ReportSection(
+            "what needs a look, worst first: ranks, runs, checks, devices, the pipeline",
+            lambda _, lake, __: oncall_pages.section(on_call(lake)),
+            links_to=("runs",),
         ),
-        "cluster": lambda _, lake, __: cluster_pages.section(cluster_state(lake)),
-        "executive": lambda _, lake, __: executive_pages.section(fleet_state(lake)),
-        "pipeline": lambda _, lake, __: pipeline_pages.section(pipeline_state(lake, OVERDUE_S)),
-        "catalog": lambda _, lake, __: catalog_pages.section(catalog_state(lake)),
-        "governance": lambda context, lake, _: _governance(context, lake),
-        "compliance": lambda context, lake, _: _compliance(context, lake),
+        "quality": ReportSection(
+            "what fails checks, worst first, by table, check and partition",
+            lambda _, lake, __: quality_pages.section(gather(lake, samples(lake))),
+        ),
+        "runs": ReportSection(
+            "a list, and one page of each of the latest with curves, ranks, goodput and provenance",
+            lambda context, lake, run: run_pages.section(
+                runs_state(lake, run, has_roles=bool(context.config.sql.roles))
+            ),
+            lambda lake, role, run: run_pages.section(runs_state(lake, run, role)),
+        ),
+        "cluster": ReportSection(
+            "nodes by hour, which stay low, utilization, queues, over the last 48 hours",
+            lambda _, lake, __: cluster_pages.section(cluster_state(lake)),
+            lambda lake, role, _: cluster_pages.section(cluster_state(lake, role)),
+        ),
+        "executive": ReportSection(
+            "device time, utilization, MFU, goodput, outcomes and cost, week by week",
+            lambda _, lake, __: executive_pages.section(fleet_state(lake)),
+            lambda lake, role, _: executive_pages.section(fleet_state(lake, role)),
+        ),
+        "pipeline": ReportSection(
+            "stages, what waits for them, the last plans, checks that fail",
+            lambda _, lake, __: pipeline_pages.section(pipeline_state(lake, OVERDUE_S)),
+        ),
+        "catalog": ReportSection(
+            "tables, columns with their classes, freshness, metrics, lineage as a drawing",
+            lambda _, lake, __: catalog_pages.section(catalog_state(lake)),
+        ),
+        "governance": ReportSection(
+            "policies against what is stored, what is due, waits, is held, was erased and went",
+            lambda context, lake, _: _governance(context, lake),
+        ),
+        "compliance": ReportSection(
+            "which role sees which classified column how, grants and their use, keys, the trail, the store",
+            lambda context, lake, _: _compliance(context, lake),
+        ),
     }
 )
-"""Sections of the report by name: what makes them, in the order of the navigation."""
+"""Sections of the report by name, in the order of the navigation."""
