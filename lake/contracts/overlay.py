@@ -3,7 +3,7 @@
     own/<table>.yaml            a table, or more columns and checks of a packaged one
     own/metrics.yaml            metrics
     own/rollups/<table>.sql     the query of a derived table
-    own/migrations/<number>_<name>.yaml   how stored rows of a table follow its next version; or .py, with functions
+    own/migrations/<number>_<name>.yaml   how stored rows of a table follow its next version
     own/snapshots/<table>.v<N>.json       what an earlier version of a table was
 
 A lake keeps the overlays that it was written under (`ranklake.lake.store.overlays`), a recording process writes its
@@ -19,15 +19,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Self
 
+from ranklake.lake.contracts.document import migration_facts
 from ranklake.lake.contracts.errors import ContractError
-from ranklake.lake.contracts.migration_file import facts_of
 
 METRICS: Final = "metrics.yaml"
 QUERIES: Final = "rollups"
 MIGRATIONS: Final = "migrations"
 SNAPSHOTS: Final = "snapshots"
 _MORE: Final = (
-    *((QUERIES, "*.sql"), (MIGRATIONS, "*.yaml"), (MIGRATIONS, "[0-9]*_*.py")),
+    (QUERIES, "*.sql"),
+    (MIGRATIONS, "*.yaml"),
     (SNAPSHOTS, "*.json"),
 )
 MAX_BYTES: Final = 8 * 2**20
@@ -44,13 +45,10 @@ class Overlay:
         Texts by path within the folder.
     origin
         Where they are from; errors name it.
-    code
-        Texts of Python that may be run: of the folder that is configured. What a lake or a stream brought may not.
     """
 
     files: Mapping[str, str]
     origin: str
-    code: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -66,7 +64,7 @@ class Overlay:
         if sum(map(len, texts.values())) > MAX_BYTES:
             what = f"more than {MAX_BYTES // 2**20} MiB of contracts"
             raise ContractError(what, where=str(folder), hint="keep other files elsewhere")
-        return cls(texts, str(folder), frozenset(text for name, text in texts.items() if name.endswith(".py")))
+        return cls(texts, str(folder))
 
     @cached_property
     def sha256(self) -> str:
@@ -75,12 +73,11 @@ class Overlay:
 
     def __hash__(self) -> int:
         """Hash the texts: overlays are keys of caches."""
-        return hash((self.sha256, self.origin, self.code))
+        return hash((self.sha256, self.origin))
 
     def __eq__(self, other: object) -> bool:
         """Say whether two have the same texts from the same place."""
-        mine = (self.sha256, self.origin, self.code)
-        return isinstance(other, Overlay) and mine == (other.sha256, other.origin, other.code)
+        return isinstance(other, Overlay) and (self.sha256, self.origin) == (other.sha256, other.origin)
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -94,31 +91,27 @@ class Overlay:
 
     def leads(self, table: str, begin: int, end: int) -> bool:
         """Say whether a migration leads from each version of a table to the next, as their files say."""
-        found = {_ends(name, self.files[name]) for name in self.migrations}
+        found = {_ends(self.files[name]) for name in self.migrations}
         return all((table, version, version + 1) in found for version in range(begin, end))
 
     def is_after(self, name: str, table: str, version: int) -> bool:
         """Say whether a file is a migration that begins at a version of a table, or at a later one."""
-        whose, begin, _ = _ends(name, self.files[name]) if name in self.migrations else ("", 0, 0)
+        whose, begin, _ = _ends(self.files[name]) if name in self.migrations else ("", 0, 0)
         return whose == table and isinstance(begin, int) and begin >= version
 
     def over(self, other: "Overlay | None") -> "Overlay":
         """Return both; of a file that both have, this one's."""
-        return self if other is None else Overlay({**other.files, **self.files}, self.origin, self.code | other.code)
-
-    def trusting(self, code: frozenset[str]) -> "Overlay":
-        """Return it with texts of Python that may be run, which another process found in its folder."""
-        return Overlay(self.files, self.origin, code)
+        return self if other is None else Overlay({**other.files, **self.files}, self.origin)
 
     def has(self, other: "Overlay") -> bool:
         """Say whether all files of another are here, word by word."""
         return other.files.items() <= self.files.items()
 
 
-def _ends(name: str, text: str) -> tuple[object, object, object]:
+def _ends(text: str) -> tuple[object, object, object]:
     """Return which table a migration is of, and its versions, unless it is none."""
     try:
-        facts = facts_of(text, is_python=name.endswith(".py"))
+        facts = migration_facts(text)
         return facts["table"], facts["from"], facts["to"]
     except (ValueError, TypeError, KeyError):
         return None, None, None

@@ -183,7 +183,6 @@ def _groups(lake: "Lake", plan: Plan, room: Room = ONE, authenticator: Authentic
                 limits=Limits.said(plan.body),
                 contracts=plan.body.get("contracts", 0),
                 subjects=lake.config.subjects,
-                code=lake.overlay.code if lake.overlay is not None else frozenset(),
             )
 
 

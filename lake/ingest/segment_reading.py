@@ -30,7 +30,6 @@ from ranklake.lake.ingest.segment_columns import (
 )
 from ranklake.lake.ingest.spool.gate import GONE, TOO_LARGE, UNSTEADY, UnreadError, may_be_read_yet
 from ranklake.lake.ingest.spool.packs import pack_of
-from ranklake.lake.migrations.steps.code import UntrustedCodeError
 from ranklake.lake.store.limits import Limits, decoded_bytes
 from ranklake.lake.store.planned_segment import PlannedSegment
 from ranklake.lake.store.store import Lake
@@ -222,7 +221,7 @@ def load(
             continue
         except NotAuthenticError as error:
             segment.unreadable = error.what
-        except (EncryptionError, UntrustedCodeError, MemoryError, ImportError):  # Arrow's of memory is Python's, too
+        except (EncryptionError, MemoryError, ImportError):  # Arrow's of memory is Python's, too
             raise
         except RanklakeError as error:
             segment.unreadable = error.what

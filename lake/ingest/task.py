@@ -80,8 +80,6 @@ class Group:
         Number of the overlay, among those that the lake keeps, by which rows are read; 0 for none.
     subjects
         Which columns are stored under keys of whom they tell, and where the keys are: references, no key.
-    code
-        Texts of Python in it that may be run.
     """
 
     lake_uri: str
@@ -98,7 +96,6 @@ class Group:
     limits: Limits = DEFAULT
     contracts: int = 0
     subjects: SubjectsSection = SubjectsSection()  # noqa: RUF009 - frozen
-    code: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +322,7 @@ def compact(group: Group) -> TaskResult:
 
 def _compact(group: Group) -> TaskResult:
     lake = Lake.open(group.lake_uri, group.storage).configured(ingest=group.limits, subjects=group.subjects)
-    lake = lake.under(group.contracts, group.code)
+    lake = lake.under(group.contracts)
     spool = Spool(group.spool_uri, group.storage, lake.config)
     target = recorded_table(lake, group.table)
     paths = (path for row in group.segments for path in (row["path"], *row["others"]))

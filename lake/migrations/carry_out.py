@@ -115,8 +115,6 @@ def verify_migration(lake: "Lake", plan: "Plan") -> None:
     if {*plan.body["remove"], *(row["table"] for row in plan.body["add"])} - {migration.table}:
         raise refusal(lake, plan, f"the plan changes other tables than {migration.table}")
     facts = plan.body["facts"]
-    if facts.get("moves_rows", False) is not migration.moves_rows:
-        raise refusal(lake, plan, f"the plan moves rows to other dates, and {migration.label} does not, or the reverse")
     if facts.get("computed") and lake.contract(migration.table).kind != "derived":
         raise refusal(lake, plan, f"the plan computes dates of {migration.table}, which is no derived table")
     verify_files(lake, plan)

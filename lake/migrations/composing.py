@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from ranklake.lake.migrations.carry_out import target_of
 from ranklake.lake.migrations.due import ROW_CPU_S
-from ranklake.lake.migrations.keys import refuse_repeated
 from ranklake.lake.migrations.register import last_applied
 from ranklake.lake.migrations.rewriting import Rewrite, folder_of, noted, rewrite
 from ranklake.lake.migrations.sealed import refuse_sealed
@@ -86,9 +85,6 @@ class Work:
         else:
             jobs = self._jobs_back(every) if backwards else self._jobs(target, every)
         self._write(target, number, jobs)
-        if one.rekeys:
-            made = [file.path for job in jobs for file in self.made[job.name]] if jobs else [r["path"] for r in every]
-            refuse_repeated(self.lake, target, made)
         computed = [
             {
                 "out": [row["path"] for row in job.files],
@@ -111,7 +107,6 @@ class Work:
                 for made in self.made[job.name]
             ],
             **({"computed": computed} if computed else {}),
-            **({"moves_rows": True} if one.moves_rows else {}),
             **(more or {}),
         }
         new = [file for job in jobs for file in self.made[job.name]]

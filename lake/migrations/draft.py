@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from pprint import pformat
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
@@ -44,7 +43,7 @@ ANSWERS: Final = timedelta(days=365)
 """How long queries may use a former name, from the day of the draft, unless whoever releases it says otherwise."""
 
 
-def draft(table: str, name: str, folder: Path | None = None, *, is_python: bool = False) -> Path:
+def draft(table: str, name: str, folder: Path | None = None) -> Path:
     """Write the migration of a table's newest contract version; return its file.
 
     A unit that is not known here gets the factor 0, which no migration may have: a person says it. Raises
@@ -67,10 +66,10 @@ def draft(table: str, name: str, folder: Path | None = None, *, is_python: bool 
         "digests": {"from": freeze.contract_digest(old), "to": freeze.contract_digest(new)},
         "steps": list(_steps(old, new)),
     }
-    return _written(folder, facts, is_python=is_python)
+    return _written(folder, facts)
 
 
-def draft_own(lake: "Lake", table: str, name: str, *, is_python: bool = False) -> Path:
+def draft_own(lake: "Lake", table: str, name: str) -> Path:
     """Write the migration of an operator's own table into the configured folder, and what it was; return its file.
 
     Of a table of ours: of the columns that the folder adds to it, which have a version of their own. It leads from the
@@ -100,20 +99,14 @@ def draft_own(lake: "Lake", table: str, name: str, *, is_python: bool = False) -
         "steps": list(_steps(old, new)),
     }
     freeze.keep_snapshot(old, folder / SNAPSHOTS)
-    return _written(folder / MIGRATIONS, facts, is_python=is_python)
+    return _written(folder / MIGRATIONS, facts)
 
 
-def _written(folder: Path, facts: dict[str, Any], *, is_python: bool) -> Path:
-    """Write a draft, in YAML or as a Python file that says the same; return its path."""
-    path = folder / f"{facts['number']:04d}_{facts['name']}.{'py' if is_python else 'yaml'}"
-    text = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)
-    if is_python:
-        plain = [{key: str(one) if key == "until" else one for key, one in step.items()} for step in facts["steps"]]
-        said = pformat({**facts, "steps": plain}, width=110, sort_dicts=False)
-        what = f"Version {facts['to']} of {facts['table']}."
-        text = f'"""{what}"""\n\nimport pyarrow as pa\n\nMIGRATION = {said}\n'
+def _written(folder: Path, facts: dict[str, Any]) -> Path:
+    """Write a draft; return its path."""
+    path = folder / f"{facts['number']:04d}_{facts['name']}.yaml"
     folder.mkdir(exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    path.write_text(yaml.safe_dump(facts, sort_keys=False, allow_unicode=True), encoding="utf-8")
     return path
 
 
@@ -128,8 +121,6 @@ def _steps(old: Contract, new: Contract) -> Iterator[dict[str, Any]]:
         yield from _changes(before[id_], after[id_])
     for id_ in sorted(after.keys() - before.keys()):
         yield {"add": after[id_].name}
-    if [old.column(name).id for name in old.grain] != [new.column(name).id for name in new.grain]:
-        yield {"rekey": list(new.grain)}
 
 
 def _changes(old: Column, new: Column) -> Iterator[dict[str, Any]]:

@@ -3,19 +3,16 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from ranklake.lake.contracts.document import migration_facts
 from ranklake.lake.contracts.load import table_names
-from ranklake.lake.contracts.migration_file import facts_of
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.migrations.steps.code import Code
 from ranklake.lake.migrations.steps.kinds import step_of
 from ranklake.lake.migrations.steps.rename_table import RenameTable
-from ranklake.lake.migrations.steps.repartition import by_date
 from ranklake.lake.migrations.steps.step import MigrationError, Names, Shapes, Step, shape_of, without
 from ranklake.lake.tables.table_schema import added_version_of, version_of
 
@@ -82,11 +79,6 @@ class Migration:
         return all(step.keeps_files_back if backwards else step.keeps_files for step in self.steps)
 
     @property
-    def moves_rows(self) -> bool:
-        """Whether rows may come to lie on another date."""
-        return any(step.dated for step in self.steps)
-
-    @property
     def drops(self) -> Names:
         """Columns whose values go for good."""
         return tuple(name for step in self.steps for name in step.lost)
@@ -95,27 +87,6 @@ class Migration:
     def label(self) -> str:
         """Number and name."""
         return f"{self.number:04d}_{self.name}"
-
-    @property
-    def rekeys(self) -> bool:
-        """Whether rows get another key, which each must then have alone."""
-        return any(step.rekeys for step in self.steps)
-
-    def by_day(self, rows: pa.Table, day: date, *, backwards: bool) -> dict[date, pa.Table]:
-        """Return rows of a date's file, moved already, by the date that they lie on then."""
-        name = self.dated_by(backwards=backwards)
-        return {day: rows} if name is None else by_date(rows, name, day)
-
-    def dated_by(self, *, backwards: bool) -> str | None:
-        """Return the column whose dates rows lie on then, by its name then; None where they stay or it is gone."""
-        moving = [place for place, step in enumerate(self.steps) if step.dated]
-        if not moving:
-            return None
-        place = moving[0] if backwards else moving[-1]
-        names: Names = (self.steps[place].dated[0 if backwards else 1],)
-        for step in reversed(self.steps[:place]) if backwards else self.steps[place + 1 :]:
-            names = step.names_before(names) if backwards else step.names(names)
-        return names[0] if names else None
 
     def forward(self, rows: pa.Table) -> pa.Table:
         """Return rows of the earlier contract as those of the later. Raises an Arrow error if a value does not fit."""
@@ -141,25 +112,17 @@ def is_of_added(number: int, table: str) -> bool:
 
 
 def read_migration(path: Path) -> Migration:
-    """Read a migration's file, of this release or of who names its folder. Raises as `parse_migration`."""
-    return parse_migration(path.read_bytes(), path, is_trusted=True)
+    """Read a migration's file. Raises as `parse_migration`."""
+    return parse_migration(path.read_bytes(), path)
 
 
-def parse_migration(raw: bytes, path: Path, *, is_trusted: bool) -> Migration:
-    """Return the migration that a file's bytes are. Raises `MigrationError`: ``file: what; mend``.
-
-    Parameters
-    ----------
-    is_trusted
-        Whether functions of a Python file may be run; it is read in any case.
-    """
-    where, is_python = str(path), path.suffix == ".py"
+def parse_migration(raw: bytes, path: Path) -> Migration:
+    """Return the migration that a file's bytes are. Raises `MigrationError`."""
+    where = str(path)
     try:
-        text = raw.decode()
-        facts: Any = facts_of(text, is_python=is_python)
+        facts: Any = migration_facts(raw.decode())
     except ValueError as error:  # of the decoder, or what is wrong with the file
         raise MigrationError(str(error), where=where, hint="correct the file") from error
-    code = Code(text, where, is_trusted) if is_python else None
     if not isinstance(facts, dict) or facts.keys() != _KEYS.keys():
         raise MigrationError("other keys than a migration has", where=where, hint=f"write {', '.join(_KEYS)}")
     for key, type_ in _KEYS.items():
@@ -176,7 +139,7 @@ def parse_migration(raw: bytes, path: Path, *, is_trusted: bool) -> Migration:
         facts["to"],
         str(digests["from"]),
         str(digests["to"]),
-        tuple(step_of(one, where, code) for one in facts["steps"]),
+        tuple(step_of(one, where) for one in facts["steps"]),
         hashlib.sha256(raw).hexdigest(),
         where,
     )
@@ -224,20 +187,12 @@ def hold(migration: Migration, old: Contract, new: Contract) -> None:
         name = name_after(migration.steps, old)
     except MigrationError as error:
         raise MigrationError(error.what, where=migration.path, hint=error.hint) from None
-    if migration.moves_rows and new.kind != "system":
-        what = f"rows of a {new.kind} table lie on the date that they are of, and nowhere else"
-        raise MigrationError(what, where=migration.path, hint="only system tables are partitioned anew")
-    try:
-        migration.dated_by(backwards=False)
-    except MigrationError:
-        what = "a step takes away the column that rows lie on the dates of"
-        raise MigrationError(what, where=migration.path, hint="partition by one that stays") from None
     if name != new.name:
         what = f"its steps leave the table called {name}, and its contract calls it {new.name}"
         raise MigrationError(what, where=migration.path, hint=f"write {{rename_table: {old.name}, to: {new.name}}}")
     if grain != new.grain:
         what = f"its steps lead to the key {', '.join(grain)} and not to {', '.join(new.grain)}"
-        raise MigrationError(what, where=migration.path, hint="add a step: {rekey: [column, …]}")
+        raise MigrationError(what, where=migration.path, hint="a table keeps its key; restore its grain")
     for id_ in sorted(meant.keys() | found.keys()):
         if meant.get(id_) != found.get(id_):
             one = meant.get(id_) or found[id_]

@@ -14,7 +14,6 @@ from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.contracts.overlay import SNAPSHOTS, Overlay
 from ranklake.lake.migrations.migration import FIRST_OWN, Migration, hold, parse_migration, read_migration, shapes_after
-from ranklake.lake.migrations.steps.resort import Resort
 from ranklake.lake.migrations.steps.step import MigrationError
 
 FOLDER: Final = Path(__file__).parent
@@ -26,8 +25,7 @@ def load_migrations(folder: Path | None = None, overlay: Overlay | None = None) 
     Raises `MigrationError` for a file that is none, a gap, or a fork.
     """
     folder = FOLDER if folder is None else folder
-    paths = (path for pattern in ("*.yaml", "[0-9]*_*.py") for path in folder.glob(pattern))
-    found = _in_order((_read(path, (now := path.stat()).st_mtime_ns, now.st_size) for path in paths), 1)
+    found = _in_order((_read(path, (now := path.stat()).st_mtime_ns, now.st_size) for path in folder.glob("*.yaml")), 1)
     return found if overlay is None else (*found, *load_own(overlay))
 
 
@@ -40,12 +38,7 @@ def _read(path: Path, _changed_ns: int, _size_bytes: int) -> Migration:
 @lru_cache(maxsize=64)
 def load_own(overlay: Overlay) -> tuple[Migration, ...]:
     """Return the migrations of an overlay by number, each held against its contracts. Raises `MigrationError`."""
-    read = (
-        parse_migration(
-            overlay.files[name].encode(), Path(overlay.origin, name), is_trusted=overlay.files[name] in overlay.code
-        )
-        for name in overlay.migrations
-    )
+    read = (parse_migration(overlay.files[name].encode(), Path(overlay.origin, name)) for name in overlay.migrations)
     found = _in_order(read, FIRST_OWN)
     for one in found:
         if one.table not in overlay.tables:
@@ -59,14 +52,10 @@ def load_own(overlay: Overlay) -> tuple[Migration, ...]:
 
 
 def _hold_added(one: Migration, old: Contract, new: Contract) -> None:
-    """Raise `MigrationError` for steps of what an overlay adds that are about the whole table, or take our names.
+    """Raise `MigrationError` for steps of what an overlay adds that take our names.
 
     So such migrations and ours touch different columns, and come to the same in either order.
     """
-    for step in one.steps:
-        if isinstance(step, Resort):
-            what = f"{step.text}: the order of rows of {one.table} is not an overlay's"
-            raise MigrationError(what, where=one.path, hint="take the step out")
     ours = _names_ever(one.table)
     for place, step in enumerate(one.steps, 1):
         if taken := sorted(ours.intersection(shapes_after(one.steps[:place], old, new))):
@@ -231,10 +220,6 @@ def _faults(migration: Migration) -> Iterator[str]:
     except MigrationError as error:
         yield str(error)
         return
-    for step in migration.steps:
-        if isinstance(step, Resort) and step.by != new.sort:
-            by = ", ".join(new.sort)
-            yield f"{migration.path}: {step.text}, and version {new.version} of {table} is sorted by {by}"
     for which, meant, found in (("from", migration.from_digest, old), ("to", migration.to_digest, new)):
         if meant != freeze.contract_digest(found):
             yield f"{migration.path}: digests.{which} is not that of version {found.version} of {table}; draft it again"

@@ -102,8 +102,7 @@ def _encoded(lake: Lake, task: Rewrite) -> tuple[DataFile, ...]:
     """Write all columns of a file anew."""
     every = [stored_rows(lake, task.target.table, some) for some in task.sources or (task.file,)]
     rows = task.moved(every[0] if len(every) == 1 else together(every))
-    parts = {task.day: rows} if task.sources else task.migration.by_day(rows, task.day, backwards=task.backwards)
-    return tuple(write_partition(lake, task.target, some, on, task.number) for on, some in parts.items())
+    return (write_partition(lake, task.target, rows, task.day, task.number),)
 
 
 def stored_rows(lake: Lake, table: str, file: Mapping[str, Any]) -> pa.Table:

@@ -116,7 +116,7 @@ def keep(lake: Place, waiting: Mapping[str, int] = NONE_WAITING) -> int:
     own = configured(lake)
     if own is not None and waiting:
         files = {name: text for name, text in own.files.items() if not _is_of_waiting(name, own, waiting)}
-        own = Overlay(files, own.origin, own.code)
+        own = Overlay(files, own.origin)
     while True:
         number = newest(lake)
         known = kept(lake, number)
@@ -188,7 +188,7 @@ def together(known: Overlay | None, own: Overlay | None) -> Overlay | None:
         return own or known
     stays = {f"{name}.yaml" for name in own.tables if _fault(name, known, own) is not None}
     files = {name: text for name, text in own.files.items() if name not in stays}
-    return Overlay(files, own.origin, own.code).over(known)
+    return Overlay(files, own.origin).over(known)
 
 
 def refusal(known: Overlay | None, own: Overlay) -> ContractError | None:

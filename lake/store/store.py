@@ -189,14 +189,10 @@ class Lake:
         """Return the metric registry by name, sorted. Raises as `overlay`."""
         return load_metrics(self.overlay)
 
-    def under(self, number: int, code: frozenset[str] = frozenset()) -> "Lake":
-        """Return the lake as it knows contracts by the overlay that it kept under a number; 0 for none.
-
-        Of Python in it, `code` may be run: what another process found in its own folder.
-        """
+    def under(self, number: int) -> "Lake":
+        """Return the lake as it knows contracts by the overlay that it kept under a number; 0 for none."""
         found = replace(self)
-        kept = overlays.kept(self, number)
-        found.known["overlay"] = None if kept is None else kept.trusting(code)
+        found.known["overlay"] = overlays.kept(self, number)
         return found
 
     def overlay_refusal(self) -> ContractError | None:

@@ -20,7 +20,6 @@ from ranklake.lake.migrations.steps.convert import Convert
 from ranklake.lake.migrations.steps.drop import Drop
 from ranklake.lake.migrations.steps.kinds import step_of
 from ranklake.lake.migrations.steps.rename import Rename
-from ranklake.lake.migrations.steps.resort import Resort
 from ranklake.lake.migrations.steps.retype import Retype
 from ranklake.lake.migrations.steps.split import Merge, Split
 from ranklake.lake.migrations.steps.step import MigrationError
@@ -62,8 +61,6 @@ def test_ci_refuses_what_lint_does(changed):
         ({"steps": [{"split": "a", "into": {}}]}, "into of split is no mapping of str to str"),
         ({"steps": [{"split": "a", "into": {"b": 1}}]}, "into of split is no mapping of str to str"),
         ({"steps": [{"merge": "a", "into": "b", "by": "c"}]}, "merge of merge is no list of str"),
-        ({"steps": [{"resort": []}]}, "resort lacks was"),
-        ({"steps": [{"rekey": [1]}]}, "rekey of rekey is no list of str"),
         ({"steps": [{"add": "a", "fill": 1}]}, "fill of add is no bool"),
         ({"steps": "none"}, "steps is no list"),
         ({"digests": {}}, "digests are not from and to"),
@@ -132,9 +129,6 @@ def table_of(*columns):
         ([{"split": "a", "into": {"d": "a"}}], "'d' is not in the next contract"),
         ([{"merge": ["a", "c"], "into": "a", "by": "a"}], "no column 'c'"),
         ([{"merge": ["a", "b"], "into": "a", "by": "a", "back": {"a": "a"}}], "back is not of a, b"),
-        ([{"rekey": ["c"]}], "no column 'c'"),
-        ([{"rekey": ["a"]}], "lead to the key a and not to "),
-        ([{"repartition": "a", "was": "a"}], "a is float32"),
     ],
 )
 def test_what_a_migration_must_not_do_is_refused(steps, what):
@@ -186,7 +180,7 @@ def merge_of(names, types, spare):
 
 
 @st.composite
-def histories(draw):  # noqa: C901 - a branch a kind of step
+def histories(draw):
     """Draw columns with values, and some changes to them.
 
     Returns rows, steps, what plain Python makes of them, and which columns of the beginning cannot come back.
@@ -204,7 +198,7 @@ def histories(draw):  # noqa: C901 - a branch a kind of step
         name = draw(st.sampled_from(sorted(columns)))
         type_, values = columns.pop(name)
         whole = [one for one, (other, _) in sorted(columns.items()) if other.startswith("int")]
-        kinds = ["rename", "drop", "resort", *(["convert"] if type_ in VALUES else [])]
+        kinds = ["rename", "drop", *(["convert"] if type_ in VALUES else [])]
         kinds += [*(["retype"] if type_ in WIDER else []), *(["split"] if type_.startswith("int") else [])]
         kinds += ["merge"] if type_.startswith("int") and whole else []
         kind = draw(st.sampled_from(kinds))
@@ -237,9 +231,6 @@ def histories(draw):  # noqa: C901 - a branch a kind of step
             pairs = zip(values, found[1], strict=True)
             texts = ["/".join("-" if one is None else str(one) for one in pair) for pair in pairs]
             columns[steps[-1].into], of[steps[-1].into] = ("string", texts), of[name] | of[other]
-        elif kind == "resort":
-            steps.append(Resort((name,), (name,)))
-            columns[name] = (type_, values)
         else:
             steps.append(Drop(name))
             lost |= of[name]

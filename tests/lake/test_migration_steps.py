@@ -1,7 +1,5 @@
 """Steps that make columns of others, sort, key and partition anew: in a lake, back again, and what they refuse."""
 
-import json
-from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 
@@ -11,23 +9,14 @@ from bringing import adds_up, bring
 from segments import DAY, put_segment, step_rows
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest.maintenance.run import upkeep
-from ranklake.lake.migrations import applying, composing, keys, registry, rewriting
-from ranklake.lake.migrations.due import KEY_CPU_S, due
-from ranklake.lake.migrations.migration import Migration
+from ranklake.lake.migrations import applying, registry
+from ranklake.lake.migrations.due import due
 from ranklake.lake.migrations.proof import verify
-from ranklake.lake.migrations.steps.drop import Drop
-from ranklake.lake.migrations.steps.rename import Rename
-from ranklake.lake.migrations.steps.repartition import Repartition
 from ranklake.lake.migrations.steps.retype import narrowed
 from ranklake.lake.migrations.steps.step import MigrationError
-from ranklake.lake.plans.plan import Plan, RefusedPlanError
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.tables.live_files import files
-from ranklake.lake.tables.order import sort_order
-from ranklake.lake.tables.read import read, read_files
+from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table
-from ranklake.quality.check import run_checks
 from ranklake.retention.proposals.proposals import NotApprovedError
 
 
@@ -164,152 +153,6 @@ def test_expressions_are_of_one_row(lake, spool, changed, into, what):
 
 
 @pytest.mark.slow
-def test_files_are_sorted_anew(lake, spool, changed):
-    """Each file lies in the new order, and in the old one after an undo; verify looks at the order."""
-    for rank in (1, 0):
-        put_segment(spool, step_rows(20, rank=rank, incarnation=8 + rank))
-    bring(lake, spool)
-    old, new = ["run", "attempt", "rank", "step"], ["step", "rank"]
-    rows_before = sum(len(rows) for _, rows in read_files(lake, contract("steps")))
-    changed.migrate("steps", lambda facts: facts.update(sort=new), [{"resort": new, "was": old}])
-
-    def lie_by(names):
-        every = [rows for _, rows in read_files(lake, contract("steps"))]
-        return [sort_order(rows, names)[0] is None for rows in every], sum(map(len, every))
-
-    assert lie_by(new) == ([False], rows_before)
-    apply(lake)
-    assert lie_by(new) == ([True], rows_before)
-    assert verify(lake, "steps").faults == []
-    undo(lake)
-    changed.earlier()
-    assert lie_by(old) == ([True], rows_before)
-    assert lie_by(new) == ([False], rows_before)
-
-
-def test_an_order_that_is_not_the_contracts_does_not_pass_lint(changed):
-    """`resort` says what the contract says."""
-    changed.migrate("steps", lambda facts: facts.update(sort=["step"]), [{"resort": ["rank"], "was": ["run"]}])
-    assert any("is sorted by step" in one for one in registry.problems({"steps": contract("steps")}))
-
-
-def rekeys(facts):
-    """Have one row per run and step."""
-    facts["grain"] = ["run", "step"]
-    facts["checks"] = [one for one in facts["checks"] if one["kind"] != "unique"]
-
-
-@pytest.mark.slow
-def test_a_key_is_changed_where_each_row_has_it_alone(lake, spool, changed):
-    """Without a file written anew, forth and back; what nobody says is a fault."""
-    put_segment(spool, step_rows(20))
-    bring(lake, spool)
-    paths = files(delta_table(lake, "steps"))["path"].to_pylist()
-    path = changed.migrate("steps", rekeys)
-    assert "rekey" in path.read_text()
-    (told,) = due(lake)
-    assert (told.files, told.cpu_s) == (0, 20 * KEY_CPU_S)  # keys are read, and nothing is written
-    (done,) = apply(lake)
-    assert done.rows == 0
-    undo(lake)
-    assert files(delta_table(lake, "steps"))["path"].to_pylist() == paths
-    path.write_text(path.read_text().replace("- rekey:\n  - run\n  - step\n", "").replace("steps:\n", "steps: []\n"))
-    assert any("lead to the key run, attempt, rank, step" in one for one in registry.problems({}))
-
-
-@pytest.mark.parametrize("at_once", [7, 1000])
-def test_a_key_that_rows_share_is_refused(lake, spool, changed, monkeypatch, at_once):
-    """Two ranks that record the same steps share a key without the rank, in whichever files and dates they are."""
-    put_segment(spool, step_rows(20))
-    put_segment(spool, step_rows(5, rank=1, incarnation=8, start=DAY + timedelta(days=1)))
-    bring(lake, spool)
-    changed.migrate("steps", rekeys)
-    monkeypatch.setattr(keys, "AT_ONCE", at_once)
-    with pytest.raises(MigrationError, match="10 rows share run, step with another"):
-        apply(lake)
-    assert [one.migration.table for one in due(lake)] == ["steps"]
-
-
-@pytest.mark.slow
-def test_rows_move_to_the_dates_of_another_column(lake, spool, changed):
-    """Results of checks lie on the date that was checked, none is lost, and they go back."""
-    for segment in range(2):
-        put_segment(spool, step_rows(5, segment=segment, start=DAY + timedelta(days=segment)), rows_before=5 * segment)
-    bring(lake, spool)
-    run_checks(lake, ["steps"])
-    first = read(lake, contract("quality_results"))
-    by = Counter(first["partition_date"].to_pylist())
-    assert set(by) == {DAY.date(), DAY.date() + timedelta(days=1)}
-    step = {"repartition": "partition_date", "was": "ts"}
-    changed.migrate("quality_results", lambda _: None, [step])
-    apply(lake)
-    found = read(lake, contract("quality_results"))
-    assert found["date"].to_pylist() == found["partition_date"].to_pylist()
-    assert Counter(found["partition_date"].to_pylist()) == by
-    proof = verify(lake, "quality_results")
-    assert (proof.files, proof.rows, proof.faults) == (2, first.num_rows, [])
-    undo(lake, "quality_results")
-    changed.earlier()
-    assert read(lake, contract("quality_results")).sort_by("check_id").num_rows == first.num_rows
-    assert set(read(lake, contract("quality_results"))["date"].to_pylist()) == set(first["date"].to_pylist())
-
-
-@pytest.mark.slow
-def test_an_undo_that_died_before_a_vacuum_takes_no_row_twice(lake, spool, changed):
-    """What it had made of the file of before is of no use once that file is gone: rows go back file by file."""
-    for segment in range(2):
-        put_segment(spool, step_rows(5, segment=segment, start=DAY + timedelta(days=segment)), rows_before=5 * segment)
-    bring(lake, spool)
-    run_checks(lake, ["steps"])
-    count = read(lake, contract("quality_results")).num_rows
-    befores = files(delta_table(lake, "quality_results"))["path"].to_pylist()
-    changed.migrate("quality_results", lambda _: None, [{"repartition": "partition_date", "was": "ts"}])
-    (done,) = apply(lake)
-    one = registry.load_migrations()[-1]
-    composing.Work(lake, InProcess(), one, backwards=True).compose(done.plan + 1)
-    for path in befores:
-        lake.fs.rm(lake.path("tables", "quality_results", path))
-    undo(lake, "quality_results")
-    changed.earlier()
-    assert read(lake, contract("quality_results")).num_rows == count
-
-
-def test_dates_are_found_under_the_name_that_their_column_has_then():
-    """A column that is renamed after the step, or was before it, dates rows forth and back; one that goes may not."""
-    days = [DAY.date(), DAY.date() + timedelta(days=1)]
-    rows = pa.table({"a": pa.array(days), "b": pa.array(days[::-1])})
-    steps = (Rename("a", "first"), Repartition(by="b", was="first"), Rename("b", "second"))
-    one = Migration(1, "m", "t", 1, 2, "", "", steps, "", "f")
-    moved = one.by_day(one.forward(rows), days[0], backwards=False)
-    assert {day: part["second"].to_pylist() for day, part in moved.items()} == {day: [day] for day in days}
-    back = one.by_day(one.back(one.forward(rows)), days[0], backwards=True)
-    assert {day: part["a"].to_pylist() for day, part in back.items()} == {day: [day] for day in days}
-    with pytest.raises(MigrationError):
-        replace(one, steps=(*steps[:2], Drop("b"))).dated_by(backwards=False)
-
-
-def test_rows_that_ranks_recorded_stay_on_their_date(changed):
-    """Ingest and replay know rows by their date; a plan that moves them is refused whoever wrote it."""
-    changed.migrate("steps", lambda _: None, [{"repartition": "ts", "was": "ts"}])
-    assert any("only system tables are partitioned anew" in one for one in registry.problems({}))
-
-
-@pytest.mark.slow
-def test_a_plan_that_moves_rows_without_its_migration_saying_so_is_refused(lake, spool, changed):
-    """A found plan may not claim what its migration does not do."""
-    put_segment(spool, step_rows(5))
-    bring(lake, spool)
-    changed.migrate("steps", rekeys)
-    (one,) = due(lake)
-    plan = composing.Work(lake, InProcess(), one.migration).compose(2, {"moves_rows": True})
-    lake.put_if_absent(plan.name, plan.to_json())
-    with pytest.raises(RefusedPlanError, match="moves rows to other dates"):
-        apply(lake)
-    body = json.loads(plan.to_json())
-    assert Plan.from_json(json.dumps(body).encode(), "x").number == 2
-
-
-@pytest.mark.slow
 def test_a_value_that_does_not_fit_stops_in_one_line(lake, spool, changed):
     """A number that grows out of its type names the file, and the table stays as it was."""
     put_segment(spool, step_rows(5))
@@ -328,34 +171,6 @@ def values_before(lake, changed):
     """Return tokens by the contracts of today."""
     changed.earlier()
     return values(lake, "tokens")
-
-
-@pytest.mark.slow
-def test_killed_between_the_dates_of_a_file_nothing_is_twice(lake, spool, changed, monkeypatch):
-    """A rewrite that dies before its note is made again, whole; its orphans are in no commit."""
-    put_segment(spool, step_rows(5))
-    put_segment(spool, step_rows(5, segment=1, start=DAY + timedelta(days=1)), rows_before=5)
-    bring(lake, spool)
-    run_checks(lake, ["steps"])
-    count = read(lake, contract("quality_results")).num_rows
-    changed.migrate("quality_results", lambda _: None, [{"repartition": "partition_date", "was": "ts"}])
-    written = []
-
-    def once(*args, work=rewriting.write_partition, **options):
-        if len(written) == 1:
-            raise KeyboardInterrupt
-        written.append(work(*args, **options))
-        return written[-1]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(rewriting, "write_partition", once)
-        with pytest.raises(KeyboardInterrupt):
-            apply(lake)
-    apply(lake)
-    upkeep(lake, InProcess(), grace=timedelta(0))
-    assert read(lake, contract("quality_results")).num_rows == count
-    found = read(lake, contract("quality_results"))
-    assert found["date"].to_pylist() == found["partition_date"].to_pylist()
 
 
 @pytest.mark.slow

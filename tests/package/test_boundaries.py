@@ -87,7 +87,6 @@ LAKE = {  # what each folder of the lake imports, for types and in functions, to
     "migrations": {"audit", "contracts", "plans", "query", "store", "tables"},
     "rollups": {"audit", "contracts", "migrations", "plans", "query", "store", "tables"},
     "pseudonyms": {"rollups"},
-    "preview": {"contracts", "migrations", "plans", "rollups", "store", "tables"},
     "ingest": {"audit", "contracts", "migrations", "plans", "query", "rollups", "store", "tables"},
 }
 IMPORTS_BY_NAME = {

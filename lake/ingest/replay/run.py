@@ -302,7 +302,6 @@ class _Composer:
                         limits=self.lake.config.ingest,
                         contracts=keep_overlay(self.lake),
                         subjects=self.lake.config.subjects,
-                        code=self.lake.overlay.code if self.lake.overlay is not None else frozenset(),
                     ),
                     days,
                 )

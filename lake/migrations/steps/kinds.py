@@ -7,15 +7,10 @@ from typing import Any, Final
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.migrations.steps.add import Add
-from ranklake.lake.migrations.steps.code import Code
-from ranklake.lake.migrations.steps.compute import Compute
 from ranklake.lake.migrations.steps.convert import Convert
 from ranklake.lake.migrations.steps.drop import Drop
-from ranklake.lake.migrations.steps.rekey import Rekey
 from ranklake.lake.migrations.steps.rename import Rename
 from ranklake.lake.migrations.steps.rename_table import RenameTable
-from ranklake.lake.migrations.steps.repartition import Repartition
-from ranklake.lake.migrations.steps.resort import Resort
 from ranklake.lake.migrations.steps.retype import Retype
 from ranklake.lake.migrations.steps.split import Merge, Split
 from ranklake.lake.migrations.steps.step import MigrationError, Step
@@ -50,20 +45,13 @@ KINDS: Final[Mapping[str, Kind]] = {
     "convert": Kind(Convert, str, {"to": str, "unit": str, "factor": _NUMBER}, {"offset": _NUMBER, "until": date}),
     "split": Kind(Split, str, {"into": {str: str}}, {"back": str, "until": date}),
     "merge": Kind(Merge, [str], {"into": str, "by": str}, {"back": {str: str}, "until": date}),
-    "compute": Kind(Compute, {str: str}, {"into": {str: str}, "by": str}, {"back": str}),
-    "resort": Kind(Resort, [str], {"was": [str]}, {}),
-    "repartition": Kind(Repartition, str, {"was": str}, {}),
     "rename_table": Kind(RenameTable, str, {"to": str}, {"until": date}),
-    "rekey": Kind(Rekey, [str], {}, {}),
 }
 """By first key."""
 
 
-def step_of(facts: Any, where: str, code: Code | None = None) -> Step:  # noqa: ANN401 - whatever YAML gives
-    """Return the step that a line of a migration's file says. Raises `MigrationError`.
-
-    Of a Python file with its `code`, which steps may name functions of.
-    """
+def step_of(facts: Any, where: str) -> Step:  # noqa: ANN401 - whatever YAML gives
+    """Return the step that a line of a migration's file says. Raises `MigrationError`."""
     first = str(next(iter(facts), "")) if isinstance(facts, dict) else ""
     if first not in KINDS:
         hint = did_you_mean(first, KINDS) or f"begin it with one of {', '.join(KINDS)}"
@@ -80,11 +68,6 @@ def step_of(facts: Any, where: str, code: Code | None = None) -> Step:  # noqa: 
         meant = kind.first if key == first else known[key]
         if not _is(value, meant):
             raise MigrationError(f"{key} of {first} is no {_said(meant)}", where=where, hint="correct it")
-    if kind.make is Compute:
-        if code is None:
-            what = f"{first} names a function, and this is no Python file"
-            raise MigrationError(what, where=where, hint="write NNNN_name.py")
-        rest["code"] = code
     return kind.make(_frozen(facts[first]), **{key: _frozen(value) for key, value in rest.items()})
 
 

@@ -76,7 +76,7 @@ class Replaced(Step):
     def names(self, before: Names) -> Names:
         """Refuse to take a column of the key away."""
         if gone := [name for name in before if name in self.sources]:
-            hint = "add a step before it: {rekey: [column, …]}"
+            hint = "keep the columns of the key"
             raise MigrationError(f"{self.text}: {gone[0]!r} is part of the key", hint=hint)
         return before
 

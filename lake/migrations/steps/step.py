@@ -82,16 +82,6 @@ class Step(ABC):
         return ()
 
     @property
-    def dated(self) -> Names:
-        """Columns whose dates rows lie on before the step, and after it; nothing where they stay."""
-        return ()
-
-    @property
-    def rekeys(self) -> bool:
-        """Whether rows get another key, which each must then have alone."""
-        return False
-
-    @property
     @abstractmethod
     def text(self) -> str:
         """The step for people, in a clause."""
@@ -132,7 +122,7 @@ class Step(ABC):
     def names(self, before: Names) -> Names:
         """Return names of columns, such as a key's, after the step. Raises `MigrationError` where it takes one away."""
         if gone := [name for name in before if name in self.lost]:
-            hint = "give the table another key first, by a step rekey"
+            hint = "keep the columns of the key"
             raise MigrationError(f"{self.text}: {gone[0]!r} is part of the key", hint=hint)
         return before
 

@@ -1,10 +1,8 @@
 """``ranklake migrate``."""
 
 import getpass
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,12 +21,8 @@ from ranklake.retention.proposals import lifecycle
 from ranklake.retention.proposals.identities import APPROVE
 from ranklake.retention.proposals.migrations import MIGRATIONS
 from ranklake.views.json_output import show_json
-from ranklake.views.migration_preview import preview_lines
 from ranklake.views.progress import progress_bar
 from ranklake.views.tell import tell
-
-if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
 
 _by = click.option("--by", metavar="NAME", help="Who does it, for the audit trail; default: your login name.")
 _alone = click.option("--single-operator", is_flag=True, help="One person approves and applies; the trail says so.")
@@ -81,38 +75,6 @@ def plan(context: Context, table: str | None, *, as_json: bool) -> int:
     if any(one.proposal for one, _ in found):
         tell_mode(lake)
     return 0
-
-
-@migrate.command()
-@click.argument("table", required=False)
-@click.option(
-    "--scratch",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Where the clone lies meanwhile, with the files that are written anew; default: the temporary folder.",
-)
-@lake_option
-@contracts_option
-@json_option
-@with_context
-def preview(context: Context, table: str | None, scratch: Path | None, *, as_json: bool) -> int:
-    """Try what is due on a clone: apply it, roll up and check there, and show what is different. Changes nothing.
-
-    Exits 1 if a rollup fails there, or a check that passed before.
-    """
-    from ranklake.lake.preview.run import preview as tried
-    from ranklake.quality.check import run_checks
-
-    def judge(lake: "Lake", tables: Sequence[str]) -> list[dict[str, Any]]:
-        return [asdict(one) for one in run_checks(lake, tables).results]
-
-    with progress_bar("preview") as progress:
-        found = tried(context.open_lake(), judge, table, scratch, progress)
-    if as_json:
-        show_json(found.plain())
-    else:
-        for line in preview_lines(found):
-            tell(line)
-    return 0 if found.is_sound else 1
 
 
 @migrate.command()
@@ -254,19 +216,18 @@ def _is_own(context: Context, table: str) -> bool:
 @click.argument("table")
 @click.argument("name")
 @click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Where; default the packaged ones.")
-@click.option("--python", "is_python", is_flag=True, help="Draft a Python file, for columns that functions compute.")
 @overriding("--lake", place="lake.uri", metavar="URI", help="Of a table of your own: the lake that has it.")
 @contracts_option
 @with_context
-def new(context: Context, table: str, name: str, folder: Path | None, *, is_python: bool) -> None:
+def new(context: Context, table: str, name: str, folder: Path | None) -> None:
     """Draft the migration to the newest contract version of TABLE, from what the two contracts differ in.
 
     Of a table of your own, or columns that you add to one of ours, it goes into your folder of contracts, and leads
     from the version that the lake has.
     """
     if folder is None and _is_own(context, table):
-        path = drafting.draft_own(context.open_lake(), table, name, is_python=is_python)
+        path = drafting.draft_own(context.open_lake(), table, name)
         tell(f"wrote {path}; read it, correct it, then: ranklake migrate plan {table}")
         return
-    path = drafting.draft(table, name, folder, is_python=is_python)
+    path = drafting.draft(table, name, folder)
     tell(f"wrote {path}; read it, correct it, then: python -m ranklake.lake.migrations")
