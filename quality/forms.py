@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.checks.kind import Ranges
-from ranklake.lake.contracts.checks.kinds.metric_range import metric_ends
+from ranklake.lake.contracts.checks.kinds.values import metric_ends
 from ranklake.lake.contracts.checks.masks import checked, failures, judged
 from ranklake.lake.contracts.checks.registry import KINDS
 from ranklake.lake.contracts.model import Check, Column

@@ -12,8 +12,8 @@ from ranklake.lake.audit.trail import record
 from ranklake.lake.ingest.index_summary import not_taken_in
 from ranklake.lake.ingest.spool.packs import pack_of
 from ranklake.lake.query.sql import session
+from ranklake.lake.store.files import delete
 from ranklake.lake.store.governance import is_all_retired
-from ranklake.lake.store.removal import delete
 from ranklake.lake.store.versions import remove_dead
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read

@@ -31,7 +31,7 @@ class Check:
     id
         Stable name, unique within the contract; results and reject reasons carry it.
     kind
-        Name of its kind; `ranklake.lake.contracts.checks.kinds` has a module for each.
+        Name of its kind; `ranklake.lake.contracts.checks.kinds` defines each.
     severity
         One of `SEVERITIES`; those of `ALARMS` fail the command.
     on_fail

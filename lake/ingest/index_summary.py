@@ -29,7 +29,7 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.ingestion_index import IDENTITY, STREAM, unknown
 from ranklake.lake.ingest.spool.spooled import is_unread
-from ranklake.lake.store.listing import listed
+from ranklake.lake.store.files import listed
 from ranklake.lake.tables.commit import number_of
 from ranklake.lake.tables.live_files import FILE_SCHEMA, files
 from ranklake.lake.tables.read import read_batches, read_where

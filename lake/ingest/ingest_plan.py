@@ -32,9 +32,8 @@ from ranklake.lake.plans.plan import LEDGER, Plan
 from ranklake.lake.store.planned_segment import EarlierCut, PlannedSegment
 from ranklake.lake.store.reachability import LakeError
 from ranklake.lake.store.writers import NOT_ENCRYPTED, OTHERS_INCARNATION
-from ranklake.lake.tables.kept_overlay import keep_overlay
 from ranklake.lake.tables.read import read
-from ranklake.lake.tables.tables import latest, refuse_unfit
+from ranklake.lake.tables.tables import keep_overlay, latest, refuse_unfit
 from ranklake.printable import printable_name
 from ranklake.segments.keys import has_key
 

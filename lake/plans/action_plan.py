@@ -22,9 +22,8 @@ from ranklake.lake.plans.kinds import KINDS
 from ranklake.lake.plans.ledger import ledger_row, row_files
 from ranklake.lake.plans.plan import LEDGER, Plan
 from ranklake.lake.plans.units import Unit, carry_out
-from ranklake.lake.store.listing import listed
+from ranklake.lake.store.files import delete, listed
 from ranklake.lake.store.reachability import LakeUnreachableError
-from ranklake.lake.store.removal import delete
 from ranklake.lake.store.versions import remove_dead
 from ranklake.lake.tables.commit import LostRaceError, fence, number_of, swap, swap_plan
 from ranklake.lake.tables.data_file import DataFile, plan_of

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.store.listing import listed
+from ranklake.lake.store.files import listed
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Lake

@@ -1,17 +1,20 @@
 """Tasks on a Dask cluster: submitted through a client, gathered as they come.
 
 Only descriptions of work and of its results pass through the scheduler; rows never do.
+
+Workers that this process did not start are first asked what they run. One of another version reads a task otherwise, or
+not at all; with another deltalake or pyarrow it writes files that no test has seen together; by other contracts it
+writes other rows.
 """
 
 import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Generic
 from uuid import uuid4
 
-from ranklake.lake.plans.worker_versions import ask, compare
-from ranklake.lake.plans.workers import ONE, Pending, Result, Room, Task, Workers, WorkersError
+from ranklake.lake.plans.workers import ONE, Done, Others, Result, Room, Task, Workers, WorkersError
 
 _LOST: Final = ("cancelled", "lost")
 """What futures are called whose scheduler does not know them: it died, or was started again."""
@@ -25,7 +28,7 @@ class ClusterLostError(WorkersError):
     """The scheduler went away while it had tasks. Those that ended have done what they do; running again goes on."""
 
 
-class OnDask:
+class OnDask(Workers):
     """Runs tasks on a Dask cluster through a client.
 
     Parameters
@@ -48,11 +51,6 @@ class OnDask:
             compare(ask(self.client, sorted(new)))
             self._known |= new
 
-    def fitting(self, cpu_s: float) -> "Workers":
-        """Return itself."""
-        del cpu_s
-        return self
-
     def room(self) -> Room:
         """Return the threads of all workers, and the memory that the least of them has for each of its own.
 
@@ -64,9 +62,9 @@ class OnDask:
         return self._room[1]
 
     def _asked_room(self) -> Room:
-        found = self.client.scheduler_info(n_workers=-1)["workers"].values()
-        each = [int(one["memory_limit"]) // one["nthreads"] for one in found if one["memory_limit"]]
-        return Room(max(1, sum(one["nthreads"] for one in found)), min(each, default=ONE.bytes_each))
+        workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
+        each = [int(worker["memory_limit"]) // worker["nthreads"] for worker in workers if worker["memory_limit"]]
+        return Room(max(1, sum(worker["nthreads"] for worker in workers)), min(each, default=ONE.bytes_each))
 
     def begin(self, work: Callable[[Task], Result], tasks: Sequence[Task], urgency: int = 0) -> "Begun[Task, Result]":
         """Submit tasks. Raises `WorkersError` where workers run other versions than this process: none was sent."""
@@ -74,11 +72,7 @@ class OnDask:
         return Begun(self.client, work, list(tasks), urgency)
 
     def begin_after(
-        self,
-        work: Callable[[Task, Sequence[Any]], Result],
-        task: Task,
-        before: Sequence[Pending[Any, Any]],
-        urgency: int = 0,
+        self, work: Callable[[Task, Sequence[Any]], Result], task: Task, before: Others, urgency: int = 0
     ) -> "Begun[Task, Result] | None":
         """Submit a task that depends on others: the scheduler gives it their results, whoever has them.
 
@@ -90,7 +84,7 @@ class OnDask:
         self._compare()
         return Begun(self.client, work, [task], urgency, begun)
 
-    def wait(self, pending: Sequence[Pending[Any, Any]]) -> None:
+    def wait(self, pending: Others) -> None:
         """Wait until one of those that were begun here has ended, in whatever way."""
         begun = [one for one in pending if isinstance(one, Begun)]
         for _ in _ended(self.client, [future for one in begun for future in one.futures]):
@@ -101,7 +95,7 @@ class OnDask:
         self,
         work: Callable[[Task], Result],
         tasks: Sequence[Task],
-        done: Callable[[], None] | None = None,
+        done: Done = None,
         lost: Callable[[Task], Result] | None = None,
     ) -> list[Result]:
         """Submit all tasks and gather their results as they come; a task lost with its worker runs again.
@@ -178,9 +172,7 @@ class Begun(Generic[Task, Result]):
             return list(self._client.gather([future for future in kept if future.status == "finished"], errors="skip"))
         return []
 
-    def results(
-        self, done: Callable[[], None] | None = None, lost: Callable[[Task], Result] | None = None
-    ) -> list[Result]:
+    def results(self, done: Done = None, lost: Callable[[Task], Result] | None = None) -> list[Result]:
         """Return results in the order of the tasks; parameters and errors as for `OnDask.run`."""
         if not self.futures or _keys(self._to_feed()) != _keys(self._fed):  # another try
             self._begin_anew()
@@ -198,7 +190,7 @@ class Begun(Generic[Task, Result]):
         self._fed = self._to_feed()
         self.futures = [future for tasks, urgency in self._groups for future in self._submitted(tasks, urgency)]
 
-    def _gathered(self, done: Callable[[], None] | None, lost: Callable[[Task], Result] | None) -> list[Result]:
+    def _gathered(self, done: Done, lost: Callable[[Task], Result] | None) -> list[Result]:
         from distributed import KilledWorker
 
         futures, dead = self.futures, set()
@@ -260,3 +252,56 @@ def _keys(futures: Sequence[Sequence[Any]]) -> list[list[str]]:
 
 def _opened(work: Callable[..., Result], sealed: bytes, *found: Sequence[Sequence[object]]) -> Result:
     return work(pickle.loads(sealed), *found)  # noqa: S301 - who speaks to a worker runs code there anyway
+
+
+Versions = dict[str, str]
+
+
+def probe() -> Callable[[], Versions]:
+    """Return a function that tells the versions where it is called.
+
+    It is made here each time so that it travels whole: a worker of another version may not have this module.
+    """
+
+    def versions() -> Versions:
+        import hashlib
+        import platform
+        from importlib.metadata import PackageNotFoundError, version
+        from importlib.util import find_spec
+        from pathlib import Path
+
+        found = {"Python": platform.python_version().rpartition(".")[0]}
+        for name in ("ranklake", "pyarrow", "deltalake"):
+            try:
+                found[name] = version(name)
+            except PackageNotFoundError:
+                found[name] = "none"
+        spec = find_spec("ranklake.lake.contracts") if found["ranklake"] != "none" else None
+        files = sorted(Path(spec.origin).parent.rglob("*.yaml")) if spec and spec.origin else []
+        texts = hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in files))
+        found["contracts"] = texts.hexdigest()[:12] if files else "none"
+        return found
+
+    return versions
+
+
+def ask(client: Any, workers: list[str] | None = None) -> Mapping[str, Versions]:  # noqa: ANN401 - distributed ships no types
+    """Return the versions of the workers of a cluster, or some of them, by address. Raises `WorkersError`."""
+    try:
+        found: Mapping[str, Versions] = client.run(probe(), workers=workers)
+    except Exception as error:
+        hint = "install the driver's versions on the workers and start them again"
+        raise WorkersError(f"workers do not tell their versions: {type(error).__name__}: {error}", hint=hint) from error
+    return found
+
+
+def compare(told: Mapping[str, Versions]) -> None:
+    """Raise `WorkersError` for the first worker that runs something else than this process, naming both."""
+    here = probe()()
+    for worker, there in sorted(told.items()):
+        other = [
+            f"{name} {there.get(name, 'none')} (here {mine})" for name, mine in here.items() if there.get(name) != mine
+        ]
+        if other:
+            hint = "install the driver's versions on all workers and start them again"
+            raise WorkersError(f"a Dask worker runs {', '.join(other)}", where=worker, hint=hint)

@@ -4,18 +4,17 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import cache, partial
 from importlib import import_module
 from multiprocessing import resource_tracker
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ranklake.cores import usable_cores
-from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_tasks import OnDask
-from ranklake.lake.plans.workers import InProcess, Pending, Result, Room, Task, Workers, WorkersError
+from ranklake.lake.plans.workers import DaskSection, InProcess, Workers, WorkersError
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -43,37 +42,9 @@ class OnDemand:
         """Return this process for work that is done there before a cluster would be at it."""
         return InProcess() if cpu_s < self._least_cpu_s else self._start()
 
-    def room(self) -> Room:
-        """Return what the cluster has."""
-        return self._start().room()
-
-    def begin(self, work: Callable[[Task], Result], tasks: Sequence[Task], urgency: int = 0) -> Pending[Task, Result]:
-        """Submit tasks to the cluster."""
-        return self._start().begin(work, tasks, urgency)
-
-    def begin_after(
-        self,
-        work: Callable[[Task, Sequence[Any]], Result],
-        task: Task,
-        before: Sequence[Pending[Any, Any]],
-        urgency: int = 0,
-    ) -> Pending[Task, Result] | None:
-        """Submit a task that depends on others to the cluster."""
-        return self._start().begin_after(work, task, before, urgency)
-
-    def wait(self, pending: Sequence[Pending[Any, Any]]) -> None:
-        """Wait for the cluster, which begins nothing that is not worth it."""
-        self._start().wait(pending)
-
-    def run(
-        self,
-        work: Callable[[Task], Result],
-        tasks: Sequence[Task],
-        done: Callable[[], None] | None = None,
-        lost: Callable[[Task], Result] | None = None,
-    ) -> list[Result]:
-        """Run the tasks on the cluster."""
-        return self._start().run(work, tasks, done, lost)
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a method of the cluster's
+        """Ask the cluster, which is there from then on."""
+        return getattr(self._start(), name)
 
 
 WORTH_CPU_S: Final = 4.0
@@ -198,7 +169,7 @@ def on_demand(section: DaskSection = _DEFAULT) -> Iterator[Workers]:
     around = _HELD.get()
     crew = around if around is not None and around.section == section else _Crew(section)
     try:
-        yield crew.workers()
+        yield cast("Workers", crew.workers())
     except BaseException:
         crew.close()
         raise

@@ -14,9 +14,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ranklake.lake.plans import rules
-from ranklake.lake.plans.erasure_rules import erasure_faults
 from ranklake.lake.plans.grace import cancellation_faults, purge_faults
-from ranklake.lake.plans.retention_rules import retention_faults
+from ranklake.lake.plans.removal_rules import erasure_faults, retention_faults
 
 _SEGMENT: Final = {
     "path": str,

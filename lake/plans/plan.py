@@ -3,11 +3,20 @@
 A plan is written put-if-absent and never changes. Exactly one plan can be unfinished: the next number is proposed
 only when the last plan is finished, and a plan is finished when the table ``ingest_plans``, which every plan commits
 last, carries its number.
+
+A plan may be sealed: a MAC under a key that writers of the bucket need not have.
+
+    "seal": {"key": <id>, "hmac_sha256": HMAC-SHA256(key, what the plan file says but for seal and digest)}
+
+Keys are a keyring by reference, as `ranklake.segments.keys` reads it: the first seals, each of them opens. To rotate a
+key, write the new one before the others, and take the old one away when no plan is left unfinished under it. One
+keyring serves one lake: a plan of another lake under the same key would be believed.
 """
 
 import hashlib
+import hmac
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -15,13 +24,15 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.kinds import KINDS
-from ranklake.lake.plans.signature import SEAL, seal
 from ranklake.lake.store.json_shape import fault
 from ranklake.lake.tables.commit import LostRaceError, number_of
 from ranklake.lake.tables.tables import latest, refuse_unfit
+from ranklake.segments.envelope import Key
+from ranklake.segments.keys import find_key, read_keyring
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Lake
+
 
 FORMAT: Final = 1
 LEDGER: Final = "ingest_plans"
@@ -186,3 +197,28 @@ def write_and_carry_out(
             carry_out(plan)
         except LostRaceError:  # another driver carries out the same plan: go on from what it committed
             continue
+
+
+SEAL: Final = "seal"
+
+
+def seal(facts: Mapping[str, Any], keys: str) -> dict[str, str]:
+    """Return the seal of what a plan says. Raises `ranklake.segments.envelope.MissingKeyError`."""
+    key = read_keyring(keys).active
+    return {"key": key.id, "hmac_sha256": _mac(facts, key)}
+
+
+def is_sealed(facts: Mapping[str, Any], keys: str) -> bool:
+    """Say whether a plan has a seal, and one of these keys made it.
+
+    Raises `ranklake.segments.envelope.MissingKeyError` where the key that it names is not at hand.
+    """
+    found = facts.get(SEAL)
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), str) for name in ("key", "hmac_sha256")):
+        return False
+    return hmac.compare_digest(_mac(facts, find_key(keys, found["key"])), found["hmac_sha256"])
+
+
+def _mac(facts: Mapping[str, Any], key: Key) -> str:
+    said = {name: value for name, value in facts.items() if name != SEAL}
+    return hmac.new(key.plan_secret, json.dumps(said, sort_keys=True).encode(), "sha256").hexdigest()

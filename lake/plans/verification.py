@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.plans.kinds import KINDS, MIGRATION, resolve
-from ranklake.lake.plans.plan import FORGED, LEDGER, RESTORE, Plan, RefusedPlanError
-from ranklake.lake.plans.signature import SEAL, is_sealed
+from ranklake.lake.plans.plan import FORGED, LEDGER, RESTORE, SEAL, Plan, RefusedPlanError, is_sealed
 from ranklake.lake.tables.commit import PLAN_ID, number_of, said
 from ranklake.lake.tables.live_files import FILE_SCHEMA, files
 from ranklake.lake.tables.table_schema import as_read

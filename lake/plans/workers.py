@@ -46,6 +46,8 @@ PIECE_SHARE: Final = 6
 """
 ONE: Final = Room(1, 2 * 2**30)
 """What a process has that is given no limit."""
+Done = Callable[[], None] | None
+"""Called after each task."""
 
 
 class Pending(Protocol[Task_contra, Result_co]):
@@ -62,7 +64,7 @@ class Pending(Protocol[Task_contra, Result_co]):
     def more(self, tasks: Sequence[Task_contra], urgency: int = 0) -> None:
         """Begin further tasks, whose results come after those of the others."""
 
-    def results(self, done: Callable[[], None] | None = None) -> Sequence[Result_co]:
+    def results(self, done: Done = None) -> Sequence[Result_co]:
         """Return results in the order of the tasks, calling `done` after each, or raise the first error.
 
         Asked again after an error, it begins them anew.
@@ -75,38 +77,45 @@ class Pending(Protocol[Task_contra, Result_co]):
         """Have no more of them begun, wait for those that were, and return what came of them; failures are left out."""
 
 
-class Workers(Protocol):
+Others = Sequence[Pending[Any, Any]]
+
+
+class Workers(ABC):
     """Runs independent tasks."""
 
     def fitting(self, cpu_s: float) -> "Workers":
         """Return who should carry out work of about so many CPU-seconds: where little is to do, perhaps another."""
+        del cpu_s
+        return self
 
+    @abstractmethod
     def room(self) -> Room:
         """Return what there is for tasks now; more or less may be there later."""
 
+    @abstractmethod
     def begin(self, work: Callable[[Task], Result], tasks: Sequence[Task], urgency: int = 0) -> Pending[Task, Result]:
         """Begin tasks and go on; of those that wait for a worker the more urgent come first."""
 
     def begin_after(
-        self,
-        work: Callable[[Task, Sequence[Any]], Result],
-        task: Task,
-        before: Sequence[Pending[Any, Any]],
-        urgency: int = 0,
+        self, work: Callable[[Task, Sequence[Any]], Result], task: Task, before: Others, urgency: int = 0
     ) -> Pending[Task, Result] | None:
         """Begin a task once others have ended, with what came of them, whoever has asked for that by then.
 
         None where nothing is gained by it: it is begun like any other once their results are there.
         """
+        del work, task, before, urgency
+        return None
 
-    def wait(self, pending: Sequence[Pending[Any, Any]]) -> None:
+    def wait(self, pending: Others) -> None:
         """Wait until one of those that it began has ended; at once where none is under way."""
+        del pending
 
+    @abstractmethod
     def run(
         self,
         work: Callable[[Task], Result],
         tasks: Sequence[Task],
-        done: Callable[[], None] | None = None,
+        done: Done = None,
         lost: Callable[[Task], Result] | None = None,
     ) -> list[Result]:
         """Return results in the order of the tasks, calling `done` after each; the first error is raised.
@@ -121,7 +130,7 @@ class Later(Generic[Task, Result]):
     is_done: Final = False
     is_put_off: Final = True
 
-    def __init__(self, run: Callable[[Sequence[Task], Callable[[], None] | None], list[Result]]) -> None:
+    def __init__(self, run: Callable[[Sequence[Task], Done], list[Result]]) -> None:
         self._run = run
         self._tasks: list[Task] = []
 
@@ -130,7 +139,7 @@ class Later(Generic[Task, Result]):
         del urgency
         self._tasks += tasks
 
-    def results(self, done: Callable[[], None] | None = None) -> list[Result]:
+    def results(self, done: Done = None) -> list[Result]:
         """Carry all of them out, in order."""
         return self._run(self._tasks, done)
 
@@ -142,13 +151,8 @@ class Later(Generic[Task, Result]):
         return []
 
 
-class OneByOne(ABC):
+class OneByOne(Workers):
     """Carries tasks out one after the other."""
-
-    def fitting(self, cpu_s: float) -> "Workers":
-        """Return itself."""
-        del cpu_s
-        return self
 
     def room(self) -> Room:
         """Return room for one."""
@@ -156,23 +160,9 @@ class OneByOne(ABC):
 
     def begin(self, work: Callable[[Task], Result], tasks: Sequence[Task], urgency: int = 0) -> Pending[Task, Result]:
         """Put the tasks off until their results are asked for."""
-        found = Later[Task, Result](partial(self.run, work))
-        found.more(tasks, urgency)
-        return found
-
-    def begin_after(
-        self,
-        work: Callable[[Task, Sequence[Any]], Result],
-        task: Task,
-        before: Sequence[Pending[Any, Any]],
-        urgency: int = 0,
-    ) -> None:
-        """Begin nothing: one comes after the other anyway."""
-        del work, task, before, urgency
-
-    def wait(self, pending: Sequence[Pending[Any, Any]]) -> None:
-        """Return at once: nothing is under way."""
-        del pending
+        later = Later[Task, Result](partial(self.run, work))
+        later.more(tasks, urgency)
+        return later
 
     @abstractmethod
     def carry_out(self, work: Callable[[Task], Result], task: Task) -> Result:
@@ -182,7 +172,7 @@ class OneByOne(ABC):
         self,
         work: Callable[[Task], Result],
         tasks: Sequence[Task],
-        done: Callable[[], None] | None = None,
+        done: Done = None,
         lost: Callable[[Task], Result] | None = None,
     ) -> list[Result]:
         """Carry out the tasks in order."""
@@ -205,3 +195,27 @@ class InProcess(OneByOne):
     def carry_out(self, work: Callable[[Task], Result], task: Task) -> Result:
         """Return what came of a task."""
         return work(task)
+
+
+@dataclass(frozen=True, slots=True)
+class DaskSection:
+    """The workers that run the tasks of ingest, checks, rollups and upkeep."""
+
+    address: str = ""
+    """Scheduler address such as ``tls://host:8786``. Empty: a local cluster is started if there is enough work."""
+    workers: int = 0
+    """Processes of a local cluster for all work; 0 means one per core, four at most, and none for small work."""
+    memory_limit: str = "2GiB"
+    """Memory of each local worker process."""
+    tls_ca_file: str = ""
+    """PEM file of the CA to trust at `address`. If any of these three is set, only TLS is used."""
+    tls_client_cert: str = ""
+    """PEM file of the client certificate."""
+    tls_client_key: str = ""
+    """PEM file of the client certificate's key."""
+
+    @property
+    def tls(self) -> dict[str, str]:
+        """The ones of the three that are set, by name."""
+        given = {name: getattr(self, name) for name in ("tls_ca_file", "tls_client_cert", "tls_client_key")}
+        return {name: path for name, path in given.items() if path}

@@ -20,8 +20,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.query.usage_record import Asked
-from ranklake.lake.store.listing import Listed, listed
-from ranklake.lake.store.removal import delete
+from ranklake.lake.store.files import Listed, delete, listed
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Lake

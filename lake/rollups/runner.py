@@ -18,9 +18,8 @@ from ranklake.lake.rollups.tasks import TASK_CPU_S
 from ranklake.lake.rollups.work import Work
 from ranklake.lake.tables.commit import LostRaceError
 from ranklake.lake.tables.integrity import Damage
-from ranklake.lake.tables.kept_overlay import keep_overlay
 from ranklake.lake.tables.table_schema import UnmigratedTableError
-from ranklake.lake.tables.tables import NewerTableError, ensure_table
+from ranklake.lake.tables.tables import NewerTableError, ensure_table, keep_overlay
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract

@@ -26,7 +26,7 @@ from ranklake.lake.rollups.tasks import (
     compute_after,
     files_for,
 )
-from ranklake.lake.store.removal import delete
+from ranklake.lake.store.files import delete
 from ranklake.lake.tables.commit import LostRaceError, replace_files
 
 if TYPE_CHECKING:

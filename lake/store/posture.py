@@ -4,11 +4,15 @@ What a store does not say is unknown, with the reason: a local disk knows nothin
 every store that speaks S3's protocol answers what S3 does.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ranklake.lake.store.store import Lake
+
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Lake
+
 
 MARKER: Final = "ranklake.json"
 EMPTY: Final = "empty"
@@ -112,3 +116,20 @@ def error_code(error: BaseException) -> str:
             return str(response.get("Error", {}).get("Code", type(at).__name__))
         at = at.__cause__ or at.__context__
     return type(error).__name__
+
+
+def overlaps(lake: "Lake", place: "Lake") -> bool:
+    """Say whether a place lies in the lake or a spool of it, or around one."""
+    roots = [lake.root, *_spool_roots(lake)] if lake.is_local == place.is_local else []
+    return any(_lies_in(place.root, root) or _lies_in(root, place.root) for root in roots)
+
+
+def _spool_roots(lake: "Lake") -> Iterator[str]:
+    for uri in lake.config.spools:
+        spool = lake.place(uri, lake.storage)
+        if spool.is_local == lake.is_local:
+            yield spool.root
+
+
+def _lies_in(inner: str, outer: str) -> bool:
+    return f"{inner}/".startswith(f"{outer}/")

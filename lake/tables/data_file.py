@@ -4,6 +4,7 @@ import re
 import time
 from dataclasses import dataclass
 from datetime import date
+from typing import Final
 
 from deltalake.transaction import AddAction
 
@@ -53,3 +54,7 @@ def digest_of(path: str) -> str | None:
     """Return the SHA-256 in a data file's path, relative to its table; None where the name has none."""
     found = _NAME.fullmatch(path)
     return found["sha256"] if found else None
+
+
+DATA_PATH: Final = r"date=[0-9]{4,}-[0-9]{2}-[0-9]{2}/[A-Za-z0-9][A-Za-z0-9._~-]*\.parquet"
+"""Pattern of a data file's path, relative to its table's folder: nothing in it leads elsewhere, nor is an escape."""

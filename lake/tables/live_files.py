@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from ranklake.lake.store.reachability import LakeError
-from ranklake.lake.tables.paths import DATA_PATH
+from ranklake.lake.tables.data_file import DATA_PATH
 from ranklake.lake.tables.tables import asking
 
 MOST: Final = 2**40

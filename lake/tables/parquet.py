@@ -6,11 +6,13 @@ writes and which are never NaN. They are of the contract's statistics columns on
 """
 
 import hashlib
+import json
+import math
 import os
 import uuid
-from collections.abc import Iterator
-from datetime import date, timedelta
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,16 +21,16 @@ import pyarrow.parquet as pq
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import arrow_schema, default_of, with_default
+from ranklake.lake.contracts.delta import statistics_columns
 from ranklake.lake.store.reachability import cannot_write
 from ranklake.lake.tables.data_file import DataFile
 from ranklake.lake.tables.encodings import writer_options
 from ranklake.lake.tables.order import Indices, sort_names, sort_order, taken
-from ranklake.lake.tables.own_words import own_words
-from ranklake.lake.tables.statistics import statistics
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.store import Lake
+
 
 ROW_GROUP_ROWS = 262_144
 _DICTIONARY_BYTES = 2**20
@@ -224,3 +226,105 @@ def _alike(written: pa.Schema, meant: pa.Schema) -> bool:
     """Say whether a file's columns are those that were meant; text comes back plain."""
     plain = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in meant]
     return bool(written.names == meant.names and written.types == plain)
+
+
+def with_own_words(rows: pa.Table) -> pa.Table:
+    """Return rows whose dictionary-typed columns have the words of these rows alone."""
+    for place, field in enumerate(rows.schema):
+        if pa.types.is_dictionary(field.type):
+            rows = rows.set_column(place, field, own_words(rows.column(place)))
+    return rows
+
+
+def own_words(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a dictionary-typed column under one dictionary, without the words that no row has.
+
+    One dictionary, since Parquet's writer gives a dictionary up where the next chunk has another one.
+
+    >>> words = pa.chunked_array([pa.array(["ann", "bob"]).dictionary_encode()])
+    >>> own_words(words.slice(1)).chunk(0).dictionary.to_pylist()
+    ['bob']
+    """
+    column = column.unify_dictionaries()
+    if not column.num_chunks:
+        return column
+    words = column.chunk(0).dictionary
+    used = np.zeros(len(words), np.bool_)
+    for chunk in column.chunks:
+        used[chunk.indices.drop_null().to_numpy()] = True
+    if used.all():
+        return column
+    kept, places = words.filter(pa.array(used)), pa.array(np.cumsum(used) - 1, pa.int32())
+    return pa.chunked_array(
+        [pa.DictionaryArray.from_arrays(pc.take(places, chunk.indices), kept) for chunk in column.chunks]
+    )
+
+
+STATISTIC_CHARACTERS = 64
+
+
+def statistics(contract: "Contract", footer: pq.FileMetaData, nulls: Mapping[str, int]) -> str:
+    """Return Delta statistics, as JSON, of the contract's statistics columns.
+
+    A column whose bounds are long text has none: cut short they would be no values of the column, and some readers
+    answer MIN and MAX from them. Nor has text that the rows are not sorted by: nothing could be skipped by it.
+
+    Parameters
+    ----------
+    footer
+        Of the file.
+    nulls
+        How many NULLs each column has; a column that is not there has nothing else.
+    """
+    names = statistics_columns(contract)
+    extremes = _extremes(footer, set(names))
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    for name in names:
+        if name not in extremes:
+            continue
+        least, most = extremes[name]
+        if isinstance(least, float) and not (math.isfinite(least) and math.isfinite(most)):
+            continue  # JSON has no infinity
+        if isinstance(least, bool) or (isinstance(most, str) and max(len(least), len(most)) > STATISTIC_CHARACTERS):
+            continue
+        low[name], high[name] = _plain(least), _plain(most)
+    counts = {name: nulls.get(name, footer.num_rows) for name in names}
+    return json.dumps(
+        {"numRecords": footer.num_rows, "minValues": low, "maxValues": high, "nullCount": counts}, allow_nan=False
+    )
+
+
+def _extremes(footer: pq.FileMetaData, names: set[str]) -> dict[str, tuple[Any, Any]]:
+    """Return (minimum, maximum) of columns; none of a column of which a row group with values has none."""
+    found: dict[str, list[tuple[Any, Any]]] = {}
+    lacking: set[str] = set()
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        for index in range(footer.num_columns):
+            column = group.column(index)
+            name = column.path_in_schema
+            if name not in names:
+                continue
+            told = column.statistics
+            if told is None or not told.has_min_max:
+                if told is None or told.null_count != group.num_rows:
+                    lacking.add(name)
+                continue
+            try:
+                found.setdefault(name, []).append((told.min, told.max))
+            except (OverflowError, ValueError):  # a time that Python cannot hold
+                lacking.add(name)
+    return {
+        name: (min(low for low, _ in some), max(high for _, high in some))
+        for name, some in found.items()
+        if name not in lacking
+    }
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    if isinstance(value, date):
+        return value.isoformat()
+    return value

@@ -9,6 +9,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from ranklake.lake.contracts.delta import table_configuration
+from ranklake.lake.contracts.load import table_names
 from ranklake.lake.store.reachability import LakeError, LakeUnreachableError, unreachable
 from ranklake.lake.tables.table_schema import added_version_of, follow, refuse_unmigrated, version_of, versioned_schema
 
@@ -247,3 +248,18 @@ def actions_of(lake: "Lake", table: str, version: int) -> list[dict[str, Any]]:
     """Return the actions of a commit. Raises as `commit_info` does, but for one that it has not."""
     raw = lake.fs.cat_file(lake.path("tables", table, "_delta_log", f"{version:020}.json"))
     return [json.loads(line) for line in raw.splitlines() if line.strip()]
+
+
+def keep_overlay(lake: "Lake") -> int:
+    """Keep the configured overlay in a lake, for who writes rows; return the number of what the lake goes by.
+
+    A table that waits for a migration is left out: it is as the lake knows it until the migration is applied, and so
+    whoever undid one may restore the folder, whatever ran meanwhile. Raises as `ranklake.lake.store.overlays.keep`.
+    """
+    waiting = {}
+    for table, version in lake.overlay_ahead().items():
+        handle = latest(lake, table)
+        written = 0 if handle is None else (added_version_of if table in table_names() else version_of)(handle)
+        if handle is not None and max(written, 1) <= version:
+            waiting[table] = version
+    return lake.keep_overlay(waiting)

@@ -13,8 +13,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.store.listing import listed
-from ranklake.lake.store.overlap import overlaps
+from ranklake.lake.store.files import listed
+from ranklake.lake.store.posture import overlaps
 from ranklake.lake.store.reachability import LakeUnreachableError
 from ranklake.lake.store.store import MARKER as LAKE_MARKER
 from ranklake.lake.store.store import Lake

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from ranklake.lake.store.files import delete, listed
 from ranklake.lake.store.governance import REHYDRATED
-from ranklake.lake.store.listing import listed
 from ranklake.lake.store.reachability import LakeError
-from ranklake.lake.store.removal import delete
 from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.live_files import FILE_SCHEMA
 

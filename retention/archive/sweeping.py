@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.plan import last_finished
-from ranklake.lake.store.listing import listed
-from ranklake.lake.store.removal import delete
+from ranklake.lake.store.files import delete, listed
 from ranklake.lake.store.versions import remove_dead
 from ranklake.lake.tables.data_file import plan_of
 from ranklake.lake.tables.read import read

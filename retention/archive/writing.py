@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.plan import last_finished, read_plan
-from ranklake.lake.store.rewriting import overwrite
+from ranklake.lake.store.files import overwrite
 from ranklake.lake.tables.data_file import digest_of
 from ranklake.lake.tables.integrity import refuse_damaged
 from ranklake.lake.tables.parquet import write_partition

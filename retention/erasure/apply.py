@@ -22,8 +22,8 @@ from ranklake.lake.plans.action_plan import QUARANTINED
 from ranklake.lake.plans.grace import REPLACED
 from ranklake.lake.plans.kinds import ERASURE
 from ranklake.lake.plans.ledger import row_files
+from ranklake.lake.store.files import delete
 from ranklake.lake.store.governance import RAW as QUARANTINE
-from ranklake.lake.store.removal import delete
 from ranklake.lake.store.scratch import sweep
 from ranklake.lake.tables.commit import LostRaceError, number_of, swap
 from ranklake.lake.tables.live_files import live_paths

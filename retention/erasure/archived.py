@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from ranklake.lake.migrations.rewriting import stored_rows
 from ranklake.lake.plans.action_plan import ENDED
-from ranklake.lake.store.rewriting import overwrite
+from ranklake.lake.store.files import overwrite
 from ranklake.lake.tables.data_file import plan_of
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.table_schema import as_read

@@ -20,9 +20,8 @@ from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import trail
 from ranklake.lake.plans.action_plan import QUARANTINED
 from ranklake.lake.plans.plan import read_plan
-from ranklake.lake.store.allowed_signers import load_signers
-from ranklake.lake.store.approvals import SIGNED
-from ranklake.lake.store.ssh_signatures import SignatureError, verify
+from ranklake.lake.store.lake_config import SIGNED
+from ranklake.lake.store.ssh_signatures import SignatureError, load_signers, verify
 from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.erasure.keys import PLACE, key_store, keys_left
 from ranklake.retention.erasure.rows import why_it_stays
@@ -37,7 +36,7 @@ from ranklake.retention.subjects.known import known_columns
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress
-    from ranklake.lake.store.allowed_signers import Signers
+    from ranklake.lake.store.ssh_signatures import Signers
     from ranklake.lake.store.store import Lake
     from ranklake.retention.erasure.places import Done
     from ranklake.retention.erasure.search import Searched

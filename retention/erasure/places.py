@@ -19,11 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.lake.plans.plan import DamagedPlanError, Plan, last_finished, sealed
-from ranklake.lake.plans.signature import SEAL
+from ranklake.lake.plans.plan import SEAL, DamagedPlanError, Plan, last_finished, sealed
+from ranklake.lake.store.files import delete, overwrite
 from ranklake.lake.store.governance import REHYDRATED
-from ranklake.lake.store.removal import delete
-from ranklake.lake.store.rewriting import overwrite
 from ranklake.lake.store.versions import remove_lone_markers, remove_version
 from ranklake.lake.tables.commit import number_of
 from ranklake.lake.tables.data_file import plan_of

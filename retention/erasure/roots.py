@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from fsspec.implementations.local import LocalFileSystem
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.store.listing import listed
+from ranklake.lake.store.files import listed
 from ranklake.lake.store.versions import UNKNOWN, Version, keeps_versions, read_version, versions, why_kept
 from ranklake.lake.tables.live_files import live_paths
 from ranklake.lake.tables.tables import latest

@@ -18,9 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.arrow import arrow_schema, value_codes
 from ranklake.lake.contracts.load import contract as packaged
-from ranklake.lake.contracts.value_codes import value_codes
 from ranklake.retention.plans.exact_sums import parts, rounded
 from ranklake.retention.plans.histograms import Counts, counted, drawn, joined
 from ranklake.retention.proposals.retention_plans import DOWNSAMPLED

@@ -20,8 +20,8 @@ from ranklake.lake.plans.action_plan import ARCHIVES, ENDED, FOLDED, MASKED, QUA
 from ranklake.lake.plans.grace import GRACE
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.ledger import row_files
+from ranklake.lake.store.files import refuse_fast
 from ranklake.lake.store.governance import RAW
-from ranklake.lake.store.store_clock import refuse_fast
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.table_schema import as_read
 from ranklake.lake.tables.tables import latest
@@ -76,7 +76,7 @@ def apply(
 
     A plan that was applied already is left as it is. Raises what `ranklake.retention.proposals.lifecycle.apply` does;
     `VoidProposalError` where a partition has other files or other due rows than planned, or is not due (any more, or
-    yet) under the policies of today, and `ranklake.lake.store.store_clock.FastClockError`. Nothing was changed then.
+    yet) under the policies of today, and `ranklake.lake.store.files.FastClockError`. Nothing was changed then.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ranklake.lake.ingest.spool.gate import may_be_read_yet
 from ranklake.lake.query.sql import session
-from ranklake.lake.store.listing import listed
+from ranklake.lake.store.files import listed
 from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.holds.hold import Hold
 from ranklake.retention.holds.holds import rules_on

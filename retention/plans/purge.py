@@ -27,8 +27,8 @@ from ranklake.lake.plans.plan import read_plan
 from ranklake.lake.plans.units import Unit, carry_out
 from ranklake.lake.plans.verification import refusal, verify_files, verify_written
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.store.files import delete
 from ranklake.lake.store.governance import RAW
-from ranklake.lake.store.removal import delete
 from ranklake.lake.store.versions import RIGHT_LACKS, UNKNOWN, keeps_versions, remove_dead, versions, why_kept
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read_where

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ranklake.lake.contracts.arrow import value_codes
 from ranklake.lake.contracts.load import contract as packaged
-from ranklake.lake.contracts.value_codes import value_codes
 from ranklake.lake.tables.read import read, read_batches
 from ranklake.retention.policies.model import RUN_KEYS, SEVERITIES, Facts, Rule, table_facts
 from ranklake.retention.policies.order import Decision, decide

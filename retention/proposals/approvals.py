@@ -10,9 +10,8 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.plans.verification import refusal
-from ranklake.lake.store.allowed_signers import Signers, load_signers
-from ranklake.lake.store.approvals import COMMAND, DEFAULT_TIERS, SIGNED, UNSIGNED, ApprovalsSection
-from ranklake.lake.store.ssh_signatures import SignatureError, verify
+from ranklake.lake.store.lake_config import COMMAND, DEFAULT_TIERS, SIGNED, UNSIGNED, ApprovalsSection
+from ranklake.lake.store.ssh_signatures import SignatureError, Signers, load_signers, verify
 from ranklake.retention.proposals.modes import refuse_downgrade
 from ranklake.retention.proposals.proposals import AnyKind, AnyProposal, Proposal, ProposalError, ProposalKind, Risk
 from ranklake.retention.proposals.statements import DIGEST, Statement, lake_identity, moment

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.errors import RanklakeError
 from ranklake.lake.plans.action_plan import MASKED
 from ranklake.lake.plans.verification import refusal, verify_files, verify_written
-from ranklake.lake.store.approvals import UNSIGNED
+from ranklake.lake.store.lake_config import UNSIGNED
 from ranklake.retention.proposals.approvals import require, stand
 from ranklake.retention.proposals.kept import Kept, kept
 from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, digest_of

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ranklake.lake.store.approvals import MODES, SIGNED, UNSIGNED
+from ranklake.lake.store.lake_config import MODES, SIGNED, UNSIGNED
 from ranklake.retention.proposals.approvals import Judge, Needed, is_one_of, plain
 from ranklake.retention.proposals.modes import LOWERED, said_mode
 from ranklake.retention.proposals.statements import DIGEST

@@ -14,9 +14,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import clock
-from ranklake.lake.store.allowed_signers import NAMESPACE, Signers, load_signers
-from ranklake.lake.store.approvals import COMMAND, SIGNED, UNSIGNED
-from ranklake.lake.store.ssh_signatures import SignatureError, public_key, sign, verify
+from ranklake.lake.store.lake_config import COMMAND, SIGNED, UNSIGNED
+from ranklake.lake.store.ssh_signatures import (
+    NAMESPACE,
+    SignatureError,
+    Signers,
+    load_signers,
+    public_key,
+    sign,
+    verify,
+)
 from ranklake.retention.proposals.statements import Statement, StatementError, lake_identity
 from ranklake.retention.proposals.steps import SKEW
 from ranklake.segments.references import read_reference
@@ -69,7 +76,7 @@ class Identity:
     name
         Pseudonymous data, which goes nowhere but into the trail and registers.
     mode
-        How the lake knows; one of `ranklake.lake.store.approvals.MODES`.
+        How the lake knows; one of `ranklake.lake.store.lake_config.MODES`.
     details
         What the trail's row says beside: mode, roles, and what was signed.
     reason

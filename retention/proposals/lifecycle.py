@@ -13,7 +13,7 @@ from ranklake.lake.audit import trail as audit
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import read_plan
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.store.approvals import SIGNED
+from ranklake.lake.store.lake_config import SIGNED
 from ranklake.retention.proposals.approvals import Standing, is_one_of, require, stand
 from ranklake.retention.proposals.identities import (
     APPLY,

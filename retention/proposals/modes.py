@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import clock
 from ranklake.lake.audit import trail as audit
-from ranklake.lake.store.allowed_signers import load_signers
-from ranklake.lake.store.approvals import MODES, SIGNED, UNSIGNED
+from ranklake.lake.store.lake_config import MODES, SIGNED, UNSIGNED
+from ranklake.lake.store.ssh_signatures import load_signers
 from ranklake.retention.proposals.identities import About, Identity
 from ranklake.retention.proposals.proposals import digest_of
 from ranklake.retention.proposals.statements import DIGEST

@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.store.approvals import ApprovalsSection
+from ranklake.lake.store.lake_config import ApprovalsSection
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Lake

@@ -92,7 +92,7 @@ class Governance:
 def governance(lake: "Lake", policies: "Policies", today: date) -> Governance:
     """Return the state of governance on a day. Reads, and writes nothing.
 
-    Raises what queries raise, and `ranklake.lake.store.allowed_signers.SignersError`.
+    Raises what queries raise, and `ranklake.lake.store.ssh_signatures.SignersError`.
     """
     ask, contracts = asking(lake), lake.contracts()
     held = tuple(one.name for one in holds_of(lake, today))

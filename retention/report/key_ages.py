@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.store.key_ids import key_ids, key_references
-from ranklake.lake.store.key_uses import first_uses
+from ranklake.lake.store.keys import first_uses, key_ids, key_references
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Lake

@@ -20,7 +20,7 @@ from ranklake.lake.query.admission import pseudonyms_for
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.scan import live_files
 from ranklake.lake.query.sight import is_settled, read_by, runs_of_teams, tables_asked, tables_behind
-from ranklake.lake.store.removal import delete
+from ranklake.lake.store.files import delete
 from ranklake.lake.tables.commit import number_of
 from ranklake.lake.tables.data_file import DataFile, digest_of
 from ranklake.lake.tables.live_files import live_paths

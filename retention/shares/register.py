@@ -15,8 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.store.listing import listed
-from ranklake.lake.store.removal import delete
+from ranklake.lake.store.files import delete, listed
 from ranklake.retention.shares.pieces import Piece
 
 if TYPE_CHECKING:

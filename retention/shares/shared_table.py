@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.store.listing import listed
+from ranklake.lake.store.files import delete, listed
 from ranklake.lake.store.reachability import LakeError, LakeUnreachableError
-from ranklake.lake.store.removal import delete
 from ranklake.lake.tables.commit import number_of, swap
 from ranklake.lake.tables.data_file import DataFile, plan_of
 from ranklake.lake.tables.live_files import files, live_paths

@@ -15,8 +15,7 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit.trail import record
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.scan import live_files
-from ranklake.lake.store.listing import listed
-from ranklake.lake.store.removal import delete
+from ranklake.lake.store.files import delete, listed
 from ranklake.lake.tables.live_files import live_paths
 from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.proposals.identities import unproven

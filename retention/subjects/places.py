@@ -14,9 +14,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ranklake.lake.store.listing import listed
-from ranklake.lake.store.overlap import overlaps
-from ranklake.lake.store.rewriting import overwrite
+from ranklake.lake.store.files import listed, overwrite
+from ranklake.lake.store.posture import overlaps
 from ranklake.lake.store.store import Lake
 from ranklake.retention.proposals.statements import owner
 from ranklake.retention.subjects.known import FORMAT, KNOWN, SubjectKeysError, known_columns

@@ -16,9 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.store.listing import listed
-from ranklake.lake.store.removal import delete
-from ranklake.lake.store.rewriting import overwrite
+from ranklake.lake.store.files import delete, listed, overwrite
 from ranklake.lake.store.store import Lake
 from ranklake.lake.store.versions import keeps_versions, remove_dead, versions
 from ranklake.retention.subjects.keys import KEY_BYTES, SubjectKey, Whose, looked_up

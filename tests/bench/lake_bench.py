@@ -44,9 +44,8 @@ from ranklake.lake.ingest import execution, ingest_plan
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.task import compact
-from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
-from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.plans.workers import DaskSection, InProcess
 from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.encodings import writer_options
 from ranklake.lake.tables.parquet import ROW_GROUP_ROWS

@@ -54,9 +54,8 @@ from deltalake.schema import PrimitiveType
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.migrations import applying
-from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import on_demand
-from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.plans.workers import DaskSection, InProcess
 from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.commit import number_of, swap
 from ranklake.lake.tables.data_file import DataFile

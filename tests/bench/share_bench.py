@@ -27,9 +27,8 @@ import sql_lake
 from deltalake import DeltaTable
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import on_demand
-from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.plans.workers import DaskSection, InProcess
 from ranklake.lake.query.roles import Role
 from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.commit import number_of, swap

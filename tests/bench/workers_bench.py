@@ -28,9 +28,8 @@ from statistics import median, quantiles
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
-from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
-from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.plans.workers import DaskSection, InProcess
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.store import Lake

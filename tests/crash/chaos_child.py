@@ -14,9 +14,8 @@ from ranklake.lake.audit.trail import record
 from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
-from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
-from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.plans.workers import DaskSection, InProcess
 from ranklake.lake.store.store import Lake
 
 GRACE = timedelta(minutes=2)

@@ -19,9 +19,8 @@ from ranklake.lake.audit import clock
 from ranklake.lake.audit.proof import verify
 from ranklake.lake.audit.trail import record, trail
 from ranklake.lake.plans.plan import last_finished
-from ranklake.lake.store.allowed_signers import load_signers
-from ranklake.lake.store.approvals import ApprovalsSection, Tier
-from ranklake.lake.store.ssh_signatures import SignatureError, SigningToolError, sign
+from ranklake.lake.store.lake_config import ApprovalsSection, Tier
+from ranklake.lake.store.ssh_signatures import SignatureError, SigningToolError, load_signers, sign
 from ranklake.lake.store.ssh_signatures import verify as verified
 from ranklake.retention.proposals.approvals import NoEvidenceError, require
 from ranklake.retention.proposals.examination import examine

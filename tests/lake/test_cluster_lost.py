@@ -13,10 +13,9 @@ import pytest
 from serving import free_port, wait_for
 
 from ranklake.flows.retrying import is_transient
-from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_tasks import ClusterLostError
 from ranklake.lake.plans.dask_workers import workers
-from ranklake.lake.plans.workers import WorkersError
+from ranklake.lake.plans.workers import DaskSection, WorkersError
 
 pytestmark = pytest.mark.leaky("distributed keeps threads of its own for a while")
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

@@ -27,10 +27,9 @@ from ranklake.lake.ingest.run import ingest, purge
 from ranklake.lake.ingest.spool.packs import Reader
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import balance
-from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import on_demand, workers
 from ranklake.lake.plans.plan import DamagedPlanError
-from ranklake.lake.plans.workers import InProcess, WorkersError
+from ranklake.lake.plans.workers import DaskSection, InProcess, WorkersError
 from ranklake.lake.store.store import Lake, LakeError, LakeUnreachableError
 from ranklake.lake.tables.live_files import DamagedLogError
 from ranklake.lake.tables.parquet import write_partition

@@ -11,7 +11,7 @@ from segments import put_segment, step_rows
 
 from ranklake.lake.contracts import edge
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.checks.kinds import json as json_kind
+from ranklake.lake.contracts.checks.kinds import values as value_kinds
 from ranklake.lake.contracts.json_text import NESTED, facts_in, is_json
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.status.liveness import MOST_RANKS, liveness
@@ -67,7 +67,7 @@ def test_nesting_is_bounded(depth):
 def test_a_text_is_parsed_once(monkeypatch):
     """A column of many rows with few texts costs a look at each text."""
     seen = []
-    monkeypatch.setattr(json_kind, "is_json", lambda text: seen.append(text) or True)
+    monkeypatch.setattr(value_kinds, "is_json", lambda text: seen.append(text) or True)
     rows = events(["{}", None] * 500)
     assert edge.judge(contract("events"), rows).null_count == 1000
     assert seen == ["{}"]
@@ -76,7 +76,7 @@ def test_a_text_is_parsed_once(monkeypatch):
 @pytest.mark.slow
 def test_rows_that_are_there_already_stop_no_reader(lake, spool, monkeypatch):
     """Malformed attributes that earlier software stored: liveness and rollups pass over them, in no time."""
-    monkeypatch.setattr(json_kind, "is_json", lambda _: True)
+    monkeypatch.setattr(value_kinds, "is_json", lambda _: True)
     put_segment(spool, step_rows(5))
     for rank, text in enumerate([*BAD, *ODD]):
         put_segment(spool, events([text] * 4, rank=rank, incarnation=100 + rank), "events")

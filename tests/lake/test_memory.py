@@ -13,9 +13,8 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import execution
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
-from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
-from ranklake.lake.plans.workers import ONE, InProcess, Room
+from ranklake.lake.plans.workers import ONE, DaskSection, InProcess, Room
 from ranklake.lake.query.roles import Role
 from ranklake.lake.tables.commit import swap
 from ranklake.lake.tables.parquet import write_days

@@ -21,11 +21,10 @@ from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans import action_plan
-from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import last_finished
-from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.plans.workers import DaskSection, InProcess
 from ranklake.lake.query.scan import MissingFileError
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups

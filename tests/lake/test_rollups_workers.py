@@ -13,10 +13,9 @@ from lake_fixtures import copied
 from rollup_inputs import NOON, append, bring, run_of, state
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_tasks import OnDask
 from ranklake.lake.plans.dask_workers import workers
-from ranklake.lake.plans.workers import Later, OneByOne, Room
+from ranklake.lake.plans.workers import DaskSection, Later, OneByOne, Room
 from ranklake.lake.rollups import inputs, work
 from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.lineage import Lineage

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ranklake.lake.contracts.arrow import value_codes
 from ranklake.lake.contracts.checks.series import Batch
-from ranklake.lake.contracts.value_codes import value_codes
 
 VALUES = {pa.int32(): st.integers(-2, 2), pa.string(): st.sampled_from("abc"), pa.timestamp("us"): st.integers(0, 2)}
 CHUNKS = st.sampled_from(list(VALUES)).flatmap(

@@ -24,9 +24,8 @@ from distributed import Client, LocalCluster, Security
 from ranklake.config import load_config
 from ranklake.flows.retrying import is_transient
 from ranklake.lake.plans import dask_tasks, dask_workers
-from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import ClusterNotStartedError, held, on_demand, workers
-from ranklake.lake.plans.workers import InProcess, Room, WorkersError
+from ranklake.lake.plans.workers import DaskSection, InProcess, Room, WorkersError
 from ranklake.lake.store import objects
 from ranklake.lake.store.store import Lake, LakeUnreachableError
 
@@ -111,7 +110,7 @@ def test_nobody_else_connects_to_a_local_cluster():
 
 HOLDING = """
 import os, sys
-from ranklake.lake.plans.dask_section import DaskSection
+from ranklake.lake.plans.workers import DaskSection
 from ranklake.lake.plans.dask_workers import workers
 
 if __name__ == "__main__":

@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from segments import DAY, step_rows
 
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.checks.kinds import json as json_kind
+from ranklake.lake.contracts.checks.kinds import values as value_kinds
 from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.contracts.load import contract, load_metrics
-from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.plan import last_finished
-from ranklake.lake.plans.workers import OneByOne
+from ranklake.lake.plans.workers import DaskSection, OneByOne
 from ranklake.lake.store.reachability import LakeError
 from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.commit import replace_partitions
@@ -260,7 +259,7 @@ def test_nulls_in_a_key_are_equal_to_nothing(site):
 def test_json_and_text_columns_of_captured_tables(site, monkeypatch):
     """Text that is not JSON where the contract says JSON is found, in a table of another kind than steps."""
     with monkeypatch.context() as earlier:  # ingest takes no such row any more; lakes have some
-        earlier.setattr(json_kind, "is_json", lambda _: True)
+        earlier.setattr(value_kinds, "is_json", lambda _: True)
         site.bring(any_rows("runs", 3, labels=["{}", "{oops", None], world_size=[1, 1, 1]), "runs")
     found = by_id(run_checks(site.lake), "runs")["json:labels"]
     assert (found.status, found.rows_checked, found.rows_failed, found.observed) == ("failed", 2, 1, None)

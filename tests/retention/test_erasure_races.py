@@ -11,8 +11,8 @@ from segments import step_rows
 from subjects import ADA, EMAIL, VALUES
 
 from ranklake.lake.ingest.spool.spool import Spool
-from ranklake.lake.plans.dask_section import DaskSection
 from ranklake.lake.plans.dask_workers import workers
+from ranklake.lake.plans.workers import DaskSection
 from ranklake.lake.rollups import tasks, work
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.tables.commit import LostRaceError

@@ -10,8 +10,8 @@ import libfaketime
 import pytest
 from retaining import APPROVER, CONTRACTS, POLICIES, agree, bring_days, plan
 
-from ranklake.lake.store import store_clock
-from ranklake.lake.store.store_clock import FastClockError
+from ranklake.lake.store import files as store_files
+from ranklake.lake.store.files import FastClockError
 from ranklake.retention.plans.apply import apply
 from ranklake.retention.proposals.retention_plans import register
 
@@ -46,10 +46,10 @@ def test_a_day_is_tolerated(site, monkeypatch, ahead, refused):
     made = plan(site)
     agree(site, made.name)
     with monkeypatch.context() as then:
-        then.setattr(store_clock, "written", lambda _: datetime.now(UTC) - ahead)
+        then.setattr(store_files, "written", lambda _: datetime.now(UTC) - ahead)
         if refused:
             with pytest.raises(FastClockError, match="before their time"):
                 apply(site.lake, made.name, "Otto", CONTRACTS, POLICIES)
-        monkeypatch.setattr(store_clock, "written", lambda _: None if refused else datetime.now(UTC) - ahead)
+        monkeypatch.setattr(store_files, "written", lambda _: None if refused else datetime.now(UTC) - ahead)
         apply(site.lake, made.name, "Otto", CONTRACTS, POLICIES)
     assert len(site.rows("steps")) == 10

@@ -23,8 +23,8 @@ from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.ledger import row_files
 from ranklake.lake.plans.plan import DamagedPlanError, Plan, RefusedPlanError, last_finished, sealed
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.store.files import OutsideError, delete
 from ranklake.lake.store.lake_config import PlansSection, SpoolSection
-from ranklake.lake.store.removal import OutsideError, delete
 from ranklake.lake.store.writers import Prefix
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.parquet import append_files

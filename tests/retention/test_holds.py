@@ -14,7 +14,7 @@ from ssh_keys import Keys, needs_ssh_keygen
 from ranklake.cli import run
 from ranklake.lake.audit.trail import record, trail
 from ranklake.lake.ingest.spool.spool import Spool
-from ranklake.lake.store.allowed_signers import NAMESPACE
+from ranklake.lake.store.ssh_signatures import NAMESPACE
 from ranklake.quality.check import run_checks
 from ranklake.retention.erasure.apply import apply as erase
 from ranklake.retention.erasure.apply import approve as approve_erasure

@@ -8,8 +8,8 @@ from stores import moto_server, s3_storage
 
 from ranklake.lake.audit.trail import record
 from ranklake.lake.store.lake_config import AuditSection
-from ranklake.lake.store.object_lock import ObjectLockError, put_locked
 from ranklake.lake.store.store import Lake
+from ranklake.lake.store.versions import ObjectLockError, put_locked
 from ranklake.retention.proposals.anchors import anchor, last_anchor
 
 pytestmark = [pytest.mark.moto, needs_ssh_keygen]

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from ranklake.lake.store.approvals import ApprovalsSection
+from ranklake.lake.store.lake_config import ApprovalsSection
 from ranklake.retention.proposals.identities import Signing
 
 needs_ssh_keygen = pytest.mark.skipif(

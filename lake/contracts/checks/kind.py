@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.checks.series import Batch
 
 Level = Literal["row", "share", "table", "watch"]
+Series = dict[tuple[Any, ...], list[Any]]
+"""What a part of a watch sums up of each series, by its key."""
 Ranges = Mapping[str, tuple[float | None, float | None]]
 """Valid range of each metric of the long table, by name; an end that is None is open."""
 

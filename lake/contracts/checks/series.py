@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ranklake.lake.contracts.value_codes import value_codes
+from ranklake.lake.contracts.arrow import value_codes
 from ranklake.printable import printable
 
 Numbers = npt.NDArray[Any]

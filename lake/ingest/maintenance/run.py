@@ -22,8 +22,7 @@ from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.plans.units import Unit, carry_out, counted
 from ranklake.lake.query.usage_log import tidy as tidy_queries
 from ranklake.lake.store.governance import anchor_if_due
-from ranklake.lake.store.key_ids import key_ids, key_references
-from ranklake.lake.store.key_uses import note_keys
+from ranklake.lake.store.keys import key_ids, key_references, note_keys
 from ranklake.lake.store.reachability import unreachable
 from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.data_file import digest_of

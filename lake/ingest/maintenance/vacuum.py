@@ -36,11 +36,10 @@ from ranklake.lake.ingest.spool.spooled import is_unread
 from ranklake.lake.plans.attempts import FOLDER as ATTEMPTS
 from ranklake.lake.plans.kinds import INGEST
 from ranklake.lake.plans.plan import LEDGER, last_finished, read_plan
+from ranklake.lake.store.files import Listed, delete, listed
 from ranklake.lake.store.governance import kept_paths
-from ranklake.lake.store.listing import Listed, listed
 from ranklake.lake.store.overlays import FOLDER as OVERLAYS
 from ranklake.lake.store.reachability import unreachable
-from ranklake.lake.store.removal import delete
 from ranklake.lake.tables.commit import number_of
 from ranklake.lake.tables.data_file import plan_of
 from ranklake.lake.tables.live_files import files, live_paths
@@ -123,7 +122,7 @@ def garbage(
 
 
 def remove(lake: "Lake", some: Garbage) -> bool:
-    """Delete a file; return whether it was this call that did. Raises `ranklake.lake.store.removal.OutsideError`."""
+    """Delete a file; return whether it was this call that did. Raises `ranklake.lake.store.files.OutsideError`."""
     return delete(lake, some.path)
 
 

@@ -34,16 +34,15 @@ from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.query.scan import live_files
 from ranklake.lake.rollups.recompute import recompute
 from ranklake.lake.rollups.registry import ROLLUPS
+from ranklake.lake.store.files import delete
 from ranklake.lake.store.planned_segment import PlannedSegment
-from ranklake.lake.store.removal import delete
 from ranklake.lake.store.store import Lake
 from ranklake.lake.store.writers import Authenticator
 from ranklake.lake.tables.data_file import DataFile
-from ranklake.lake.tables.kept_overlay import keep_overlay
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.parquet import write_partition
 from ranklake.lake.tables.read import read, read_files, read_some
-from ranklake.lake.tables.tables import delta_table
+from ranklake.lake.tables.tables import delta_table, keep_overlay
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract

@@ -18,11 +18,10 @@ from ranklake.lake.ingest.spool.listing_cache import Rounds
 from ranklake.lake.ingest.spool.local_folder import SpoolFolder
 from ranklake.lake.ingest.spool.packs import Reader, look_into, member_path, pack_name, settled
 from ranklake.lake.ingest.spool.spooled import _TABLE, MISPLACED, Spooled, unfit
+from ranklake.lake.store.files import Listed, overwrite, written
 from ranklake.lake.store.lake_config import DEFAULT, LakeConfig
-from ranklake.lake.store.listing import Listed, written
 from ranklake.lake.store.objects import delta_options, file_system, put_new
 from ranklake.lake.store.reachability import LakeUnreachableError, LostLakeError, unreachable
-from ranklake.lake.store.rewriting import overwrite
 from ranklake.printable import printable_name
 from ranklake.segments.segment import NotASegmentError, SegmentName
 

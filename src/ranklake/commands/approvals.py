@@ -9,8 +9,8 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
-from ranklake.lake.store.allowed_signers import Signer, load_signers
-from ranklake.lake.store.approvals import DEFAULT_TIERS, SIGNED, Tier
+from ranklake.lake.store.lake_config import DEFAULT_TIERS, SIGNED, Tier
+from ranklake.lake.store.ssh_signatures import Signer, load_signers
 from ranklake.retention.proposals.identities import identify, statement_of
 from ranklake.retention.proposals.modes import LOWERED, downgrade, last_mode, said_mode
 from ranklake.retention.proposals.retention_plans import RETENTION_PLANS

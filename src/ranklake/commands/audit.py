@@ -12,12 +12,11 @@ from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import Command, json_option, lake_option, role_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
-from ranklake.lake.audit.export import verify_lines
-from ranklake.lake.audit.proof import Proof, first_row_of, prove
+from ranklake.lake.audit.proof import Proof, first_row_of, prove, verify_lines
 from ranklake.lake.audit.trail import TABLE, record, trail_table
 from ranklake.lake.audit.trail import resume as go_on
 from ranklake.lake.query.sql import query
-from ranklake.lake.store.approvals import SIGNED, UNSIGNED
+from ranklake.lake.store.lake_config import SIGNED, UNSIGNED
 from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.proposals.anchors import Anchored, verify_anchors

@@ -13,7 +13,7 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import Command, json_option, lake_option, optional_spool
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
-from ranklake.lake.store.approvals import ApprovalsSection
+from ranklake.lake.store.lake_config import ApprovalsSection
 from ranklake.lake.store.store import Lake
 from ranklake.retention.erasure.apply import apply as apply_erasure
 from ranklake.retention.erasure.apply import approve as approve_erasure

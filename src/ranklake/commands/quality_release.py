@@ -11,7 +11,7 @@ from ranklake.commands.options import json_option, lake_option, optional_spool
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
 from ranklake.lake.ingest.spool.spool import Spool
-from ranklake.lake.store.approvals import ApprovalsSection
+from ranklake.lake.store.lake_config import ApprovalsSection
 from ranklake.quality.release import KINDS, plan_release
 from ranklake.quality.release import apply as apply_release
 from ranklake.quality.release import approve as approve_release

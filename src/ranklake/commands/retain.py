@@ -19,7 +19,7 @@ from ranklake.commands.retain_release import release
 from ranklake.commands.retain_simulate import simulate
 from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
-from ranklake.lake.store.approvals import SIGNED
+from ranklake.lake.store.lake_config import SIGNED
 from ranklake.lake.store.store import Lake
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.archive.rehydrated import remove_expired

@@ -6,7 +6,7 @@ from typing import Any, Final
 import click
 
 from ranklake.commands.options import Command
-from ranklake.lake.store.approvals import COMMAND, UNSIGNED
+from ranklake.lake.store.lake_config import COMMAND, UNSIGNED
 from ranklake.lake.store.store import Lake
 from ranklake.retention.proposals.identities import Signing, name_of
 from ranklake.retention.proposals.lifecycle import statement

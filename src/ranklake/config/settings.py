@@ -16,9 +16,9 @@ from typing import Any, Final, Self
 
 from ranklake.capture.common.settings import PREFIX, CaptureSettings
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.plans.dask_section import DaskSection
-from ranklake.lake.store.approvals import ApprovalsSection
+from ranklake.lake.plans.workers import DaskSection
 from ranklake.lake.store.lake_config import (
+    ApprovalsSection,
     AuditSection,
     ContractsSection,
     CostSection,

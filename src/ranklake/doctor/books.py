@@ -16,9 +16,8 @@ from ranklake.lake.audit.proof import prove
 from ranklake.lake.migrations.drift import drift as drifted
 from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.verification import authorise
-from ranklake.lake.store.allowed_signers import load_signers
-from ranklake.lake.store.approvals import SIGNED, UNSIGNED
-from ranklake.lake.store.ssh_signatures import require_tool
+from ranklake.lake.store.lake_config import SIGNED, UNSIGNED
+from ranklake.lake.store.ssh_signatures import load_signers, require_tool
 from ranklake.retention.grants.grant import awaiting_review, register
 from ranklake.retention.plans.removals import unaccounted
 from ranklake.retention.proposals.examination import examine

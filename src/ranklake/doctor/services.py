@@ -11,7 +11,7 @@ from distributed.versions import get_versions
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, skipped
 from ranklake.doctor.versions import release
-from ranklake.lake.plans.worker_versions import ask, compare
+from ranklake.lake.plans.dask_tasks import ask, compare
 from ranklake.views.words import counted
 
 _ASK_S: Final = 3.0

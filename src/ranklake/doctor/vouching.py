@@ -9,7 +9,7 @@ from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, not_known, ok, warning
 from ranklake.doctor.finding import skipped as nothing
 from ranklake.lake.audit.heads import head_records
-from ranklake.lake.store.approvals import SIGNED
+from ranklake.lake.store.lake_config import SIGNED
 from ranklake.lake.store.reachability import LakeError
 from ranklake.retention.proposals.anchors import last_anchor
 from ranklake.retention.report.key_ages import key_ages

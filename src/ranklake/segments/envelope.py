@@ -75,7 +75,7 @@ class Key:
 
     @property
     def plan_secret(self) -> bytes:
-        """What plans' MACs are made with; see `ranklake.lake.plans.signature`."""
+        """What plans' MACs are made with; see `ranklake.lake.plans.plan`."""
         return self._derive(b"plan")
 
     @property

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ranklake.lake.tables.own_words import with_own_words
+from ranklake.lake.tables.parquet import with_own_words
 from ranklake.printable import printable
 from ranklake.views.json_output import json_text, moment_json
 from ranklake.views.table import TextColumn, table_lines

@@ -8,14 +8,18 @@ seen in a ring; a rotated key is then as young as that.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.store.listing import listed
+from ranklake.lake.store.files import listed
+from ranklake.segments.envelope import MissingKeyError
+from ranklake.segments.keys import read_keyring
 
 if TYPE_CHECKING:
+    from ranklake.lake.store.lake_config import LakeConfig
     from ranklake.lake.store.store import Lake
+
 
 FOLDER: Final = "keys"
 _NAME: Final = re.compile(r".*/(?P<purpose>[a-z_0-9]+)~(?P<id>[0-9a-f]{8})\.json")
@@ -44,3 +48,27 @@ def note_keys(lake: "Lake", rings: Mapping[str, Iterable[str]], today: date) -> 
         lake.put_if_absent(f"{FOLDER}/{purpose}~{key}.json", json.dumps({"since": today.isoformat()}).encode())
         for purpose, key in new
     )
+
+
+def key_references(config: "LakeConfig") -> Mapping[str, tuple[str, str]]:
+    """Return setting and reference of each keyring that is configured, by purpose."""
+    every = {
+        "encryption": ("[capture] encryption_key", config.encryption_key),
+        "masking": ("[masking] key", config.masking.key),
+        "plans": ("[plans] key", config.plans.key),
+    }
+    of_writers = {
+        f"signing_{number}": (f"[[spool.prefixes]] keys, the {number}.", one.keys)
+        for number, one in enumerate(config.spool.prefixes, 1)
+    }
+    return {purpose: said for purpose, said in (every | of_writers).items() if said[1]}
+
+
+def key_ids(references: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the names of each keyring's keys, the active one first; a ring that cannot be read here has none."""
+    for purpose, (_, reference) in references.items():
+        try:
+            ring = read_keyring(reference)
+        except MissingKeyError:
+            continue
+        yield purpose, tuple(key.id for key in ring.keys)

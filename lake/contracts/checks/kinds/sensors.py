@@ -1,0 +1,410 @@
+"""Checks of the values of series: of sensors, counters and clocks."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.lake.contracts.checks.kind import CheckKind, Finding, Series, Surroundings, Watch
+from ranklake.lake.contracts.model import NUMBERS, Check
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.checks.series import Batch
+
+
+_STUCK_SAMPLES: Final = 30
+_STUCK_MOVES: Final = 0.5
+_STUCK_PEERS: Final = 2
+
+
+def _stuck_part(check: Check, batch: "Batch") -> Series:
+    """Return for each series: values, how often they change, the longest stretch of one value, and that value."""
+    import numpy as np
+
+    found = {}
+    for key, _, (values,) in batch.series(check.by, "ts", check.columns[0]):
+        there = values[~np.isnan(values)] if values.dtype.kind == "f" else values
+        if not len(there):
+            continue
+        changes = np.flatnonzero(np.diff(there) != 0)
+        ends = np.r_[changes, len(there) - 1]
+        lengths = np.diff(np.r_[-1, ends])
+        longest = int(lengths.argmax())
+        found[key] = [len(there), len(changes), int(lengths[longest]), float(there[ends[longest]])]
+    return found
+
+
+def _stuck_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
+    from ranklake.lake.contracts.checks.series import figure, listed, told
+
+    del about
+    least = _STUCK_SAMPLES if check.min is None else int(check.min)
+    series: Series = {}
+    for part in parts:
+        for key, (count, changes, longest, value) in part.items():
+            known = series.get(key, [0, 0, 0, 0.0])
+            stretch = (longest, value) if longest > known[2] else (known[2], known[3])
+            same = known[0] and known[2] == known[0] and longest == count and value == known[3]
+            stretch = (longest + known[2], value) if same else stretch
+            series[key] = [known[0] + count, known[1] + changes, *stretch]
+    moving = {
+        key for key, (count, changes, longest, _) in series.items() if changes > _STUCK_MOVES * max(1, count - longest)
+    }
+    rows = still = 0
+    lines = []
+    for key, (count, _, longest, value) in series.items():
+        rows += int(count)
+        peers = len(moving - {key})
+        if longest < least or value == 0:
+            continue
+        alone = longest == count and peers >= max(_STUCK_PEERS, (len(series) - 1) * _STUCK_MOVES)
+        if alone or (longest < count and key in moving):
+            still += int(longest)
+            lines.append(f"{told(check.by, key)}: {figure(value)} in {longest:,.0f} samples of {count:,.0f}")
+    return Finding(rows, still, listed(lines), f"no value {least:,} times in a row of a sensor that moves")
+
+
+STUCK = CheckKind(
+    name="stuck",
+    wrong=lambda check: f"a sensor of {check.columns[0]} stands still",
+    level="watch",
+    needs=(("columns",), ("by",)),
+    own_columns=True,
+    types=NUMBERS - {"decimal"},
+    dimension="accuracy",
+    watch=Watch(_stuck_part, _stuck_judge, also=("ts",)),
+)
+"""``stuck``: a sensor that moves does not stand still at the very same value for `min` samples (30) or more.
+
+Standing still is wrong where the rest of the series moves at most samples, or where the whole series stands still and
+those of most other devices move.
+"""
+
+
+_MONOTONIC_RESET: Final = 0.1
+
+
+def _monotonic_part(check: Check, batch: "Batch") -> Series:
+    """Return for each series: values, falls, resets, and its first and last time and value."""
+    import numpy as np
+
+    share = _MONOTONIC_RESET if check.max is None else float(check.max)
+    names = (*check.by, "kind") if "kind" in batch else check.by
+    found = {}
+    for key, moments, (told,) in batch.series(names, "ts", check.columns[0]):
+        there = ~np.isnan(told) if told.dtype.kind == "f" else np.ones(len(told), bool)
+        values, when = told[there], moments[there]
+        if not len(values) or (len(names) > len(check.by) and key[-1] != "counter"):
+            continue
+        down = values[1:] < values[:-1]
+        resets = down & (values[1:] <= share * values[:-1])
+        found[key] = [len(values), int(down.sum() - resets.sum()), int(resets.sum()), float(when[0]), float(values[0]),
+                      float(when[-1]), float(values[-1])]  # fmt: skip
+    return found
+
+
+def _monotonic_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
+    from itertools import pairwise
+
+    from ranklake.lake.contracts.checks.series import listed, told
+
+    del about
+    share = _MONOTONIC_RESET if check.max is None else float(check.max)
+    series: dict[tuple[Any, ...], list[list[float]]] = {}
+    for part in parts:
+        for key, facts in part.items():
+            series.setdefault(key, []).append(facts)
+    rows = wrong = resets = 0
+    lines = []
+    for key, all_of in series.items():
+        falls = int(sum(facts[1] for facts in all_of))
+        for before, after in pairwise(sorted(all_of, key=lambda facts: facts[3])):
+            if before[5] < after[3] and share * before[6] < after[4] < before[6]:
+                falls += 1
+        rows += int(sum(facts[0] for facts in all_of))
+        resets += int(sum(facts[2] for facts in all_of))
+        wrong += falls
+        if falls:
+            lines.append(f"{told(check.by, key)}: falls: {falls:,}")
+    if not rows:
+        return Finding(unknown="there is no counter")
+    return Finding(rows, wrong, listed(lines), f"no fall (resets: {resets:,})")
+
+
+MONOTONIC = CheckKind(
+    name="monotonic",
+    wrong=lambda check: f"the counter {check.columns[0]} falls without a reset",
+    level="watch",
+    needs=(("columns",), ("by",)),
+    own_columns=True,
+    types=NUMBERS - {"decimal"},
+    dimension="consistency",
+    watch=Watch(_monotonic_part, _monotonic_judge, also=("ts", "kind")),
+)
+"""``monotonic``: a counter never falls, but to nearly 0 where it was reset.
+
+A fall to no more than `max` (0.1) of the value before is a reset. Of a table with a column ``kind`` only counters are
+judged. Falls between two batches are seen where their series do not overlap in time.
+"""
+
+
+_CAPACITY_JUMP_MOST: Final = 0.5
+_CAPACITY_JUMP_KNOWN: Final = 3
+_CAPACITY_JUMP_DATES: Final = 7
+_CAPACITY_JUMP_SERIES: Final = 2_000  # whose figures are kept: pools, not devices
+
+
+def _capacity_jump_part(check: Check, batch: "Batch") -> dict[str, tuple[int, float]]:
+    """Return rows and median of each pool."""
+    import numpy as np
+
+    from ranklake.lake.contracts.checks.series import told
+
+    found = {}
+    of = batch.groups(check.by)
+    values = batch.values(check.columns[0]).astype(float)
+    for number, key in enumerate(of.keys):
+        own = values[of.of == number]
+        own = own[~np.isnan(own)]
+        if len(own):
+            found[told(check.by, key)] = (len(own), float(np.median(own)))
+    return found
+
+
+def _capacity_jump_judge(check: Check, parts: Sequence[dict[str, tuple[int, float]]], about: Surroundings) -> Finding:
+    import numpy as np
+
+    from ranklake.lake.contracts.checks.series import figure, listed
+
+    most = _CAPACITY_JUMP_MOST if check.max is None else float(check.max)
+    rows: dict[str, int] = {}
+    now: dict[str, float] = {}
+    for part in parts:
+        for name, (count, value) in part.items():
+            now[name] = value if count >= rows.get(name, 0) else now[name]
+            rows[name] = rows.get(name, 0) + count
+    if not now:
+        return Finding(unknown="no capacity is told")
+    if len(now) > _CAPACITY_JUMP_SERIES:
+        return Finding(unknown=f"{len(now):,} series are too many to compare")
+    before = [about.earlier[day] for day in sorted(about.earlier)[-_CAPACITY_JUMP_DATES:]]
+    if len(before) < _CAPACITY_JUMP_KNOWN:
+        return Finding(measured=now, unknown=f"{len(before)} earlier dates are known")
+    usual = {name: float(np.median([one.get(name, 0.0) for one in before])) for name in {*now, *before[-1]}}
+    moved = {name: now.get(name, 0.0) - was for name, was in usual.items()}
+    total = max(sum(usual.values()), sum(now.values()))
+    share = sum(map(abs, moved.values())) / total if total else 0.0
+    jumps = sorted(((name, by) for name, by in moved.items() if by), key=lambda one: -abs(one[1]))
+    lines = [f"{name} {figure(usual[name])} to {figure(now.get(name, 0.0))}" for name, _ in jumps]
+    hit = sum(rows.get(name, 0) for name, _ in jumps) or 1
+    count = max(sum(rows.values()), hit)
+    told = f"{share:.2f} of {figure(total)} moved: {listed(lines)}" if lines else "nothing moved"
+    return Finding(count, hit if share > most else 0, told, f"at most {most:.4g} of the usual capacity moves", now)
+
+
+CAPACITY_JUMP = CheckKind(
+    name="capacity_jump",
+    wrong=lambda check: f"capacity ({check.columns[0]}) jumps between dates",
+    level="watch",
+    needs=(("columns",), ("by",)),
+    own_columns=True,
+    types=NUMBERS - {"decimal"},
+    dimension="consistency",
+    watch=Watch(_capacity_jump_part, _capacity_jump_judge, remembers=True),
+)
+"""``capacity_jump``: no more than `max` (0.5) of a fleet's capacity moves, comes or goes from one date to the next.
+
+A date's capacity of each pool is the median of its rows; it is compared with the median of the last seven dates that
+are known, and with nothing before three are.
+"""
+
+
+_UNIT_FACTORS: Final = (
+    (1e2, "percent and ratio"),
+    (1e3, "a factor of 1,000, as of ms and s"),
+    (1024.0, "a factor of 1,024, as of KiB and bytes"),
+    (1e6, "a factor of 1,000,000, as of us and s"),
+    (1024.0**2, "a factor of 1,048,576, as of MiB and bytes"),
+    (1e9, "a factor of 1,000,000,000, as of ns and s"),
+    (1024.0**3, "a factor of 1,073,741,824, as of GiB and bytes"),
+)
+_UNIT_NEAR: Final = 0.2
+_UNIT_PEERS: Final = 2
+_UNIT_ALIKE: Final = 3.0
+_UNIT_CLOCK: Final = 20.0
+_UNIT_FEWEST: Final = 5
+
+
+def _unit_part(check: Check, batch: "Batch") -> Series:
+    """Return for each series: values above 0, their median, their sum without the last, time between first and last."""
+    import numpy as np
+
+    found = {}
+    for key, when, (values,) in batch.series(check.by, "ts", check.columns[0]):
+        there = values[values > 0].astype(float)
+        if len(there):
+            summed = float(np.nansum(values[:-1].astype(float)))
+            found[key] = [len(there), float(np.median(there)), summed, float(when[-1] - when[0]) / 1e6]
+    return found
+
+
+def _unit_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
+    from ranklake.lake.contracts.checks.series import figure, listed, quartiles_of_others, told
+
+    del about
+    series: Series = {}
+    for part in parts:
+        for key, facts in part.items():
+            known = series.get(key, [0, facts[1], 0.0, 0.0])
+            middle = facts[1] if facts[0] >= known[0] else known[1]
+            series[key] = [known[0] + facts[0], middle, known[2] + facts[2], known[3] + facts[3]]
+    low = None if check.min is None else float(check.min)
+    high = None if check.max is None else float(check.max)
+    judged = [key for key, facts in series.items() if facts[0] >= _UNIT_FEWEST]
+    others = quartiles_of_others([series[key][1] for key in judged]) if len(judged) > _UNIT_PEERS else ()
+    of_others = dict(zip(judged, others, strict=False))
+    rows = wrong = 0
+    lines = []
+    for key, (count, middle, summed, passed) in series.items():
+        rows += int(count)
+        why = ""
+        if (low is not None and middle < low) or (high is not None and middle > high):
+            why = _unit_other_units(check.columns[0])
+        elif "ts" in check.values and count >= _UNIT_FEWEST and passed > 0 and summed > _UNIT_CLOCK * passed:
+            why = f"{figure(summed)} in {figure(passed)} s of the clock"
+        elif key in of_others:
+            low_quarter, usual, high_quarter = of_others[key]
+            if high_quarter <= _UNIT_ALIKE * low_quarter:
+                why = _unit_factor_between(middle, float(usual))
+        if why:
+            wrong += int(count)
+            lines.append(f"{told(check.by, key)}: median {figure(middle)}, {why}")
+    if not rows:
+        return Finding(unknown="there was no value to judge")
+    range_ = "" if low is None and high is None else f"medians {_unit_end(low)} to {_unit_end(high)}, "
+    return Finding(rows, wrong, listed(lines), f"{range_}alike in all series")
+
+
+def _unit_end(value: float | None) -> str:
+    return "…" if value is None else f"{value:.4g}"
+
+
+def _unit_other_units(column: str) -> str:
+    """Return in words which other units a magnitude may come from."""
+    families = {"_ratio": "as of percent", "_bytes": "as of KiB, MiB or GiB", "_s": "as of ms, us or ns"}
+    return next((words for end, words in families.items() if column.endswith(end)), "as of another unit")
+
+
+def _unit_factor_between(value: float, usual: float) -> str:
+    ratio = max(value, usual) / min(value, usual)
+    near = [(abs(ratio / factor - 1), words) for factor, words in _UNIT_FACTORS]
+    off, words = min(near)
+    return f"others {usual:.4g}: {words}" if off < _UNIT_NEAR else ""
+
+
+UNIT = CheckKind(
+    name="unit",
+    wrong=lambda check: f"{check.columns[0]} seems to be in another unit",
+    level="watch",
+    needs=(("columns",), ("by",)),
+    own_columns=True,
+    types=NUMBERS - {"decimal"},
+    dimension="conformity",
+    watch=Watch(_unit_part, _unit_judge, also=("ts",)),
+)
+"""``unit``: a column is in its unit, by magnitude: not percent in a ratio, MiB for bytes or ms for s.
+
+Three witnesses, of which each is enough. The median of a series lies from `min` to `max`. No series is off from the
+median of the others by a factor between units. Lengths of time in `values: [ts]` are together no more than 20 times
+what the clock says between their starts.
+"""
+
+
+_CLOCK_SKEW_MOST_S: Final = 60.0
+_CLOCK_SKEW_STEPS: Final = 128
+_FEWEST_SHARED: Final = 3
+_CLOCK_SKEW_PAIR: Final = 2
+
+
+def _clock_skew_part(check: Check, batch: "Batch") -> tuple[dict[tuple[Any, ...], tuple[Any, Any]], int, int]:
+    """Return steps and times of each rank, thinned to some at numbers that all batches agree on; rows; newest time."""
+    import numpy as np
+
+    when, rank, step = check.columns
+    found = {}
+    for key, steps, (times,) in batch.series((*check.by, rank), step, when):
+        every = 1 << max(0, (len(steps) // _CLOCK_SKEW_STEPS).bit_length())
+        chosen = steps % every == 0
+        found[key] = (steps[chosen], times[chosen])
+    return found, len(batch), int(np.max(batch.values(when)))
+
+
+def _clock_skew_judge(check: Check, parts: Sequence[Any], about: Surroundings) -> Finding:
+    import numpy as np
+
+    from ranklake.lake.contracts.checks.series import listed, seconds, told
+
+    limit_us = (_CLOCK_SKEW_MOST_S if check.max is None else float(check.max)) * 1e6
+    rows = sum(part[1] for part in parts)
+    runs: dict[tuple[Any, ...], dict[int, list[Any]]] = {}
+    for some, _, _ in parts:
+        for (*whose, rank), at in some.items():
+            runs.setdefault(tuple(whose), {}).setdefault(rank, []).append(at)
+    lines, off_rows = [], 0
+    for run, ranks in runs.items():
+        if len(ranks) < _CLOCK_SKEW_PAIR:
+            continue  # nobody to compare with
+        room_us = limit_us / (2 if len(ranks) == _CLOCK_SKEW_PAIR else 1)  # of two the median is half-way between
+        own = [_clock_skew_latest(pieces) for pieces in ranks.values()]
+        seen = np.array([len(steps) for steps, _ in own])
+        whose = np.repeat(np.arange(len(own)), seen)
+        steps, times = (np.concatenate(some) for some in zip(*own, strict=True))
+        at, middle, count = _clock_skew_medians(steps, times)
+        place = np.searchsorted(at, steps)
+        shared = count[place] > 1
+        who, offs, count = _clock_skew_medians(whose[shared], (times - middle[place])[shared])
+        names = list(ranks)
+        for number, off in zip(
+            who[count >= _FEWEST_SHARED].tolist(), offs[count >= _FEWEST_SHARED].tolist(), strict=True
+        ):
+            if abs(off) > room_us:
+                off_rows += int(seen[number])
+                lines.append(f"{told((*check.by, check.columns[1]), (*run, names[number]))}: off by {seconds(off)}")
+    ahead = max((part[2] for part in parts), default=0) - about.now_us
+    if ahead > limit_us:
+        off_rows = max(off_rows, 1)
+        lines.append(f"newest row {seconds(ahead)} in the future")
+    return Finding(rows, min(off_rows, rows), listed(lines), f"clocks within {limit_us / 1e6:,.4g} s")
+
+
+def _clock_skew_latest(pieces: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Return steps, in order, and their times of one rank; of a step that comes twice, the last."""
+    import numpy as np
+
+    steps, times = (np.concatenate(some)[::-1] for some in zip(*pieces, strict=True))
+    steps, first = np.unique(steps, return_index=True)
+    return steps, times[first]
+
+
+def _clock_skew_medians(keys: Any, values: Any) -> tuple[Any, Any, Any]:  # noqa: ANN401 - arrays
+    """Return distinct keys in order, the median of each one's values, and how many those are."""
+    import numpy as np
+
+    order = np.lexsort((values, keys))
+    found, begin, count = np.unique(keys[order], return_index=True, return_counts=True)
+    low, high = (values[order][begin + half] for half in ((count - 1) // 2, count // 2))
+    return found, (low + high) / 2, count
+
+
+CLOCK_SKEW = CheckKind(
+    name="clock_skew",
+    wrong=lambda _: "clocks of ranks disagree",
+    level="watch",
+    needs=(("columns",), ("by",)),
+    own_columns=True,
+    dimension="accuracy",
+    watch=Watch(_clock_skew_part, _clock_skew_judge),
+)
+"""``clock_skew``: ranks of a run begin the same step within `max` seconds (60), and nothing is of the future.
+
+Columns: time, rank and step; `by`: what a run is. A rank is off by the median, over steps that it shares with the
+others, of its distance from their median. A single late step is no skew.
+"""

@@ -1,0 +1,260 @@
+"""Checks of one value: a row passes or fails by itself."""
+
+import datetime as dt
+import math
+from typing import TYPE_CHECKING
+
+from ranklake.lake.contracts.checks.kind import CheckKind, Ranges, ends, named
+from ranklake.lake.contracts.json_text import is_json
+from ranklake.lake.contracts.model import FLOATS, NUMBERS, TYPES, Check
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def _not_null_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
+    """Return where the column has a value."""
+    import pyarrow.compute as pc
+
+    del ranges
+    return pc.is_valid(table.column(check.columns[0]))
+
+
+def _not_null_full(check: Check, table: "pa.Table") -> bool:
+    return all(table.column(name).null_count == 0 for name in check.columns)
+
+
+NOT_NULL = CheckKind(
+    name="not_null",
+    wrong=lambda check: f"{named(check)} is NULL",
+    null_passes=False,
+    dimension="completeness",
+    rule=lambda _: {"metric": "nullValues", "mustBe": 0},
+    passes=_not_null_passes,
+    cleared=_not_null_full,
+)
+"""``not_null``: a column has a value in each row."""
+
+
+def _finite_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
+    """Return where the value is finite."""
+    import pyarrow.compute as pc
+
+    del ranges
+    return pc.is_finite(table.column(check.columns[0]))
+
+
+def _finite_sum_is_finite(check: Check, table: "pa.Table") -> bool:
+    """Say whether all values are finite; False where that is not sure. One that is not makes the sum so."""
+    import pyarrow.compute as pc
+
+    return math.isfinite(pc.sum(table.column(check.columns[0])).as_py())
+
+
+FINITE = CheckKind(
+    name="finite",
+    wrong=lambda check: f"{check.columns[0]} is NaN or infinite",
+    written=False,
+    types=FLOATS,
+    passes=_finite_passes,
+    cleared=_finite_sum_is_finite,
+)
+"""``finite``: a float is neither NaN nor infinite. It follows from the column's type."""
+
+
+def _between_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
+    """Return where the column's values lie in the range."""
+    del ranges
+    return within(table.column(check.columns[0]), check)
+
+
+def within(values: "pa.ChunkedArray", check: Check) -> "pa.ChunkedArray":
+    """Return where values lie between the check's ends, both included; NULL where the value is."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = pc.is_valid(values)
+    if check.min is not None:
+        found = pc.and_(found, pc.greater_equal(values, _between_end(check.min, values.type)))
+    if check.max is not None:
+        found = pc.and_(found, pc.less_equal(values, _between_end(check.max, values.type)))
+    return pc.if_else(pc.is_valid(values), found, pa.scalar(None, pa.bool_()))
+
+
+def _between_end(value: object, of: "pa.DataType") -> "pa.Scalar":
+    """Return one end of a range in the column's type; an end that an integer type cannot hold stays a float."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(of):
+        return pa.scalar(dt.datetime.fromisoformat(str(value)), of)
+    if pa.types.is_date(of):
+        return pa.scalar(dt.date.fromisoformat(str(value)), of)
+    return pa.scalar(value)
+
+
+def _between_extremes_pass(check: Check, table: "pa.Table") -> bool:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = table.column(check.columns[0])
+    extremes = pc.min_max(column)
+    found = within(pa.chunked_array([pa.array([extremes[end].cast(column.type) for end in ("min", "max")])]), check)
+    return pc.all(pc.fill_null(found, fill_value=True)).as_py() is True
+
+
+BETWEEN = CheckKind(
+    name="between",
+    wrong=lambda check: f"{named(check)} outside {ends(check)}",
+    needs=(("min", "max"),),
+    types=NUMBERS | {"timestamp", "date"},
+    passes=_between_passes,
+    cleared=_between_extremes_pass,
+)
+"""``between``: a value lies from `min` to `max`, both included; either end may be open.
+
+Ends of timestamps and dates are ISO 8601 text.
+"""
+
+
+def metric_ends(metrics: "pa.Array | pa.ChunkedArray", ranges: Ranges) -> "tuple[pa.Array, pa.Array]":
+    """Return the least and the greatest valid value of each of some metrics; NULL for those without a range."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    which = pc.index_in(metrics, value_set=pa.array(list(ranges), pa.string()))
+    low = pa.array([-math.inf if low is None else low for low, _ in ranges.values()], pa.float64())
+    high = pa.array([math.inf if high is None else high for _, high in ranges.values()], pa.float64())
+    return pc.take(low, which), pc.take(high, which)
+
+
+def _metric_range_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
+    """Return where the value is neither below nor above its metric's range; what has no range is not judged."""
+    import pyarrow.compute as pc
+
+    metric, value = (table.column(name) for name in check.columns)
+    low, high = metric_ends(metric, ranges)
+    return pc.invert(pc.or_(pc.less(value, low), pc.greater(value, high)))
+
+
+def _metric_range_has_range(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    metric, value = (table.column(name) for name in check.columns)
+    return pc.and_(pc.is_in(metric, value_set=pa.array(list(ranges), pa.string())), pc.is_valid(value))
+
+
+METRIC_RANGE = CheckKind(
+    name="metric_range",
+    wrong=lambda _: "value outside the range that the metric registry gives",
+    written=False,
+    passes=_metric_range_passes,
+    judged=_metric_range_has_range,
+)
+"""``metric_range``: a value lies in the range that the metric registry gives. It follows from the registry."""
+
+
+def _in_set_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
+    """Return where the column has one of the values, or none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    del ranges
+    values = table.column(check.columns[0])
+    known = pc.is_in(values, value_set=pa.array(check.values).cast(values.type))
+    return pc.or_(known, pc.is_null(values))
+
+
+IN_SET = CheckKind(
+    name="in_set",
+    wrong=lambda check: f"{named(check)} not one of {', '.join(map(str, check.values))}",
+    needs=(("values",),),
+    types=frozenset(TYPES) - {"int64_list"},
+    rule=lambda check: {"metric": "invalidValues", "mustBe": 0, "arguments": {"validValues": list(check.values)}},
+    passes=_in_set_passes,
+)
+"""``in_set``: a value is one of `values`."""
+
+
+def _matches_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
+    """Return where the text matches. It repeats (a run's name stands in every row): each is matched once."""
+    import pyarrow.compute as pc
+
+    del ranges
+    values = table.column(check.columns[0])
+    distinct = pc.unique(values)
+    bad = distinct.filter(pc.invert(pc.match_substring_regex(distinct, rf"\A(?:{check.pattern})\z")))
+    return pc.invert(pc.is_in(values, value_set=bad))
+
+
+MATCHES = CheckKind(
+    name="matches",
+    wrong=lambda check: f"{named(check)} does not match {check.pattern}",
+    needs=(("pattern",),),
+    types=frozenset({"string"}),
+    rule=lambda check: {"metric": "invalidValues", "mustBe": 0, "arguments": {"pattern": f"^({check.pattern})$"}},
+    passes=_matches_passes,
+)
+"""``matches``: the whole text is of a pattern, a regular expression that Python and RE2 read alike."""
+
+
+def _length_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
+    """Return where the text is neither too short nor too long."""
+    import pyarrow.compute as pc
+
+    del ranges
+    return within(pc.utf8_length(table.column(check.columns[0])), check)
+
+
+LENGTH = CheckKind(
+    name="length",
+    wrong=lambda check: f"length of {named(check)} outside {ends(check)}",
+    needs=(("min", "max"),),
+    types=frozenset({"string"}),
+    passes=_length_passes,
+)
+"""``length``: a text has from `min` to `max` characters, both included; either end may be open."""
+
+
+def _json_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
+    """Return where the text parses. Each distinct text is parsed once."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    del ranges
+    column = table.column(check.columns[0])
+    plain = column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
+    bad = [text for text in pc.unique(plain).to_pylist() if text is not None and not is_json(text)]
+    return pc.invert(pc.is_in(plain, value_set=pa.array(bad, pa.string())))
+
+
+JSON = CheckKind(
+    name="json",
+    wrong=lambda check: f"{check.columns[0]} is not JSON",
+    written=False,
+    types=frozenset({"string"}),
+    passes=_json_passes,
+)
+"""``json``: a text is JSON that can be parsed. It follows from the column's format."""
+
+
+def _dated_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
+    """Return where the first column's UTC date is the second's."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    del ranges
+    moment, day = (table.column(name) for name in check.columns)
+    there = moment.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us")).cast(pa.date32(), safe=False)
+    return pc.equal(there, day)
+
+
+DATED = CheckKind(
+    name="dated",
+    wrong=lambda _: "ts is not of the partition's date",
+    written=False,
+    types=frozenset({"timestamp", "date"}),
+    dimension="consistency",
+    passes=_dated_passes,
+)
+"""``dated``: a captured row lies in the partition of its own UTC date. It follows from the envelope."""
