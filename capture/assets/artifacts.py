@@ -126,12 +126,12 @@ class Artifacts:
                 "a checkpoint is renamed, which object stores cannot do", where=redact_uri(target), hint=hint
             )
         writing = AtomicWrite(Path(target).absolute())
-        told: Mapping[str, Any] = {"step": step, "name": name or writing.target.name, "attributes": attributes}
+        facts: Mapping[str, Any] = {"step": step, "name": name or writing.target.name, "attributes": attributes}
         try:
             yield writing.temporary
         except BaseException as error:
             writing.abandon()
-            self.loads.failed("save_failed", writing.target, error, spent_ns=writing.spent_ns(), **told)
+            self.loads.failed("save_failed", writing.target, error, spent_ns=writing.spent_ns(), **facts)
             raise
         if writing.is_empty():  # by one of many ranks, say: to raise would end the training of those that wrote none
             self._sink.gaps.warn(
@@ -141,7 +141,7 @@ class Artifacts:
         try:
             writing.commit()
         except BaseException as error:
-            self.loads.failed("save_failed", writing.target, error, spent_ns=writing.spent_ns(), **told)
+            self.loads.failed("save_failed", writing.target, error, spent_ns=writing.spent_ns(), **facts)
             raise
         spent_ns = writing.spent_ns()
         with self._sink.recording("artifacts"):
@@ -320,7 +320,7 @@ class AtomicWrite:
         return time.monotonic_ns() - self.began_ns
 
     def is_empty(self) -> bool:
-        """Say whether nothing was written."""
+        """Whether nothing was written."""
         return not os.path.lexists(self.temporary)
 
     def abandon(self) -> None:

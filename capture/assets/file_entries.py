@@ -106,9 +106,9 @@ def _hash_local(full: str) -> Hashed:
     raise OSError(errno.EAGAIN, CHANGED)
 
 
-def same(one: os.stat_result, other: os.stat_result) -> bool:
-    """Say whether two looks saw the same file in the same state."""
-    return identity_of(one) == identity_of(other)
+def same(before: os.stat_result, after: os.stat_result) -> bool:
+    """Whether two looks saw the same file in the same state."""
+    return identity_of(before) == identity_of(after)
 
 
 def identity_of(found: os.stat_result) -> tuple[int, int, int, int, int]:
@@ -142,7 +142,7 @@ def _remote_folder(files: Any, folder: str, prefix: str) -> Iterator[Entry]:  # 
 
 
 def item_is_itself(name: str, folder: str) -> bool:
-    """Say whether an entry of a listing is the folder's own marker, as object stores have them."""
+    """Whether an entry of a listing is the folder's own marker, as object stores have them."""
     return str(name).rstrip("/").lstrip("/") == folder.strip("/")
 
 
@@ -160,9 +160,9 @@ def state_of(place: str | os.PathLike[str]) -> str:
 
     Files are not read, only looked at. However the place is spelled, absolute or not, it is the same.
     """
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     try:
-        told.update(repr(identity_of(os.stat(place))).encode())  # noqa: PTH116 - a place may be a text
+        digest.update(repr(identity_of(os.stat(place))).encode())  # noqa: PTH116 - a place may be a text
     except (OSError, ValueError):
         return ""
     for folder, names, files in os.walk(place):
@@ -170,5 +170,5 @@ def state_of(place: str | os.PathLike[str]) -> str:
         for name in sorted(files):
             path = os.path.join(folder, name)  # noqa: PTH118 - as os.walk has it
             with contextlib.suppress(OSError):
-                told.update(repr((os.path.relpath(path, place), identity_of(os.stat(path)))).encode())  # noqa: PTH116
-    return told.hexdigest()
+                digest.update(repr((os.path.relpath(path, place), identity_of(os.stat(path)))).encode())  # noqa: PTH116
+    return digest.hexdigest()

@@ -53,16 +53,16 @@ def image_file(raw: bytes) -> ImageFile:
     """
     if raw.startswith(_PNG):
         size = _IHDR.unpack_from(raw, 16)[::-1] if raw[12:16] == b"IHDR" and len(raw) > 24 else None  # noqa: PLR2004
-        found, end = "image/png", _PNG_END
+        media_type, end = "image/png", _PNG_END
     elif raw.startswith(_JPEG):
-        found, end, size = "image/jpeg", _JPEG_END, _jpeg_size(raw)
+        media_type, end, size = "image/jpeg", _JPEG_END, _jpeg_size(raw)
     else:
         raise BadValueError("neither PNG nor JPEG")
     if size is None or not raw.endswith(end):
-        raise BadValueError(f"{found} that is cut short")
+        raise BadValueError(f"{media_type} that is cut short")
     height, width = size
-    _refuse_size(width, height, found)
-    return ImageFile(raw, found, width, height)
+    _refuse_size(width, height, media_type)
+    return ImageFile(raw, media_type, width, height)
 
 
 def searchable(image: ImageFile) -> ImageFile:
@@ -84,10 +84,10 @@ def searchable(image: ImageFile) -> ImageFile:
     return replace(image, raw=b"".join(kept))
 
 
-def _refuse_size(width: int, height: int, what: str) -> None:
+def _refuse_size(width: int, height: int, noun: str) -> None:
     if not 0 < width * height <= MOST_PIXELS or max(width, height) > MOST_SIDE:
         most = f"at most {MOST_PIXELS:,}, and {MOST_SIDE:,} a side"
-        raise BadValueError(f"{what} of {width:,} by {height:,} pixels; {most}")
+        raise BadValueError(f"{noun} of {width:,} by {height:,} pixels; {most}")
 
 
 def _jpeg_size(raw: bytes) -> tuple[int, int] | None:

@@ -72,13 +72,13 @@ class Loads:
             wrote it.
         """
         began_ns = time.monotonic_ns()
-        told: Mapping[str, Any] = {"step": step, "name": name, "attributes": attributes}
+        facts: Mapping[str, Any] = {"step": step, "name": name, "attributes": attributes}
         try:
             yield place
         except BaseException as error:
-            self.failed("load_failed", place, error, spent_ns=time.monotonic_ns() - began_ns, **told)
+            self.failed("load_failed", place, error, spent_ns=time.monotonic_ns() - began_ns, **facts)
             raise
-        self.loaded(place, spent_ns=time.monotonic_ns() - began_ns, sha256=sha256, **told)
+        self.loaded(place, spent_ns=time.monotonic_ns() - began_ns, sha256=sha256, **facts)
 
     def loaded(
         self,
@@ -143,18 +143,18 @@ class Loads:
             )
 
     def _judge(self, columns: Columns, state: str, why: dict[str, str]) -> None:
-        """Say whether the digest is the expected one; `why` where that cannot be said."""
-        found, expected = columns.get("sha256"), columns["expected_sha256"]
+        """Whether the digest is the expected one; `why` where that cannot be said."""
+        digest, expected = columns.get("sha256"), columns["expected_sha256"]
         known = None if expected else self._hashing.known_checkpoint(os.fspath(columns["uri"]))
         if known is not None:
             expected, recorded_state = known
-            if found is not None and expected != found and recorded_state != state:
+            if digest is not None and expected != digest and recorded_state != state:
                 why["verified"] = WRITTEN_SINCE
                 return
         columns["expected_sha256"] = expected
-        if found is None:
+        if digest is None:
             why["verified"] = NOT_HASHED
         elif expected is None:
             why["verified"] = NO_DIGEST
         else:
-            columns["verified"] = found == expected
+            columns["verified"] = digest == expected

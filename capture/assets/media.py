@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from ranklake.capture.assets.background import Background
-from ranklake.capture.assets.media_value import CONFUSION_MATRIX, IMAGE, Held, held, kind_of
+from ranklake.capture.assets.media_value import CONFUSION_MATRIX, IMAGE, HeldMedia, hold, kind_of
 from ranklake.capture.common.gaps import (
     BAD_ARGUMENTS,
     DEVICE_VALUE,
@@ -112,7 +112,7 @@ class Media:
             row: dict[str, Any] = {"name": checked(name)}
             row["step"] = self._progress.latest_step() if step is None else integer(step)
             self._refuse_beyond_limits()
-            row["kind"], taken = self._held(value, kind, labels, columns)
+            row["kind"], taken = self._hold(value, kind, labels, columns)
             if self._waiting_bytes + taken.size_bytes > _MOST_WAITING_BYTES:
                 raise RefusedError(MEDIA_QUEUE_FULL, row["name"])
             row["caption"] = None if caption is None else redacted(caption, _LONGEST_CAPTION)
@@ -124,11 +124,11 @@ class Media:
         self._taken = self._waiting_bytes = self._kept_bytes = 0
         self.kept = 0
 
-    def _held(self, value: object, kind: str | None, labels: object, columns: object) -> tuple[str, Held]:
+    def _hold(self, value: object, kind: str | None, labels: object, columns: object) -> tuple[str, HeldMedia]:
         """Return what a value is, and it held. What its own code raises is its fault, not ours."""
         try:
-            found = kind_of(value) if kind is None else kind
-            return found, held(value, found, labels=labels, columns=columns, most_bytes=self._most_bytes)
+            kind_found = kind_of(value) if kind is None else kind
+            return kind_found, hold(value, kind_found, labels=labels, columns=columns, most_bytes=self._most_bytes)
         except DeviceValueError as error:
             raise RefusedError(DEVICE_VALUE, text(error, 80)) from error
         except (RefusedError, BadValueError):
@@ -143,7 +143,7 @@ class Media:
         if self._kept_bytes >= most_bytes:
             raise RefusedError(MEDIA_LIMIT, f"media_max_total_bytes = {most_bytes:,}")
 
-    def _submit(self, row: dict[str, Any], taken: Held, *, is_personal: bool) -> None:
+    def _submit(self, row: dict[str, Any], taken: HeldMedia, *, is_personal: bool) -> None:
         if not self._sink.enabled:
             self._sink.record("media", row)  # counted
             return
@@ -157,7 +157,7 @@ class Media:
         self._background.submit(partial(self._finish, row, taken, now(), is_personal))
 
     def _finish(
-        self, row: dict[str, Any], taken: Held, at_ns: int, is_personal: bool, stopped: Callable[[], bool]
+        self, row: dict[str, Any], taken: HeldMedia, at_ns: int, is_personal: bool, stopped: Callable[[], bool]
     ) -> None:
         with self._sink.recording("media"):
             try:

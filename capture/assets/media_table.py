@@ -35,14 +35,14 @@ def refuse_device(value: object) -> None:
         raise DeviceValueError(f"it is on {where}: pass value.cpu()")
 
 
-def refuse_above(size: int, most: int, what: str) -> None:
+def refuse_above(size: int, most: int, noun: str) -> None:
     """Raise `RefusedError` for what is larger than it may be."""
     if size > most:
-        raise RefusedError(TOO_LARGE, f"{size:,} {what}, at most {most:,}")
+        raise RefusedError(TOO_LARGE, f"{size:,} {noun}, at most {most:,}")
 
 
 def is_frame(value: Any) -> bool:  # noqa: ANN401 - anything
-    """Say whether something is a data frame: of pandas, Polars or pyarrow."""
+    """Whether something is a data frame: of pandas, Polars or pyarrow."""
     return _frame_rows(value) is not None
 
 
@@ -56,22 +56,22 @@ def rows_of(value: Any, columns: Any) -> tuple[list[Any], list[list[Any]]]:  # n
         given, read = frame
         refuse_above(len(given), MOST_COLUMNS, "columns")  # before any row is: reading makes an array a column
         columns = given if columns is None else columns
-        some = [list(row) for row in islice(read(), MOST_ROWS + 1)]
+        rows = [list(row) for row in islice(read(), MOST_ROWS + 1)]
     elif isinstance(value, Mapping):
         columns = list(islice(value, MOST_COLUMNS + 1)) if columns is None else columns
         lists = [_cells(value[name]) for name in islice(value, MOST_COLUMNS + 1)]
-        if len({len(one) for one in lists}) > 1:
+        if len({len(cells) for cells in lists}) > 1:
             raise BadValueError("columns of a table are of different lengths")
-        some = [list(row) for row in zip(*lists, strict=True)]
+        rows = [list(row) for row in zip(*lists, strict=True)]
     else:
-        columns, some = _listed(value, columns)
-    width = max(map(len, some), default=0)
+        columns, rows = _listed(value, columns)
+    width = max(map(len, rows), default=0)
     names = list(islice(range(width) if columns is None else columns, MOST_COLUMNS + 1))
-    refuse_above(len(some), MOST_ROWS, "rows or more")
+    refuse_above(len(rows), MOST_ROWS, "rows or more")
     refuse_above(max(width, len(names)), MOST_COLUMNS, "columns or more")
-    if any(len(row) != len(names) for row in some) or not names:
+    if any(len(row) != len(names) for row in rows) or not names:
         raise BadValueError(f"a table whose rows do not have a cell for each of {len(names)} columns")
-    return names, some
+    return names, rows
 
 
 def _frame_rows(value: Any) -> tuple[Sequence[Any], Callable[[], Rows]] | None:  # noqa: ANN401 - anything
@@ -117,12 +117,12 @@ def table_json(names: Sequence[Any], rows: Iterable[Sequence[Any]], most_bytes: 
     Raises `RefusedError` as soon as cells take more than `most_bytes`.
     """
     called = [text(name, 256) for name in names]
-    told, size = [], 0
+    shown, size = [], 0
     for row in rows:
-        told.append(list(map(_cell, _redacted_row(called, [plain(cell, room=Room(_MOST_ITEMS)) for cell in row]))))
-        size += sum(len(cell) if isinstance(cell, str) else 1 for cell in told[-1])
+        shown.append(list(map(_cell, _redacted_row(called, [plain(cell, room=Room(_MOST_ITEMS)) for cell in row]))))
+        size += sum(len(cell) if isinstance(cell, str) else 1 for cell in shown[-1])
         refuse_above(size, most_bytes, "characters of cells or more")
-    return _json({"columns": [redacted_name(name, _LONGEST_LABEL) for name in names], "rows": told})
+    return _json({"columns": [redacted_name(name, _LONGEST_LABEL) for name in names], "rows": shown})
 
 
 def _redacted_row(names: Sequence[str], cells: Sequence[Any]) -> list[Any]:
@@ -137,8 +137,8 @@ def _redacted_row(names: Sequence[str], cells: Sequence[Any]) -> list[Any]:
     return [
         redact(cell)
         if isinstance(cell, str) and 0 < tells(name) < _SURELY and (len(cell) < _SHORTEST_TOKEN or " " in cell)
-        else one
-        for name, cell, one in zip(names, cells, shown, strict=True)
+        else hidden
+        for name, cell, hidden in zip(names, cells, shown, strict=True)
     ]
 
 
@@ -152,10 +152,10 @@ def matrix_of(value: Any) -> list[list[Any]]:  # noqa: ANN401 - an array, a tens
     """Return the cells of a confusion matrix. Raises `BadValueError` unless it is square, `RefusedError`."""
     rows = _cells(value)
     refuse_above(len(rows), MOST_CLASSES, "classes")
-    some = [list(islice(_cells(row), MOST_CLASSES + 1)) for row in rows]
-    if not some or any(len(row) != len(some) for row in some):
+    cells = [list(islice(_cells(row), MOST_CLASSES + 1)) for row in rows]
+    if not cells or any(len(row) != len(cells) for row in cells):
         raise BadValueError("a confusion matrix has as many columns as rows")
-    return some
+    return cells
 
 
 def matrix_json(cells: Sequence[Sequence[Any]], labels: Sequence[Any] | None) -> bytes:
@@ -163,13 +163,13 @@ def matrix_json(cells: Sequence[Sequence[Any]], labels: Sequence[Any] | None) ->
     if labels is not None and len(labels) != len(cells):
         raise BadValueError(f"{len(labels)} labels of {len(cells)} classes")
     counts = [[number(cell) for cell in row] for row in cells]
-    if not all(math.isfinite(one) and one >= 0 for row in counts for one in row):
+    if not all(math.isfinite(count) and count >= 0 for row in counts for count in row):
         raise BadValueError("a confusion matrix with a NaN, an infinity or a number below 0")
     return _json({
-        "labels": [redacted_name(one, _LONGEST_LABEL) for one in (range(len(cells)) if labels is None else labels)],
-        "counts": [[int(one) if one.is_integer() else one for one in row] for row in counts],
+        "labels": [redacted_name(count, _LONGEST_LABEL) for count in (range(len(cells)) if labels is None else labels)],
+        "counts": [[int(count) if count.is_integer() else count for count in row] for row in counts],
     })  # fmt: skip
 
 
-def _json(told: Mapping[str, Any]) -> bytes:
-    return json.dumps(told, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+def _json(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()

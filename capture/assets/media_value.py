@@ -48,7 +48,7 @@ _AS_PNG: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class MediaBytes:
     """A medium as bytes; `rows` and `columns` are height and width of an image, None of a text."""
 
     raw: bytes
@@ -58,7 +58,7 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldMedia:
     """A value that no longer changes.
 
     Attributes
@@ -69,7 +69,7 @@ class Held:
         Memory that it takes until then.
     """
 
-    make: Callable[[], Made]
+    make: Callable[[], MediaBytes]
     size_bytes: int
 
 
@@ -86,14 +86,14 @@ def kind_of(value: object) -> str:
     raise BadValueError(f"{type(value).__name__} is no image, table or text; kind= says what is meant")
 
 
-def held(  # noqa: PLR0911 - a line for each kind
+def hold(  # noqa: PLR0911 - a line for each kind
     value: Any,  # noqa: ANN401 - anything
     kind: str,
     *,
     labels: Any,  # noqa: ANN401 - likewise
     columns: Any,  # noqa: ANN401 - likewise
     most_bytes: int,
-) -> Held:
+) -> HeldMedia:
     """Hold a value of a kind.
 
     Raises
@@ -111,27 +111,27 @@ def held(  # noqa: PLR0911 - a line for each kind
         if not isinstance(value, str):
             raise BadValueError(f"{type(value).__name__} as text")
         refuse_above(len(value), most_bytes, "characters")
-        return Held(partial(_text, value), len(value))
+        return HeldMedia(partial(_text, value), len(value))
     if kind == TABLE:
         names, rows = rows_of(value, columns)
-        return Held(partial(_table, names, rows, most_bytes), 64 * (len(rows) + 1) * max(1, len(names)))
+        return HeldMedia(partial(_table, names, rows, most_bytes), 64 * (len(rows) + 1) * max(1, len(names)))
     if kind == CONFUSION_MATRIX:
         cells, words = matrix_of(value), None if labels is None else list(islice(labels, MOST_CLASSES + 1))
-        return Held(partial(_confusion, cells, words), 64 * len(cells) ** 2)
+        return HeldMedia(partial(_confusion, cells, words), 64 * len(cells) ** 2)
     if isinstance(value, bytes | bytearray):
         refuse_above(len(value), MOST_HELD_BYTES, "bytes")
-        return Held(partial(_image_of, bytes(value), most_bytes), len(value))
+        return HeldMedia(partial(_image_of, bytes(value), most_bytes), len(value))
     if isinstance(value, str | os.PathLike):
-        return Held(partial(_image_at, Path(value), most_bytes), 0)
+        return HeldMedia(partial(_image_at, Path(value), most_bytes), 0)
     if _is_pillows(value):
         image = _thinned(value, _times(math.prod(value.size), _MOST_DRAWN)) or value.copy()
-        return Held(partial(_pillows, image, most_bytes), 4 * math.prod(image.size))
+        return HeldMedia(partial(_pillows, image, most_bytes), 4 * math.prod(image.size))
     figure = _figure_of(value)
     if figure is not None:
         raw = _drawn(figure)
-        return Held(partial(_image_of, raw, most_bytes), len(raw))
+        return HeldMedia(partial(_image_of, raw, most_bytes), len(raw))
     pixels = _array(value)
-    return Held(partial(_pixels, pixels, most_bytes), pixels.nbytes)
+    return HeldMedia(partial(_pixels, pixels, most_bytes), pixels.nbytes)
 
 
 # ── images ──
@@ -144,7 +144,12 @@ def _is_pillows(value: object) -> bool:
 def _figure_of(value: Any) -> Any:  # noqa: ANN401 - matplotlib's, which is not imported here
     """Return what draws a figure, or the figure that axes belong to; None if it is neither."""
     return next(
-        (one for one in (value, getattr(value, "figure", None)) if callable(getattr(one, "savefig", None))), None
+        (
+            candidate
+            for candidate in (value, getattr(value, "figure", None))
+            if callable(getattr(candidate, "savefig", None))
+        ),
+        None,
     )
 
 
@@ -192,11 +197,11 @@ def _is_channels_first(shape: Any) -> bool:  # noqa: ANN401 - of an array or a t
     return len(shape) == 3 and shape[2] not in _CHANNELS and shape[0] in _CHANNELS  # noqa: PLR2004
 
 
-def _made(image: ImageFile) -> Made:
-    return Made(image.raw, image.media_type, image.height, image.width)
+def _made(image: ImageFile) -> MediaBytes:
+    return MediaBytes(image.raw, image.media_type, image.height, image.width)
 
 
-def _image_of(raw: bytes, most_bytes: int) -> Made:
+def _image_of(raw: bytes, most_bytes: int) -> MediaBytes:
     image = image_file(raw)
     if len(raw) <= most_bytes:
         return _made(searchable(image))
@@ -207,7 +212,7 @@ def _image_of(raw: bytes, most_bytes: int) -> Made:
     return _pillows(pillow.open(io.BytesIO(raw)), most_bytes, image.media_type.partition("/")[2].upper())
 
 
-def _image_at(path: Path, most_bytes: int) -> Made:
+def _image_at(path: Path, most_bytes: int) -> MediaBytes:
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # opening a FIFO would wait for its writer
             raise BadValueError(f"{path.name}: no file")
@@ -219,7 +224,7 @@ def _image_at(path: Path, most_bytes: int) -> Made:
     return _image_of(raw, most_bytes)
 
 
-def _pillows(image: Any, most_bytes: int, kind: str = "PNG") -> Made:  # noqa: ANN401 - Pillow's
+def _pillows(image: Any, most_bytes: int, kind: str = "PNG") -> MediaBytes:  # noqa: ANN401 - Pillow's
     image = _thinned(image, _times(math.prod(image.size), _MOST_DRAWN)) or image
     while True:
         buffer = io.BytesIO()
@@ -234,7 +239,7 @@ def _pillows(image: Any, most_bytes: int, kind: str = "PNG") -> Made:  # noqa: A
         image = smaller
 
 
-def _pixels(pixels: Any, most_bytes: int) -> Made:  # noqa: ANN401 - numpy's
+def _pixels(pixels: Any, most_bytes: int) -> MediaBytes:  # noqa: ANN401 - numpy's
     pixels = pixels.transpose(1, 2, 0) if _is_channels_first(pixels.shape) else pixels
     times = _times(math.prod(pixels.shape[:2]), _MOST_DRAWN)
     while True:
@@ -248,13 +253,13 @@ def _pixels(pixels: Any, most_bytes: int) -> Made:  # noqa: ANN401 - numpy's
 # ── the others ──
 
 
-def _table(names: list[Any], rows: list[list[Any]], most_bytes: int) -> Made:
-    return Made(table_json(names, rows, most_bytes), "application/json", len(rows), len(names))
+def _table(names: list[Any], rows: list[list[Any]], most_bytes: int) -> MediaBytes:
+    return MediaBytes(table_json(names, rows, most_bytes), "application/json", len(rows), len(names))
 
 
-def _confusion(cells: list[list[Any]], labels: list[Any] | None) -> Made:
-    return Made(matrix_json(cells, labels), "application/json", len(cells), len(cells))
+def _confusion(cells: list[list[Any]], labels: list[Any] | None) -> MediaBytes:
+    return MediaBytes(matrix_json(cells, labels), "application/json", len(cells), len(cells))
 
 
-def _text(value: str) -> Made:
-    return Made(redact(text(value, len(value))).encode(), "text/plain")
+def _text(value: str) -> MediaBytes:
+    return MediaBytes(redact(text(value, len(value))).encode(), "text/plain")

@@ -32,7 +32,7 @@ def texts(values: Sequence[str | None]) -> pa.Array:
     """Return texts as an array."""
     raw = [b"" if value is None else value.encode() for value in values]
     offsets = np.zeros(len(raw) + 1, np.int32)
-    np.cumsum([len(one) for one in raw], out=offsets[1:])
+    np.cumsum([len(text) for text in raw], out=offsets[1:])
     absent = np.array([value is None for value in values], bool)
     buffers = [_validity(absent), pa.py_buffer(offsets), pa.py_buffer(b"".join(raw))]
     return pa.Array.from_buffers(pa.string(), len(raw), buffers)
@@ -79,7 +79,7 @@ def plain(values: Sequence[Any], to: pa.DataType) -> pa.Array:
 
 def _lists(values: Sequence[list[int] | None], absent: Array) -> pa.Array:
     """Return lists of whole numbers as an array."""
-    flat = [_of(one, int) for value in values for one in value or ()]
+    flat = [_of(item, int) for value in values for item in value or ()]
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum([len(value or ()) for value in values], out=offsets[1:])
     buffers = [_validity(absent), pa.py_buffer(offsets)]

@@ -21,11 +21,11 @@ D = TypeVar("D")
 def _without_credentials(record: logging.LogRecord) -> bool:
     """Redact what is told: an error's text, or a value that is none, may hold anything."""
     try:
-        said = record.getMessage()
-        shown = redact(said)
+        message = record.getMessage()
+        shown = redact(message)
     except Exception:  # noqa: BLE001 - the text of a foreign error may raise
-        said, shown = "", f"ranklake: a warning that cannot be shown ({record.msg!s:.80})"
-    if shown != said:
+        message, shown = "", f"ranklake: a warning that cannot be shown ({record.msg!s:.80})"
+    if shown != message:
         record.msg, record.args = shown, ()
     return True
 
@@ -298,7 +298,7 @@ def near(name: str, known: Iterable[str]) -> str:
     A known name with something behind it (``loss_2``, ``loss/mlm``) is a name of its own.
     """
     names = list(known)
-    if name in names or any(name.startswith(one) and not name[len(one)].isalpha() for one in names):
+    if name in names or any(name.startswith(other) and not name[len(other)].isalpha() for other in names):
         return ""
-    found = difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)
-    return found[0] if found else ""
+    matches = difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)
+    return matches[0] if matches else ""

@@ -51,7 +51,7 @@ def seed_of(run: str, name: str) -> int:
 
 
 def chosen(seed: int, step: int, threshold: int) -> bool:
-    """Say whether the values of a step are kept: a hash of both, evenly spread over 64 bits, is below the threshold.
+    """Whether the values of a step are kept: a hash of both, evenly spread over 64 bits, is below the threshold.
 
     The hash is the output function of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
     generators", OOPSLA 2014), whose state after `step` draws from `seed` this is.

@@ -254,16 +254,16 @@ def read_spool(environment: Mapping[str, str], tell: Tell) -> dict[str, str]:
     file = _file(environment)
     try:
         section = tomllib.loads(file.read_text(encoding="utf-8-sig")).get("spool", {}) if file.is_file() else {}
-        told = {str(name): value for name, value in section.items()}
+        values = {str(name): value for name, value in section.items()}
     except (OSError, ValueError, AttributeError):  # `read_settings` tells of it
         return {}
-    for name in sorted(told):
+    for name in sorted(values):
         if name not in SPOOL_KEYS:
             hint = did_you_mean(name, SPOOL_KEYS)
             tell(f"[spool].{name}", f"unknown setting {name!r} in [spool] of {file}{hint and f' ({hint})'}; left out")
-        elif not isinstance(told[name], str):
+        elif not isinstance(values[name], str):
             tell(f"[spool].{name}", f"{name} in [spool] of {file} is not text and left out")
-    return {name: value for name, value in told.items() if name in SPOOL_KEYS and isinstance(value, str)}
+    return {name: value for name, value in values.items() if name in SPOOL_KEYS and isinstance(value, str)}
 
 
 def _file(environment: Mapping[str, str]) -> Path:

@@ -191,12 +191,16 @@ def plain(  # noqa: PLR0911 - a line for each kind of value
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value) if abs(value) < 1 << 63 else room.fit(value, ABSURDLY_LONG)
     try:
-        found = number(value)
+        value_number = number(value)
     except Exception:  # noqa: BLE001 - a foreign object; its text must do
         return room.fit(value, 1024)
-    if not math.isfinite(found):
-        return "nan" if math.isnan(found) else "+inf" if found > 0 else "-inf"
-    return int(found) if found.is_integer() and not isinstance(value, float) and abs(found) < 1 << 53 else found
+    if not math.isfinite(value_number):
+        return "nan" if math.isnan(value_number) else "+inf" if value_number > 0 else "-inf"
+    return (
+        int(value_number)
+        if value_number.is_integer() and not isinstance(value, float) and abs(value_number) < 1 << 53
+        else value_number
+    )
 
 
 def _named(value: Any) -> dict[Any, Any] | None:  # noqa: ANN401 - anything

@@ -181,6 +181,6 @@ class Mapping:
                 fail(self.document, at, f"no column {name!r} in {file}", did_you_mean(name, names))
 
 
-def fail(document: Document, at: KeyPath, what: str, hint: str = "") -> NoReturn:
+def fail(document: Document, at: KeyPath, flaw: str, hint: str = "") -> NoReturn:
     """Raise `MappingError` with the line of an item."""
-    raise MappingError(what, where=f"{document.path}:{document.line(at)}", hint=hint)
+    raise MappingError(flaw, where=f"{document.path}:{document.line(at)}", hint=hint)

@@ -56,8 +56,8 @@ class _Reading:
         self.missing: frozenset[str] = frozenset({""})
         self.decimal = "."
 
-    def fail(self, at: KeyPath, what: str, hint: str = "") -> NoReturn:
-        fail(self.document, at, what, hint)
+    def fail(self, at: KeyPath, flaw: str, hint: str = "") -> NoReturn:
+        fail(self.document, at, flaw, hint)
 
     def known(self, given: Any, names: set[str], at: KeyPath) -> dict[str, Any]:  # noqa: ANN401 - YAML
         if not isinstance(given, dict):
@@ -94,8 +94,8 @@ class _Reading:
         for target, given in columns.items():
             at = ("columns", target)
             if target not in own:
-                what = "is made by the import" if target in taken else f"is not a column of {of.table}"
-                self.fail(at, f"{target!r} {what}", did_you_mean(str(target), own))
+                flaw = "is made by the import" if target in taken else f"is not a column of {of.table}"
+                self.fail(at, f"{target!r} {flaw}", did_you_mean(str(target), own))
             rules.append(self.rule(given, of.column(target), at))
         for column in of.columns:
             if column.required and column.name in own and column.name not in columns:
@@ -120,7 +120,7 @@ class _Reading:
         """Return the texts that a list stands for."""
         if not isinstance(given[name], list):
             self.fail((*at, name), "is not a list", f"{name}: [{given[name]}]")
-        return frozenset(text for one in given[name] for text in _spellings(one))
+        return frozenset(text for word in given[name] for text in _spellings(word))
 
     def melt(self, top: dict[str, Any]) -> Melt | None:
         if "melt" not in top:
@@ -198,11 +198,11 @@ class _Reading:
             self.fail((*at, "origin"), "times from an origin have a unit, and no format", "such as unit: s")
         for name in ("unit", "scale", "offset"):
             if name in given and not origin and (name == "unit" or form not in EPOCHS):
-                what = "says the unit already" if form in EPOCHS else f"has no {name}"
+                flaw = "says the unit already" if form in EPOCHS else f"has no {name}"
                 hint = (
                     f"leave {name} out" if form in EPOCHS else "say format: epoch_s, or from which origin times count"
                 )
-                self.fail((*at, name), f"the format {form} {what}", hint)
+                self.fail((*at, name), f"the format {form} {flaw}", hint)
         if "zone" in given and form in EPOCHS:
             self.fail((*at, "zone"), f"{form} counts in UTC", "leave zone out")
         if given.get("value") is not None and not origin:
@@ -219,37 +219,37 @@ class _Reading:
             self.fail((*at, "json"), "the column holds no JSON", "such as attributes")
         if "values" in given and not isinstance(given["values"], dict):
             self.fail((*at, "values"), "is not a mapping of foreign words to values")
-        meant = [("values", one) for one in (given.get("values") or {}).values()]
-        for place, one in [*meant, *((name, given[name]) for name in ("value", "default") if name in given)]:
-            if one is not None and not _is_of(one, kind):
+        meant = [("values", word) for word in (given.get("values") or {}).values()]
+        for place, word in [*meant, *((name, given[name]) for name in ("value", "default") if name in given)]:
+            if word is not None and not _is_of(word, kind):
                 self.fail(
-                    (*at, place), f"{one!r} is not of type {kind}", f"{target.name if target else 'time'} is {kind}"
+                    (*at, place), f"{word!r} is not of type {kind}", f"{target.name if target else 'time'} is {kind}"
                 )
 
     def conversion(self, given: dict[str, Any], target: Column | None, at: KeyPath, *, is_time: bool) -> Conversion:
-        found = Conversion()
+        unit_conversion = Conversion()
         if is_time and given.get("format") in EPOCHS:
-            found = Conversion(Fraction(EPOCHS[given["format"]]))
+            unit_conversion = Conversion(Fraction(EPOCHS[given["format"]]))
         elif "unit" in given:
             own = "ns" if is_time else target.unit if target else None
             try:
-                found = conversion(str(given["unit"]), own)
+                unit_conversion = conversion(str(given["unit"]), own)
             except ValueError as error:
                 self.fail((*at, "unit"), str(error))
         try:
             scale, offset = Fraction(str(given.get("scale", 1))), Fraction(str(given.get("offset", 0)))
         except (ValueError, ZeroDivisionError):
             self.fail(at, "scale and offset are numbers", "such as scale: 0.001")
-        return Conversion(found.factor * scale, found.offset + offset * found.factor)
+        return Conversion(unit_conversion.factor * scale, unit_conversion.offset + offset * unit_conversion.factor)
 
     def origin(self, given: dict[str, Any], at: KeyPath) -> int | None:
         if "origin" not in given:
             return None
 
-        found = moment_ns(str(given["origin"]), "iso", str(given.get("zone", "UTC")))
-        if found is None:
+        at_ns = moment_ns(str(given["origin"]), "iso", str(given.get("zone", "UTC")))
+        if at_ns is None:
             self.fail((*at, "origin"), "is not a time", "such as 2020-07-01T00:00:00Z")
-        return found
+        return at_ns
 
     def filter(self, given: Any, at: KeyPath) -> Filter:  # noqa: ANN401 - YAML
         given = self.known(given, _FILTERS, at)

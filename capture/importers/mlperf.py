@@ -201,7 +201,7 @@ def _edge(log: _Log, rank: int, key: str, at: int, which: str) -> None:
 
 
 def _is_setting(entry: dict[str, Any]) -> bool:
-    """Return whether a line tells a fact; launchers that say no type of a line tell facts in those with a value."""
+    """Whether a line tells a fact; launchers that say no type of a line tell facts in those with a value."""
     return entry.get("event_type", "POINT_IN_TIME") == "POINT_IN_TIME" and not entry["key"].endswith(_EDGES)
 
 

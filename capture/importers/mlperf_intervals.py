@@ -235,7 +235,7 @@ class _Matching:
 
 
 def _ends_later(begin: int | None, starts: list[int], stops: list[int]) -> bool:
-    """Return whether an evaluation's end is told before the next one begins: it may overlap the next epoch."""
+    """Whether an evaluation's end is told before the next one begins: it may overlap the next epoch."""
     if begin is None:
         return False
     after = bisect_left(stops, begin)

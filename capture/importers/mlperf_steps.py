@@ -108,7 +108,7 @@ def _fits(steps: int, elapsed: float | None) -> bool:
 
 
 def is_number(value: Any) -> bool:  # noqa: ANN401 - JSON
-    """Return whether a value of JSON is a number."""
+    """Whether a value of JSON is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -66,8 +66,8 @@ def quantity(text: str) -> tuple[str, str] | None:
     if duration := _DURATION.fullmatch(text):
         days, hours, minutes, seconds = (Fraction(part or 0) for part in duration.groups())
         return number_text(((days * 24 + hours) * 60 + minutes) * 60 + seconds), "s"
-    found = _QUANTITY.fullmatch(text)
-    return (found[1], found[2]) if found and found[2] in UNITS else None
+    match = _QUANTITY.fullmatch(text)
+    return (match[1], match[2]) if match and match[2] in UNITS else None
 
 
 def number_text(number: Fraction) -> str:

@@ -74,16 +74,16 @@ def _typed(rule: Rule, given: pa.ChunkedArray, to: pa.DataType) -> tuple[pa.Arra
         times, absent, bad = moments(rule, given)
         return numbers(times // 1000, to, absent | bad), bad, "a time that is none"
     is_whole = kind.startswith("int")
-    found, absent, bad = _numbers(given, _plain(rule, text), rule.conversion, whole=is_whole, count=rule.is_count,
+    values, absent, bad = _numbers(given, _plain(rule, text), rule.conversion, whole=is_whole, count=rule.is_count,
                                   decimal=rule.decimal)  # fmt: skip
     bad |= broken
     if is_whole:
-        bad |= ~absent & (np.abs(found) > _LARGEST[kind])
+        bad |= ~absent & (np.abs(values) > _LARGEST[kind])
     if rule.has_default:
-        found, absent = np.where(absent & ~bad, rule.default, found), absent & bad
-    what = "a number that is not whole, or none" if is_whole else "a number that is none"
+        values, absent = np.where(absent & ~bad, rule.default, values), absent & bad
+    flaw = "a number that is not whole, or none" if is_whole else "a number that is none"
     with np.errstate(over="ignore"):  # beyond float32 is infinite in the column's type, and flagged so
-        return numbers(np.where(absent | bad, 0, found), to, absent | bad), bad, what
+        return numbers(np.where(absent | bad, 0, values), to, absent | bad), bad, flaw
 
 
 def finite(column: pa.Array) -> tuple[pa.Array, list[str | None]]:
@@ -105,10 +105,10 @@ def _plain(rule: Rule, text: pa.Array) -> pa.Array:
 
 
 def _without_unit(rule: Rule, word: str) -> str | None:
-    found = quantity(word)
-    if found is None:
+    bearing = quantity(word)
+    if bearing is None:
         return None if _UNAVAILABLE.fullmatch(word) else word
-    number, unit = found
+    number, unit = bearing
     if rule.unit is None and rule.target is not None and str(rule.target.unit).startswith("{"):
         return word  # a count of things, which have no other unit
     own = rule.unit or rule.own_units.setdefault(rule.column or "", unit)
@@ -132,8 +132,8 @@ def moments(rule: Rule, given: pa.ChunkedArray) -> tuple[Array, Mask, Mask]:
         return moment.cast(pa.int64()).fill_null(0).to_numpy() * 1000, absent, np.zeros(len(given), bool)
     text, broken = _text(given, rule.missing)
     if rule.origin_ns is not None or rule.format in EPOCHS:
-        found, absent, bad = _nanoseconds(given, _plain(rule, text), rule)
-        return found + (rule.origin_ns or 0), absent, bad | broken
+        values, absent, bad = _nanoseconds(given, _plain(rule, text), rule)
+        return values + (rule.origin_ns or 0), absent, bad | broken
     absent = text.is_null().to_numpy(zero_copy_only=False)
     if rule.format == "iso" and rule.zone == "UTC":
         try:
@@ -152,14 +152,14 @@ def _nanoseconds(given: pa.ChunkedArray, text: pa.Array, rule: Rule) -> tuple[Ar
     """Return numbers as ns: whole ones exactly, others to the µs, since a float of our days holds no more."""
     factor, offset = rule.conversion.factor, rule.conversion.offset
     if factor > 0 and factor.denominator == offset.denominator == 1:
-        found, absent, bad = _numbers(given, text, Conversion(), whole=True, decimal=rule.decimal)
+        values, absent, bad = _numbers(given, text, Conversion(), whole=True, decimal=rule.decimal)
         if not bad.any():
-            bad = np.abs(found) > (_LATEST_NS - abs(int(offset))) // int(factor)
-            return np.where(bad, 0, found) * int(factor) + int(offset), absent, bad & ~absent
+            bad = np.abs(values) > (_LATEST_NS - abs(int(offset))) // int(factor)
+            return np.where(bad, 0, values) * int(factor) + int(offset), absent, bad & ~absent
     to_us = Conversion(factor / 1000, offset / 1000)
-    found, absent, bad = _numbers(given, text, to_us, whole=False, decimal=rule.decimal)
-    bad = bad | ~(np.abs(found) <= _LATEST_NS / 1000)
-    return np.rint(np.where(bad, 0, found)).astype(np.int64) * 1000, absent, bad & ~absent
+    values, absent, bad = _numbers(given, text, to_us, whole=False, decimal=rule.decimal)
+    bad = bad | ~(np.abs(values) <= _LATEST_NS / 1000)
+    return np.rint(np.where(bad, 0, values)).astype(np.int64) * 1000, absent, bad & ~absent
 
 
 def kept(item: Filter, rows: pa.Table) -> Mask:
@@ -168,13 +168,13 @@ def kept(item: Filter, rows: pa.Table) -> Mask:
     passes = np.ones(rows.num_rows, bool)
     for words, wanted in ((item.in_, True), (item.not_in, False)):
         if words is not None:
-            there = pc.is_in(text, value_set=texts(sorted(words))).to_numpy(zero_copy_only=False)
-            passes &= there == wanted
+            listed = pc.is_in(text, value_set=texts(sorted(words))).to_numpy(zero_copy_only=False)
+            passes &= listed == wanted
     if item.above is not None or item.below is not None:
-        found, absent, bad = _numbers(rows[item.column], text, Conversion(), whole=False, decimal=item.decimal)
-        passes &= ~absent & ~bad & np.isfinite(found)
-        passes &= (found > item.above) if item.above is not None else True
-        passes &= (found < item.below) if item.below is not None else True
+        values, absent, bad = _numbers(rows[item.column], text, Conversion(), whole=False, decimal=item.decimal)
+        passes &= ~absent & ~bad & np.isfinite(values)
+        passes &= (values > item.above) if item.above is not None else True
+        passes &= (values < item.below) if item.below is not None else True
     return passes
 
 
@@ -216,9 +216,9 @@ def _words(rule: Rule, given: pa.ChunkedArray, to: pa.DataType) -> tuple[pa.Arra
     bad_words = np.array([word not in rule.values and not rule.has_default for word in of] or [False])
     codes = encoded.indices.fill_null(0).to_numpy()
     absent = text.is_null().to_numpy(zero_copy_only=False)
-    meant = plain([str(one) if pa.types.is_string(to) and one is not None else one for one in known], to)
-    found = meant.take(numbers(codes, pa.int64(), absent))
-    return found, broken | (bad_words[codes] & ~absent), "a word that the mapping does not know"
+    meant = plain([str(word) if pa.types.is_string(to) and word is not None else word for word in known], to)
+    column = meant.take(numbers(codes, pa.int64(), absent))
+    return column, broken | (bad_words[codes] & ~absent), "a word that the mapping does not know"
 
 
 def _text(given: pa.ChunkedArray, missing: frozenset[str]) -> tuple[pa.Array, Mask]:
@@ -227,27 +227,29 @@ def _text(given: pa.ChunkedArray, missing: frozenset[str]) -> tuple[pa.Array, Ma
     column = column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
     broken = np.zeros(len(column), bool)
     if pa.types.is_nested(column.type):
-        found = texts([None if one is None else json.dumps(one, default=str) for one in column.to_pylist()])
+        text = texts([None if value is None else json.dumps(value, default=str) for value in column.to_pylist()])
     else:
         try:
-            found = column.cast(pa.string())
-            found.validate(full=True)
+            text = column.cast(pa.string())
+            text.validate(full=True)
         except pa.ArrowInvalid:
             raw = column.to_pylist()
-            read = [one.decode(errors="replace") if isinstance(one, bytes) else one for one in raw]
-            broken = np.array([text is not None and text.encode() != one for text, one in zip(read, raw, strict=True)])
-            found = texts(read)
-    broken |= pc.fill_null(pc.match_substring(found, NO_TEXT), fill_value=False).to_numpy(zero_copy_only=False)
+            read = [value.decode(errors="replace") if isinstance(value, bytes) else value for value in raw]
+            broken = np.array(
+                [word is not None and word.encode() != value for word, value in zip(read, raw, strict=True)]
+            )
+            text = texts(read)
+    broken |= pc.fill_null(pc.match_substring(text, NO_TEXT), fill_value=False).to_numpy(zero_copy_only=False)
     if missing:
-        found = pc.if_else(pc.is_in(found, value_set=texts(sorted(missing))), pa.scalar(None, pa.string()), found)
-    return found, broken
+        text = pc.if_else(pc.is_in(text, value_set=texts(sorted(missing))), pa.scalar(None, pa.string()), text)
+    return text, broken
 
 
 def _truths(text: pa.Array, broken: Mask) -> tuple[pa.Array, Mask, str]:
-    read = [None if one is None else one.strip().lower() for one in text.to_pylist()]
-    bad = np.array([one is not None and one not in _TRUE and one not in _FALSE for one in read], bool)
-    found = truths([None if one is None else one in _TRUE for one in read])
-    return found, bad | broken, "neither true nor false"
+    read = [None if word is None else word.strip().lower() for word in text.to_pylist()]
+    bad = np.array([word is not None and word not in _TRUE and word not in _FALSE for word in read], bool)
+    truth_column = truths([None if word is None else word in _TRUE for word in read])
+    return truth_column, bad | broken, "neither true nor false"
 
 
 def _numbers(
@@ -266,30 +268,30 @@ def _numbers(
     type_ = given.type
     if pa.types.is_floating(type_) or (pa.types.is_integer(type_) and not pa.types.is_uint64(type_)):
         absent = text.is_null().to_numpy(zero_copy_only=False)
-        found = given.cast(pa.int64() if pa.types.is_integer(type_) else pa.float64()).fill_null(0).to_numpy()
-        bad = np.zeros(len(found), bool)
+        values = given.cast(pa.int64() if pa.types.is_integer(type_) else pa.float64()).fill_null(0).to_numpy()
+        bad = np.zeros(len(values), bool)
     else:
         trimmed = pc.utf8_trim_whitespace(text)
         if decimal != ".":  # what has a dot then, too, is no number
             trimmed = pc.replace_substring(pc.replace_substring(trimmed, ".", "?"), decimal, ".")
         absent = trimmed.is_null().to_numpy(zero_copy_only=False)
-        found, bad = _parsed(trimmed, whole=whole and conversion.is_none)
-    if whole and not np.issubdtype(found.dtype, np.integer):
-        absent = absent | np.isnan(found)  # how pandas writes a whole number that is missing
-        bad = bad | ~np.isfinite(found)
-        found = np.where(np.isfinite(found), found, 0)
+        values, bad = _parsed(trimmed, whole=whole and conversion.is_none)
+    if whole and not np.issubdtype(values.dtype, np.integer):
+        absent = absent | np.isnan(values)  # how pandas writes a whole number that is missing
+        bad = bad | ~np.isfinite(values)
+        values = np.where(np.isfinite(values), values, 0)
     if not conversion.is_none:
         factor, offset = conversion.factor, float(conversion.offset)
         # divided where that is what a unit means: 57 % are 0.57, and 57 * 0.01 is a little more
-        found = found.astype(np.float64) * float(factor.numerator) / float(factor.denominator) + offset
+        values = values.astype(np.float64) * float(factor.numerator) / float(factor.denominator) + offset
         if whole:
-            rounded = np.rint(found)
-            bad = bad | (count & (np.abs(found - rounded) > _ROUNDING * np.maximum(np.abs(found), 1)))
-            found = rounded
-    if whole and not np.issubdtype(found.dtype, np.integer):
-        bad = bad | (found != np.rint(found)) | (np.abs(found) >= 2.0**63)
-        found = np.where(bad, 0, found).astype(np.int64)
-    return found, absent, bad & ~absent
+            rounded = np.rint(values)
+            bad = bad | (count & (np.abs(values - rounded) > _ROUNDING * np.maximum(np.abs(values), 1)))
+            values = rounded
+    if whole and not np.issubdtype(values.dtype, np.integer):
+        bad = bad | (values != np.rint(values)) | (np.abs(values) >= 2.0**63)
+        values = np.where(bad, 0, values).astype(np.int64)
+    return values, absent, bad & ~absent
 
 
 def _parsed(text: pa.Array, *, whole: bool) -> tuple[Array, Mask]:

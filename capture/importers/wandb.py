@@ -89,9 +89,9 @@ def _records(file: IO[bytes]) -> Iterator[bytes | str]:
             if cut and not block:
                 yield "a record is cut off"
             continue
-        said, size, kind = struct.unpack_from("<IHB", block, at)
+        checksum, size, kind = struct.unpack_from("<IHB", block, at)
         body = block[at + _RECORD : at + _RECORD + size]
-        if len(body) < size or kind not in {_FULL, _FIRST, _MIDDLE, _LAST} or said not in _sums(kind, body):
+        if len(body) < size or kind not in {_FULL, _FIRST, _MIDDLE, _LAST} or checksum not in _sums(kind, body):
             yield "a record is cut off" if len(body) < size else "a record is damaged"
             parts, block, at = [], file.read(_BLOCK), 0
             continue

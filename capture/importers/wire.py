@@ -23,7 +23,7 @@ class DamagedError(ValueError):
 
 def fields(raw: bytes) -> Fields:
     """Return a message's fields by number, repeated ones in their order. Raises `DamagedError`."""
-    found: Fields = {}
+    by_number: Fields = {}
     at = 0
     while at < len(raw):
         key, at = _varint(raw, at)
@@ -41,8 +41,8 @@ def fields(raw: bytes) -> Fields:
             raise DamagedError("a field of an unknown kind")
         if at > len(raw):
             raise DamagedError("a field is cut off")
-        found.setdefault(key >> 3, []).append(value)
-    return found
+        by_number.setdefault(key >> 3, []).append(value)
+    return by_number
 
 
 def text(of: Fields, number: int) -> str:
@@ -78,8 +78,8 @@ def records(file: IO[bytes]) -> Iterator[bytes]:
     while head := file.read(12):
         if len(head) < 12:  # noqa: PLR2004 - as it is read
             raise DamagedError("a record is cut off")
-        size, said = struct.unpack("<QI", head)
-        if said != masked_crc(head[:8]) or size > MOST_BYTES:
+        size, checksum = struct.unpack("<QI", head)
+        if checksum != masked_crc(head[:8]) or size > MOST_BYTES:
             raise DamagedError("a record's length is damaged")
         body = file.read(size + 4)
         if len(body) < size + 4:

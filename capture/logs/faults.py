@@ -64,10 +64,10 @@ class Faults:
         if Faults._handed_over >= 0:
             with contextlib.suppress(OSError):
                 self._lead_to(Path(os.devnull), 0)
-        found = columns_of(self.path)
+        columns = columns_of(self.path)
         with contextlib.suppress(OSError):
             self.path.unlink()
-        return found
+        return columns
 
 
 def columns_of(path: Path) -> dict[str, Any] | None:
@@ -122,8 +122,8 @@ def adopt(
 
 
 def _is_adopted(folder: Path, text: str | None) -> bool:
-    """Say whether a recovery that was killed has written the row already: nothing was sealed since."""
-    found = [frame for path in folder.glob("logs-*.open") for frame in frames.read(path).frames]
+    """Whether a recovery that was killed has written the row already: nothing was sealed since."""
+    rows = [frame for path in folder.glob("logs-*.open") for frame in frames.read(path).frames]
     if text is None:  # masked away
-        return any(frame.get("stream") == _STREAM for frame in found)
-    return any(frame.get("exception_stacktrace") == text for frame in found)
+        return any(frame.get("stream") == _STREAM for frame in rows)
+    return any(frame.get("exception_stacktrace") == text for frame in rows)

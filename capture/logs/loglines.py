@@ -116,12 +116,12 @@ class Limits:
     def owed(self, before_ns: int) -> list[Bucket]:
         """Return, and forget, counts that no kept record has told of, of templates last heard of before a time."""
         with self._lock:
-            found, self._evicted = self._evicted, []
+            buckets, self._evicted = self._evicted, []
             for bucket in self._buckets.values():
                 if bucket.suppressed and bucket.at_ns < before_ns:
-                    found.append(Bucket(0.0, bucket.at_ns, 0, bucket.suppressed, 0, bucket.facts))
+                    buckets.append(Bucket(0.0, bucket.at_ns, 0, bucket.suppressed, 0, bucket.facts))
                     bucket.suppressed = 0
-            return found
+            return buckets
 
     def after_fork(self) -> None:
         """In a forked child: what was suppressed is the parent's to tell of; a lost thread may hold the lock."""
@@ -191,7 +191,7 @@ class LogLines:
             self._thread = thread
 
     def wants(self, columns: dict[str, Any], key: object) -> bool:
-        """Say whether a line is kept; if so, its columns tell of those suppressed before it, and of its weight.
+        """Whether a line is kept; if so, its columns tell of those suppressed before it, and of its weight.
 
         Parameters
         ----------
@@ -307,8 +307,8 @@ def _redacted(columns: dict[str, Any], fields: dict[str, Any] | None, *, guesses
     if fields:
         known = plain(fields)
         size = len(json_text(known) or "")  # before they are looked through: a megabyte of them takes a while
-        found = json_text(redact(known) if size <= _LONGEST_FIELDS else {"left_out": f"{size} characters"})
-        row["fields"] = found
+        shown = json_text(redact(known) if size <= _LONGEST_FIELDS else {"left_out": f"{size} characters"})
+        row["fields"] = shown
     return row
 
 

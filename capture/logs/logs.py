@@ -47,7 +47,7 @@ ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tupl
 
 def severity_number(level: int) -> int:
     """Return a level of `logging` on OpenTelemetry's scale."""
-    return next((found for least, found in _NUMBERS if level >= least), 5 if level >= logging.DEBUG else 1)
+    return next((number for least, number in _NUMBERS if level >= least), 5 if level >= logging.DEBUG else 1)
 
 
 class LogHandler(logging.Handler):
@@ -232,9 +232,9 @@ class Logs:
         return self._lines
 
 
-def exception_columns(found: Any) -> dict[str, Any]:  # noqa: ANN401 - what sys.exc_info gives, or users do
+def exception_columns(exc_info: Any) -> dict[str, Any]:  # noqa: ANN401 - what sys.exc_info gives, or users do
     """Return an exception's type, message and traceback; nothing where there is none."""
-    kind, error, trace = found
+    kind, error, trace = exc_info
     if kind is None:
         return {}
     try:
@@ -265,10 +265,10 @@ def _message(record: logging.LogRecord) -> str:
 def _level(given: int | str) -> int:
     """Return a level's number. Raises `ValueError`."""
     if isinstance(given, str):
-        found = logging.getLevelNamesMapping().get(given.upper())
-        if found is None:
+        level = logging.getLevelNamesMapping().get(given.upper())
+        if level is None:
             raise ValueError(f"{given!r} is not a level")
-        return found
+        return level
     return int(number(given))
 
 

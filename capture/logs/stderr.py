@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -134,19 +133,6 @@ _TRACEBACK: Final = "Traceback (most recent call last):"
 _KEY_BEGINS, _KEY_ENDS = "PRIVATE KEY", re.compile(r"-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----")
 _RANK: Final = re.compile(r"^\[rank\d+\]:\s?")
 _ENDS: Final = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What standard error told at once: a line, or a traceback with the exception's own line.
-
-    Attributes
-    ----------
-    columns
-        Of the table ``logs``.
-    """
-
-    columns: dict[str, Any]
 
 
 def columns_of(line: str) -> dict[str, Any]:

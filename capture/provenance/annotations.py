@@ -55,10 +55,10 @@ def _number(value: object) -> float | None:
     if isinstance(value, (str, bool)) or value is None:
         return None
     try:
-        found = number(value)
+        value_found = number(value)
     except (BadValueError, TypeError):
         return None
-    return found if math.isfinite(found) else None
+    return value_found if math.isfinite(value_found) else None
 
 
 def _author() -> str | None:

@@ -90,15 +90,15 @@ def topology(mesh: object = None) -> Facts:
         A `torch.distributed.device_mesh.DeviceMesh`. Sizes of dimensions of one kind (``dp_replicate``, ``dp_shard``)
         are multiplied; those of other names are left out.
     """
-    found: Facts = {}
+    sizes: Facts = {}
     for name, size in _dimensions(mesh):
         column = _DIMENSIONS.get(name.lower())
         if column is not None:
-            found[column] = found.get(column, 1) * size
+            sizes[column] = sizes.get(column, 1) * size
     state = sys.modules.get("megatron.core.parallel_state")
-    if not found and state is not None and state.model_parallel_is_initialized():
-        found = _answers({column: getattr(state, name) for column, name in _MEGATRON.items() if hasattr(state, name)})
-    return found
+    if not sizes and state is not None and state.model_parallel_is_initialized():
+        sizes = _answers({column: getattr(state, name) for column, name in _MEGATRON.items() if hasattr(state, name)})
+    return sizes
 
 
 def _dimensions(mesh: object) -> Iterable[tuple[str, int]]:
@@ -109,15 +109,15 @@ def _dimensions(mesh: object) -> Iterable[tuple[str, int]]:
 
 def _answers(asked: dict[str, Callable[[], Any]]) -> Facts:
     """Return what can be answered; another version of a library may not know a question."""
-    found: Facts = {}
+    answers: Facts = {}
     for name, ask in asked.items():
         try:
             value = ask()
         except Exception:  # noqa: BLE001, S112 - a foreign library
             continue
         if isinstance(value, str | int):
-            found[name] = value
-    return found
+            answers[name] = value
+    return answers
 
 
 def _as_int64(seed: int) -> int:

@@ -63,9 +63,9 @@ _OF_SCHEDULERS: Final = frozenset(name for tried in _PLACES.values() for name in
 
 def allowed_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the allow-list that are set, redacted."""
-    found = redact_names({name: environ[name] for name in sorted(ALLOWED & environ.keys())})
+    variables = redact_names({name: environ[name] for name in sorted(ALLOWED & environ.keys())})
     return {
-        name: value[:_LONGEST] for name, value in found.items()
+        name: value[:_LONGEST] for name, value in variables.items()
     }  # cut afterwards: half a secret is not known as one
 
 
@@ -76,12 +76,12 @@ def place_facts(environ: Mapping[str, str], settings: CaptureSettings) -> dict[s
     as AWS_REGION are left alone: they say where a client sends its requests, not where the process runs.
     """
     resource = resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
-    told = {**resource, **{name: environ[name] for name in _OF_SCHEDULERS if name in environ}}
-    found = {
-        column: next((value for value in (getattr(settings, column, ""), *map(told.get, tried)) if value), None)
+    known = {**resource, **{name: environ[name] for name in _OF_SCHEDULERS if name in environ}}
+    facts = {
+        column: next((value for value in (getattr(settings, column, ""), *map(known.get, tried)) if value), None)
         for column, tried in _PLACES.items()
     }
-    return {column: redact_names(value)[:256] for column, value in found.items() if value}
+    return {column: redact_names(value)[:256] for column, value in facts.items() if value}
 
 
 def resource_attributes(text: str) -> dict[str, str]:
@@ -97,7 +97,7 @@ def packages(path: tuple[str, ...]) -> dict[str, str]:
     Opening the metadata of each, as `importlib.metadata` does, takes a second of CPU where many are installed. As
     there, the first on the path counts.
     """
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for place in path:
         try:
             entries = sorted(entry.name for entry in os.scandir(place or "."))
@@ -106,8 +106,8 @@ def packages(path: tuple[str, ...]) -> dict[str, str]:
         for entry in entries:
             match = _METADATA.fullmatch(entry)
             if match and match["version"]:
-                found.setdefault(match["name"].replace("_", "-").lower(), match["version"])
-    return dict(sorted(found.items()))
+                versions.setdefault(match["name"].replace("_", "-").lower(), match["version"])
+    return dict(sorted(versions.items()))
 
 
 def packages_sha256(found: Mapping[str, str]) -> str:
@@ -198,8 +198,8 @@ def submitted_us(environ: Mapping[str, str], now: dt.datetime | None = None) -> 
     moment = now or dt.datetime.now(dt.UTC)
     try:
         is_number = given.replace(".", "", 1).isdigit()
-        found = dt.datetime.fromtimestamp(float(given), dt.UTC) if is_number else dt.datetime.fromisoformat(given)
-        wait = moment - (found if found.tzinfo is not None else found.astimezone())
+        submitted = dt.datetime.fromtimestamp(float(given), dt.UTC) if is_number else dt.datetime.fromisoformat(given)
+        wait = moment - (submitted if submitted.tzinfo is not None else submitted.astimezone())
     except (ValueError, OverflowError, OSError):
         raise NotSubmittedError(f"{VARIABLE} is neither seconds since 1970 nor ISO 8601") from None
     if not -_SLACK <= wait <= _LONGEST_WAIT:

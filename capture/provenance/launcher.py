@@ -178,18 +178,18 @@ def find_launch(
 
     Numbers in the environment that are none are passed over. Raises `ValueError` for arguments out of range.
     """
-    launcher, found = _launcher(environ, group)
-    own_rank = found.get("rank", 0) if rank is None else int(rank)
-    own_world = max(found.get("world_size", 1), own_rank + 1) if world_size is None else int(world_size)
-    said = number(environ, ("RANKLAKE_ATTEMPT",))
-    own_attempt = found.get("attempt", 0) if said is None else said
+    launcher, place = _launcher(environ, group)
+    own_rank = place.get("rank", 0) if rank is None else int(rank)
+    own_world = max(place.get("world_size", 1), own_rank + 1) if world_size is None else int(world_size)
+    named_attempt = number(environ, ("RANKLAKE_ATTEMPT",))
+    own_attempt = place.get("attempt", 0) if named_attempt is None else named_attempt
     own_attempt = own_attempt if attempt is None else int(attempt)
     if not 0 <= own_rank < own_world or not 0 <= own_attempt <= LARGEST or own_world > LARGEST:
         raise ValueError(f"rank {own_rank} of {own_world}, attempt {own_attempt}")
-    name, warning = run_name(job, environ, launcher, run, found.get("node_count"))
-    warnings = [] if attempt is not None or said is not None else unusable(environ, ("RANKLAKE_ATTEMPT",))
+    name, warning = run_name(job, environ, launcher, run, place.get("node_count"))
+    warnings = [] if attempt is not None or named_attempt is not None else unusable(environ, ("RANKLAKE_ATTEMPT",))
     if rank is None and group is None:
-        warnings += _misread(environ, launcher, found)
+        warnings += _misread(environ, launcher, place)
     if launcher == "none" and own_world > 1 and not (run or environ.get("RANKLAKE_RUN")):
         warning = SET_RUN
     is_by_chance = launcher == "none" and not any((run, environ.get("RANKLAKE_RUN"), environ.get("SLURM_JOB_ID")))
@@ -198,28 +198,28 @@ def find_launch(
         attempt=own_attempt,
         rank=own_rank,
         world_size=own_world,
-        local_rank=found.get("local_rank"),
-        local_world_size=found.get("local_world_size", 1 if own_world == 1 else None),
+        local_rank=place.get("local_rank"),
+        local_world_size=place.get("local_world_size", 1 if own_world == 1 else None),
         launcher=launcher,
         scheduler_job_id=environ.get("SLURM_JOB_ID") or environ.get("PBS_JOBID") or environ.get("LSB_JOBID") or None,
-        node_count=found.get("node_count", 1 if own_world == 1 else None),
+        node_count=place.get("node_count", 1 if own_world == 1 else None),
         warning="; ".join([*warnings, *([warning] if warning else [])]),
         is_certain=rank is not None or group is not None,
         key="" if is_by_chance else shared_by_a_launch(environ, launcher, own_world),
         is_named=not is_by_chance,
-        is_told=attempt is not None or said is not None,
+        is_told=attempt is not None or named_attempt is not None,
         is_by_hand=is_started_by_hand(environ, launcher, own_world),
     )
 
 
-def _misread(environ: Mapping[str, str], launcher: str, found: Mapping[str, int]) -> list[str]:
+def _misread(environ: Mapping[str, str], launcher: str, place: Mapping[str, int]) -> list[str]:
     """Return what to say of variables that make no sense, where nothing else tells the rank."""
     hint = "set RANK and WORLD_SIZE, or hand over rank= and world_size="
     if launcher != "none":
-        rank, world_size = found["rank"], found["world_size"]
+        rank, world_size = place["rank"], place["world_size"]
         is_out = rank >= world_size
-        said = f"rank {rank} of {world_size} cannot be, and is recorded as rank {rank} of {rank + 1}"
-        return [f"{said}: {hint}"] if is_out else []
+        message = f"rank {rank} of {world_size} cannot be, and is recorded as rank {rank} of {rank + 1}"
+        return [f"{message}: {hint}"] if is_out else []
     wrong = []
     for dialect in _DIALECTS:
         bad = unusable(environ, (*dialect.rank, *dialect.world_size))
@@ -233,18 +233,18 @@ def _misread(environ: Mapping[str, str], launcher: str, found: Mapping[str, int]
 def _launcher(environ: Mapping[str, str], group: Group | None) -> tuple[str, dict[str, int]]:
     """Return what started this process, and its place among the others as far as that is known."""
     is_lightnings = number(environ, ("RANK",)) is None and _speaks_lightning(environ)
-    told = {} if group is None else {"rank": group.rank, "world_size": group.world_size}
-    if is_lightnings and (told or (environ.get("NODE_RANK") == "0" and number(environ, ("WORLD_SIZE",)))):
-        return "lightning", _numbers(_LIGHTNING, environ) | told
+    own = {} if group is None else {"rank": group.rank, "world_size": group.world_size}
+    if is_lightnings and (own or (environ.get("NODE_RANK") == "0" and number(environ, ("WORLD_SIZE",)))):
+        return "lightning", _numbers(_LIGHTNING, environ) | own
     dialect = next((known for known in _DIALECTS if _speaks(known, environ)), None)
-    found = {} if dialect is None else _numbers(dialect, environ)
-    if all(found.get(name) == value for name, value in told.items()):
-        return "none" if dialect is None else dialect.launcher, found
+    place = {} if dialect is None else _numbers(dialect, environ)
+    if all(place.get(name) == value for name, value in own.items()):
+        return "none" if dialect is None else dialect.launcher, place
     # The variables are another's: a node's, say, whose script has started a process for each of its GPUs.
-    kept = {name: found[name] for name in ("attempt",) if name in found}
-    first = {"local_rank": 0} if told["rank"] == 0 else {}
-    is_spawned = spawner() is not None and told["world_size"] > 1
-    return ("multiprocessing" if is_spawned else "none"), told | kept | first
+    kept = {name: place[name] for name in ("attempt",) if name in place}
+    first = {"local_rank": 0} if own["rank"] == 0 else {}
+    is_spawned = spawner() is not None and own["world_size"] > 1
+    return ("multiprocessing" if is_spawned else "none"), own | kept | first
 
 
 def _speaks_lightning(environ: Mapping[str, str]) -> bool:
@@ -260,5 +260,5 @@ def _speaks(dialect: _Dialect, environ: Mapping[str, str]) -> bool:
 
 def _numbers(dialect: _Dialect, environ: Mapping[str, str]) -> dict[str, int]:
     wanted = ("rank", "world_size", "local_rank", "local_world_size", "attempt", "node_count")
-    found = {name: number(environ, getattr(dialect, name)) for name in wanted}
-    return {name: value for name, value in found.items() if value is not None}
+    numbers = {name: number(environ, getattr(dialect, name)) for name in wanted}
+    return {name: value for name, value in numbers.items() if value is not None}

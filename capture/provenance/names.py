@@ -112,7 +112,7 @@ def shared_by_a_launch(environ: Mapping[str, str], launcher: str, world_size: in
 
 
 def is_started_by_hand(environ: Mapping[str, str], launcher: str, world_size: int) -> bool:
-    """Say whether a shell or somebody's own script started the ranks: what they share may have started others."""
+    """Whether a shell or somebody's own script started the ranks: what they share may have started others."""
     if launcher == "none":
         return world_size > 1 and not _scheduled(environ)
     if launcher not in {"torchrun", "horovod", "mpi"} or (launcher == "mpi" and _mpi_job(environ)):

@@ -43,7 +43,7 @@ def learn_secrets(config: object) -> None:
     learn_settings(plain(config))
 
 
-def run_row(launch: Launch, job: str, told: Facts, settings: CaptureSettings) -> Facts:
+def run_row(launch: Launch, job: str, given: Facts, settings: CaptureSettings) -> Facts:
     """Return the columns of a ``runs`` row.
 
     Parameters
@@ -59,7 +59,7 @@ def run_row(launch: Launch, job: str, told: Facts, settings: CaptureSettings) ->
     """
     unavailable: dict[str, str] = {}
 
-    def found(column: str, look: Callable[[], Any]) -> Any:  # noqa: ANN401 - a column's value
+    def looked_up(column: str, look: Callable[[], Any]) -> Any:  # noqa: ANN401 - a column's value
         try:
             value = look()
         except Exception as error:  # noqa: BLE001 - whatever the host has in store must not stop a run
@@ -70,32 +70,32 @@ def run_row(launch: Launch, job: str, told: Facts, settings: CaptureSettings) ->
             unavailable[column] = why
         return value
 
-    config, too_long = config_columns(told.get("config"))
+    config, too_long = config_columns(given.get("config"))
     unavailable |= too_long
-    device = found("device_name", lambda: device_columns(launch))
+    device = looked_up("device_name", lambda: device_columns(launch))
     row = {
         "job": redacted_name(job, 256),
-        "user": found("user", getpass.getuser),
+        "user": looked_up("user", getpass.getuser),
         "host": os.uname().nodename,
         "pid": os.getpid(),
         **launch_columns(launch),
-        "compute_dtype": told.get("compute_dtype"),
-        "param_count": told.get("param_count"),
-        **(found("framework_version", framework_columns) or {}),
+        "compute_dtype": given.get("compute_dtype"),
+        "param_count": given.get("param_count"),
+        **(looked_up("framework_version", framework_columns) or {}),
         "python_version": platform.python_version(),
         "ranklake_version": ranklake.__version__,
         **config,
-        "labels": None if told.get("labels") is None else json_text(redact_names(_as_object(told["labels"]))),
-        "injected": redact_names(told.get("injected")),
-        "command_line": found("command_line", _command_line),
+        "labels": None if given.get("labels") is None else json_text(redact_names(_as_object(given["labels"]))),
+        "injected": redact_names(given.get("injected")),
+        "command_line": looked_up("command_line", _command_line),
         "environment": json_text(allowed_variables(os.environ)),
         **place_facts(os.environ, settings),
-        **{name: told.get(name) for name in SIZES},
-        "submitted_ts": found("submitted_ts", lambda: submitted_us(os.environ)),
-        "os_description": found("os_description", os_description),
-        "cpu_model": found("cpu_model", cpu_model),
+        **{name: given.get(name) for name in SIZES},
+        "submitted_ts": looked_up("submitted_ts", lambda: submitted_us(os.environ)),
+        "os_description": looked_up("os_description", os_description),
+        "cpu_model": looked_up("cpu_model", cpu_model),
         "cpu_count": os.cpu_count(),
-        "host_memory_bytes": found("host_memory_bytes", _host_memory_bytes),
+        "host_memory_bytes": looked_up("host_memory_bytes", _host_memory_bytes),
         **(device or {}),
     }
     image, why = container(os.environ)
@@ -107,16 +107,16 @@ def run_row(launch: Launch, job: str, told: Facts, settings: CaptureSettings) ->
 
 def config_columns(config: object) -> tuple[Facts, dict[str, str]]:
     """Return the columns of hyperparameters, redacted, and why one lacks some if they are more than is kept."""
-    told, room = "", Room()
-    while config is not None and (not told or len(told) > _LONGEST_CONFIG):
-        room = Room(characters=MOST_CHARACTERS if not told else len(told) // 8)
-        told = json.dumps(
+    kept, room = "", Room()
+    while config is not None and (not kept or len(kept) > _LONGEST_CONFIG):
+        room = Room(characters=MOST_CHARACTERS if not kept else len(kept) // 8)
+        kept = json.dumps(
             redact_names(_as_object(config, room)), sort_keys=True, separators=(",", ":"), ensure_ascii=False
         )
-    if told in {"", "{}"}:
+    if kept in {"", "{}"}:
         return {}, {}
     why = {"config": "some of it is left out: it is more than is kept"} if room.is_short else {}
-    return {"config": told, "config_sha256": hashlib.sha256(told.encode()).hexdigest()}, why
+    return {"config": kept, "config_sha256": hashlib.sha256(kept.encode()).hexdigest()}, why
 
 
 def launch_columns(launch: Launch) -> Facts:
@@ -134,8 +134,8 @@ def framework_columns() -> Facts:
     """Return the training framework that is imported, and its version; nothing without one."""
     name = next((name for name in _FRAMEWORKS if name in sys.modules), None)
     version = None if name is None else getattr(sys.modules[name], "__version__", None)
-    found = {"framework": name, "framework_version": None if version is None else str(version)}
-    return {column: value for column, value in found.items() if value is not None}
+    columns = {"framework": name, "framework_version": None if version is None else str(version)}
+    return {column: value for column, value in columns.items() if value is not None}
 
 
 def _command_line() -> str | None:
@@ -143,8 +143,8 @@ def _command_line() -> str | None:
 
 
 def _as_object(given: object, room: Room | None = None) -> Facts:
-    found = plain(given, room=room)
-    return found if isinstance(found, dict) else {"value": found}
+    value = plain(given, room=room)
+    return value if isinstance(value, dict) else {"value": value}
 
 
 def cpu_model() -> str | None:

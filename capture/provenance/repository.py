@@ -133,7 +133,7 @@ class _Process:
         self._has_ended = False
 
     def has_ended(self) -> bool:
-        """Say whether it has ended; from then on `code` is its exit code."""
+        """Whether it has ended; from then on `code` is its exit code."""
         if not self._has_ended:
             try:
                 pid, status = os.waitpid(self._pid, os.WNOHANG)
@@ -202,14 +202,14 @@ _BEGIN: Final = re.compile(rb"^(?:diff --(?:git|cc|combined) |Submodule |\* Unme
 
 
 @dataclass
-class Found:
+class RepositoryFacts:
     """Columns of ``runs`` and, for those that could not be found out, the reason."""
 
     columns: dict[str, Any] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)
 
 
-def repository_facts(git: Git, patch_bytes: int) -> Found:
+def repository_facts(git: Git, patch_bytes: int) -> RepositoryFacts:
     """Return the columns of ``runs`` whose names begin with ``git_``, for the repository that git is asked about.
 
     Parameters
@@ -218,26 +218,26 @@ def repository_facts(git: Git, patch_bytes: int) -> Found:
         How much of the difference is kept; 0 for none. Its hash and size are of all of it. What is untracked is
         counted in ``git_diff_summary`` and is not in the difference.
     """
-    found = Found()
+    facts = RepositoryFacts()
     try:
         state = _state(git)
     except GitError as error:
-        found.unavailable = dict.fromkeys(COLUMNS, str(error))
-        return found
-    found.columns |= state.columns
-    found.unavailable |= state.unavailable
-    with _noted(found, ("git_remote",)):
+        facts.unavailable = dict.fromkeys(COLUMNS, str(error))
+        return facts
+    facts.columns |= state.columns
+    facts.unavailable |= state.unavailable
+    with _noted(facts, ("git_remote",)):
         remote = _remote(git)
         if remote:
-            found.columns["git_remote"] = redact_uri(remote)
+            facts.columns["git_remote"] = redact_uri(remote)
         else:
-            found.unavailable["git_remote"] = "the repository has no remote"
-    if "git_commit" not in found.columns:
+            facts.unavailable["git_remote"] = "the repository has no remote"
+    if "git_commit" not in facts.columns:
         absent = ("git_diff_summary", "git_patch", "git_patch_sha256", "git_patch_bytes")
-        found.unavailable |= dict.fromkeys(absent, found.unavailable["git_commit"])
+        facts.unavailable |= dict.fromkeys(absent, facts.unavailable["git_commit"])
     elif state.is_changed:
-        with _noted(found, ("git_diff_summary", "git_patch", "git_patch_sha256", "git_patch_bytes")):
-            _difference(git, patch_bytes, found)
+        with _noted(facts, ("git_diff_summary", "git_patch", "git_patch_sha256", "git_patch_bytes")):
+            _difference(git, patch_bytes, facts)
     else:
         absent = (
             "git_patch",
@@ -245,17 +245,17 @@ def repository_facts(git: Git, patch_bytes: int) -> Found:
             "git_patch_bytes",
             *(() if state.untracked else ("git_diff_summary",)),
         )
-        found.unavailable |= dict.fromkeys(absent, "nothing that git tracks is changed")
+        facts.unavailable |= dict.fromkeys(absent, "nothing that git tracks is changed")
     untracked = state.untracked
-    if untracked and "git_diff_summary" not in found.unavailable:
-        changed = found.columns.get("git_diff_summary")
-        told = f"{untracked} untracked"
-        found.columns["git_diff_summary"] = f"{changed}, {told}" if changed else told
-    return found
+    if untracked and "git_diff_summary" not in facts.unavailable:
+        changed = facts.columns.get("git_diff_summary")
+        ignored = f"{untracked} untracked"
+        facts.columns["git_diff_summary"] = f"{changed}, {ignored}" if changed else ignored
+    return facts
 
 
 @dataclass
-class _State(Found):
+class _State(RepositoryFacts):
     is_changed: bool = False
     untracked: int = 0
 
@@ -265,12 +265,12 @@ def _state(git: Git) -> _State:
     state = _State()
     try:
         lines = git.lines("status", "--porcelain=v2", "--branch", "--untracked-files=normal")
-        told = list(_heads(lines, state))
+        heads_read = list(_heads(lines, state))
     except GitTooLongError:  # a tree of very many files that git does not track
         state = _State()
         lines = git.lines("status", "--porcelain=v2", "--branch", "--untracked-files=no")
-        told = list(_heads(lines, state))
-    heads = dict(told)
+        heads_read = list(_heads(lines, state))
+    heads = dict(heads_read)
     commit, branch = heads.get("branch.oid", ""), heads.get("branch.head", "")
     if commit in {"", "(initial)"}:
         state.unavailable["git_commit"] = "the repository has no commits"
@@ -298,14 +298,14 @@ def _heads(lines: Iterator[str], state: _State) -> Iterator[tuple[str, str]]:
 
 def _remote(git: Git) -> str:
     """Return the URL of ``origin``, else of the first remote, else nothing."""
-    found: dict[str, str] = {}
+    urls: dict[str, str] = {}
     for line in git.lines("config", "--get-regexp", r"^remote\..*\.url$", fine=(0, 1)):
         name, _, url = line.partition(" ")
-        found.setdefault(name, url)
-    return found.get("remote.origin.url") or next(iter(found.values()), "")
+        urls.setdefault(name, url)
+    return urls.get("remote.origin.url") or next(iter(urls.values()), "")
 
 
-def _difference(git: Git, patch_bytes: int, found: Found) -> None:
+def _difference(git: Git, patch_bytes: int, facts: RepositoryFacts) -> None:
     """Read the statistics and then the patch, keeping its beginning; raises `GitError`."""
     digest, size, kept, head = hashlib.sha256(), 0, b"", b""
     is_patch = False
@@ -326,12 +326,12 @@ def _difference(git: Git, patch_bytes: int, found: Found) -> None:
     finally:  # what git said before it was stopped
         summary = head.decode(errors="replace").strip().splitlines()[:1]
         if summary:
-            found.columns["git_diff_summary"] = redact_names(summary[0].strip())[:1024]
+            facts.columns["git_diff_summary"] = redact_names(summary[0].strip())[:1024]
         if patch_bytes and kept:
-            found.columns["git_patch"] = _cut(kept, patch_bytes, size)
+            facts.columns["git_patch"] = _cut(kept, patch_bytes, size)
     if not patch_bytes:
-        found.unavailable["git_patch"] = "patch_bytes is 0"
-    found.columns |= {"git_patch_sha256": digest.hexdigest(), "git_patch_bytes": size}
+        facts.unavailable["git_patch"] = "patch_bytes is 0"
+    facts.columns |= {"git_patch_sha256": digest.hexdigest(), "git_patch_bytes": size}
 
 
 def _cut(kept: bytes, patch_bytes: int, size: int) -> str:
@@ -342,12 +342,12 @@ def _cut(kept: bytes, patch_bytes: int, size: int) -> str:
 
 
 @contextlib.contextmanager
-def _noted(found: Found, columns: tuple[str, ...]) -> Iterator[None]:
+def _noted(facts: RepositoryFacts, columns: tuple[str, ...]) -> Iterator[None]:
     """Take it for the reason why columns are missing if git does not answer."""
     try:
         yield
     except GitError as error:
-        found.unavailable |= {column: str(error) for column in columns if column not in found.columns}
+        facts.unavailable |= {column: str(error) for column in columns if column not in facts.columns}
 
 
 def code_folder() -> Path:

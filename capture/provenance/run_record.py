@@ -151,8 +151,8 @@ class RunRecord:
 
     def _find_out(self) -> None:
         try:
-            found = repository_facts(self._git, self._patch_bytes)
-            self._add(found.columns, found.unavailable)
+            facts = repository_facts(self._git, self._patch_bytes)
+            self._add(facts.columns, facts.unavailable)
             self._guarded("packages", lambda: {"packages": json_text(packages(tuple(sys.path)))})
             self._guarded("lockfile_sha256", lambda: {"lockfile_sha256": lockfile_sha256(upwards(self._git.folder))})
             with self._lock:
@@ -186,11 +186,11 @@ class RunRecord:
 
     def _guarded(self, column: str, look: Callable[[], Facts | None]) -> None:
         try:
-            found = look() or {}
+            facts = look() or {}
         except Exception as error:  # noqa: BLE001 - a foreign library, a file system: neither may stop a run
             self._add({}, {column: type(error).__name__})
         else:
-            self._add(found, {name: "not found" for name, value in found.items() if value is None})
+            self._add(facts, {name: "not found" for name, value in facts.items() if value is None})
 
     def _add(self, columns: Facts, unavailable: dict[str, str]) -> None:
         self._row |= {column: value for column, value in columns.items() if value is not None}
@@ -244,7 +244,7 @@ class RankRecord:
 
 
 def is_imported() -> bool:
-    """Say whether a framework has been imported to its end; before, it does not say with what it was built."""
+    """Whether a framework has been imported to its end; before, it does not say with what it was built."""
     name = framework_columns().get("framework")
     spec = getattr(sys.modules.get(name), "__spec__", None) if name else None
     return name is not None and not getattr(spec, "_initializing", False)  # importlib's own mark
@@ -254,7 +254,7 @@ def rank_row(launch: Launch) -> Facts:
     """Return the columns of a ``ranks`` row that are known; ``unavailable`` says why the others are not."""
     why: dict[str, str] = {}
 
-    def found(columns: tuple[str, ...], look: Callable[[], Facts], missing: str = "not found") -> Facts:
+    def looked_up(columns: tuple[str, ...], look: Callable[[], Facts], missing: str = "not found") -> Facts:
         try:
             facts = {column: value for column, value in look().items() if column in columns and value is not None}
         except Exception as error:  # noqa: BLE001 - whatever the host has in store must not stop a run
@@ -270,12 +270,12 @@ def rank_row(launch: Launch) -> Facts:
         "local_rank": launch.local_rank,
         "python_version": platform.python_version(),
         "ranklake_version": ranklake.__version__,
-        **found(_DEVICE, lambda: device_columns(launch) or {}),
-        **found(_RANK_FRAMEWORK, lambda: framework_columns() | framework_facts(), without),
-        **found(("os_description",), lambda: {"os_description": os_description()}),
-        **found(("cpu_model",), lambda: {"cpu_model": cpu_model()}),
-        **found(("packages_sha256",), lambda: {"packages_sha256": packages_sha256(packages(tuple(sys.path)))}),
-        **found(("lockfile_sha256",), lambda: {"lockfile_sha256": lockfile_sha256(upwards(code_folder()))}),
-        **found(("container_image", "container_image_digest"), lambda: dict(image), no_image),
+        **looked_up(_DEVICE, lambda: device_columns(launch) or {}),
+        **looked_up(_RANK_FRAMEWORK, lambda: framework_columns() | framework_facts(), without),
+        **looked_up(("os_description",), lambda: {"os_description": os_description()}),
+        **looked_up(("cpu_model",), lambda: {"cpu_model": cpu_model()}),
+        **looked_up(("packages_sha256",), lambda: {"packages_sha256": packages_sha256(packages(tuple(sys.path)))}),
+        **looked_up(("lockfile_sha256",), lambda: {"lockfile_sha256": lockfile_sha256(upwards(code_folder()))}),
+        **looked_up(("container_image", "container_image_digest"), lambda: dict(image), no_image),
     }
     return {**row, "unavailable": json_text(why or None)}

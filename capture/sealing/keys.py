@@ -34,8 +34,8 @@ class SealingKeys:
     """
 
     def __init__(self, encryption: str = "", signing: str = "") -> None:
-        self._encryption = _Kept(encryption, "encrypted", ciphers=True)
-        self._signing = _Kept(signing, "signed", ciphers=False)
+        self._encryption = _ActiveKey(encryption, "encrypted", ciphers=True)
+        self._signing = _ActiveKey(signing, "signed", ciphers=False)
 
     @property
     def encrypts(self) -> bool:
@@ -67,7 +67,7 @@ class SealingKeys:
         return find_key(self._encryption.source, key_id)
 
 
-class _Kept:
+class _ActiveKey:
     """The active key of one source."""
 
     def __init__(self, source: str, done: str, *, ciphers: bool) -> None:
@@ -80,8 +80,8 @@ class _Kept:
     def key(self, *, wanted: bool) -> Key | None:
         if not self.source:
             if wanted:
-                what = f"these segments are to be {self._done}, and no key is configured here"
-                raise MissingKeyError(what, hint=MEND)
+                lack = f"these segments are to be {self._done}, and no key is configured here"
+                raise MissingKeyError(lack, hint=MEND)
             return None
         with self._lock:
             if self._trouble is not None and time.monotonic() < self._trouble[0]:

@@ -113,7 +113,7 @@ def named(series: Array, meta: Meta) -> Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class RangeCheck:
     """What was noticed of rows.
 
     Attributes
@@ -128,7 +128,7 @@ class Judged:
     dropped: Array
 
 
-def judge(series: Array, least: Array, greatest: Array, meta: Meta) -> Judged:
+def check_ranges(series: Array, least: Array, greatest: Array, meta: Meta) -> RangeCheck:
     """Judge rows by the least and greatest of their values.
 
     Parameters
@@ -149,7 +149,7 @@ def judge(series: Array, least: Array, greatest: Array, meta: Meta) -> Judged:
     texts = [text for one in found for text in (one.edge, _with_range(one))]
     codes = 2 * at + outside
     unflagged = np.array([text is None for text in texts], bool)
-    return Judged(chosen(codes, texts, unflagged[codes] if len(codes) else None), outside & drops)
+    return RangeCheck(chosen(codes, texts, unflagged[codes] if len(codes) else None), outside & drops)
 
 
 def _with_range(metric: Metric) -> str:

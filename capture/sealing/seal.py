@@ -25,8 +25,8 @@ from ranklake.capture.sealing.rows import NO_ROWS, Rows
 from ranklake.capture.sealing.segment_bytes import (
     _LAST,
     Origin,
-    found_in,
     gaps_due,
+    losses_in,
     name_of,
     read_footer,
     segment_bytes,
@@ -208,7 +208,7 @@ def _seal_file(job: Sealing, meta: Meta, file: OpenFile, *, final: bool) -> Seal
         keep_damaged(job.folder, file.path)
     else:
         file.path.unlink()
-    return Sealed(sealed, sum(gaps.values()), found_in(rows))
+    return Sealed(sealed, sum(gaps.values()), losses_in(rows))
 
 
 def _seal_none(job: Sealing, meta: Meta, table: str) -> Sealed:

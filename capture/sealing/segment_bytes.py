@@ -53,7 +53,7 @@ class Origin:
 def gaps_due(meta: Meta, table: str, rows: Rows) -> dict[str, int]:
     """Return the gaps that the footer of a table's next segment has to carry."""
     gaps = meta.pending(table)
-    for reason, count in found_in(rows).items():
+    for reason, count in losses_in(rows).items():
         gaps[reason] = gaps.get(reason, 0) + count
     return gaps
 
@@ -188,7 +188,7 @@ def read_footer(raw: bytes) -> SegmentFooter:
     return SegmentFooter.from_json(metadata.get(METADATA_KEY, b""))
 
 
-def found_in(rows: Rows) -> dict[str, int]:
+def losses_in(rows: Rows) -> dict[str, int]:
     """Return by reason how many rows were found to be lost in reading them."""
-    found = {DAMAGED: rows.damaged, OUT_OF_RANGE: rows.out_of_range}
-    return {reason: count for reason, count in found.items() if count}
+    losses = {DAMAGED: rows.damaged, OUT_OF_RANGE: rows.out_of_range}
+    return {reason: count for reason, count in losses.items() if count}

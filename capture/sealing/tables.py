@@ -31,12 +31,12 @@ from ranklake.capture.lanes.written import slots_in
 from ranklake.capture.sealing.rows import (
     FLAGS,
     Columns,
-    Judged,
+    RangeCheck,
     Rows,
+    check_ranges,
     flag_texts,
     flags,
     integers,
-    judge,
     named,
     plausible,
 )
@@ -52,33 +52,33 @@ from ranklake.segments.segment import REFUSED, REFUSED_ROW
 def own_columns(slots: Array, non_finite: pa.Array, meta: Meta) -> Columns:
     """Return the columns, and ``non_finite`` with what is to be said of them; columns no longer known are left out."""
     of = meta.contract("steps")
-    found: Columns = {}
-    said = np.full(len(slots), None, object)
+    columns: Columns = {}
+    notes = np.full(len(slots), None, object)
     for place, name in enumerate(meta.own_step_columns):
         if name not in of:
             continue
         values = slots["own"][:, place]
-        there = (slots["own_present"] >> np.uint32(place)) & np.uint32(1) == 1
+        present = (slots["own_present"] >> np.uint32(place)) & np.uint32(1) == 1
         to = ARROW_TYPES[of.column(name).type]
         if pa.types.is_floating(to):
             with np.errstate(over="ignore"):  # beyond float32 is infinite in the column's type, and flagged so
                 narrow = values.astype(np.float32 if to == pa.float32() else np.float64)
-            flagged = np.where(there, flags(narrow), 0)
-            found[name] = numbers(narrow, to, ~there | (flagged > 0))
+            flagged = np.where(present, flags(narrow), 0)
+            columns[name] = numbers(narrow, to, ~present | (flagged > 0))
             for at in np.flatnonzero(flagged):
-                said[at] = f"{name}:{FLAGS[flagged[at] - 1]}" + (f",{said[at]}" if said[at] else "")
+                notes[at] = f"{name}:{FLAGS[flagged[at] - 1]}" + (f",{notes[at]}" if notes[at] else "")
         elif pa.types.is_boolean(to):
-            found[name] = truths(
-                [bool(value) if is_there else None for value, is_there in zip(values, there, strict=True)]
+            columns[name] = truths(
+                [bool(value) if is_there else None for value, is_there in zip(values, present, strict=True)]
             )
         else:
             limits = np.iinfo(np.int32 if to == pa.int32() else np.int64)
-            fits = there & np.isfinite(values) & (values >= limits.min) & (values <= limits.max)
-            found[name] = numbers(np.where(fits, values, 0), to, ~fits)
-    if any(said):
-        words = [",".join(filter(None, pair)) or None for pair in zip(non_finite.to_pylist(), said, strict=True)]
-        found["non_finite"] = texts(words)
-    return found
+            fits = present & np.isfinite(values) & (values >= limits.min) & (values <= limits.max)
+            columns[name] = numbers(np.where(fits, values, 0), to, ~fits)
+    if any(notes):
+        words = [",".join(filter(None, pair)) or None for pair in zip(non_finite.to_pylist(), notes, strict=True)]
+        columns["non_finite"] = texts(words)
+    return columns
 
 
 _SCALES = (-10, 20)
@@ -87,11 +87,11 @@ _SCALES = (-10, 20)
 def _newer(slots: Array, state: tuple[tuple[str, str], ...]) -> dict[str, Array]:
     """Return the fields of the newer copy in each slot."""
     second = slots["b_sequence"] > slots["a_sequence"]
-    found: dict[str, Array] = {}
+    state_of: dict[str, Array] = {}
     for name, _ in state:
         a, b = slots[f"a_{name}"], slots[f"b_{name}"]
-        found[name] = np.where(second if a.ndim == 1 else second[:, None], b, a)
-    return found
+        state_of[name] = np.where(second if a.ndim == 1 else second[:, None], b, a)
+    return state_of
 
 
 def _sound(slots: Array, state: dict[str, Array], meta: Meta, straight: Sequence[Anchor]) -> Array:
@@ -105,15 +105,15 @@ def _only(state: dict[str, Array], good: Array) -> dict[str, Array]:
     return {name: values[good] for name, values in state.items()}
 
 
-def _finite(values: Array, there: Array) -> pa.Array:
+def _finite(values: Array, present: Array) -> pa.Array:
     """Return numbers, NULL where there are none or where they overflowed."""
-    return numbers(values, pa.float64(), ~(there & np.isfinite(values)))
+    return numbers(values, pa.float64(), ~(present & np.isfinite(values)))
 
 
-def _judged(slots: Array, state: dict[str, Array], some: Array, meta: Meta) -> Judged:
+def _interval_ranges(slots: Array, state: dict[str, Array], finite: Array, meta: Meta) -> RangeCheck:
     """Judge intervals by all of their values that are finite."""
-    least, greatest = (np.where(some, state[name], np.nan) for name in ("min", "max"))
-    return judge(slots["series"], least, greatest, meta)
+    least, greatest = (np.where(finite, state[name], np.nan) for name in ("min", "max"))
+    return check_ranges(slots["series"], least, greatest, meta)
 
 
 def interval_rows(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
@@ -123,9 +123,9 @@ def interval_rows(slots: Array, positions: Array, meta: Meta, straight: Sequence
     good &= (state["count"] > 0) & (state["finite"] >= 0) & (state["finite"] <= state["count"])
     damaged = int(np.count_nonzero(~good))
     slots, positions, state = slots[good], positions[good], _only(state, good)
-    some = state["finite"] > 0
+    finite = state["finite"] > 0
     other = state["count"] - state["finite"]
-    judged = _judged(slots, state, some, meta)
+    judged = _interval_ranges(slots, state, finite, meta)
     flagged = flags(state["last"])
     with np.errstate(invalid="ignore"):
         deviation = np.sqrt(np.maximum(state["m2"], 0.0) / np.maximum(state["finite"], 1))
@@ -136,10 +136,10 @@ def interval_rows(slots: Array, positions: Array, meta: Meta, straight: Sequence
         "value_flag": flag_texts(flagged),
         "agg_count": numbers(state["count"], pa.int64()),
         "agg_non_finite_count": numbers(other, pa.int64(), other == 0),
-        "agg_min": _finite(state["min"], some),
-        "agg_max": _finite(state["max"], some),
-        "agg_mean": _finite(state["mean"], some),
-        "agg_std": _finite(deviation, some),
+        "agg_min": _finite(state["min"], finite),
+        "agg_max": _finite(state["max"], finite),
+        "agg_mean": _finite(state["mean"], finite),
+        "agg_std": _finite(deviation, finite),
         "interval_ns": numbers(state["end_ns"] - slots["start_ns"], pa.int64()),
         "edge_flag": judged.flags,
     }
@@ -159,7 +159,7 @@ def histogram_rows(slots: Array, positions: Array, meta: Meta, straight: Sequenc
     slots, positions, state = slots[good], positions[good], _only(state, good)
     described = named(slots["series"], meta)
     count = state["zero_count"] + state["positive_counts"].sum(axis=1) + state["negative_counts"].sum(axis=1)
-    judged = _judged(slots, state, count > 0, meta)
+    judged = _interval_ranges(slots, state, count > 0, meta)
     columns: Columns = {
         "metric": described["metric"],
         "weight": described["weight"],
@@ -249,32 +249,32 @@ def _steps(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor
     for bit, name in enumerate(STEP_FLOATS):
         with np.errstate(over="ignore"):  # beyond float32 is infinite in the column's type, and flagged so
             narrow = slots[name].astype(np.float32)
-        there = (slots["present"] >> np.uint32(bit)) & np.uint32(1) == 1
-        found = np.where(there, flags(narrow), 0)
-        columns[name] = numbers(narrow, pa.float32(), ~there | (found > 0))
-        code += found * 4**bit
+        present = (slots["present"] >> np.uint32(bit)) & np.uint32(1) == 1
+        flagged = np.where(present, flags(narrow), 0)
+        columns[name] = numbers(narrow, pa.float32(), ~present | (flagged > 0))
+        code += flagged * 4**bit
     columns["non_finite"] = chosen(code, _NON_FINITE, code == 0)
     if "own" in (slots.dtype.names or ()):
         columns |= own_columns(slots, columns["non_finite"], meta)
     return Rows(slots["start_ns"], positions, columns, damaged)
 
 
-def _non_finitechosen() -> list[str]:
+def _non_finite_texts() -> list[str]:
     """Return the text for each sum of flag x 4^bit over the step's floats."""
     texts = []
     for code in range(4 ** len(STEP_FLOATS)):
-        found = [(name, code // 4**bit % 4) for bit, name in enumerate(STEP_FLOATS)]
-        texts.append(",".join(f"{name}:{FLAGS[flag - 1]}" for name, flag in found if flag))
+        pairs = [(name, code // 4**bit % 4) for bit, name in enumerate(STEP_FLOATS)]
+        texts.append(",".join(f"{name}:{FLAGS[flag - 1]}" for name, flag in pairs if flag))
     return texts
 
 
-_NON_FINITE: Final = _non_finitechosen()
+_NON_FINITE: Final = _non_finite_texts()
 
 
 def _values(time: Array, step: Array, value: Array, series: Array, slots: Array, meta: Meta, damaged: int) -> Rows:
     """Return rows of `scalars` from flat arrays; `series` are defined."""
     flagged = flags(value)
-    judged = judge(series, value, value, meta)
+    judged = check_ranges(series, value, value, meta)
     columns: Columns = {
         **named(series, meta),
         "step": integers(step, pa.int64()),
@@ -328,8 +328,8 @@ def _rows(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]
         return _values(empty, empty, np.empty(0), empty, empty, meta, damaged)
     time, step, value, series_of, slot = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.lexsort((slot, series_of))
-    found = _values(time[order], step[order], value[order], series_of[order], slot[order], meta, damaged)
-    return replace(found, times_repeat=True)
+    rows = _values(time[order], step[order], value[order], series_of[order], slot[order], meta, damaged)
+    return replace(rows, times_repeat=True)
 
 
 def _spans(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
@@ -355,7 +355,7 @@ def _spans(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor
         columns[column] = integers(values[at], pa.int32(), -1)
     columns["process_group"] = chosen(at, [name.process_group for name in names])
     on_device = np.array([bool(name.device_time) for name in names], bool)[at]
-    columns["device_time"] = truths([True if one else None for one in on_device.tolist()])
+    columns["device_time"] = truths([True if is_device else None for is_device in on_device.tolist()])
     columns["sequence"] = integers(slots["sequence"].astype(np.int64) - 1, pa.int64(), -1)
     return Rows(slots["start_ns"], positions, columns, damaged)
 

@@ -40,12 +40,12 @@ class Claim:
         return cls(os.getpid(), start_ticks(os.getpid()), boot_id(), incarnation)
 
     def lives(self) -> bool:
-        """Say whether that very process runs; False also where that cannot be known."""
+        """Whether that very process runs; False also where that cannot be known."""
         return bool(self.start_ticks) and self.boot_id == boot_id() and start_ticks(self.pid) == self.start_ticks
 
 
 @dataclass(frozen=True, slots=True)
-class Numbered:
+class AttemptNumber:
     """The attempt of a launch, whether the run's name was used before, and whether this is the next attempt of it."""
 
     attempt: int
@@ -54,7 +54,7 @@ class Numbered:
 
 
 @dataclass
-class _Seen:
+class _RunClaims:
     launches: dict[str, int] = field(default_factory=dict)
     ranks: dict[str, list[Any]] = field(default_factory=dict)
 
@@ -66,7 +66,7 @@ class _Seen:
         return _claim(self.ranks.get(f"{attempt} {rank}"))
 
     def has_living(self, attempt: int) -> bool:
-        """Say whether any rank of an attempt is recorded now."""
+        """Whether any rank of an attempt is recorded now."""
         claims = (_claim(who) for key, who in self.ranks.items() if key.split()[0] == str(attempt))
         return any(claim is not None and claim.lives() for claim in claims)
 
@@ -93,7 +93,7 @@ class Claims:
 
     def number(
         self, launch: str, restarts: int, *, advances: bool, alone: bool = False, is_begun: bool = False
-    ) -> Numbered:
+    ) -> AttemptNumber:
         """Return the attempt of a launch that has restarted so many times: behind those of earlier launches.
 
         Parameters
@@ -114,7 +114,7 @@ class Claims:
             joined = seen.joined() if alone and advances and launch not in seen.launches else None
             if joined is not None:
                 seen.launches[launch] = joined
-                return Numbered(joined)
+                return AttemptNumber(joined)
             if launch not in seen.launches:
                 seen.launches[launch] = seen.highest() + 1 if advances else 0
             attempt = seen.launches[launch] + restarts
@@ -124,9 +124,9 @@ class Claims:
             if is_again:
                 attempt = seen.launches[launch] = seen.highest() + 1
             is_used_again = is_again or bool(others)
-            return Numbered(attempt, is_used_again, is_used_again and advances)
+            return AttemptNumber(attempt, is_used_again, is_used_again and advances)
 
-    def number_by_hand(self, launch: str, rank: int, restarts: int, *, advances: bool) -> Numbered:
+    def number_by_hand(self, launch: str, rank: int, restarts: int, *, advances: bool) -> AttemptNumber:
         """Return the attempt of a rank that somebody's shell or script started: nothing tells its launch from another.
 
         So the name is used again where that rank has been recorded, and its process has ended. Its launch is the next
@@ -139,7 +139,7 @@ class Claims:
             is_next = has_ended and advances and not seen.has_living(attempt)
             attempt += is_next
             seen.launches[launch] = attempt
-            return Numbered(attempt, has_ended, is_next)
+            return AttemptNumber(attempt, has_ended, is_next)
 
     def claim(self, attempt: int, rank: int, claim: Claim, *, alone: bool = False) -> Claim | None:
         """Claim a rank of an attempt; return who has it, if that is another stream of a process that lives.
@@ -166,14 +166,14 @@ class Claims:
                 seen.ranks[key] = [claim.pid, 0, claim.boot_id, claim.incarnation]
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[_Seen]:
+    def _locked(self) -> Iterator[_RunClaims]:
         """Give what was seen, and write it back; where that cannot be, nothing was seen and nothing is kept."""
         lock = -1
         try:
             with contextlib.suppress(OSError):
                 self._folder.mkdir(mode=0o700, exist_ok=True)
                 lock = _lock(self._folder / _LOCK)
-            seen = self._read() if lock >= 0 else _Seen()
+            seen = self._read() if lock >= 0 else _RunClaims()
             yield seen
             if lock >= 0:
                 with contextlib.suppress(OSError):
@@ -186,13 +186,13 @@ class Claims:
             if lock >= 0:
                 os.close(lock)
 
-    def _read(self) -> _Seen:
+    def _read(self) -> _RunClaims:
         try:
-            found = json.loads(self._path.read_bytes())
-            launches = {str(key): int(attempt) for key, attempt in found["launches"].items()}
-            return _Seen(launches, {str(key): list(who) for key, who in found["ranks"].items()})
+            content = json.loads(self._path.read_bytes())
+            launches = {str(key): int(attempt) for key, attempt in content["launches"].items()}
+            return _RunClaims(launches, {str(key): list(who) for key, who in content["ranks"].items()})
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return _Seen()
+            return _RunClaims()
 
     def _forget_the_old(self) -> None:
         for path in self._folder.glob("*.json"):
@@ -209,7 +209,7 @@ def _claim(who: list[Any] | None) -> Claim | None:
 
 
 def _lives(launch: str) -> bool:
-    """Say whether a launch that is named after a process goes on: that very process runs."""
+    """Whether a launch that is named after a process goes on: that very process runs."""
     parts = launch.split()
     if len(parts) != len(("boot", "pid", "ticks")) or not (parts[1].isdigit() and parts[2].isdigit()):
         return False

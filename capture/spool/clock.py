@@ -68,7 +68,7 @@ def straighten(anchors: Iterable[Anchor], readings: Mapping[int, ClockReading] |
     What an anchor becomes depends on itself and earlier ones only: sealing again with more anchors gives the same
     times. `readings` are what the kernel said at them, by their monotonic time.
     """
-    said = readings or {}
+    by_time = readings or {}
     straight: list[Anchor] = []
     shift_ns = 0
     before: Anchor | None = None
@@ -79,7 +79,7 @@ def straighten(anchors: Iterable[Anchor], readings: Mapping[int, ClockReading] |
         elif mono > before[0]:
             last_mono, last_wall = straight[-1]
             if last_wall >= _NEVER_SET_NS:
-                shift_ns += step_between(before, anchor, asleep_between(said.get(before[0]), said.get(mono)))
+                shift_ns += step_between(before, anchor, asleep_between(by_time.get(before[0]), by_time.get(mono)))
             straight.append((mono, max(wall - shift_ns, last_wall + (mono - last_mono) // 2)))
         else:
             continue

@@ -80,22 +80,22 @@ def owner_of(stream: Path) -> int | None:
     owners = set()
     for folder in (stream, stream.parent, stream.parent.parent):
         try:
-            found = folder.lstat()
+            facts = folder.lstat()
         except OSError:
             return None
-        if not stat.S_ISDIR(found.st_mode):
+        if not stat.S_ISDIR(facts.st_mode):
             return None
-        owners.add(found.st_uid)
+        owners.add(facts.st_uid)
     return owners.pop() if len(owners) == 1 else None
 
 
 def is_mine(stream: Path) -> bool:
-    """Say whether a stream is this process's user's."""
+    """Whether a stream is this process's user's."""
     return owner_of(stream) == os.geteuid()
 
 
 def may_serve(stream: Path) -> bool:
-    """Say whether an agent may serve a stream: its own user's, and as root anybody's."""
+    """Whether an agent may serve a stream: its own user's, and as root anybody's."""
     owner = owner_of(stream)
     return owner is not None and os.geteuid() in {owner, 0}
 
@@ -103,14 +103,14 @@ def may_serve(stream: Path) -> bool:
 def regular_files(folder: Path) -> list[Path]:
     """Return the regular files in a folder that belong to the folder's owner. Raises `OSError`."""
     owner = folder.lstat().st_uid
-    found = []
+    files = []
     with os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
                 facts = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(facts.st_mode) and facts.st_uid == owner:
-                    found.append(folder / entry.name)
-    return found
+                    files.append(folder / entry.name)
+    return files
 
 
 def open_regular(path: Path, flags: int = _READ) -> int:

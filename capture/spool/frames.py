@@ -70,16 +70,16 @@ def scan(raw: bytes) -> Scan:
     frames: list[Frame] = []
     damaged = at = end = 0
     while at < len(raw):
-        found = _frame_at(raw, at)
-        if found is None:
+        frame_end = _frame_at(raw, at)
+        if frame_end is None:
             opening = raw.find(_OPENING, at + _HEAD.size + 1)
             if opening < 0:
                 break
             at = opening - _HEAD.size
         else:
             damaged += at > end
-            frames.append(found[0])
-            at = end = found[1]
+            frames.append(frame_end[0])
+            at = end = frame_end[1]
     torn = len(raw) - end
     if torn >= _HEAD.size and _HEAD.unpack_from(raw, end)[0] <= torn - _HEAD.size:
         return Scan(frames, damaged + 1, 0)  # all of it is there, and it is wrong

@@ -47,14 +47,14 @@ class Leader:
     spool: str
 
     def serves(self, spool: str) -> bool:
-        """Say whether it uploads streams that are meant for a spool."""
+        """Whether it uploads streams that are meant for a spool."""
         return not self.spool or self.spool == spool
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}, since {self.since}"
 
 
-class _Led:
+class _LedSpools:
     """Local spools that this process leads, by the path of their lock."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class _Led:
         self.__init__()  # type: ignore[misc]
 
 
-_LED: Final = _Led()
+_LED: Final = _LedSpools()
 os.register_at_fork(after_in_child=_LED.after_fork)
 
 
@@ -96,23 +96,23 @@ class Leadership:
                 if not _locked_within(fd, _ASKED_FOR_S):
                     os.close(fd)
                     return None
-                found = Leader(os.getpid(), socket.gethostname(), datetime.now(UTC).isoformat("T", "seconds"), spool)
+                leader = Leader(os.getpid(), socket.gethostname(), datetime.now(UTC).isoformat("T", "seconds"), spool)
                 os.ftruncate(fd, 0)
-                os.pwrite(fd, json.dumps(asdict(found)).encode(), 0)
+                os.pwrite(fd, json.dumps(asdict(leader)).encode(), 0)
             except BaseException:
                 with contextlib.suppress(OSError):
                     os.close(fd)
                 raise
-            _LED.mine[str(path)] = found
-            return cls(path, fd, found)
+            _LED.mine[str(path)] = leader
+            return cls(path, fd, leader)
 
     def holds(self) -> bool:
-        """Say whether the lock is still the one that others ask for: somebody may have removed the local spool."""
+        """Whether the lock is still the one that others ask for: somebody may have removed the local spool."""
         try:
-            there, mine = self._path.stat(), os.fstat(self._fd)
+            current, mine = self._path.stat(), os.fstat(self._fd)
         except OSError:
             return False
-        return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
+        return (current.st_dev, current.st_ino) == (mine.st_dev, mine.st_ino)
 
     def release(self) -> None:
         """Give the lock up; twice is harmless. In a forked child this closes the descriptor and nothing more."""

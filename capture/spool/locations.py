@@ -51,10 +51,10 @@ def local_root(given: str | os.PathLike[str] | None = None, configured: str = ""
     hint = f"set {LOCAL_VARIABLE} to a folder of your own"
     try:
         path.mkdir(mode=0o700, exist_ok=True)
-        found = path.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        facts = path.lstat()
+        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
             raise LocalSpoolError("belongs to somebody else", where=str(path), hint=hint)
-        if stat.S_IMODE(found.st_mode) != stat.S_IRWXU:
+        if stat.S_IMODE(facts.st_mode) != stat.S_IRWXU:
             path.chmod(stat.S_IRWXU)
     except OSError as error:
         raise LocalSpoolError(f"cannot be used ({error.strerror})", where=str(path), hint=hint) from error
@@ -90,7 +90,7 @@ def file_system(path: Path, mounts: str) -> str:
     mounts
         As /proc/self/mountinfo has it: of several mounts at one place the last one counts.
     """
-    found, deepest = "", -1
+    kind_found, deepest = "", -1
     for line in mounts.splitlines():
         before, _, behind = line.partition(" - ")
         fields, kind = before.split(" "), behind.split(" ")[0]
@@ -98,12 +98,12 @@ def file_system(path: Path, mounts: str) -> str:
             continue
         place = Path(_ESCAPED.sub(lambda code: chr(int(code[1], 8)), fields[4]))
         if path.is_relative_to(place) and len(place.parts) >= deepest:
-            found, deepest = kind, len(place.parts)
-    return found
+            kind_found, deepest = kind, len(place.parts)
+    return kind_found
 
 
 def is_network(path: Path) -> bool:
-    """Say whether a folder is on a network file system, or on one in user space, which may be one; no if unknown."""
+    """Whether a folder is on a network file system, or on one in user space, which may be one; no if unknown."""
     try:
         kind = file_system(Path(os.path.realpath(path)), MOUNTS.read_text(encoding="utf-8", errors="surrogateescape"))
     except OSError:

@@ -127,7 +127,7 @@ class Meta:
         return contract(table, self.overlay)
 
     def knows(self, table: str) -> bool:
-        """Say whether ranks record a table of this name, by one."""
+        """Whether ranks record a table of this name, by one."""
         return table in table_names(self.overlay) and self.contract(table).envelope
 
     def pending(self, table: str) -> dict[str, int]:
@@ -196,93 +196,62 @@ def read_meta(folder: Path) -> Meta:
     return sum_up(frames.read(folder / META_FILE))
 
 
-def sum_up(found: frames.Scan) -> Meta:
+def sum_up(scan: frames.Scan) -> Meta:
     """Return what frames say; those of unknown kinds are passed over."""
-    meta = Meta(damaged=bool(found.damaged) or not found.frames)
-    for frame in found.frames:
+    meta = Meta(damaged=bool(scan.damaged) or not scan.frames)
+    for frame in scan.frames:
         try:
-            _READERS.get(frame.get("k", ""), _pass_over)(meta, frame)
+            _take(meta, frame)
         except (KeyError, TypeError, ValueError):
             meta.damaged = True
     return meta
 
 
-def _anchor(meta: Meta, frame: frames.Frame) -> None:
-    meta.anchors.append((int(frame["m"]), int(frame["w"])))
-    if "c" in frame:
-        meta.clock[int(frame["m"])] = ClockReading(int(frame["m"]), *frame["c"][:_CLOCK_FIELDS])
-
-
-def _metric(meta: Meta, frame: frames.Frame) -> None:
-    low, high, outside = frame.get("r", (None, None, "flag"))
-    meta.metrics[int(frame["i"])] = Metric(
-        str(frame["n"]),
-        str(frame["kind"]),
-        weight=_maybe(frame.get("w"), float),
-        edge=_maybe(frame.get("e"), str),
-        low=_maybe(low, float),
-        high=_maybe(high, float),
-        outside=str(outside),
-    )
+def _take(meta: Meta, frame: frames.Frame) -> None:  # noqa: C901, PLR0912 - a case for each kind of frame
+    """Take what a frame says. Raises `KeyError`, `TypeError` or `ValueError` for one that is damaged."""
+    match frame.get("k"):
+        case "anchor":
+            meta.anchors.append((int(frame["m"]), int(frame["w"])))
+            if "c" in frame:
+                meta.clock[int(frame["m"])] = ClockReading(int(frame["m"]), *frame["c"][:_CLOCK_FIELDS])
+        case "metric":
+            low, high, outside = frame.get("r", (None, None, "flag"))
+            meta.metrics[int(frame["i"])] = Metric(
+                str(frame["n"]),
+                str(frame["kind"]),
+                weight=_maybe(frame.get("w"), float),
+                edge=_maybe(frame.get("e"), str),
+                low=_maybe(low, float),
+                high=_maybe(high, float),
+                outside=str(outside),
+            )
+        case "schema":
+            meta.schemas[int(frame["i"])] = tuple(int(series) for series in frame["of"])
+        case "span":
+            meta.spans[int(frame["i"])] = SpanName(**{k: value for k, value in frame.items() if k not in {"k", "i"}})
+        case "gaps":
+            for table, reason, rows in frame["n"]:
+                meta.gaps[str(table), str(reason)] += int(rows)
+        case "aside":
+            meta.add_aside(str(frame["t"]), int(frame["s"]), int(frame["r"]))
+        case "sealed":
+            gaps = dict(frame["g"])
+            meta.add_sealed(str(frame["t"]), int(frame["s"]), int(frame["r"]), gaps, final=bool(frame["f"]))
+        case "dropped":
+            gaps = dict(frame["g"])
+            meta.add_dropped(str(frame["t"]), int(frame["s"]), int(frame["r"]), gaps, str(frame["why"]))
+        case "ended":
+            meta.ended = True
+        case "overlay":
+            files = {str(name): str(text) for name, text in frame["f"].items()}
+            meta.overlay = Overlay(files, "the stream's overlay")
+            meta.own_step_columns = tuple(str(name) for name in frame["c"])
+        case "masks":
+            masks = {
+                str(table): {str(name): str(mask) for name, mask in of.items()} for table, of in frame["t"].items()
+            }
+            meta.masks = masks
 
 
 def _maybe(given: Any, kind: Callable[[Any], T]) -> T | None:  # noqa: ANN401 - JSON
     return None if given is None else kind(given)
-
-
-def _schema(meta: Meta, frame: frames.Frame) -> None:
-    meta.schemas[int(frame["i"])] = tuple(int(series) for series in frame["of"])
-
-
-def _span(meta: Meta, frame: frames.Frame) -> None:
-    meta.spans[int(frame["i"])] = SpanName(**{key: value for key, value in frame.items() if key not in {"k", "i"}})
-
-
-def _gaps(meta: Meta, frame: frames.Frame) -> None:
-    for table, reason, rows in frame["n"]:
-        meta.gaps[str(table), str(reason)] += int(rows)
-
-
-def _aside(meta: Meta, frame: frames.Frame) -> None:
-    meta.add_aside(str(frame["t"]), int(frame["s"]), int(frame["r"]))
-
-
-def _sealed(meta: Meta, frame: frames.Frame) -> None:
-    meta.add_sealed(str(frame["t"]), int(frame["s"]), int(frame["r"]), dict(frame["g"]), final=bool(frame["f"]))
-
-
-def _dropped(meta: Meta, frame: frames.Frame) -> None:
-    meta.add_dropped(str(frame["t"]), int(frame["s"]), int(frame["r"]), dict(frame["g"]), str(frame["why"]))
-
-
-def _overlay(meta: Meta, frame: frames.Frame) -> None:
-    meta.overlay = Overlay({str(name): str(text) for name, text in frame["f"].items()}, "the stream's overlay")
-    meta.own_step_columns = tuple(str(name) for name in frame["c"])
-
-
-def _masks(meta: Meta, frame: frames.Frame) -> None:
-    meta.masks = {str(table): {str(name): str(mask) for name, mask in of.items()} for table, of in frame["t"].items()}
-
-
-def _ended(meta: Meta, frame: frames.Frame) -> None:
-    del frame
-    meta.ended = True
-
-
-def _pass_over(meta: Meta, frame: frames.Frame) -> None:
-    del meta, frame
-
-
-_READERS: Final = {
-    "anchor": _anchor,
-    "metric": _metric,
-    "schema": _schema,
-    "span": _span,
-    "gaps": _gaps,
-    "aside": _aside,
-    "sealed": _sealed,
-    "dropped": _dropped,
-    "ended": _ended,
-    "overlay": _overlay,
-    "masks": _masks,
-}

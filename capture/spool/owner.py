@@ -81,13 +81,10 @@ class Owner:
 
     def to_json(self) -> bytes:
         """Return the file's bytes."""
-        facts = asdict(self)
-        if not self.signed:  # an agent that knows of no signatures takes an owner.json with more for damaged
-            del facts["signed"]
-        return json.dumps(facts).encode()
+        return json.dumps(asdict(self)).encode()
 
     def runs(self) -> bool:
-        """Say whether that very process runs on this boot; False also where that cannot be known."""
+        """Whether that very process runs on this boot; False also where that cannot be known."""
         if not self.boot_id or self.boot_id != boot_id() or not self.start_ticks:
             return False
         return start_ticks(self.pid) == self.start_ticks
@@ -126,7 +123,7 @@ class _Held:
             return True
 
     def has(self, incarnation: int) -> bool:
-        """Say whether this process has an incarnation's owner.json open."""
+        """Whether this process has an incarnation's owner.json open."""
         with self._lock:
             return incarnation in self._held
 
@@ -213,7 +210,7 @@ class OwnerLock:
 
 
 def is_orphan(folder: Path, incarnation: int) -> bool:
-    """Say whether a stream's owner is dead and nobody has taken it over. Raises `OSError`."""
+    """Whether a stream's owner is dead and nobody has taken it over. Raises `OSError`."""
     if not HELD.take(incarnation):
         return False
     seized = None

@@ -174,7 +174,7 @@ class Stream:
                 acked.unlink(missing_ok=True)
 
     def vanished(self) -> bool:
-        """Say whether the folder is no longer the one that was made; one that cannot be asked for now has not vanished.
+        """Whether the folder is no longer the one that was made; one that cannot be asked for now has not vanished.
 
         What a server that does not answer has may yet be sealed, so it must not be counted as lost.
         """
@@ -242,8 +242,13 @@ class Stream:
 
 def anchor_frame(anchor: Anchor, reading: ClockReading) -> dict[str, Any]:
     """Return the frame that holds an anchor; what the kernel does not say is left out."""
-    _, *said = astuple(reading)
-    return {"k": "anchor", "m": anchor[0], "w": anchor[1], **({"c": said} if any(x is not None for x in said) else {})}
+    _, *reading_fields = astuple(reading)
+    return {
+        "k": "anchor",
+        "m": anchor[0],
+        "w": anchor[1],
+        **({"c": reading_fields} if any(x is not None for x in reading_fields) else {}),
+    }
 
 
 def _make(folder: Path) -> None:

@@ -62,10 +62,10 @@ class OpenFile:
     @classmethod
     def of(cls, path: Path) -> Self | None:
         """Read the name of a path; None if it is another kind of file."""
-        found = _OPEN.fullmatch(path.name)
-        if not found:
+        match = _OPEN.fullmatch(path.name)
+        if not match:
             return None
-        return cls(path, found[1], int(found[2]))
+        return cls(path, match[1], int(match[2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +83,10 @@ class SealedFile:
     @classmethod
     def of(cls, path: Path) -> Self | None:
         """Read the name of a path; None if it is another kind of file."""
-        found = _SEALED.fullmatch(path.name)
-        if not found:
+        match = _SEALED.fullmatch(path.name)
+        if not match:
             return None
-        return cls(path, found[1], int(found[2]), found[3], int(found[4]), found[5], found[6] or "")
+        return cls(path, match[1], int(match[2]), match[3], int(match[4]), match[5], match[6] or "")
 
     @staticmethod
     def local_name(table: str, segment: int, date: str, rows: int, sha256: str, key_id: str = "") -> str:
@@ -120,7 +120,7 @@ class SealedFile:
 
     @staticmethod
     def is_tried(path: Path) -> bool:
-        """Say whether a segment, whatever it is called now, may be in the store. Raises `OSError`."""
+        """Whether a segment, whatever it is called now, may be in the store. Raises `OSError`."""
         return not path.stat().st_mode & stat.S_IWUSR
 
     def remote(self, stream: StreamName) -> str:
@@ -140,14 +140,14 @@ class SealedFile:
 
 def open_files(folder: Path) -> list[OpenFile]:
     """Return the unsealed files of a stream, by table and segment. Raises `OSError`."""
-    found = [file for path in regular_files(folder) if (file := OpenFile.of(path))]
-    return sorted(found, key=lambda file: (file.table, file.segment))
+    files = [file for path in regular_files(folder) if (file := OpenFile.of(path))]
+    return sorted(files, key=lambda file: (file.table, file.segment))
 
 
 def sealed_files(folder: Path) -> list[SealedFile]:
     """Return the segments of a stream that wait, by table and segment. Raises `OSError`."""
-    found = [file for path in regular_files(folder) if (file := SealedFile.of(path))]
-    return sorted(found, key=lambda file: (file.table, file.segment))
+    files = [file for path in regular_files(folder) if (file := SealedFile.of(path))]
+    return sorted(files, key=lambda file: (file.table, file.segment))
 
 
 def ready_files(folder: Path) -> list[SealedFile]:
@@ -181,8 +181,8 @@ def emptied(root: Path, whose: Callable[[Path], bool] = is_mine) -> Iterator[Pat
     """Yield the folders of attempts, and then those of runs, in which nothing lies; `whose` as `streams`."""
     for run in _entries(root):
         if RUN_NAME.fullmatch(run.name) and not run.name.startswith("."):  # those are the leader's
-            attempts = (one for one in _entries(run) if _ATTEMPT.fullmatch(one.name))
-            yield from (one for one in (*attempts, run) if whose(one) and _is_empty(one))
+            attempts = (folder for folder in _entries(run) if _ATTEMPT.fullmatch(folder.name))
+            yield from (folder for folder in (*attempts, run) if whose(folder) and _is_empty(folder))
 
 
 def _below_attempts(root: Path) -> Iterator[Path]:
@@ -209,7 +209,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingSegments:
     """Segments that wait to be sent, and their rows; files that are not sealed yet, whose rows nobody has counted."""
 
     segments: int = 0
@@ -217,7 +217,7 @@ class Waiting:
     unsealed: int = 0
 
 
-def waiting(root: Path) -> Waiting:
+def pending_segments(root: Path) -> PendingSegments:
     """Return what waits below a local spool; what cannot be listed is passed over."""
     segments = rows = unsealed = 0
     for folder in streams(root):
@@ -228,4 +228,4 @@ def waiting(root: Path) -> Waiting:
             continue
         segments += len(sealed)
         rows += sum(file.rows for file in sealed)
-    return Waiting(segments, rows, unsealed)
+    return PendingSegments(segments, rows, unsealed)

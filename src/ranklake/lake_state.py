@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ranklake.capture.spool.locations import existing_root
-from ranklake.capture.spool.stream_files import Waiting, waiting
+from ranklake.capture.spool.stream_files import PendingSegments, pending_segments
 from ranklake.context import Context
 from ranklake.lake.audit.proof import Proof, prove
 from ranklake.lake.ingest.index_summary import IngestionIndex
@@ -68,7 +68,7 @@ class LakeState:
     doubled: Sequence[DuplicateRank]
     held: Mapping[str, str]
     root: Path | None
-    here: Waiting | None
+    here: PendingSegments | None
 
     @property
     def adds_up(self) -> bool:
@@ -112,7 +112,7 @@ def lake_state(context: Context) -> LakeState:
         doubled=duplicate_ranks(lake),
         held=sort_out(news, known, config.ingest, lake.contracts())[1] | (spool.passed_over if spool else {}),
         root=root,
-        here=None if root is None else waiting(root),
+        here=None if root is None else pending_segments(root),
     )
 
 

@@ -15,7 +15,7 @@ from recorded import rows as every_row
 from ranklake.capture.common.gaps import OUT_OF_RANGE, TOO_MANY_SERIES, UNREGISTERED, WRONG_KIND, WRONG_UNIT
 from ranklake.capture.lanes.policies import OVERFLOW
 from ranklake.capture.recover import recover
-from ranklake.capture.sealing.rows import judge
+from ranklake.capture.sealing.rows import check_ranges
 from ranklake.capture.spool.meta import Meta, Metric
 
 # What users do wrong: (setting, how, reason of the gap). Each records three values, of 1, 2 and 3, in the same way.
@@ -193,7 +193,7 @@ def test_the_judge_agrees_with_a_plain_one(metrics, data):
         (np.array(column) for column in zip(*given_rows, strict=True)) if given_rows else [np.array([])] * 3
     )
     least, greatest = np.fmin(one, other), np.fmax(one, other)
-    found = judge(series, least, greatest, meta)
+    found = check_ranges(series, least, greatest, meta)
     for at, (number, *_) in enumerate(given_rows):
         metric = meta.metrics[number]
         low = metric.low is not None and math.isfinite(least[at]) and least[at] < metric.low

@@ -21,7 +21,7 @@ from ranklake.capture.node.spool_monitor import SpoolMonitor
 from ranklake.capture.node.worker import WorkerTask, run, send
 from ranklake.capture.spool.leader import Leadership, leader
 from ranklake.capture.spool.locations import LocalSpoolError, local_root, spool_uri
-from ranklake.capture.spool.stream_files import waiting
+from ranklake.capture.spool.stream_files import pending_segments
 from ranklake.commands.options import json_option, optional_spool, with_config
 from ranklake.config import Config
 from ranklake.live_page import LivePage
@@ -176,7 +176,7 @@ def agent(  # noqa: PLR0913 - click passes options by name
 def _once(duty: Duty) -> int:
     lead = _try_to_lead(duty)
     if lead is None:
-        found, there = leader(duty.root), waiting(duty.root)
+        found, there = leader(duty.root), pending_segments(duty.root)
         left = f"it has {there.segments:,} segments to send, and its log says how that goes" if there.segments else ""
         tell(f"{duty.root} has an agent{f' ({found})' if found else ''}; {left or 'nothing waits there'}")
         return 0

@@ -47,10 +47,10 @@ def masked(values: pa.Array, mask: Mask, pseudonyms: Pseudonyms | None = None) -
         return pc.floor_temporal(values, unit=mask.how, week_starts_monday=True)
     if mask.kind == "bucket":
         return _bucketed(values, mask.width)
-    found = values.cast(pa.string()).dictionary_encode()
+    words = values.cast(pa.string()).dictionary_encode()
     change = _change(mask, pseudonyms)
-    shown = pa.array([change(text) for text in found.dictionary.to_pylist()], pa.string())
-    return shown.take(found.indices)
+    shown = pa.array([change(text) for text in words.dictionary.to_pylist()], pa.string())
+    return shown.take(words.indices)
 
 
 def masked_type(type_: pa.DataType) -> pa.DataType:
@@ -75,11 +75,11 @@ def _bucketed(values: pa.Array, width: Decimal) -> pa.Array:
 
 
 def _of_integers(values: pa.Array, width: Decimal) -> pa.Array:
-    there = pc.fill_null(values, 0).cast(pa.int64()).to_numpy()
+    values_present = pc.fill_null(values, 0).cast(pa.int64()).to_numpy()
     with np.errstate(over="ignore"):
-        low = there // int(width) * int(width)
+        low = values_present // int(width) * int(width)
     least = np.iinfo(values.type.to_pandas_dtype()).min
-    lost = (low > there) | (low < least) | pc.is_null(values).to_numpy(zero_copy_only=False)
+    lost = (low > values_present) | (low < least) | pc.is_null(values).to_numpy(zero_copy_only=False)
     return pa.array(np.where(lost, 0, low), mask=lost).cast(values.type)
 
 
@@ -89,26 +89,26 @@ def _of_floats(values: pa.Array, width: Decimal) -> pa.Array:
     Of 0.1 and the like no multiple is exact, so a quotient may come out a bucket too low, or high. A beginning has to
     be its own: else it would be masked again, and be told to be in clear.
     """
-    there = pc.fill_null(values, 0.0).to_numpy()
+    present = pc.fill_null(values, 0.0).to_numpy()
 
     def begins(bucket: np.ndarray) -> np.ndarray:
-        return (bucket * float(width)).astype(there.dtype)
+        return (bucket * float(width)).astype(present.dtype)
 
     with np.errstate(over="ignore", invalid="ignore"):
-        bucket = np.floor(there.astype(np.float64) / float(width))
+        bucket = np.floor(present.astype(np.float64) / float(width))
         low, after = begins(bucket), begins(bucket + 1)
-        low = np.where(after <= there, after, np.where(low > there, begins(bucket - 1), low))
-        low = np.where(np.abs(bucket) >= MOST_BUCKETS, there, low)
-    lost = (np.isfinite(there) & ~np.isfinite(low)) | pc.is_null(values).to_numpy(zero_copy_only=False)
+        low = np.where(after <= present, after, np.where(low > present, begins(bucket - 1), low))
+        low = np.where(np.abs(bucket) >= MOST_BUCKETS, present, low)
+    lost = (np.isfinite(present) & ~np.isfinite(low)) | pc.is_null(values).to_numpy(zero_copy_only=False)
     return pa.array(low, values.type, mask=lost)
 
 
 def _of_decimals(values: pa.Array, width: Decimal) -> pa.Array:
     most = Decimal(10) ** (values.type.precision - values.type.scale)
     with localcontext(prec=_DIGITS):
-        there = values.to_pylist()
-        low = [None if one is None else (one / width).to_integral_value(ROUND_FLOOR) * width for one in there]
-        return pa.array([None if one is None or abs(one) >= most else one for one in low], values.type)
+        present = values.to_pylist()
+        low = [None if value is None else (value / width).to_integral_value(ROUND_FLOOR) * width for value in present]
+        return pa.array([None if value is None or abs(value) >= most else value for value in low], values.type)
 
 
 _BUCKETS: Final[Mapping[Callable[[pa.DataType], bool], Callable[[pa.Array, Decimal], pa.Array]]] = MappingProxyType(
@@ -125,16 +125,18 @@ def unmasked(values: pa.Array, mask: Mask, pseudonyms: Pseudonyms | None = None)
     A masked value stays as it is when it is masked again. A pseudonym is one if a key of the ring made it, the oldest
     among them; without the ring whatever has the form of one is.
     """
-    there = values.drop_null()
+    present = values.drop_null()
     if mask.kind == "nullify":
-        return there
+        return present
     if mask.kind == "hash":
         is_one = _has_form if pseudonyms is None else pseudonyms.is_one
-        return there.filter(pa.array([not is_one(text) for text in there.cast(pa.string()).to_pylist()], pa.bool_()))
-    shown = masked(there, mask, pseudonyms).to_pylist()
-    pairs = zip(there.to_pylist(), shown, strict=True)
+        return present.filter(
+            pa.array([not is_one(text) for text in present.cast(pa.string()).to_pylist()], pa.bool_())
+        )
+    shown = masked(present, mask, pseudonyms).to_pylist()
+    pairs = zip(present.to_pylist(), shown, strict=True)
     differs = [one != other and one == one for one, other in pairs]  # noqa: PLR0124 - NaN is left as it is
-    return there.filter(pa.array(differs, pa.bool_()))
+    return present.filter(pa.array(differs, pa.bool_()))
 
 
 def _has_form(text: str) -> bool:

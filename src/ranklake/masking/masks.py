@@ -53,9 +53,9 @@ class Mask:
     how: str = ""
 
     @classmethod
-    def parse(cls, said: object, where: str) -> Self:
+    def parse(cls, written: object, where: str) -> Self:
         """Return the mask that somebody wrote; YAML's null is ``nullify``. Raises `MaskError`, at `where`."""
-        text = "nullify" if said is None else str(said).strip()
+        text = "nullify" if written is None else str(written).strip()
         kind, colon, how = text.partition(":")
         kind, how = {"null": "nullify"}.get(kind.strip(), kind.strip()), how.strip()
         if kind not in KINDS:
@@ -75,7 +75,7 @@ class Mask:
         return f"{self.kind}:{self.how}" if self.how else self.kind
 
     def fits(self, type_: str) -> bool:
-        """Say whether it is for values of a contract's type."""
+        """Whether it is for values of a contract's type."""
         types = KINDS[self.kind]
         if type_ == "date" and self.how in _WITHIN_A_DAY:
             return False
@@ -91,8 +91,8 @@ class Mask:
     @property
     def kept(self) -> tuple[int, int]:
         """Of ``keep:2+4``: how many characters at each end."""
-        found = _KEEP.fullmatch(self.how)
-        return (int(found[1]), int(found[2] or 0)) if found else (0, 0)
+        match = _KEEP.fullmatch(self.how)
+        return (int(match[1]), int(match[2] or 0)) if match else (0, 0)
 
     @property
     def width(self) -> Decimal:
@@ -105,8 +105,8 @@ def _is_width(how: str) -> bool:
 
 
 def _is_keep(how: str) -> bool:
-    found = _KEEP.fullmatch(how)
-    return how == "domain" or (found is not None and int(found[1]) + int(found[2] or 0) > 0)
+    match = _KEEP.fullmatch(how)
+    return how == "domain" or (match is not None and int(match[1]) + int(match[2] or 0) > 0)
 
 
 _HOW: Final[Mapping[str, Callable[[str], bool]]] = MappingProxyType(
@@ -130,5 +130,5 @@ BY_CLASS: Final[Mapping[str, Mask]] = MappingProxyType(
 
 def default_mask(mask: str | None, class_: str, type_: str) -> Mask:
     """Return how a column comes masked by its contract, or else by its class; `NULLIFY` where that does not fit."""
-    found = BY_CLASS[class_] if mask is None else Mask.parse(mask, "contract")
-    return found if found.fits(type_) else NULLIFY
+    chosen = BY_CLASS[class_] if mask is None else Mask.parse(mask, "contract")
+    return chosen if chosen.fits(type_) else NULLIFY

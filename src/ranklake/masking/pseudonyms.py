@@ -47,16 +47,16 @@ class Pseudonyms:
         return text
 
     def is_one(self, text: str) -> bool:
-        """Say whether a text is a pseudonym that one of the keys made."""
+        """Whether a text is a pseudonym that one of the keys made."""
         return self._made_by(text) is not None
 
     def _made_by(self, text: str) -> int | None:
-        found = _FORM.fullmatch(text)
-        place = self._places.get(found[1]) if found else None
-        if found is None or place is None:
+        match = _FORM.fullmatch(text)
+        place = self._places.get(match[1]) if match else None
+        if match is None or place is None:
             return None
-        proof = _mac(self._keys[place][1], b"proof", found[2])[:_PROOF]
-        return place if hmac.compare_digest(found[3], proof) else None
+        proof = _mac(self._keys[place][1], b"proof", match[2])[:_PROOF]
+        return place if hmac.compare_digest(match[3], proof) else None
 
 
 def _mac(secret: bytes, purpose: bytes, text: str) -> str:

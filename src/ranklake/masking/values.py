@@ -40,7 +40,7 @@ def domain_kept(text: str) -> str:
 
 def starred(text: str) -> str:
     """Return a text of the same length with separators alone."""
-    return "".join(one if one in _SEPARATORS else HIDDEN for one in text)
+    return "".join(character if character in _SEPARATORS else HIDDEN for character in text)
 
 
 def redacted(text: str) -> str:
@@ -121,8 +121,8 @@ def _nothing(value: object) -> None:
 
 def _bucket(width: Decimal, type_: str) -> Change:
     if type_ == "int64_list":
-        one = _bucket(width, "int64")
-        return lambda values: [None if value is None else one(value) for value in values]
+        of_item = _bucket(width, "int64")
+        return lambda values: [None if value is None else of_item(value) for value in values]
     if type_ == "decimal":
         return lambda value: _of_decimal(value, width)
     if type_ in _WHOLE:
@@ -144,10 +144,10 @@ def _of_float(value: float, width: float, as_stored: Callable[[float], float]) -
 def _narrow(value: float) -> float:
     """Return a value as a float of 32 bits holds it."""
     try:
-        found: float = struct.unpack("<f", struct.pack("<f", value))[0]
+        narrow: float = struct.unpack("<f", struct.pack("<f", value))[0]
     except OverflowError:
         return math.copysign(math.inf, value)
-    return found
+    return narrow
 
 
 def _of_decimal(value: object, width: Decimal) -> str:

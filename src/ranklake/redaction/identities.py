@@ -25,7 +25,7 @@ def without_identities(text: str) -> str:
         text = _UNBROKEN.sub(_address, text)
     small = text.lower()
     if "/home" in small or "users" in small:
-        text = _HOME.sub(lambda found: f"{found['root']}{REDACTED}", text)
+        text = _HOME.sub(lambda match: f"{match['root']}{REDACTED}", text)
     if "~" in text:
         text = _TILDE.sub(f"~{REDACTED}", text)
     if "." in text:
@@ -33,11 +33,11 @@ def without_identities(text: str) -> str:
     return _IPV6.sub(_host, text) if "::" in text or text.count(":") >= 7 else text  # noqa: PLR2004 - of an address
 
 
-def _address(found: re.Match[str]) -> str:
-    word = found[0]
+def _address(match: re.Match[str]) -> str:
+    word = match[0]
     begins = word.replace("%40", "@").find("@")
     return REDACTED if begins > 0 else word  # what begins with it is a decorator, or no address
 
 
-def _host(found: re.Match[str]) -> str:
-    return REDACTED if "::" in found[0] or _EIGHT.fullmatch(found[0]) else found[0]
+def _host(match: re.Match[str]) -> str:
+    return REDACTED if "::" in match[0] or _EIGHT.fullmatch(match[0]) else match[0]

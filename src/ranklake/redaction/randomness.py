@@ -69,12 +69,12 @@ _PAIRS: Final = tuple(ord(letter) - _ZERO for letter in _EVIDENCE)
 
 def random_stretches(text: str) -> list[tuple[int, int]]:
     """Return where a text holds what looks drawn at random, as (begin, end) in order; mostly nowhere."""
-    found: list[tuple[int, int]] = []
+    stretches: list[tuple[int, int]] = []
     for run in _RUN.finditer(text):
         stretch = _stretch_of(run[0]) if len(run[0]) <= _REMEMBERED else _stretch(run[0])
         if stretch is not None:
-            found.append((run.start() + stretch[0], run.start() + stretch[1]))
-    return found
+            stretches.append((run.start() + stretch[0], run.start() + stretch[1]))
+    return stretches
 
 
 def _stretch(run: str) -> tuple[int, int] | None:

@@ -182,7 +182,7 @@ def _each(value: Any, text: Callable[[str], str]) -> Any:  # noqa: ANN401 - JSON
 
 
 def _takes_a_secret(argument: object) -> bool:
-    """Say whether an item of a list is an option whose value, a secret, is the next item."""
+    """Whether an item of a list is an option whose value, a secret, is the next item."""
     return isinstance(argument, str) and argument[:1] == "-" and "=" not in argument and tells(argument.lstrip("-")) > 0
 
 
@@ -223,7 +223,7 @@ def redact_uri(uri: str) -> str:
 
 
 def has_credential(uri: str) -> bool:
-    """Return whether a URI holds a credential for sure: a password, a signature, what has the shape of a known token.
+    """Whether a URI holds a credential for sure: a password, a signature, what has the shape of a known token.
 
     For refusals. What merely looks drawn at random, such as a folder's name, is none here, though it is redacted.
     """
@@ -344,12 +344,12 @@ def _can_be(value: str) -> bool:
 
 
 def _is_prose(quoted: str) -> bool:
-    """Say whether a quoted text is a sentence or a format rather than a secret."""
+    """Whether a quoted text is a sentence or a format rather than a secret."""
     return quoted.count(" ") > 2 or _FORMAT.search(quoted) is not None  # noqa: PLR2004 - words
 
 
 def _is_secret(name: re.Match[str], match: re.Match[str], strength: int) -> bool:
-    """Say whether what stands without quotes behind a telling name is a value, rather than code or prose."""
+    """Whether what stands without quotes behind a telling name is a value, rather than code or prose."""
     value, after = match["value"], match["after"]
     if not name["sign"]:
         return not value.startswith("-")

@@ -56,13 +56,15 @@ _NETRC: Final = re.compile(
 def hide_arguments(arguments: Sequence[str], redacted: str) -> list[str]:
     """Return a command's arguments, the command first, without what its short options take."""
     shown = list(arguments)
-    option = next((_OPTIONS[name] for one in shown[:1] if (name := one.rpartition("/")[2]) in _OPTIONS), None)
+    option = next(
+        (_OPTIONS[name] for name_given in shown[:1] if (name := name_given.rpartition("/")[2]) in _OPTIONS), None
+    )
     place = 1
     while option is not None and place < len(shown):
-        said = shown[place]
-        found = option.pattern.match(said, int(said[:1] in {"'", '"'}))
-        if found is not None:
-            head, value = said[: found.end()], said[found.end() :]
+        argument = shown[place]
+        match = option.pattern.match(argument, int(argument[:1] in {"'", '"'}))
+        if match is not None:
+            head, value = argument[: match.end()], argument[match.end() :]
             if value:
                 shown[place] = head + _hidden(value, redacted, pair=option.pair)
             elif option.apart and place + 1 < len(shown) and (option.pair or shown[place + 1][:1] != "-"):
@@ -75,14 +77,14 @@ def hide_arguments(arguments: Sequence[str], redacted: str) -> list[str]:
 def hide_in_text(text: str, redacted: str) -> str:
     """Return a text without what the short options of commands in it take, and without passwords of a netrc."""
     if any(map(text.__contains__, _OPTIONS)):
-        text = _COMMAND.sub(lambda found: _hidden_in_line(found[0], redacted), text)
+        text = _COMMAND.sub(lambda match: _hidden_in_line(match[0], redacted), text)
     if "login" in (small := text.lower()) and "password" in small:
-        text = _NETRC.sub(lambda found: _netrc(found, redacted), text)
+        text = _NETRC.sub(lambda match: _netrc(match, redacted), text)
     return text
 
 
 def _hidden_in_line(line: str, redacted: str) -> str:
-    spans = [found.span() for found in _ARGUMENT.finditer(line)]
+    spans = [match.span() for match in _ARGUMENT.finditer(line)]
     before = [line[begin:end] for begin, end in spans]
     for (begin, end), was, now in reversed(list(zip(spans, before, hide_arguments(before, redacted), strict=True))):
         if now != was:
@@ -93,12 +95,12 @@ def _hidden_in_line(line: str, redacted: str) -> str:
 def _hidden(value: str, redacted: str, *, pair: bool) -> str:
     if not pair:
         return redacted
-    found = _PAIR.fullmatch(value)
-    if found is None or not found["secret"] or _USER_IDS.fullmatch(value):
+    match = _PAIR.fullmatch(value)
+    if match is None or not match["secret"] or _USER_IDS.fullmatch(value):
         return value
-    return f"{found['user']}{redacted}{found['end']}"
+    return f"{match['user']}{redacted}{match['end']}"
 
 
-def _netrc(found: re.Match[str], redacted: str) -> str:
+def _netrc(match: re.Match[str], redacted: str) -> str:
     """Return a netrc's line without its password; where its beginning lacks, a word is prose and stays."""
-    return found[0] if found["begin"] is None and found["secret"].isalpha() else f"{found['what']}{redacted}"
+    return match[0] if match["begin"] is None and match["secret"].isalpha() else f"{match['what']}{redacted}"

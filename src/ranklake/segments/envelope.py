@@ -95,8 +95,8 @@ class Key:
 
     def seed(self, clear: bytes, bound_to: bytes) -> bytes:
         """Return the keyed hash of a message and of what it is bound to."""
-        said = len(bound_to).to_bytes(8) + bound_to + hashlib.sha256(clear).digest()
-        return hmac.digest(self._derive(b"seed"), said, "sha256")
+        message = len(bound_to).to_bytes(8) + bound_to + hashlib.sha256(clear).digest()
+        return hmac.digest(self._derive(b"seed"), message, "sha256")
 
     def cipher(self, seed: bytes) -> Any:  # noqa: ANN401 - a class of a library that may be absent
         """Return AES-GCM under the one message's key. Raises `EncryptionError` without the library."""
@@ -171,7 +171,7 @@ def sign(key: Key, unsigned: bytes, bond: bytes) -> tuple[bytes, str]:
 
 
 def is_signed_by(key: Key, signed: bytes, mac: str, bond: bytes) -> bool:
-    """Say whether a MAC, which the footer of a segment holds, is that of these bytes under a key and a bond."""
+    """Whether a MAC, which the footer of a segment holds, is that of these bytes under a key and a bond."""
     try:
         at = _place(signed, mac)
     except NoPlaceError:

@@ -85,7 +85,7 @@ def find_key(source: str, key_id: str) -> Key:
 
 
 def has_key(source: str, key_id: str) -> bool:
-    """Say whether a source has a key; False, too, if it cannot be read."""
+    """Whether a source has a key; False, too, if it cannot be read."""
     try:
         find_key(source, key_id)
     except MissingKeyError:

@@ -64,10 +64,10 @@ class PackName:
     @classmethod
     def parse(cls, name: str) -> Self:
         """Read a file name (no folders). Raises `NotAPackError` if it is not a pack's."""
-        found = _NAME.fullmatch(name)
-        if not found:
+        match = _NAME.fullmatch(name)
+        if not match:
             raise NotAPackError("not a pack's name", where=name)
-        facts = cls(int(found["members"]), int(found["rows"]), int(found["directory_bytes"]), found["sha256"])
+        facts = cls(int(match["members"]), int(match["rows"]), int(match["directory_bytes"]), match["sha256"])
         if str(facts) != name or facts.directory_bytes > (facts.members + 1) * _ENTRY_BYTES:
             raise NotAPackError("not a pack's name", where=name)
         return facts
@@ -86,11 +86,11 @@ class Member:
     @classmethod
     def of(cls, path: str, offset: int, size: int) -> Self | None:
         """Read a member's path in the archive; None if it is no segment's."""
-        found = _MEMBER.fullmatch(path)
-        if not found:
+        match = _MEMBER.fullmatch(path)
+        if not match:
             return None
         try:
-            return cls(found["date"], found["table"], SegmentName.parse(found["name"]), offset, size)
+            return cls(match["date"], match["table"], SegmentName.parse(match["name"]), offset, size)
         except NotASegmentError:
             return None
 

@@ -38,7 +38,7 @@ class SecretError(RanklakeError):
 
 
 def is_reference(text: str) -> bool:
-    """Say whether a text has the form of a reference."""
+    """Whether a text has the form of a reference."""
     kind, _, rest = text.strip().partition(":")
     return kind in _READERS and bool(rest)
 
@@ -187,10 +187,10 @@ def _output(helper: "subprocess.Popen[bytes]", until: float) -> bytes | None:
         while len(raw) <= _MOST_BYTES:
             if not ready.select(max(0.0, until - time.monotonic())):
                 return None
-            some = os.read(helper.stdout.fileno(), _MOST_BYTES + 1 - len(raw))
-            if not some:
+            chunk = os.read(helper.stdout.fileno(), _MOST_BYTES + 1 - len(raw))
+            if not chunk:
                 return raw
-            raw += some
+            raw += chunk
     return raw
 
 

@@ -87,18 +87,18 @@ class SegmentName:
 
         A segment has one name: another spelling of the same facts is none.
         """
-        found = _NAME.fullmatch(name)
-        if not found:
+        match = _NAME.fullmatch(name)
+        if not match:
             raise NotASegmentError("not a segment's name", where=name)
         facts = cls(
-            run=found["run"],
-            attempt=int(found["attempt"]),
-            rank=int(found["rank"]),
-            incarnation=int(found["incarnation"], 16),
-            segment=int(found["segment"]),
-            rows=int(found["rows"]),
-            sha256=found["sha256"],
-            key_id=found["key"] or "",
+            run=match["run"],
+            attempt=int(match["attempt"]),
+            rank=int(match["rank"]),
+            incarnation=int(match["incarnation"], 16),
+            segment=int(match["segment"]),
+            rows=int(match["rows"]),
+            sha256=match["sha256"],
+            key_id=match["key"] or "",
         )
         if facts.incarnation >= _INCARNATIONS or str(facts) != name:
             raise NotASegmentError("not a segment's name", where=name)

@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.bench
 
-BENCH = Path(__file__).resolve().parents[1] / "bench" / "import_bench.py"
+BENCH = Path(__file__).resolve().parents[2] / "bench" / "import_bench.py"
 
 
 def test_every_rank_of_the_log_is_imported():
