@@ -7,7 +7,6 @@ A partition that retention took away is no change: what was computed from it sta
 after.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,8 +24,7 @@ from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.query.scan import NO_FILES, live_files
 from ranklake.lake.store.governance import held_partitions
 from ranklake.lake.tables.commit import number_of
-from ranklake.lake.tables.data_file import DataFile
-from ranklake.lake.tables.live_files import FILE_SCHEMA, files, files_digest
+from ranklake.lake.tables.live_files import files, files_digest
 from ranklake.lake.tables.read import read, read_some
 from ranklake.lake.tables.tables import latest
 
@@ -84,22 +82,6 @@ class Snapshot:
         """Return it with no more of the log's statistics than the bounds of some columns, for another process."""
         return replace(self, live=None if self.live is None else slim(self.live, *columns))
 
-    def replaced(self, days: Collection[date], new: Sequence[DataFile]) -> "Snapshot":
-        """Return what it tells once new files stand in place of all on some dates; of statistics, the bounds of runs.
-
-        Version and number stay those of before: what they will be is known once that is committed.
-        """
-        named: dict[date, list[str]] = defaultdict(list)
-        for file in new:
-            named[file.partition].append(file.path)
-        digests = {day: digest for day, digest in self.digests.items() if day not in days}
-        digests |= {day: files_digest(paths) for day, paths in named.items()}
-        kept = slim(self.files(), "run")
-        kept = kept.filter(pc.invert(pc.is_in(kept["date"], value_set=pa.array(days, pa.date32()))))
-        return replace(
-            self, digests=digests, live=pa.concat_tables([kept, _as_live(new)], promote_options="permissive")
-        )
-
     def files_of(self, runs: Collection[str]) -> pa.Table:
         """Return the live files that may hold rows of some runs, by what the log says of them."""
         live = self.files()
@@ -147,17 +129,6 @@ class Snapshot:
             is_near = pc.less_equal(apart_us, most // timedelta(microseconds=1))
             first = pc.if_else(pc.fill_null(is_near, fill_value=False), rows[name], first)
         return set(pc.unique(first.cast(pa.date32())).to_pylist())
-
-
-def _as_live(new: Sequence[DataFile]) -> pa.Table:
-    """Return files that are in no log yet as `slim` would with the bounds of runs, once they are."""
-    facts = [(one.path, one.size_bytes, one.rows, one.partition) for one in new]
-    rows = pa.Table.from_pylist([dict(zip(FILE_SCHEMA.names, fact, strict=True)) for fact in facts], FILE_SCHEMA)
-    told = [json.loads(one.stats) for one in new]
-    for side in ("min", "max"):
-        runs = [one[f"{side}Values"].get("run") for one in told]
-        rows = rows.append_column(f"{side}.run", pa.array(runs, pa.string()))
-    return rows
 
 
 def of_days(live: pa.Table, days: Collection[date]) -> pa.Table:

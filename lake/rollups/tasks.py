@@ -5,7 +5,7 @@ once the driver has committed it (`ranklake.lake.rollups.work`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
@@ -92,15 +92,7 @@ class DaysTask:
 
 @dataclass(frozen=True, slots=True)
 class RunsTask:
-    """The runs of a run rollup that are due: `due`, or else those that lineage, and what is gone or held back, tell.
-
-    Attributes
-    ----------
-    inputs
-        As they are, but for those of `before`: these as they were until others that were begun before replace dates.
-    before
-        Inputs of which `compute_after` gets what others have computed.
-    """
+    """The runs of a run rollup that are due: `due`, or else those that lineage, and what is gone or held back, tell."""
 
     rollup: Rollup
     inputs: Mapping[str, Snapshot]
@@ -109,7 +101,6 @@ class RunsTask:
     gone: set[Key]
     due: Due | None = None
     kept_back: frozenset[Key] = frozenset()
-    before: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -149,23 +140,6 @@ def compute(task: DaysTask | RunsTask, lake: Lake | None = None) -> Computed:
     """
     there = lake or Lake.open(task.output.lake_uri, task.output.storage)
     return _compute_days(there, task) if isinstance(task, DaysTask) else _compute_runs(there, task)
-
-
-def compute_after(task: RunsTask, found: Sequence[Sequence[Computed]]) -> Computed:
-    """Carry out one task with what others have computed, as it will be once that is committed.
-
-    Parameters
-    ----------
-    found
-        What came of all tasks of each input in `before`.
-
-    Raises as `compute`. Nothing of it may be committed before that is.
-    """
-    inputs = dict(task.inputs)
-    for name, some in zip(task.before, found, strict=True):
-        days = [day for one in some for day in one.replaced]
-        inputs[name] = inputs[name].replaced(days, [file for one in some for file in one.files])
-    return compute(replace(task, inputs=inputs))
 
 
 def files_for(

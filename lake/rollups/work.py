@@ -23,7 +23,6 @@ from ranklake.lake.rollups.tasks import (
     Output,
     RunsTask,
     compute,
-    compute_after,
     files_for,
 )
 from ranklake.lake.store.files import delete
@@ -78,11 +77,6 @@ class Work:
         How many other rollups are computed at the same time, and share the cores.
     anyway
         Whether dates that come out as they were are replaced, too.
-
-    Attributes
-    ----------
-    before
-        Rollups that have to be committed first: it was begun with what comes of them.
     """
 
     def __init__(  # noqa: PLR0913 - all that it takes to bring a rollup up to date
@@ -110,7 +104,6 @@ class Work:
         self.kept_back: set[Key] = set()
         self._output = Output(lake.address, lake.storage, output, anyway=anyway)
         self._crew = crew
-        self.before = frozenset[str]()
         self._left: list[DaysTask | RunsTask] = []
         self._current: list[DaysTask | RunsTask] = []
         self.pending: Pending[Any, Computed] | None = None
@@ -130,11 +123,6 @@ class Work:
         """Whether `advance` computes, in this process."""
         return self.pending is not None and self.pending.is_put_off
 
-    @property
-    def is_under_way(self) -> bool:
-        """Whether all that is left is being computed by others, so that what comes of it can be begun with already."""
-        return self.pending is not None and not self.pending.is_put_off and not self._left
-
     def begin_days(self, due: Mapping[date, dict[Key, str]], kept_back: Collection[Key] = ()) -> None:
         """Begin computing dates of a partition rollup, but for those that depend on what checks hold back."""
         due, self.kept_back = without(due, kept_back)
@@ -144,24 +132,6 @@ class Work:
     def begin_runs(self, state: State, gone: set[Key], due: Due | None = None, kept_back: Collection[Key] = ()) -> None:
         """Begin computing whole runs of a run rollup: those of `due`, or else what lineage does not cover."""
         self._begin([self._runs_task(state, gone, due, kept_back)], TASK_CPU_S)
-
-    def begin_runs_after(
-        self, before: "Mapping[str, Work]", state: State, gone: set[Key], kept_back: Collection[Key] = ()
-    ) -> bool:
-        """Begin computing whole runs with what other rollups come to, which this one reads, before that is committed.
-
-        Those others are committed before `advance` is called, and `inputs` looked at anew. False where nothing was
-        begun, since nothing is gained by it.
-        """
-        if self.rollup.holds_secret:
-            return False
-        crew = self._crew.fitting(TASK_CPU_S)
-        task = replace(self._runs_task(state, gone, None, kept_back), before=tuple(before))
-        self._current = [self._filled(task, self._threads(crew, 1))]
-        pending = [work.pending for work in before.values() if work.pending is not None]
-        self.pending = crew.begin_after(compute_after, self._current[0], pending, self.urgency)
-        self.before = frozenset(before)
-        return self.pending is not None
 
     def _runs_task(self, state: State, gone: set[Key], due: Due | None, kept_back: Collection[Key]) -> RunsTask:
         self.kept_back |= {key for key in kept_back if key[0] in self.inputs}

@@ -3,7 +3,6 @@
 import os
 import pickle
 import signal
-from collections import Counter
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,11 +12,9 @@ from lake_fixtures import copied
 from rollup_inputs import NOON, append, bring, run_of, state
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.plans.dask_tasks import OnDask
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.workers import DaskSection, Later, OneByOne, Room
 from ranklake.lake.rollups import inputs, work
-from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.rollups.runner import run_rollups
@@ -26,7 +23,6 @@ from ranklake.lake.store.lake_config import CostSection
 from ranklake.lake.store.store import Lake, LakeUnreachableError
 from ranklake.lake.tables.commit import LostRaceError
 from ranklake.lake.tables.read import read
-from ranklake.lake.tables.tables import delta_table
 
 pytestmark = pytest.mark.slow
 
@@ -83,16 +79,9 @@ def come_after_what_they_read(names):
 
 @pytest.mark.leaky("distributed keeps threads of its own for a while")
 def test_a_cluster_computes_what_one_process_does(two_days, tmp_path, monkeypatch):
-    """Each date and each rollup's runs are a task, begun before what they read is committed; a second round rests."""
+    """Each date and each rollup's runs are a task; a second round computes nothing."""
     lake, alone = copied(two_days[0], tmp_path), two_days[1]
-    committed, early = commits(monkeypatch), {}
-    begin_after = OnDask.begin_after
-
-    def begun(crew, work, task, before, urgency=0):
-        early[task.rollup.name] = list(committed)
-        return begin_after(crew, work, task, before, urgency)
-
-    monkeypatch.setattr(OnDask, "begin_after", begun)
+    committed = commits(monkeypatch)
     with workers(DaskSection(workers=2)) as crew:
         results = run_rollups(lake, workers=crew)
         again = run_rollups(lake, workers=crew)
@@ -103,8 +92,6 @@ def test_a_cluster_computes_what_one_process_does(two_days, tmp_path, monkeypatc
     told = read(lake, contract("lineage"), ["input_table", "input_version"]).to_pylist()
     now = {one.name: one.version for one in results}
     assert {one["input_version"] - now[one["input_table"]] for one in told if one["input_table"] in now} == {0}
-    assert {"attempt_facts", "goodput_daily", "goodput", "run_goodput"} <= early.keys()
-    assert early["run_goodput"] == []
     assert come_after_what_they_read(committed)
 
 
@@ -146,31 +133,6 @@ def test_a_race_that_is_lost_after_a_commit_undoes_no_commit(two_days, tmp_path,
             run_rollups(lake, workers=crew)
     run_rollups(lake)
     assert state(lake, ROLLUPS) == two_days[1]
-
-
-def test_what_a_commit_will_change_is_known_before(two_days, tmp_path, monkeypatch):
-    """A table as it will be, by its files and their digests, is what its log tells once they are committed."""
-    lake = copied(two_days[0], tmp_path)
-    commit, compared = Work._commit, Counter()
-
-    def told(one):
-        names = ("path", "size_bytes", "num_records", "date", "min.run", "max.run")
-        rows = [tuple(row.get(name) for name in names) for row in one.slim("run").files().to_pylist()]
-        return one.digests, sorted(rows)
-
-    def held_against(work, found):
-        days = [day for one in found for day in one.replaced]
-        before = inputs.snapshot(lake, work.rollup.name)
-        ahead = before.replaced(days, [file for one in found for file in one.files])
-        commit(work, found)
-        assert told(ahead) == told(inputs.snapshot(lake, work.rollup.name))
-        compared[work.rollup.name] += len(days)
-
-    monkeypatch.setattr(Work, "_commit", held_against)
-    run_rollups(lake)
-    bring(lake, run_of("c", start=NOON + timedelta(hours=1), seed=2))
-    run_rollups(lake)
-    assert compared["step_rollup"] == 3
 
 
 def test_rollups_are_computed_after_what_they_read(two_days, tmp_path):
@@ -272,36 +234,17 @@ def test_who_ended_waits_for_nobody(two_days, tmp_path):
     assert state(lake, ROLLUPS) == two_days[1]
 
 
-class Ahead(Backwards):
-    """Has what begins with what others come to end before them, as far as anybody can tell."""
-
-    def begin_after(self, work, task, before, urgency=0):
-        """Begin a task that has ended."""
-        later = Later(lambda tasks, done: [work(one, [each.later.results() for each in before]) for one in tasks])
-        later.more([task])
-        return UnderWay(self, later, [task.rollup.name], urgency, is_done=True)
-
-
-def test_what_ended_early_is_committed_after_what_it_began_with(two_days, tmp_path, monkeypatch):
-    """Whatever ends first: no file is committed that was computed from files which are not."""
-    committed = commits(monkeypatch)
-    lake = copied(two_days[0], tmp_path)
-    run_rollups(lake, workers=Ahead())
-    assert come_after_what_they_read(committed)
-    assert state(lake, ROLLUPS) == two_days[1]
-
-
-def test_what_is_committed_in_parts_is_begun_with_whole(two_days, tmp_path, monkeypatch):
-    """Of dates that are committed one after the other, what begins with the last has those before it, too."""
+def test_what_reads_dates_that_are_committed_in_parts_has_all_of_them(two_days, tmp_path, monkeypatch):
+    """A rollup begins when the last commit of what it reads is made."""
     monkeypatch.setattr(work, "BATCH_ROWS", 1)
     lake = copied(two_days[0], tmp_path)
-    results = run_rollups(lake, workers=Ahead())
+    results = run_rollups(lake, workers=Backwards())
     assert {one.name: len(one.partitions) for one in results}["step_rollup"] == 2
     assert state(lake, ROLLUPS) == two_days[1]
 
 
 def test_a_log_that_cannot_be_read_stops_nobody_before_its_turn(two_days, tmp_path, monkeypatch):
-    """What does not read it is committed, as in one process, though it is looked at while that is computed."""
+    """What does not read it is committed, as in one process."""
     lake, look, committed = copied(two_days[0], tmp_path), inputs.snapshot, commits(monkeypatch)
 
     def failing(lake, table, **options):
@@ -311,60 +254,5 @@ def test_a_log_that_cannot_be_read_stops_nobody_before_its_turn(two_days, tmp_pa
 
     monkeypatch.setattr(inputs, "snapshot", failing)
     with pytest.raises(LakeUnreachableError, match="not now"):
-        run_rollups(lake, workers=Ahead())
+        run_rollups(lake, workers=Backwards())
     assert {"step_rollup", "attempt_facts", "goodput_daily", "goodput"} <= set(committed)
-
-
-def test_nothing_is_held_back_of_what_is_not_due(two_days, tmp_path, monkeypatch):
-    """Whether a rollup is due is known after it began; what it says of holds is what one process says."""
-    lakes = [copied(two_days[0], tmp_path / name) for name in ("here", "there") if not (tmp_path / name).mkdir()]
-    for lake in lakes:
-        run_rollups(lake)
-    sha256 = Rollup.sha256.func
-    monkeypatch.setattr(Rollup, "sha256", property(lambda one: sha256(one) + "x" * (one.name == "step_rollup")))
-    monkeypatch.setattr(inputs.Tables, "kept_back", {("runs", inputs.partition(NOON.date()))})
-    here, there = (
-        {one.name: (one.partitions, one.computed, one.kept_back) for one in run_rollups(lake, workers=crew)}
-        for lake, crew in zip(lakes, (None, Ahead()), strict=True)
-    )
-    assert here == there
-    assert here["step_rollup"][1] == 2
-
-
-def test_logs_are_looked_at_while_workers_compute(two_days, tmp_path, monkeypatch):
-    """What no rollup makes is looked at once, before the first result is waited for; a log that fails fails later."""
-    crew, looked = Backwards(), []
-    look = inputs.snapshot
-
-    def noted(lake, table, **options):
-        looked.append((table, crew.waited))
-        if table == "pools" and not crew.waited:
-            raise LakeUnreachableError("not now", where=table)
-        return look(lake, table, **options)
-
-    monkeypatch.setattr(inputs, "snapshot", noted)
-    lake = copied(two_days[0], tmp_path)
-    run_rollups(lake, workers=crew)
-    assert state(lake, ROLLUPS) == two_days[1]
-    facts = {name for rollup in ROLLUPS for name in rollup.tables} - {rollup.name for rollup in ROLLUPS}
-    late = [name for name, is_late in looked if name in facts and is_late]
-    assert late == ["pools"]
-    assert all(looked.count((name, False)) == 1 for name in facts)
-
-
-def test_tables_are_made_while_workers_compute(two_days, tmp_path):
-    """To make a table takes as long as the commit that fills it, for which later rollups wait."""
-
-    class Looking(Backwards):
-        missing = None
-
-        def wait(self, pending):
-            if self.missing is None:
-                self.missing = [name for name in self.begun if delta_table(lake, name) is None]
-            super().wait(pending)
-
-    crew = Looking()
-    lake = copied(two_days[0], tmp_path)
-    run_rollups(lake, workers=crew)
-    assert crew.missing == []
-    assert state(lake, ROLLUPS) == two_days[1]
