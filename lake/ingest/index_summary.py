@@ -13,7 +13,6 @@ always the same for the same plan; lost or damaged it costs one reading of the w
 """
 
 import hashlib
-import zlib
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,28 +39,6 @@ if TYPE_CHECKING:
 
     from ranklake.lake.ingest.spool.spooled import Spooled
     from ranklake.lake.store.store import Lake
-
-_INCARNATIONS, _SEGMENTS = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F
-
-_WORD: Final = 2**64
-
-
-def key_of(item: "Spooled") -> int:
-    """Return a number of a slot file; two of them may share one, which costs a look."""
-    assert item.name is not None
-    place = item.name.incarnation * _INCARNATIONS + item.name.segment * _SEGMENTS
-    return (place + zlib.crc32(item.table.encode())) % _WORD
-
-
-def keys_of(look: pa.Table) -> pa.Array:
-    """Return `key_of` of rows with the columns of `_LOOK`, table as a dictionary; any where there is no slot file."""
-    tables = look["table"].unify_dictionaries().combine_chunks()
-    words = np.array([zlib.crc32(name.encode()) for name in tables.dictionary.to_pylist()], np.uint64)
-    incarnations = look["incarnation"].fill_null(0).to_numpy().astype(np.uint64)
-    segments = look["segment"].fill_null(0).to_numpy().astype(np.uint64)
-    places = incarnations * np.uint64(_INCARNATIONS) + segments * np.uint64(_SEGMENTS)
-    return pa.array(places + words[tables.indices.to_numpy()])
-
 
 FOLDER: Final = "known"
 
@@ -146,7 +123,7 @@ def no_streams() -> pa.Table:
     return pa.schema({**kinds, "first_plan": pa.int64(), "last_plan": pa.int64()}).empty_table()
 
 
-_LOOK: Final = ("table", "incarnation", "segment", "unreadable", "signed_by")
+_LOOK: Final = ("incarnation", "segment", "unreadable", "signed_by")
 _SUMMED: Final = ("table", "incarnation", "segment", "plan")
 _BATCH_ROWS: Final = 262_144
 _PACKS: Final = pa.schema({"pack": pa.string(), "date": pa.date32(), "members": pa.int64()})
@@ -208,7 +185,7 @@ class IngestionIndex:
         not, and perhaps others.
         """
         named = [item for item in some if item.name is not None]
-        near = pa.concat_tables([no_rows(), *_told(self._lake, self._near, named, odd=True)])
+        near = pa.concat_tables([no_rows(), *_rows_about(self._lake, self._near, named, odd=True)])
         return pa.concat_tables([near, self._summary.odd, *self._long_ago(named, near)])
 
     def _long_ago(self, named: list["Spooled"], near: pa.Table) -> Iterator[pa.Table]:
@@ -236,7 +213,7 @@ class IngestionIndex:
         latest = max(last[stream]["last_plan"] for stream in streams)
         far = self._far
         far = far.filter(pc.and_(pc.less_equal(far["min.plan"], latest), pc.greater_equal(far["max.plan"], first)))
-        yield from _told(self._lake, far, found, odd=False)
+        yield from _rows_about(self._lake, far, found, odd=False)
 
 
 def not_taken_in(lake: "Lake", spooled: list["Spooled"]) -> list[list["Spooled"]]:
@@ -261,7 +238,7 @@ def _grown(lake: "Lake", live: pa.Table, summary: Summary, today: date) -> Summa
             [("segment", "max"), ("plan", "min"), ("plan", "max")]
         )
         streams.append(sums.rename_columns(["table", "incarnation", *_SPAN]).select(summary.streams.column_names))
-    strange = _told(lake, some, [], odd=True)
+    strange = _rows_about(lake, some, [], odd=True)
     odd += [part.filter(pc.and_(_is_odd(part), _between(part["plan"], summary.plan, plan))) for part in strange]
     every = pa.concat_tables(part.cast(summary.streams.schema) for part in streams)
     sums = every.group_by(["table", "incarnation"]).aggregate(
@@ -288,14 +265,18 @@ def _spans(live: pa.Table) -> pa.Table:
     return kept
 
 
-def _told(lake: "Lake", files_: pa.Table, named: Iterable["Spooled"], *, odd: bool) -> Iterator[pa.Table]:
-    """Yield the rows of some data files that tell of segments' slot files; and, if asked for, those of odd ones."""
-    named = list(named)
-    wanted = pa.array({key_of(item) for item in named}, pa.uint64())
-    incarnations = pa.array({item.name.incarnation for item in named if item.name}, pa.int64())
+def _rows_about(lake: "Lake", files_: pa.Table, named: Iterable["Spooled"], *, odd: bool) -> Iterator[pa.Table]:
+    """Yield rows of data files about segments' slot files; and, if asked for, those of odd segments."""
+    names = [item.name for item in named if item.name]
+    incarnations = pa.array({name.incarnation for name in names}, pa.int64())
+    segments = pa.array({name.segment for name in names}, pa.int32())
 
     def choose(look: pa.Table) -> pa.ChunkedArray:
-        chosen = pc.or_(pc.is_in(keys_of(look), value_set=wanted), _first_of(look, incarnations))
+        # Rows of other slot files come along where two streams have other numbers; that is rare and does no harm.
+        is_slot_file = pc.and_(
+            pc.is_in(look["incarnation"], value_set=incarnations), pc.is_in(look["segment"], value_set=segments)
+        )
+        chosen = pc.or_(is_slot_file, _first_of(look, incarnations))
         return pc.or_(chosen, pc.is_valid(look["unreadable"])) if odd else chosen
 
     schema = no_rows().schema

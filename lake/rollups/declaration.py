@@ -1,10 +1,8 @@
 """The declaration of a rollup: its inputs, its grain, and when it is due."""
 
 import hashlib
-import inspect
 import json
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
@@ -16,7 +14,6 @@ import pyarrow as pa
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.query.sql import plain
 
 if TYPE_CHECKING:
     from ranklake.lake.query.engine import SessionContext
@@ -42,7 +39,7 @@ class Body(Protocol):
     def source(self) -> str:
         """All that determines the rows besides inputs, parameters and lookups: text whose digest lineage keeps."""
 
-    def rows(self, ctx: "SessionContext", inputs: "tuple[Input, ...]", values: Mapping[str, Any]) -> pa.Table:
+    def rows(self, ctx: "SessionContext", values: Mapping[str, Any]) -> pa.Table:
         """Return the rows. `values` are the parameters and, as Arrow scalars, the dates that are computed."""
 
 
@@ -98,9 +95,8 @@ class SqlBody:
             found.append(Query(kind, name, text))
         return found
 
-    def rows(self, ctx: "SessionContext", inputs: "tuple[Input, ...]", values: Mapping[str, Any]) -> pa.Table:
+    def rows(self, ctx: "SessionContext", values: Mapping[str, Any]) -> pa.Table:
         """Run the queries."""
-        del inputs  # the SQL names them
         *before, last = self.queries
         for query in before:
             frame = ctx.sql(query.text, param_values=dict(values))
@@ -112,54 +108,6 @@ class SqlBody:
         for query in before:
             ctx.deregister_table(query.name)
         return found
-
-
-@dataclass(frozen=True)
-class PythonBody:
-    """A function of Arrow tables, for what SQL cannot say.
-
-    Attributes
-    ----------
-    function
-        Given the inputs' rows by table name, text plain, and the parameters, returns the rows. It must be pure, and its
-        result must not depend on the order of the rows: incremental is full only then.
-    columns
-        Columns that it reads of each table; lookups among them.
-    """
-
-    function: Callable[[Mapping[str, pa.Table], Mapping[str, Any]], pa.Table]
-    columns: Mapping[str, tuple[str, ...]]
-
-    @cached_property
-    def source(self) -> str:
-        """Text of the function's module, helpers and constants included."""
-        module = inspect.getsource(sys.modules[self.function.__module__])
-        return f"{self.function.__qualname__}\n{sorted(self.columns.items())}\n{module}"
-
-    def rows(self, ctx: "SessionContext", inputs: "tuple[Input, ...]", values: Mapping[str, Any]) -> pa.Table:
-        """Read the columns of the inputs that the computed dates or runs depend on, and call the function."""
-        of = {item.table: item for item in inputs}
-        read = {}
-        for table, columns in self.columns.items():
-            names = ", ".join(f"{table}.{name}" for name in columns)
-            where, given = _reached(of.get(table), values)
-            frame = ctx.sql(f"SELECT {names} FROM {table}{where}", param_values=given)  # noqa: S608 - our own names
-            read[table] = plain(frame.to_arrow_table())
-        return self.function(read, values)
-
-
-def _reached(item: "Input | None", values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the clause that keeps the rows of an input that the output depends on, and its parameters."""
-    if item is None or item.reach == "over":
-        return "", {}
-    if item.reach == "run":
-        return f" INNER JOIN {AFFECTED} ON {AFFECTED}.run = {item.table}.run", {}
-    first, last = values["date"].as_py(), values.get("last", values["date"]).as_py()
-    days = [*(item.days(first) or ()), *(item.days(last) or ())]
-    if not days:
-        return f" WHERE {item.table}.date <= $reached_last", {"reached_last": pa.scalar(last, pa.date32())}
-    ends = {"reached_first": pa.scalar(min(days), pa.date32()), "reached_last": pa.scalar(max(days), pa.date32())}
-    return f" WHERE {item.table}.date BETWEEN $reached_first AND $reached_last", ends
 
 
 Reach = Literal["day", "eve", "days", "until", "over", "run"]

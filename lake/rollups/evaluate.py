@@ -127,7 +127,7 @@ def _evaluate(ctx: "SessionContext", rollup: "Rollup", values: dict[str, Any]) -
         if not ctx.table_exist(name):
             replace_table(ctx, name, make())
     try:
-        found = rollup.transform.rows(ctx, rollup.inputs, {**rollup.parameters, **values})
+        found = rollup.transform.rows(ctx, {**rollup.parameters, **values})
     except RanklakeError:
         raise
     except Exception as error:  # DataFusion raises plain Exception, such as for a number that fits no type

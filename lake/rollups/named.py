@@ -21,7 +21,7 @@ from ranklake.lake.rollups.registry import chosen
 
 if TYPE_CHECKING:
     from ranklake.lake.query.engine import SessionContext
-    from ranklake.lake.rollups.declaration import Input, Rollup
+    from ranklake.lake.rollups.declaration import Rollup
     from ranklake.lake.rollups.life.state import Life
     from ranklake.lake.store.store import Lake
 
@@ -64,7 +64,7 @@ class NamedBody:
         others = f" in {self.tables}" if self.tables != ("scalars",) else ""
         return f"{self.body.source}\n{told}{others}"
 
-    def rows(self, ctx: "SessionContext", inputs: "tuple[Input, ...]", values: Mapping[str, Any]) -> pa.Table:
+    def rows(self, ctx: "SessionContext", values: Mapping[str, Any]) -> pa.Table:
         """Compute the rows as the body does, of other tables."""
         for table in self.tables:
             if not ctx.table_exist(f"{table}{_RECORDED}"):
@@ -73,7 +73,7 @@ class NamedBody:
                 view = ctx.sql(self._select(table, recorded.schema().names))
                 ctx.deregister_table(table)
                 ctx.register_view(table, view)
-        return self.body.rows(ctx, inputs, values)
+        return self.body.rows(ctx, values)
 
     def _select(self, table: str, columns: list[str]) -> str:
         every = ", ".join(literal(one.life.metric) for _, some in self.names for one in some)

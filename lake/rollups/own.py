@@ -72,9 +72,8 @@ class OwnBody:
         """The query, and the columns that it sees."""
         return f"{sorted((name, one.names) for name, one in self.inputs.items())}\n{self.text}"
 
-    def rows(self, ctx: "SessionContext", inputs: tuple[Input, ...], values: Mapping[str, Any]) -> pa.Table:
+    def rows(self, ctx: "SessionContext", values: Mapping[str, Any]) -> pa.Table:
         """Run the query. Raises `OwnRollupError`."""
-        del inputs  # the query names them
         views = {
             name: ctx.table(name).select(*(col(f'"{column}"') for column in seen.names))
             for name, seen in self.inputs.items()
@@ -174,6 +173,6 @@ def faults(contracts: "Mapping[str, Contract]") -> Iterator[OwnRollupError]:
         else:
             replace_table(ctx, AFFECTED, pa.schema({"run": pa.string(), "date": pa.date32()}).empty_table())
         try:
-            rollup.transform.rows(ctx, rollup.inputs, values)
+            rollup.transform.rows(ctx, values)
         except OwnRollupError as error:
             yield error

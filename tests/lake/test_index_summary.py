@@ -4,22 +4,18 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from bringing import adds_up, bring
-from hypothesis import given
-from hypothesis import strategies as st
 from segments import put_bytes, put_segment, step_rows
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import index_summary
-from ranklake.lake.ingest.index_summary import IngestionIndex, key_of, keys_of
+from ranklake.lake.ingest.index_summary import IngestionIndex
 from ranklake.lake.ingest.run import purge
 from ranklake.lake.ingest.spool.spool import Spool
-from ranklake.lake.ingest.spool.spooled import Spooled
 from ranklake.lake.tables.read import read, read_batches, read_where
 from ranklake.lake.tables.tables import delta_table
-from ranklake.segments.segment import SegmentFooter, SegmentName
+from ranklake.segments.segment import SegmentFooter
 
 TODAY = datetime.now(UTC)
 
@@ -27,8 +23,7 @@ TODAY = datetime.now(UTC)
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     """Sum up however few rows there are."""
-    for module in (index_summary, index_summary):
-        monkeypatch.setattr(module, "LEAST_ROWS", 1)
+    monkeypatch.setattr(index_summary, "LEAST_ROWS", 1)
 
 
 @pytest.fixture
@@ -103,27 +98,6 @@ def test_what_comes_again_after_a_year_is_known(lake, spool, later, looked):
     assert looked
     assert slots(lake) == had | {(7, 1, slot) for slot in range(10, 15)}
     adds_up(lake, spool)
-
-
-SLOT_FILE = st.tuples(
-    st.sampled_from(["steps", "spans", "scalars"]), st.integers(0, 2**63 - 1), st.integers(0, 2**31 - 1)
-)
-
-
-@given(st.lists(SLOT_FILE, min_size=1, max_size=8))
-def test_a_row_and_a_file_of_one_slot_file_have_one_key(slot_files):
-    """Whatever the numbers, and however the rows' words lie."""
-    tables, incarnations, segments = zip(*slot_files, strict=True)
-    columns = {
-        "table": pa.chunked_array([pa.array([name]).dictionary_encode() for name in tables]),
-        "incarnation": pa.array(incarnations, pa.int64()),
-        "segment": pa.array(segments, pa.int32()),
-    }
-    named = [
-        Spooled("", table, 0, SegmentName("r", 0, 0, incarnation, segment, 1, "0" * 64), "")
-        for table, incarnation, segment in slot_files
-    ]
-    assert keys_of(pa.table(columns)).to_pylist() == [key_of(item) for item in named]
 
 
 def test_what_is_new_reads_nothing_old(lake, spool, later, looked):

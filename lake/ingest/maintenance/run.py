@@ -25,7 +25,6 @@ from ranklake.lake.store.governance import anchor_if_due
 from ranklake.lake.store.keys import key_ids, key_references, note_keys
 from ranklake.lake.store.reachability import unreachable
 from ranklake.lake.store.store import Lake
-from ranklake.lake.tables.data_file import digest_of
 from ranklake.lake.tables.integrity import Damage, damaged
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.table_schema import difference
@@ -68,27 +67,23 @@ def tidy_log(lake: "Lake", table: str, handle: DeltaTable) -> bool:
 
 TASK_BYTES: Final = 2**30
 _BYTE_CPU_S: Final = 1e-9
-"""What a byte costs, about: its digest; a file without one costs more."""
+"""Rough cost of a byte's digest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scrubbed:
-    """What a scrub found.
+class ScrubResult:
+    """Result of `scrub`.
 
     Attributes
     ----------
     files, size_bytes
         That were read.
-    no_digest
-        How many of them have no digest in their names, by table: written by an older version, and only their pages
-        were looked at.
     damaged
         Those that are not what was written.
     """
 
     files: int = 0
     size_bytes: int = 0
-    no_digest: dict[str, int] = field(default_factory=dict)
     damaged: list[Damage] = field(default_factory=list)
 
 
@@ -102,27 +97,23 @@ class ScrubTask:
     files: list[dict[str, Any]]
 
 
-def scrub(lake: Lake, workers: "Workers", progress: "Progress | None" = None) -> Scrubbed:
-    """Look at all live files of all tables. Raises what the store raises."""
+def scrub(lake: Lake, workers: "Workers", progress: "Progress | None" = None) -> ScrubResult:
+    """Read all live files of all tables. Raises what the store raises."""
     tasks = list(_tasks(lake))
-    rows = [(task.table, row) for task in tasks for row in task.files]
-    size_bytes = sum(row["size_bytes"] for _, row in rows)
-    no_digest: dict[str, int] = {}
-    for table, row in rows:
-        if digest_of(row["path"]) is None:
-            no_digest[table] = no_digest.get(table, 0) + 1
+    count = sum(len(task.files) for task in tasks)
+    size_bytes = sum(row["size_bytes"] for task in tasks for row in task.files)
     done = 0
 
-    def tell() -> None:
+    def report() -> None:
         nonlocal done
         done += 1
         if progress is not None:
             progress(done, len(tasks))
 
     fitting = workers.fitting(size_bytes * _BYTE_CPU_S)
-    unit = Unit("scrub", detail=f"{counted(len(rows), 'file')} of {counted(len({one for one, _ in rows}), 'table')}")
-    found = carry_out(unit, lambda: fitting.run(scrub_files, tasks, tell))
-    return Scrubbed(len(rows), size_bytes, no_digest, [one for some in found for one in some])
+    unit = Unit("scrub", detail=f"{counted(count, 'file')} of {counted(len({task.table for task in tasks}), 'table')}")
+    results = carry_out(unit, lambda: fitting.run(scrub_files, tasks, report))
+    return ScrubResult(count, size_bytes, [damage for result in results for damage in result])
 
 
 def scrub_files(task: ScrubTask) -> list[Damage]:
@@ -151,8 +142,8 @@ OLD_QUERIES: Final = "old query logs"
 
 
 @dataclass(frozen=True, slots=True)
-class Upkept:
-    """What one call of `upkeep` did, or would have done.
+class UpkeepResult:
+    """What `upkeep` did, or would have done.
 
     Attributes
     ----------
@@ -188,7 +179,7 @@ class Upkept:
     purged_bytes: int
     elapsed_s: float
     damaged: list[Damage]
-    scrubbed: Scrubbed | None = None
+    scrubbed: ScrubResult | None = None
     anchored: int | None = None
     anchor_fault: str = ""
 
@@ -201,7 +192,7 @@ def upkeep(
     dry_run: bool = False,
     with_scrub: bool = False,
     progress: "Progress | None" = None,
-) -> Upkept:
+) -> UpkeepResult:
     """Keep a lake in shape. It can die anywhere and be run again, beside drivers of any kind.
 
     Parameters
@@ -230,7 +221,7 @@ def upkeep(
     )
     purged += Counter({OLD_QUERIES: over} if over else {})
     anchored, anchor_fault = (None, "") if dry_run else _vouch(lake)
-    return Upkept(
+    return UpkeepResult(
         plans=merged.plans,
         files_before=merged.files_before,
         files_after=merged.files_after,

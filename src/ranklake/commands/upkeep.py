@@ -8,7 +8,7 @@ import click
 from ranklake.commands.context import with_context
 from ranklake.commands.options import dask_option, json_option, lake_option
 from ranklake.context import Context
-from ranklake.lake.ingest.maintenance.run import Upkept
+from ranklake.lake.ingest.maintenance.run import UpkeepResult
 from ranklake.lake.ingest.maintenance.run import upkeep as run_upkeep
 from ranklake.lake.ingest.maintenance.vacuum import GRACE
 from ranklake.lake.plans.workers import InProcess
@@ -62,7 +62,7 @@ def upkeep(context: Context, grace_hours: int, *, dry_run: bool, scrub: bool, as
     return 1 if done.damaged or done.anchor_fault else 0
 
 
-def _tell(done: Upkept, over: Purged, expired: list[str], would: str) -> None:
+def _tell(done: UpkeepResult, over: Purged, expired: list[str], would: str) -> None:
     purged = ", ".join(f"{count:,} {what}" for what, count in done.purged.items())
     lines = [
         (done.files_before, f"{done.files_before:,} small files {would}merged into {done.files_after:,}"),
@@ -77,10 +77,8 @@ def _tell(done: Upkept, over: Purged, expired: list[str], would: str) -> None:
     if done.anchored is not None:
         lines.append((True, f"audit trail of {done.anchored:,} rows anchored"))
     if done.scrubbed is not None:
-        found = done.scrubbed
-        without = ", ".join(f"{count:,} of {table}" for table, count in found.no_digest.items())
-        told = f"; no digest: {without} (only their pages were looked at)" if without else ""
-        line = f"{found.files:,} files, {found.size_bytes:,} bytes scrubbed: {len(found.damaged):,} damaged{told}"
+        scrub = done.scrubbed
+        line = f"{scrub.files:,} files, {scrub.size_bytes:,} bytes scrubbed: {len(scrub.damaged):,} damaged"
         lines.insert(0, (True, line))
     said = [line for found, line in lines if found]
     tell(*said or ["nothing to do"])

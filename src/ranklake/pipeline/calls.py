@@ -119,7 +119,7 @@ def refuse_failure(done: dict[str, Any]) -> dict[str, Any]:
 
 
 def ingest_once(context: Context, progress: Progress | None = None) -> dict[str, Any]:
-    """Bring new segments into the lake; return the fields of `ranklake.lake.ingest.run.Ingested`."""
+    """Bring new segments into the lake; return the fields of `ranklake.lake.ingest.run.IngestResult`."""
     lake = context.create_lake()
     with context.workers() as workers:
         return asdict(ingest(lake, context.spool(), workers, progress=progress))
@@ -147,7 +147,7 @@ def rollup_once(context: Context, progress: Progress | None = None) -> dict[str,
 
 
 def upkeep_once(context: Context, progress: Progress | None = None, *, with_scrub: bool = False) -> dict[str, Any]:
-    """Maintain the tables' files; return the fields of `Upkept`, and what else went."""
+    """Maintain the tables' files; return the fields of `UpkeepResult`, and what else went."""
     lake = context.open_lake()
     with context.workers() as workers:
         done = asdict(upkeep(lake, workers, with_scrub=with_scrub, progress=progress))
