@@ -34,8 +34,8 @@ _IN: Final = {
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - four things of different kinds
     """Import what is asked for, and nothing else: the agent and its worker processes need little of the room."""
     if name in _IN:
-        globals()[name] = found = getattr(import_module(f"ranklake.capture.{_IN[name]}"), name)
-        return found
+        globals()[name] = member = getattr(import_module(f"ranklake.capture.{_IN[name]}"), name)
+        return member
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

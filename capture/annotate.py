@@ -28,7 +28,7 @@ _PATIENCE_S = 30.0
 
 def annotate(
     run: str,
-    said: Sequence[Mapping[str, Any]],
+    annotations: Sequence[Mapping[str, Any]],
     spool: str,
     options: Mapping[str, Any],
     keys: ActiveKeys = NO_KEYS,
@@ -49,7 +49,7 @@ def annotate(
     """
     name = StreamName(run, 0, 0, new_incarnation())
     uploader, meta = Uploader(spool, options), Meta()
-    shown = (masks or SealedMasks()).masked(_TABLE, _rows(said))
+    shown = (masks or SealedMasks()).masked(_TABLE, _rows(annotations))
     for table, rows in ((_TABLE, shown), ("events", NO_ROWS)):  # the last says how much there was
         raw, footer = segment_bytes(Origin(name, 0, ""), meta, table, 0, rows, _WALL, final=True, keys=keys)
         meta.add_sealed(table, 0, len(rows), footer.gaps, final=True)
@@ -60,8 +60,12 @@ def annotate(
             raise UploadError(what, where=spool, hint="fix that and say it again")
 
 
-def _rows(said: Sequence[Mapping[str, Any]]) -> Rows:
-    fields = [field for field in arrow_schema(contract(_TABLE), segment=True) if any(field.name in row for row in said)]
-    columns = {field.name: pa.array([row.get(field.name) for row in said], field.type) for field in fields}
-    moments = time.time_ns() + 1000 * np.arange(len(said), dtype=np.int64)  # in the order in which they were said
-    return Rows(moments, np.arange(len(said), dtype=np.int64), columns, 0)
+def _rows(annotations: Sequence[Mapping[str, Any]]) -> Rows:
+    count = len(annotations)
+    columns = {
+        field.name: pa.array([row.get(field.name) for row in annotations], field.type)
+        for field in arrow_schema(contract(_TABLE), segment=True)
+        if any(field.name in row for row in annotations)
+    }
+    moments = time.time_ns() + 1000 * np.arange(count, dtype=np.int64)  # one microsecond apart: order is kept
+    return Rows(moments, np.arange(count, dtype=np.int64), columns, 0)

@@ -45,8 +45,8 @@ def build(folder: Path = SOURCE.parent) -> Path:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
-            raise BuildError(f"{compiler[0]} failed: {said}", hint="install a C compiler and Python's headers")
+            message = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
+            raise BuildError(f"{compiler[0]} failed: {message}", hint="install a C compiler and Python's headers")
         temporary.replace(target)
     except OSError as error:
         hint = "install a C compiler, or set CC"

@@ -57,9 +57,9 @@ class Buckets:
         if not len(self.counts) or not len(other.counts):
             return self if len(self.counts) else other
         low = min(self.offset, other.offset)
-        counts = np.zeros(max(one.offset + len(one.counts) for one in (self, other)) - low, np.int64)
-        for one in (self, other):
-            counts[one.offset - low : one.offset - low + len(one.counts)] += one.counts
+        counts = np.zeros(max(part.offset + len(part.counts) for part in (self, other)) - low, np.int64)
+        for part in (self, other):
+            counts[part.offset - low : part.offset - low + len(part.counts)] += part.counts
         return Buckets(low, counts)
 
 
@@ -113,8 +113,8 @@ def indices(magnitudes: Array) -> Array:
     mantissa, exponent = np.frexp(magnitudes)  # in [0.5, 1)
     within = np.ceil(np.log2(2.0 * mantissa) * (1 << FINEST)).astype(np.int64)
     whole: Array = (exponent.astype(np.int64) - 1) << FINEST
-    found: Array = whole + within - 1  # a power of two is the upper bound of its bucket
-    return found
+    index: Array = whole + within - 1  # a power of two is the upper bound of its bucket
+    return index
 
 
 def histogram_of(values: Array, max_buckets: int = MOST_BUCKETS) -> Histogram:
@@ -123,7 +123,7 @@ def histogram_of(values: Array, max_buckets: int = MOST_BUCKETS) -> Histogram:
     finite = values[np.isfinite(values)]
     nan_count = int(np.count_nonzero(np.isnan(values)))
     positive, negative = indices(finite[finite > 0]), indices(-finite[finite < 0])
-    ends = [(int(some.min()), int(some.max())) for some in (positive, negative) if len(some)]
+    ends = [(int(side.min()), int(side.max())) for side in (positive, negative) if len(side)]
     by = _shift(ends, max_buckets)
     with np.errstate(over="ignore", invalid="ignore"):
         total = float(finite.sum())
@@ -180,11 +180,11 @@ def merge(one: Histogram, other: Histogram, max_buckets: int = MOST_BUCKETS) -> 
     )
 
 
-def _counted(found: Array) -> Buckets:
-    if not len(found):
+def _counted(found_indices: Array) -> Buckets:
+    if not len(found_indices):
         return Buckets()
-    low = int(found.min())
-    return Buckets(low, np.bincount(found - low).astype(np.int64))
+    low = int(found_indices.min())
+    return Buckets(low, np.bincount(found_indices - low).astype(np.int64))
 
 
 def _shift(ends: list[tuple[int, int]], max_buckets: int) -> int:

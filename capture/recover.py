@@ -6,7 +6,7 @@ from typing import Any
 
 from ranklake.capture.common.gaps import Gaps
 from ranklake.capture.common.settings import read_settings
-from ranklake.capture.recording.recovery import Recovered, Recovery
+from ranklake.capture.recording.recovery import Recovery, RecoveryResult
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.spool.locations import local_root, spool_uri
 
@@ -17,7 +17,7 @@ def recover(
     storage_options: Mapping[str, Any] | None = None,
     encryption_key: str | None = None,
     signing_key: str | None = None,
-) -> Recovered:
+) -> RecoveryResult:
     """Seal and upload the streams below a local spool whose processes are dead.
 
     Parameters

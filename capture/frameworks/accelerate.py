@@ -134,7 +134,7 @@ def _newest(accelerator: Any) -> str:
     """
     place = _automatic(accelerator)
     numbers = {name: re.findall(r"[0-9]+", name) for name in os.listdir(place)}  # noqa: PTH208
-    numbered = [name for name, found in numbers.items() if found]
+    numbered = [name for name, number in numbers.items() if number]
     return f"{place}/{max(numbered, key=lambda name: int(numbers[name][0]))}" if numbered else place
 
 
@@ -176,7 +176,7 @@ def _with_tracker(original: Any) -> Any:
         original(self, *args, **kwargs)
         follower = follow()
         with follower.safely():
-            if follower.leader is None and not any(isinstance(one, RanklakeTracker) for one in self.log_with):
+            if follower.leader is None and not any(isinstance(tracker, RanklakeTracker) for tracker in self.log_with):
                 _begin(follower)
                 self.trackers.append(RanklakeTracker())
 

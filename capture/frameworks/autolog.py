@@ -48,19 +48,19 @@ def autolog(run: "Run | str | None" = None, **settings: Any) -> "Run":
     The run. Nothing is raised: what cannot be hooked is reported in a warning, and the rest is recorded.
     """
     follower = follow(run, **settings)
-    found = follower.run
+    run_followed = follower.run
     if follower.is_on:
         with follower.safely():
-            found.collectives()
-            if found.recording is not None and follower.given is None:
-                found.recording.await_config()  # those of a framework come when it begins to train
+            run_followed.collectives()
+            if run_followed.recording is not None and follower.given is None:
+                run_followed.recording.await_config()  # those of a framework come when it begins to train
         for name in _HOOKS:
             if name in sys.modules:
                 _hook(name, follower)
         if not any(isinstance(finder, OnImport) for finder in sys.meta_path):
             sys.meta_path.insert(0, OnImport())
         PATCHES.undo_by(_import_as_ever)
-    return found
+    return run_followed
 
 
 def _import_as_ever() -> None:

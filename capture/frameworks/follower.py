@@ -348,9 +348,9 @@ def follow(run: "Run | str | None" = None, **settings: Any) -> Follower:
     if isinstance(run, str):
         settings["run"], run = run, None
     if FOLLOWED and (run is None or FOLLOWED[0].given is run):
-        found = FOLLOWED[0]
-        if found.is_fresh or found.is_on:
-            found.be_own()
-            return found
+        follower = FOLLOWED[0]
+        if follower.is_fresh or follower.is_on:
+            follower.be_own()
+            return follower
     FOLLOWED[:] = [Follower(run, settings)]
     return FOLLOWED[0]

@@ -16,7 +16,7 @@ else:
     import lightning.pytorch as pl
 
 from ranklake.capture.frameworks import torch as torch_hooks
-from ranklake.capture.frameworks.follower import follow
+from ranklake.capture.frameworks.follower import Follower, follow
 from ranklake.capture.frameworks.patches import PATCHES
 from ranklake.capture.frameworks.transfers import loading, saving
 
@@ -184,11 +184,15 @@ def _watch_checkpoints(trainer: Any) -> None:
     PATCHES.put(type(trainer._checkpoint_connector), "resume_start", _timed_load)  # noqa: SLF001 - there is no hook
 
 
+def _follower_of(trainer: Any) -> Follower | None:
+    callbacks = (callback for callback in trainer.callbacks if isinstance(callback, RanklakeCallback))
+    return next((callback._follower for callback in callbacks), None)  # noqa: SLF001 - this module's own
+
+
 def _timed(original: Any) -> Any:
     @functools.wraps(original)
     def save_checkpoint(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-        mine = [one for one in self.callbacks if isinstance(one, RanklakeCallback)]
-        follower = mine[0]._follower if mine else None  # noqa: SLF001 - this module's own
+        follower = _follower_of(self)
         if follower is None or not follower.is_on:
             return original(self, filepath, *args, **kwargs)
         with saving(follower, filepath, int(self.global_step), is_main=self.is_global_zero):
@@ -200,10 +204,9 @@ def _timed(original: Any) -> Any:
 def _timed_load(original: Any) -> Any:
     @functools.wraps(original)
     def resume_start(self: Any, checkpoint_path: Any = None, *args: Any, **kwargs: Any) -> Any:
-        mine = [one for one in self.trainer.callbacks if isinstance(one, RanklakeCallback)]
-        if not checkpoint_path or not mine or self.trainer.state.fn != "fit":
+        follower = _follower_of(self.trainer)
+        if not checkpoint_path or follower is None or self.trainer.state.fn != "fit":
             return original(self, checkpoint_path, *args, **kwargs)
-        follower = mine[0]._follower  # noqa: SLF001 - this module's own
         with loading(follower, checkpoint_path, is_main=self.trainer.is_global_zero) as moved:
             done = original(self, checkpoint_path, *args, **kwargs)
             with follower.safely():

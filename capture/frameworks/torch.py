@@ -249,7 +249,7 @@ def _through(method: Callable[..., Any], original: Callable[..., Any]) -> Callab
 
 
 def _trains(module: Any) -> bool:
-    """Say whether a module that is called now is being trained."""
+    """Whether a module that is called now is being trained."""
     # What wraps the model, as DistributedDataParallel does, is put into training by some and left alone by others.
     is_training = bool(module.training) or any(child.training for child in module.children())
     return is_training and torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())

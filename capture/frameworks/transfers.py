@@ -65,5 +65,5 @@ def failed(follower: Follower, action: str, moved: Transfer, error: BaseExceptio
 
 def step_of(place: object) -> int | None:
     """Return the step that Transformers names a checkpoint's folder by; None for other names."""
-    found = _NUMBER.search(str(place))
-    return int(found[1]) if found else None
+    match = _NUMBER.search(str(place))
+    return int(match[1]) if match else None

@@ -173,12 +173,17 @@ def _config(args: Any, model: Any) -> dict[str, Any]:
     return {**config, "model": type(model).__name__} if model is not None else config
 
 
+def _callback_of(trainer: Any) -> RanklakeCallback | None:
+    callbacks = trainer.callback_handler.callbacks
+    return next((callback for callback in callbacks if isinstance(callback, RanklakeCallback)), None)
+
+
 def _timed_load(original: Any) -> Any:
     @functools.wraps(original)
     def load(self: Any, resume_from_checkpoint: Any, *args: Any, **kwargs: Any) -> Any:
-        mine = [one for one in self.callback_handler.callbacks if isinstance(one, RanklakeCallback)]
         do = functools.partial(original, self, resume_from_checkpoint, *args, **kwargs)
-        return mine[0].load(self, resume_from_checkpoint, do) if mine else do()
+        callback = _callback_of(self)
+        return do() if callback is None else callback.load(self, resume_from_checkpoint, do)
 
     return load
 
@@ -186,9 +191,9 @@ def _timed_load(original: Any) -> Any:
 def _timed_save(original: Any) -> Any:
     @functools.wraps(original)
     def save(self: Any, *args: Any, **kwargs: Any) -> Any:
-        mine = [one for one in self.callback_handler.callbacks if isinstance(one, RanklakeCallback)]
         do = functools.partial(original, self, *args, **kwargs)
-        return mine[0].save(self, do) if mine else do()
+        callback = _callback_of(self)
+        return do() if callback is None else callback.save(self, do)
 
     return save
 
@@ -201,6 +206,4 @@ def attach() -> None:
 
 
 def _detach() -> None:
-    trainer_module.DEFAULT_CALLBACKS[:] = [
-        one for one in trainer_module.DEFAULT_CALLBACKS if one is not RanklakeCallback
-    ]
+    trainer_module.DEFAULT_CALLBACKS.remove(RanklakeCallback)

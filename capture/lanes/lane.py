@@ -37,7 +37,7 @@ def _remove(spare: SlotFile) -> None:
 
 
 def _is_lasting(refused: RefusedError) -> bool:
-    """Say whether room has to come from elsewhere: room within the disk budget is made here, by sealing and folding."""
+    """Whether room has to come from elsewhere: room within the disk budget is made here, by sealing and folding."""
     return refused.reason not in {BACKPRESSURE, BLOCKED}
 
 

@@ -83,8 +83,8 @@ class RowMasks:
         """What a stream says of them, for whoever writes a row after its process is dead; None where there are none."""
         if not self.masks.columns:
             return None
-        said = {table: {name: mask.said for name, mask in of.items()} for table, of in self.masks.columns.items()}
-        return {"k": "masks", "t": said}
+        names = {table: {name: mask.said for name, mask in of.items()} for table, of in self.masks.columns.items()}
+        return {"k": "masks", "t": names}
 
     def pseudonym(self, text: str) -> str | None:
         """Return a text's pseudonym; None where there is no key."""
@@ -153,10 +153,10 @@ def _mask(contract: Contract, name: str, said: str) -> Mask:
 
 def _said(text: object) -> dict[str, Any]:
     try:
-        found = json.loads(str(text or "{}"))
+        names = json.loads(str(text or "{}"))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return names if isinstance(names, dict) else {}
 
 
 def row_masks(settings: CaptureSettings, warn: Warn) -> RowMasks:

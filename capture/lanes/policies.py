@@ -103,10 +103,13 @@ class Policies:
             "wrong_unit": unit is not None and unit != due_unit,
         }
         flags = [flag for flag, is_wrong in wrong.items() if is_wrong]
-        told = {"wrong_kind": f"kind {kind!r} is not {due_kind!r}", "wrong_unit": f"unit {unit!r} is not {due_unit!r}"}
+        mismatches = {
+            "wrong_kind": f"kind {kind!r} is not {due_kind!r}",
+            "wrong_unit": f"unit {unit!r} is not {due_unit!r}",
+        }
         for flag in flags:
             policy = getattr(self._settings, flag)
-            self._tell(name, flag, policy, told.get(flag, ""))
+            self._tell(name, flag, policy, mismatches.get(flag, ""))
             if policy == "drop":
                 raise RefusedError(_REASONS[flag], name)
         if metric is None:
@@ -136,9 +139,11 @@ class Policies:
         """Warn of a metric that is dropped or wrongly declared, or whose name is nearly that of another."""
         hint = self._near(name) if flag == "unregistered" else ""
         if policy == "drop" or how or hint:
-            what = f"metric {text(name, 80)!r} is {flag.replace('_', ' ')}" if how else f"unknown metric {name!r}"
+            subject = f"metric {text(name, 80)!r} is {flag.replace('_', ' ')}" if how else f"unknown metric {name!r}"
             done = {"flag": "flagged", "quarantine": "sent to quarantine", "drop": "dropped and counted"}[policy]
-            self._tell_once(f"{name} {flag}", f"{what}; {how or hint}{', ' if how or hint else ''}its rows are {done}")
+            self._tell_once(
+                f"{name} {flag}", f"{subject}; {how or hint}{', ' if how or hint else ''}its rows are {done}"
+            )
 
     def _near(self, name: str) -> str:
         """Ask for a registered name that this one may be a misspelling of."""
@@ -146,8 +151,8 @@ class Policies:
             return ""
         self._compared += 1
         of_step = "" if "/" in name else near(name, STEP_NAMES)
-        found = [of_step] if of_step else difflib.get_close_matches(name, self._registry, n=1, cutoff=_NEAR)
-        return f"did you mean {found[0]!r}?" if found else ""
+        matches = [of_step] if of_step else difflib.get_close_matches(name, self._registry, n=1, cutoff=_NEAR)
+        return f"did you mean {matches[0]!r}?" if matches else ""
 
     def _tell_once(self, topic: str, line: str) -> None:
         if topic not in self._told and len(self._told) < _MOST_TOLD:
@@ -202,13 +207,13 @@ def own_contracts(settings: CaptureSettings, warn: Warn) -> OwnContracts:
 
 
 def _step_columns(steps: Contract, warn: Warn) -> dict[str, bool]:
-    found: dict[str, bool] = {}
+    whole_by_name: dict[str, bool] = {}
     for column in steps.own_columns:
         if column.type not in NUMBERS - {"decimal"} | {"bool"}:
             warn(f"steps.{column.name}", f"column {column.name!r} of steps is {column.type}: run.step takes numbers")
-        elif len(found) == OWN_WIDTH:
-            what = f"column {column.name!r} of steps is beyond the {OWN_WIDTH} that run.step takes"
-            warn("steps columns", f"{what}: its values become metrics, and so do those of the columns after it")
+        elif len(whole_by_name) == OWN_WIDTH:
+            problem = f"column {column.name!r} of steps is beyond the {OWN_WIDTH} that run.step takes"
+            warn("steps columns", f"{problem}: its values become metrics, and so do those of the columns after it")
         else:
-            found[column.name] = column.type in _WHOLE
-    return found
+            whole_by_name[column.name] = column.type in _WHOLE
+    return whole_by_name

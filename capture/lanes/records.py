@@ -76,7 +76,7 @@ class RecordLane:
         self._next_slot = 0
 
     def masks(self, column: str) -> bool:
-        """Say whether a column is masked before it is written."""
+        """Whether a column is masked before it is written."""
         return self._mask is not None and column in self._mask.columns
 
     def append(self, mono_ns: int, columns: dict[str, Any]) -> bool:

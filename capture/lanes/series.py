@@ -81,9 +81,9 @@ class Series:
 
     def schema(self, metrics: tuple[int, ...]) -> int:
         """Return the number of a mapping's metrics in their order."""
-        found = self._schemas.get(metrics)
-        if found is not None:
-            return found
+        known = self._schemas.get(metrics)
+        if known is not None:
+            return known
         number = self._define("schema", self._schemas, metrics, MAX_SCHEMAS, {"of": metrics})
         self._members[number] = metrics
         return number

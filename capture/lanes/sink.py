@@ -69,7 +69,7 @@ class Sink:
         return self._records[table].append(now() if at_ns is None else at_ns, row)
 
     def masks(self, table: str, column: str) -> bool:
-        """Say whether a column is masked before it is written: nothing may be derived from it then."""
+        """Whether a column is masked before it is written: nothing may be derived from it then."""
         return self._records is not None and self._records[table].masks(column)
 
     @contextlib.contextmanager
@@ -83,6 +83,14 @@ class Sink:
             self.refuse(table, BAD_VALUE, str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is
             self.trouble(f"recording in {table}", error, table)
+
+    @contextlib.contextmanager
+    def guarded(self, doing: str) -> Iterator[None]:
+        """Report what is raised within; nothing reaches training."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
+            self.trouble(doing, error)
 
     def refuse(self, table: str, reason: str, detail: str = "") -> None:
         """Count a row that could not be recorded."""

@@ -92,7 +92,7 @@ SHUT: Final[Pair] = _shut()  # every write raises
 
 
 def released(view: memoryview) -> bool:
-    """Say whether nobody can write into a file any more."""
+    """Whether nobody can write into a file any more."""
     try:
         view.nbytes  # noqa: B018 - the one question a released view answers with an error
     except ValueError:
@@ -127,8 +127,8 @@ class SlotFile:
     def position(self) -> int:
         """Return how far writers have got, in bytes: what the counter would give next, beyond the end if it is full."""
         counter = getattr(self.pair[1], "__self__", None)
-        found = _COUNT.match(repr(counter))  # to ask in any other way would take a slot
-        return int(found[1]) if found else len(self._map)
+        match = _COUNT.match(repr(counter))  # to ask in any other way would take a slot
+        return int(match[1]) if match else len(self._map)
 
     def touch_pages(self, ahead_bytes: int) -> None:
         """Fault the pages in front of the writers in now, instead of one by one in the training thread.
@@ -151,12 +151,12 @@ class SlotFile:
         import numpy as np  # called by the sealer, which has it; recording does not need it
 
         slots = np.frombuffer(self._map, self.layout.dtype())
-        found: np.ndarray[Any, np.dtype[Any]] = slots[field][slots["mark"] == MARK]
+        values: np.ndarray[Any, np.dtype[Any]] = slots[field][slots["mark"] == MARK]
         del slots  # it holds the map
-        return found
+        return values
 
     def used(self) -> bool:
-        """Say whether anything was ever written. The file must not be retired."""
+        """Whether anything was ever written. The file must not be retired."""
         return any(self._map[: self.layout.slot_bytes]) or len(self.marked("mark")) > 0
 
     def sync(self) -> None:

@@ -47,8 +47,8 @@ def slots_in(raw: bytes, layout: Layout) -> tuple["np.ndarray[Any, np.dtype[Any]
     if layout.is_rewritten:
         bad = slots["mark"] != MARK
     else:
-        found = [zlib.crc32(raw[at : at + layout.slot_bytes]) for at in range(0, count * stride, stride)]
-        bad = (records["checksum"] != np.array(found, np.uint32)) | (slots["mark"] != MARK)
+        sums = [zlib.crc32(raw[at : at + layout.slot_bytes]) for at in range(0, count * stride, stride)]
+        bad = (records["checksum"] != np.array(sums, np.uint32)) | (slots["mark"] != MARK)
     slots["mark"][bad] = 0
     return slots, int(np.count_nonzero(bad))
 
@@ -124,11 +124,11 @@ class RecordFile(SlotFile):
         """Return one field of all slots written so far. The file must not be retired."""
         with self._lock:
             slots, _ = slots_in(os.pread(self._fd, self.position(), 0), self.layout)
-        found: np.ndarray[Any, np.dtype[Any]] = slots[field][slots["mark"] == MARK]
-        return found
+        values: np.ndarray[Any, np.dtype[Any]] = slots[field][slots["mark"] == MARK]
+        return values
 
     def used(self) -> bool:
-        """Say whether anything was ever written."""
+        """Whether anything was ever written."""
         return self._records > 0
 
     def sync(self) -> None:

@@ -84,14 +84,14 @@ class Lifecycle:
         if isinstance(error, SystemExit) and isinstance(error.__context__, Exception):
             error = error.__context__
         name = type(error).__name__
-        said = "" if isinstance(error, SystemExit) and isinstance(error.code, int) else text(error, 4096)
+        detail = "" if isinstance(error, SystemExit) and isinstance(error.code, int) else text(error, 4096)
         facts = {"exit_code": code, "thread": thread}
         facts = {key: value for key, value in facts.items() if value is not None}
         if thread is None:
             self.ending |= {"reason": name, **facts}
         if not is_news(error, self):
             return
-        message = f"{name}: {said}" if said else name
+        message = f"{name}: {detail}" if detail else name
         event, severity = ("interruption", "warning") if isinstance(error, KeyboardInterrupt) else ("failure", "error")
         self._events.add(event, message=message, severity=severity, step=noted_step(error), exception=name, **facts)
         for call in () if isinstance(error, KeyboardInterrupt | SystemExit) else self.on_failure:
@@ -99,8 +99,8 @@ class Lifecycle:
 
     def drain(self, timeout_s: float) -> None:
         """Have written what sources hold in memory."""
-        for one in self.drains:
-            one(timeout_s)
+        for drain in self.drains:
+            drain(timeout_s)
 
     def wind_up(self, timeout_s: float) -> None:
         """Have written what sources hold in memory, and end their threads."""
@@ -113,15 +113,13 @@ class Lifecycle:
 
     def _safely(self, ends: Callable[[], object]) -> None:
         """Have one source end; what it raises must not keep the others, and the run's own end, from being recorded."""
-        try:
+        with self._sink.guarded("ending a source"):
             ends()
-        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            self._sink.trouble("ending a source", error)
 
     def look(self) -> None:
         """Let sources do what is due each second."""
-        for one in self.each_second:
-            one()
+        for task in self.each_second:
+            task()
 
     def preempted(self, name: str, *, dies: bool) -> None:
         """Record that a signal announced the end, and bring away what is recorded so far.
@@ -179,14 +177,14 @@ class Failures:
                 run.fail(error, exit_code=1)
         self._before.get("sys", sys.__excepthook__)(kind, error, trace)
 
-    def _thread_ended(self, told: threading.ExceptHookArgs) -> None:
+    def _thread_ended(self, args: threading.ExceptHookArgs) -> None:
         """Record the end of a thread; the process goes on."""
-        error, thread = told.exc_value, told.thread
+        error, thread = args.exc_value, args.thread
         for run in list(self._runs):
             with contextlib.suppress(Exception):
                 if error is not None and not isinstance(error, SystemExit):
                     run.fail(error, thread="" if thread is None else thread.name)
-        self._before.get("threading", threading.__excepthook__)(told)
+        self._before.get("threading", threading.__excepthook__)(args)
 
 
 FAILURES: Final = Failures()

@@ -30,12 +30,12 @@ _MAIN_S: Final = 0.05
 
 def signals_named(names: str) -> list[signal.Signals]:
     """Return the signals of a setting, such as ``SIGTERM, SIGUSR1``. Raises `ValueError` for a name that is none."""
-    found = []
+    signals = []
     for name in filter(None, (part.strip().upper() for part in names.split(","))):
         if name not in signal.Signals.__members__:
             raise ValueError(f"{name} is not a signal")
-        found.append(signal.Signals[name])
-    return found
+        signals.append(signal.Signals[name])
+    return signals
 
 
 class Turns:
@@ -103,11 +103,11 @@ class Preemption:
         if not wanted or threading.current_thread() is not threading.main_thread():
             return
         handlers = {number: signal.getsignal(number) for number in wanted}
-        chosen = {number: found for number, found in handlers.items() if found not in {None, signal.SIG_IGN}}
+        chosen = {number: handler for number, handler in handlers.items() if handler not in {None, signal.SIG_IGN}}
         if not chosen or not self._open():
             return
-        for number, found in chosen.items():
-            self._before[number] = found
+        for number, handler in chosen.items():
+            self._before[number] = handler
             self._turns.setdefault(number, Turns())
             signal.signal(number, self._handle)
 
@@ -134,9 +134,9 @@ class Preemption:
         pipe, self._pipe = self._pipe, None
         if pipe is None:
             return
-        found = signal.set_wakeup_fd(-1)
-        if found not in {-1, pipe[1]}:
-            signal.set_wakeup_fd(found)
+        wakeup_fd = signal.set_wakeup_fd(-1)
+        if wakeup_fd not in {-1, pipe[1]}:
+            signal.set_wakeup_fd(wakeup_fd)
         before, self._before = self._before, {}
         for number, handler in before.items():
             if signal.getsignal(number) == self._handle:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self
 
-from ranklake.capture.live.live_stream import LiveStream, Told
+from ranklake.capture.live.live_stream import LiveEvent, LiveStream
 from ranklake.capture.live.step_files import Step
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.spool.files import may_serve
@@ -30,7 +30,7 @@ Curve = tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostRows:
     """Rows of a table that could not be recorded."""
 
     table: str
@@ -119,8 +119,8 @@ class LiveRun:
     losses: Curve
     step_times: Curve
     flagged: tuple[tuple[int, str], ...]
-    gaps: tuple[Lost, ...]
-    told: tuple[Told, ...]
+    gaps: tuple[LostRows, ...]
+    told: tuple[LiveEvent, ...]
     unreadable: int
 
     @property
@@ -129,7 +129,7 @@ class LiveRun:
         return self.state in {"ended", "sent"}
 
 
-def facts_of(run: str, attempt: int, streams: Sequence[LiveStream], time_ns: int) -> LiveRun:
+def summarize(run: str, attempt: int, streams: Sequence[LiveStream], time_ns: int) -> LiveRun:
     """Return what streams of one attempt tell at a time."""
     of_rank: defaultdict[int, list[LiveStream]] = defaultdict(list)
     for stream in streams:
@@ -140,16 +140,16 @@ def facts_of(run: str, attempt: int, streams: Sequence[LiveStream], time_ns: int
     losses = [(number, _mean(step.loss for step in of)) for number, of in by_step]
     times = [(number, _mean(step.step_time_s for step in of)) for number, of in by_step]
     known = [loss for _, loss in losses if loss is not None]
-    step_time = _median(one.step_time_s for one in ranks)
-    behind = min((one.since_step_s for one in ranks if one.since_step_s is not None), default=None)
-    told = sorted(one for stream in streams for one in stream.told.values())
+    step_time = _median(rank.step_time_s for rank in ranks)
+    behind = min((rank.since_step_s for rank in ranks if rank.since_step_s is not None), default=None)
+    events = sorted(event for stream in streams for event in stream.told.values())
     gaps: Counter[tuple[str, str]] = sum((stream.gaps for stream in streams), Counter())
     return LiveRun(
         run=run,
         attempt=attempt,
         time_ns=time_ns,
         world_size=max((stream.world_size for stream in streams), default=0),
-        state=_state([one.state for one in ranks], behind, step_time),
+        state=_state([rank.state for rank in ranks], behind, step_time),
         ranks=ranks,
         step=by_step[-1][0] if by_step else None,
         behind_s=behind,
@@ -159,8 +159,8 @@ def facts_of(run: str, attempt: int, streams: Sequence[LiveStream], time_ns: int
         losses=_curve(losses),
         step_times=_curve(times),
         flagged=tuple(sorted({(step.step, step.flagged) for step in steps if step.flagged}))[-_TOLD:],
-        gaps=tuple(Lost(table, reason, rows) for (table, reason), rows in sorted(gaps.items())),
-        told=tuple(told[-_TOLD:]),
+        gaps=tuple(LostRows(table, reason, rows) for (table, reason), rows in sorted(gaps.items())),
+        told=tuple(events[-_TOLD:]),
         unreadable=sum(stream.unreadable for stream in streams),
     )
 
@@ -191,12 +191,12 @@ def _recent(streams: Iterable[LiveStream]) -> list[Step]:
 
 def _compared(ranks: Sequence[LiveRank]) -> tuple[LiveRank, ...]:
     """Return ranks with how much slower each is than the median of its peers, the slowest first."""
-    found = []
-    for one in ranks:
-        usual = _median(other.self_time_s for other in ranks if other is not one)
-        own = one.self_time_s
-        found.append(one if own is None or not usual else replace(one, slower_ratio=own / usual - 1))
-    return tuple(sorted(found, key=lambda one: (-(one.self_time_s or 0.0), one.rank)))
+    compared = []
+    for rank in ranks:
+        usual = _median(other.self_time_s for other in ranks if other is not rank)
+        own = rank.self_time_s
+        compared.append(rank if own is None or not usual else replace(rank, slower_ratio=own / usual - 1))
+    return tuple(sorted(compared, key=lambda rank: (-(rank.self_time_s or 0.0), rank.rank)))
 
 
 def _state(states: Sequence[str], behind_s: float | None, step_time_s: float | None) -> str:
@@ -207,10 +207,10 @@ def _state(states: Sequence[str], behind_s: float | None, step_time_s: float | N
 
 
 def _by_step(steps: Iterable[Step]) -> list[tuple[int, list[Step]]]:
-    found: defaultdict[int, list[Step]] = defaultdict(list)
+    by_step: defaultdict[int, list[Step]] = defaultdict(list)
     for step in steps:
-        found[step.step].append(step)
-    return sorted(found.items())
+        by_step[step.step].append(step)
+    return sorted(by_step.items())
 
 
 def _tokens_per_s(ranks: Iterable[Sequence[LiveStream]]) -> float | None:
@@ -251,9 +251,9 @@ class NoLiveRunError(RanklakeError):
     """The local spool has no such run."""
 
 
-def runs_here(root: Path) -> dict[str, float]:
+def recording_runs(root: Path) -> dict[str, float]:
     """Return the runs in a local spool that record steps, each with the time when it last made a file for them."""
-    found: dict[str, float] = {}
+    last_seen: dict[str, float] = {}
     for folder in streams(root, may_serve):
         name = StreamName.of(folder)
         try:
@@ -261,34 +261,36 @@ def runs_here(root: Path) -> dict[str, float]:
         except OSError:  # gone meanwhile
             continue
         if name is not None and times:
-            found[name.run] = max(found.get(name.run, 0.0), *times)
-    return found
+            last_seen[name.run] = max(last_seen.get(name.run, 0.0), *times)
+    return last_seen
 
 
-def named_here(root: Path, said: str) -> str:
+def find_run(root: Path, name_given: str) -> str:
     """Return the run of a name, or whose name alone, or name for people, begins so; without a name the latest.
 
     Raises `NoLiveRunError`.
     """
     there = sorted({name.run for folder in streams(root, may_serve) if (name := StreamName.of(folder))})
-    stepping = runs_here(root)
-    if not said and stepping:
+    stepping = recording_runs(root)
+    if not name_given and stepping:
         return max(stepping, key=lambda run: stepping[run])
-    begun = [run for run in there if said and (run.startswith(said) or readable_name(run).startswith(said))]
-    if said in there or len(begun) == 1:
-        return said if said in there else begun[0]
+    begun = [
+        run for run in there if name_given and (run.startswith(name_given) or readable_name(run).startswith(name_given))
+    ]
+    if name_given in there or len(begun) == 1:
+        return name_given if name_given in there else begun[0]
     where = f"local spool {root}"
     if len(begun) > 1:
         hint = f"write more of the name: {', '.join(begun[:6])}"
-        raise NoLiveRunError(f"{len(begun)} runs begin with {said!r}", where=where, hint=hint)
-    what = f"no run {said!r} records here" if said else "no run records here"
-    told = f"{did_you_mean(said, there)} " if said and there else ""
-    hint = f"{told}'ranklake show RUN' tells of runs in the lake"
-    raise NoLiveRunError(what, where=where, hint=hint)
+        raise NoLiveRunError(f"{len(begun)} runs begin with {name_given!r}", where=where, hint=hint)
+    problem = f"no run {name_given!r} records here" if name_given else "no run records here"
+    suggestion = f"{did_you_mean(name_given, there)} " if name_given and there else ""
+    hint = f"{suggestion}'ranklake show RUN' tells of runs in the lake"
+    raise NoLiveRunError(problem, where=where, hint=hint)
 
 
 @dataclass
-class Watched:
+class RunWatch:
     """A run in a local spool, and what was seen of its latest attempt so far.
 
     Nothing is written, and no process is asked or held up: its files are read as they are.
@@ -314,7 +316,7 @@ class Watched:
                 self._streams[folder] = LiveStream(name, folder, self.keys)
         for stream in self._streams.values():
             stream.look()
-        return facts_of(self.run, self.attempt, list(self._streams.values()), began_ns)
+        return summarize(self.run, self.attempt, list(self._streams.values()), began_ns)
 
     def _mine(self, folder: Path) -> StreamName | None:
         name = StreamName.of(folder)

@@ -59,7 +59,7 @@ _TOLD: Final = frozenset({"warning", "error"})
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Told:
+class LiveEvent:
     """An event that somebody should know of."""
 
     time_ns: int
@@ -99,7 +99,7 @@ class LiveStream:
     is_child: bool = False
     steps: dict[Place, Step] = field(default_factory=dict)
     gaps: "Counter[tuple[str, str]]" = field(default_factory=Counter)
-    told: dict[Place, Told] = field(default_factory=dict)
+    told: dict[Place, LiveEvent] = field(default_factory=dict)
     unreadable: int = 0
     _meta: Meta = field(default_factory=Meta)
     _meta_bytes: int = -1
@@ -119,8 +119,8 @@ class LiveStream:
 
     def close(self) -> None:
         """Let go of its files."""
-        for one in self._open.values():
-            one.close()
+        for file in self._open.values():
+            file.close()
         self._open.clear()
 
     def _look(self) -> None:
@@ -133,7 +133,7 @@ class LiveStream:
             if file.table == "steps" and file.path not in self._open:
                 with contextlib.suppress(FileNotFoundError):
                     self._open[file.path] = OpenSteps.of(file)
-        held = {one.file.segment for one in self._open.values()}
+        held = {steps.file.segment for steps in self._open.values()}
         for sealed in sealed_files(self.folder):
             if sealed.path not in self._read and (sealed.table == "events" or sealed.segment not in held):
                 self._read_sealed(sealed)
@@ -165,11 +165,11 @@ class LiveStream:
                 self.state = "runs" if owner.runs() else "died"
 
     def _read_steps(self) -> None:
-        for path, one in list(self._open.items()):
-            sealed = one.is_sealed()  # asked before it is read: what it holds then is all of it
-            self.steps.update(one.read(self._meta, self._straight))
+        for path, steps in list(self._open.items()):
+            sealed = steps.is_sealed()  # asked before it is read: what it holds then is all of it
+            self.steps.update(steps.read(self._meta, self._straight))
             if sealed:
-                one.close()
+                steps.close()
                 del self._open[path]
 
     def _read_events(self, file: OpenFile) -> None:
@@ -196,8 +196,8 @@ class LiveStream:
             self._tell(file.segment, rows.slots.tolist(), rows.time_ns.tolist(), rows.columns)
 
     def _tell(self, segment: int, slots: Iterable[int], times_ns: Iterable[int], columns: Columns) -> None:
-        said = [columns[name].to_pylist() if name in columns else None for name in _WANTED["events"]]
-        events, severities, messages = (column or [None] * len(said[0] or ()) for column in said)
+        texts = [columns[name].to_pylist() if name in columns else None for name in _WANTED["events"]]
+        events, severities, messages = (column or [None] * len(texts[0] or ()) for column in texts)
         for slot, time_ns, event, severity, message in zip(slots, times_ns, events, severities, messages, strict=True):
             if severity in _TOLD:
-                self.told[segment, slot] = Told(time_ns, event, severity, message or "")
+                self.told[segment, slot] = LiveEvent(time_ns, event, severity, message or "")

@@ -76,7 +76,7 @@ class OpenSteps:
         yield from steps_in(self.file.segment, slots, wall_ns(rows.mono_ns, straight), rows.columns)
 
     def is_sealed(self) -> bool:
-        """Say whether it has lost its name: it gets no more steps then."""
+        """Whether it has lost its name: it gets no more steps then."""
         return os.fstat(self.fd).st_nlink == 0
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ def steps_in(segment: int, slots: Array, start_ns: Array, columns: Columns) -> I
     times, collectives, losses, tokens = (_numbers(columns.get(name), len(slots)) for name in _NUMBERS)
     ends = start_ns + np.rint(np.nan_to_num(times) * 1e9).astype(np.int64)
     flags = columns["non_finite"].to_pylist() if "non_finite" in columns else [None] * len(slots)
-    numbers = (one.tolist() for one in (slots, ends, times, collectives, losses, tokens))
+    numbers = (array.tolist() for array in (slots, ends, times, collectives, losses, tokens))
     for step, slot, end, *values, flagged in zip(columns["step"].to_pylist(), *numbers, flags, strict=True):
         time, collective, loss, count = values
         yield (segment, slot), Step(step, end, time, collective, loss, count, flagged or "")
@@ -99,5 +99,5 @@ def steps_in(segment: int, slots: Array, start_ns: Array, columns: Columns) -> I
 def _numbers(column: pa.Array | pa.ChunkedArray | None, count: int) -> Array:
     if column is None:
         return np.full(count, math.nan)
-    found: Array = np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
-    return found
+    floats: Array = np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
+    return floats

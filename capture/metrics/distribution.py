@@ -51,37 +51,37 @@ class Distribution:
         try:
             at = step_of(step)
             if values.__class__ is float:
-                found = histogram_of_one(values)
+                histogram = histogram_of_one(values)
             else:
-                found = histogram_of(floats(values), self._max_buckets)
-            if not found.empty:
-                self._record(found, at)
+                histogram = histogram_of(floats(values), self._max_buckets)
+            if not histogram.empty:
+                self._record(histogram, at)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self._failed(self.name, values, error, lambda late: self.record(late, step))
 
-    def _record(self, found: Histogram, step: int) -> None:
+    def _record(self, histogram: Histogram, step: int) -> None:
         moment = now()
         current = self._current
         if current.busy:  # a signal handler, or a destructor, within the lines below: it gets a row of its own
-            self._begin(found, step, moment)
+            self._begin(histogram, step, moment)
             return
         current.busy = True
         try:
             if current.cell is not None and moment < current.until_ns:
-                state = merge(current.state, found, self._max_buckets)
+                state = merge(current.state, histogram, self._max_buckets)
                 if current.cell.write(_fields(state, step, moment)):
                     current.state = state
                     return
             current.cell = None
-            current.cell = self._begin(found, step, moment)
-            current.state, current.until_ns = found, moment + self._every_ns
+            current.cell = self._begin(histogram, step, moment)
+            current.state, current.until_ns = histogram, moment + self._every_ns
         finally:
             current.busy = False
 
-    def _begin(self, found: Histogram, step: int, moment: int) -> BufferedSlot | None:
+    def _begin(self, histogram: Histogram, step: int, moment: int) -> BufferedSlot | None:
         if self._series is None:
             self._series = self._define()
-        return self._twin.begin(moment, self._series, _fields(found, step, moment))
+        return self._twin.begin(moment, self._series, _fields(histogram, step, moment))
 
     def after_fork(self) -> None:
         """In a forked child: the rows are the parent's."""

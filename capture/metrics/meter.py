@@ -108,12 +108,12 @@ class Meter:
 
     def _once(self, key: Hashable, make: Callable[[], H]) -> H:
         try:
-            found: Any = self._made.get(key)
-            if found is None:
-                found = make() if len(self._made) >= MOST_HANDLES else self._made.setdefault(key, make())
+            handle: Any = self._made.get(key)
+            if handle is None:
+                handle = make() if len(self._made) >= MOST_HANDLES else self._made.setdefault(key, make())
         except Exception:  # noqa: BLE001 - what cannot be hashed and compared is no name: counted with each value
-            found = make()
-        return found  # type: ignore[no-any-return]  # by its key
+            handle = make()
+        return handle  # type: ignore[no-any-return]  # by its key
 
     def _defined(self, name: object, kind: object, unit: object) -> Define:
         return lambda: self._series.metric(name, kind, unit)

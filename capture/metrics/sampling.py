@@ -57,7 +57,7 @@ class Sampled:
         self._unnumbered = itertools.count()
 
     def chooses(self, step: int) -> bool:
-        """Say whether values of a step are kept; values without one are counted from 0 instead."""
+        """Whether values of a step are kept; values without one are counted from 0 instead."""
         return chosen(self._seed, next(self._unnumbered) if step == ABSENT else step, self._threshold)
 
     def series(self, weight: float) -> int:
@@ -119,10 +119,10 @@ class ValueSampler:
         except RefusedError:  # is refused again, and counted, later
             return None
         ratio = ratio_of(self._rules, name) if keep is None else keep
-        found = None if ratio >= 1.0 else Sampled(self._run.name, self._series, name, kind, unit, ratio)
+        sampled = None if ratio >= 1.0 else Sampled(self._run.name, self._series, name, kind, unit, ratio)
         if keep is None and len(self._by_name) < MOST_NAMES:
-            self._by_name[key] = found
-        return found
+            self._by_name[key] = sampled
+        return sampled
 
     def add(self, sampled: Sampled, value: Any = None, step: Any = None) -> None:  # noqa: ANN401 - whatever training has
         """Record a value of a handle."""

@@ -88,8 +88,8 @@ class Mappings:
             target = self._target(series[at : at + ROW_WIDTH])
             if target is None:
                 return
-            some = names[at : at + ROW_WIDTH]
-            encoders.append(RowEncoder(len(some), _picker(some), *target))
+            chunk = names[at : at + ROW_WIDTH]
+            encoders.append(RowEncoder(len(chunk), _picker(chunk), *target))
         self._encoders[names] = tuple(encoders)
         self._remember(names, tuple(encoders))
 
@@ -110,8 +110,8 @@ class Mappings:
             numbers = {name: number(value) for name, value in values.items()}
         except (BadValueError, DeviceValueError):
             return False
-        for one in encoders:
-            one.lane.put(one.pack, moment, step, *one.pick(numbers), one.number, rows=one.width)
+        for encoder in encoders:
+            encoder.lane.put(encoder.pack, moment, step, *encoder.pick(numbers), encoder.number, rows=encoder.width)
         self._remember(tuple(values), encoders)
         return True
 
@@ -125,9 +125,9 @@ class Mappings:
                 if target is None:
                     break
                 lane, pack, schema = target
-                lane.put(pack, moment, step, *(values.pop(one) for one in part), schema, rows=len(part))
-        for one, value in values.items():
-            self._scalars.put(_pack_scalar, moment, step, value, one)
+                lane.put(pack, moment, step, *(values.pop(name) for name in part), schema, rows=len(part))
+        for name, value in values.items():
+            self._scalars.put(_pack_scalar, moment, step, value, name)
 
     def _remember(self, names: tuple[object, ...], encoders: tuple[RowEncoder, ...]) -> None:
         """Have mappings with these names written by the fast way from here on."""

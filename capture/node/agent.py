@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.common.gaps import LOGGER
 from ranklake.capture.node.agent_metrics import AgentMetrics, GapCount, PassResult
-from ranklake.capture.recording.breaker import Breaker, Standing
+from ranklake.capture.recording.breaker import Breaker, BreakerState
 from ranklake.capture.recording.packing import PACK_BYTES, Waiting, packs_of
 from ranklake.capture.recording.upload import Uploader
 from ranklake.capture.sealing.keys import SealingKeys
@@ -52,7 +52,7 @@ class Agent:
         How long segments of living processes may wait for others to be packed with.
     keys
         Where they are to seal with what dead processes left.
-    standings
+    breaker_states
         How the breakers of spools stand that another process has tried, by URI.
     gaps
         Knows which gaps were counted before.
@@ -64,7 +64,7 @@ class Agent:
     pack_every_s: float = 60.0
     keys: SealingKeys = field(default_factory=SealingKeys)
     figures: AgentMetrics = field(default_factory=AgentMetrics)
-    standings: Mapping[str, Standing] = field(default_factory=dict)
+    breaker_states: Mapping[str, BreakerState] = field(default_factory=dict)
     _uploaders: dict[str, Uploader] = field(default_factory=dict)
     _first_seen: dict[Path, float] = field(default_factory=dict)
     _meant_for: dict[Path, str] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Agent:
                     if not stop():
                         own = is_mine(folder)
                         with self._telling(troubles, folder), with_rights_of(folder):
-                            waiting += self._one(folder, held, orphans, counts, troubles, own=own)
+                            waiting += self._waiting_in(folder, held, orphans, counts, troubles, own=own)
                 if pack_now or self._due(waiting):
                     waiting = self._send(waiting, stop, counts, troubles)
                     counts["left"] += len(waiting)
@@ -108,7 +108,7 @@ class Agent:
         self._forget(seen, kept)
         sweep(self.root, may_serve)
         self.figures = self._figures(kept, counts)
-        failure = next((one.last_error for one in self._uploaders.values() if one.last_error), "")
+        failure = next((uploader.last_error for uploader in self._uploaders.values() if uploader.last_error), "")
         return PassResult(**counts, troubles=tuple(troubles), failure=failure)
 
     @contextlib.contextmanager
@@ -123,7 +123,7 @@ class Agent:
             troubles.append(f"{folder}: {type(error).__name__}: {error}")
             LOGGER.warning("ranklake: cannot send %s: %s", folder, error)
 
-    def _one(
+    def _waiting_in(
         self,
         folder: Path,
         held: contextlib.ExitStack,
@@ -178,11 +178,11 @@ class Agent:
         return self._meant_for[folder]
 
     def _waiting(self, file: SealedFile, name: StreamName, uri: str, *, adopted: bool) -> Waiting:
-        found = file.path.stat()
+        stat = file.path.stat()
         now = time.monotonic()
         seen_for = now - self._first_seen.setdefault(file.path, now)  # beside the wall clock, which may step
-        age = max(seen_for, time.time() - found.st_mtime)
-        return Waiting(file, file.remote(name), uri, found.st_size, age, adopted)
+        age = max(seen_for, time.time() - stat.st_mtime)
+        return Waiting(file, file.remote(name), uri, stat.st_size, age, adopted)
 
     def _due(self, waiting: list[Waiting]) -> bool:
         return (
@@ -228,13 +228,13 @@ class Agent:
 
     def _uploader(self, uri: str) -> Uploader | None:
         if uri and uri not in self._uploaders:
-            breaker = Breaker.resumed(self.standings.get(uri, Standing()))
+            breaker = Breaker.resumed(self.breaker_states.get(uri, BreakerState()))
             self._uploaders[uri] = Uploader(uri, self.storage_options, breaker)
         return self._uploaders.get(uri)
 
-    def breakers(self) -> dict[str, Standing]:
+    def breakers(self) -> dict[str, BreakerState]:
         """Return how the breakers of the spools that were tried stand."""
-        return {uri: uploader.breaker.standing() for uri, uploader in self._uploaders.items()}
+        return {uri: uploader.breaker.snapshot() for uri, uploader in self._uploaders.items()}
 
     def _forget(self, seen: set[Path], kept: list[Waiting]) -> None:
         """Keep no memory of what is gone."""

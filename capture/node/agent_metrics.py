@@ -138,9 +138,9 @@ class GapCount:
         with open(open_regular(folder / META_FILE), "rb") as file:  # noqa: PTH123 - a descriptor
             file.seek(at)
             raw = file.read()
-        found = frames.scan(raw)
-        self.read[folder] = at + len(raw) - found.torn_bytes
-        for frame in found.frames:
+        scan = frames.scan(raw)
+        self.read[folder] = at + len(raw) - scan.torn_bytes
+        for frame in scan.frames:
             self._count(frame)
 
     def _count(self, frame: frames.Frame) -> None:

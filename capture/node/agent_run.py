@@ -173,12 +173,12 @@ class Sources:
 
 def samplers(sources: Sources, holders: Holders, root: Path) -> list[Sampler]:
     """Return what these sources are sampled by."""
-    found: list[Sampler] = []
+    chosen: list[Sampler] = []
     if sources.hardware:
-        found.append(HostSampler(holders, root))
-        found.append(gpus(holders, wherever=True))
-    found += [PrometheusSampler(url, holders, sources.scrape_every_s) for url in sources.scrape]
-    return found
+        chosen.append(HostSampler(holders, root))
+        chosen.append(gpus(holders, wherever=True))
+    chosen += [PrometheusSampler(url, holders, sources.scrape_every_s) for url in sources.scrape]
+    return chosen
 
 
 def sample(root: Path, spool: str, sources: Sources, monitor: SpoolMonitor, over: threading.Event) -> None:

@@ -79,19 +79,19 @@ class _Handler(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def do_GET(self) -> None:
-        found = self.answer_to(self.path)
-        if found is None:
+        answer = self.answer_to(self.path)
+        if answer is None:
             self.send_error(HTTPStatus.NOT_FOUND)
             return
         self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", found.content_type)
-        self.send_header("Content-Length", str(len(found.body)))
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
         self.send_header("Cache-Control", "no-store")
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
         with contextlib.suppress(ConnectionError):  # whoever asked has left
-            self.wfile.write(found.body)
+            self.wfile.write(answer.body)
 
     def log_message(self, *_: object) -> None:
         """Say nothing: stdout and stderr are the agent's own."""

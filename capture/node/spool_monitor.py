@@ -12,7 +12,7 @@ from typing import Final
 
 from ranklake.capture.node.agent_metrics import AgentMetrics, GapCount
 from ranklake.capture.node.worker import WorkerResult
-from ranklake.capture.recording.breaker import Standing
+from ranklake.capture.recording.breaker import BreakerState
 from ranklake.capture.recording.packing import PACK_BYTES
 from ranklake.capture.spool.files import is_mine, may_serve
 from ranklake.capture.spool.owner import HELD, Owner, is_orphan
@@ -63,7 +63,7 @@ class SpoolMonitor:
     _gaps: GapCount = field(default_factory=GapCount)
     _owners: dict[Path, Owner | None] = field(default_factory=dict)
     _first_seen: dict[Path, float] = field(default_factory=dict)
-    _standings: dict[str, Standing] = field(default_factory=dict)
+    _breaker_states: dict[str, BreakerState] = field(default_factory=dict)
     _stood_at: float = 0.0
     _rests: dict[Path, _Rest] = field(default_factory=dict)
     _rest: _Rest = field(default_factory=_Rest)
@@ -80,7 +80,7 @@ class SpoolMonitor:
         for folder in streams(self.root, may_serve):
             seen.add(folder)
             with contextlib.suppress(OSError):  # finished and removed meanwhile
-                due |= self._one(folder, ages, sizes, files_seen, holders)
+                due |= self._look_at(folder, ages, sizes, files_seen, holders)
         due |= any(size >= PACK_BYTES and not self._rests_store(uri) for uri, size in sizes.items())
         self._first_seen = {path: since for path, since in self._first_seen.items() if path in files_seen}
         self._owners = {folder: owner for folder, owner in self._owners.items() if folder in seen}
@@ -91,11 +91,11 @@ class SpoolMonitor:
         figures.queue_segments, figures.queue_bytes = len(ages), sizes.total()
         figures.lag_s = max(ages, default=0.0)
         figures.streams = self.alive
-        figures.breaker_open = int(any(standing.is_open for standing in self._standings.values()))
+        figures.breaker_open = int(any(state.is_open for state in self._breaker_states.values()))
         figures.gap_rows, figures.gaps = self._gaps.rows.total(), dict(self._gaps.rows)
         return due and time.monotonic() >= self._rest.until
 
-    def _one(
+    def _look_at(
         self,
         folder: Path,
         ages: list[float],
@@ -137,9 +137,9 @@ class SpoolMonitor:
         return may_go or not sealed_files(folder) or bool(open_files(folder))
 
     def reported(self, report: WorkerResult) -> None:
-        """Take note of what a worker process has done."""
+        """Note what a worker process has done."""
         now = time.monotonic()
-        self._standings, self._stood_at = self.standings() | dict(report.standings), now
+        self._breaker_states, self._stood_at = self.breaker_states() | dict(report.breaker_states), now
         for folder, rest in self._rests.items():
             if folder.exists() and rest.until <= now:  # it was tried, and is still there
                 rest.again()
@@ -155,12 +155,12 @@ class SpoolMonitor:
         self._gaps.rows.update({(table, reason): rows for table, reason, rows in report.gaps})
         self._gaps.read.update({Path(folder): at for folder, at in report.read.items()})
 
-    def standings(self) -> dict[str, Standing]:
+    def breaker_states(self) -> dict[str, BreakerState]:
         """Return how the breakers stand now."""
         passed = time.monotonic() - self._stood_at
         return {
-            uri: Standing(found.failures, found.is_open, max(0.0, found.wait_s - passed))
-            for uri, found in self._standings.items()
+            uri: BreakerState(state.failures, state.is_open, max(0.0, state.wait_s - passed))
+            for uri, state in self._breaker_states.items()
         }
 
     def read(self) -> dict[str, int]:
@@ -168,8 +168,8 @@ class SpoolMonitor:
         return {str(folder): at for folder, at in self._gaps.read.items()}
 
     def _rests_store(self, uri: str) -> bool:
-        standing = self._standings.get(uri)
-        return standing is not None and self._stood_at + standing.wait_s > time.monotonic()
+        state = self._breaker_states.get(uri)
+        return state is not None and self._stood_at + state.wait_s > time.monotonic()
 
     def _age_s(self, file: SealedFile) -> float:
         now = time.monotonic()

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, Final, Self
 
 from ranklake.capture.node.agent_metrics import GapCount, PassResult
-from ranklake.capture.recording.breaker import Standing
+from ranklake.capture.recording.breaker import BreakerState
 
 _LOOK_S: Final = 0.2
 
@@ -36,7 +36,7 @@ class WorkerTask:
         As the agent has them. They go by a pipe: command lines are for all to read, and options may hold credentials.
     encryption_key, signing_key
         Where the keys are.
-    standings
+    breaker_states
         How the breakers of the spools stand, by URI.
     read
         How far each stream was read for its gaps, in bytes.
@@ -46,7 +46,7 @@ class WorkerTask:
     spool: str
     storage_options: Mapping[str, Any]
     encryption_key: str
-    standings: Mapping[str, Standing] = field(default_factory=dict)
+    breaker_states: Mapping[str, BreakerState] = field(default_factory=dict)
     read: Mapping[str, int] = field(default_factory=dict)
     signing_key: str = ""
 
@@ -58,8 +58,8 @@ class WorkerTask:
     def from_json(cls, raw: str) -> Self:
         """Read it back. Raises `ValueError`, `TypeError`."""
         facts: dict[str, Any] = json.loads(raw)
-        standings = {uri: Standing(**standing) for uri, standing in facts.pop("standings").items()}
-        return cls(**facts, standings=standings)
+        breaker_states = {uri: BreakerState(**state) for uri, state in facts.pop("breaker_states").items()}
+        return cls(**facts, breaker_states=breaker_states)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class WorkerResult:
         What the look did.
     retries, sent_bytes
         Uploads that failed, and size of those that did not.
-    standings
+    breaker_states
         How the breakers stand now.
     gaps
         New gaps: table, reason, rows.
@@ -85,7 +85,7 @@ class WorkerResult:
     done: PassResult
     retries: int = 0
     sent_bytes: int = 0
-    standings: Mapping[str, Standing] = field(default_factory=dict)
+    breaker_states: Mapping[str, BreakerState] = field(default_factory=dict)
     gaps: Sequence[tuple[str, str, int]] = ()
     read: Mapping[str, int] = field(default_factory=dict)
     failed: bool = False
@@ -99,8 +99,8 @@ class WorkerResult:
         """Read it back. Raises `ValueError`, `TypeError`, `KeyError`."""
         facts: dict[str, Any] = json.loads(raw)
         done = facts.pop("done")
-        standings = {uri: Standing(**standing) for uri, standing in facts.pop("standings").items()}
-        return cls(PassResult(**{**done, "troubles": tuple(done["troubles"])}), **facts, standings=standings)
+        breaker_states = {uri: BreakerState(**state) for uri, state in facts.pop("breaker_states").items()}
+        return cls(PassResult(**{**done, "troubles": tuple(done["troubles"])}), **facts, breaker_states=breaker_states)
 
 
 def run(task: WorkerTask, stop: threading.Event) -> WorkerResult:
@@ -115,7 +115,7 @@ def run(task: WorkerTask, stop: threading.Event) -> WorkerResult:
         task.spool,
         task.storage_options,
         keys=SealingKeys(task.encryption_key, task.signing_key),
-        standings=task.standings,
+        breaker_states=task.breaker_states,
         gaps=GapCount({Path(folder): at for folder, at in task.read.items()}),
     )
     done = agent.look(lambda: stop.is_set() or os.getppid() != parent, pack_now=True)
@@ -138,7 +138,7 @@ def send(task: WorkerTask, stop: threading.Event, grace_s: float) -> WorkerResul
         Ends it: politely, and after `grace_s` by SIGKILL.
     """
     command = [sys.executable, "-m", "ranklake.capture.node.worker"]
-    told: str | None = task.to_json()
+    request: str | None = task.to_json()
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -146,20 +146,20 @@ def send(task: WorkerTask, stop: threading.Event, grace_s: float) -> WorkerResul
     except OSError as error:
         return WorkerResult(PassResult(troubles=(f"{task.root}: no process can be started: {error}",)), failed=True)
     deadline = float("inf")
-    said = ""
+    reply = ""
     while True:
         try:
-            said, _ = process.communicate(told, timeout=_LOOK_S)
+            reply, _ = process.communicate(request, timeout=_LOOK_S)
             break
         except subprocess.TimeoutExpired:
-            told = None
+            request = None
         if stop.is_set() and deadline == float("inf"):
             process.terminate()
             deadline = time.monotonic() + grace_s
         if time.monotonic() > deadline:
             process.kill()
     try:
-        return WorkerResult.from_json(said)
+        return WorkerResult.from_json(reply)
     except (ValueError, TypeError, KeyError):
         how = f"ended with status {process.returncode}"
         troubles = () if stop.is_set() else (f"{task.root}: the process that sends {how}",)

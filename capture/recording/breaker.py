@@ -13,7 +13,7 @@ LONGEST_WAIT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BreakerState:
     """How a breaker stands, for another process to go on from.
 
     Attributes
@@ -56,17 +56,17 @@ class Breaker:
         self._not_before = 0.0
 
     @classmethod
-    def resumed(cls, standing: Standing) -> Self:
+    def resumed(cls, state: BreakerState) -> Self:
         """Return a breaker that stands like another one did."""
         breaker = cls()
-        breaker._failures, breaker._open = standing.failures, standing.is_open
-        breaker._not_before = breaker._clock() + standing.wait_s
+        breaker._failures, breaker._open = state.failures, state.is_open
+        breaker._not_before = breaker._clock() + state.wait_s
         return breaker
 
-    def standing(self) -> Standing:
+    def snapshot(self) -> BreakerState:
         """Return how it stands now; a probe under way is not known of."""
         with self._lock:
-            return Standing(self._failures, self._open, max(0.0, self._not_before - self._clock()))
+            return BreakerState(self._failures, self._open, max(0.0, self._not_before - self._clock()))
 
     @property
     def state(self) -> str:

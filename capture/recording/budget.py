@@ -61,12 +61,12 @@ class Budget:
         return min(layout.file_bytes, max(_LEAST_FILE_BYTES, self.limit_bytes // _FILES))
 
     def has_room(self, lane: str, size_bytes: int) -> bool:
-        """Say whether a lane may make a file of that size."""
+        """Whether a lane may make a file of that size."""
         share = SHARES.get("scalars" if self._evicts and lane in SAMPLES else lane, 1.0)
         return not self.limit_bytes or self.used_bytes + size_bytes <= share * self.limit_bytes
 
     def made(self, size_bytes: int) -> None:
-        """Take note of a new file."""
+        """Note a new file."""
         self._made_bytes += size_bytes
         self.used_bytes += size_bytes
 

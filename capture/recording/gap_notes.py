@@ -40,7 +40,7 @@ class GapNotes:
         self, gaps: Gaps, stream: "Callable[[], Stream]", record: Callable[[int, dict[str, Any]], object]
     ) -> None:
         self._gaps, self._stream, self._record = gaps, stream, record
-        self._untold: Counter[tuple[str, str]] = Counter()
+        self._unreported: Counter[tuple[str, str]] = Counter()
         self._mutex = threading.RLock()
         self._again_ns = 0
 
@@ -56,26 +56,26 @@ class GapNotes:
             self._again_ns = time.monotonic_ns() + RETRY_NS
         else:
             with self._mutex:
-                self._untold.update(counts)
+                self._unreported.update(counts)
 
-    def count_found(self, table: str, found: dict[str, int]) -> None:
+    def count_left_out(self, table: str, counts: dict[str, int]) -> None:
         """Count rows that sealing left out and wrote down already."""
-        for reason, rows in found.items():
+        for reason, rows in counts.items():
             self._gaps.count(table, reason, rows, is_written_down=True)
         with self._mutex:
-            self._untold.update({(table, reason): rows for reason, rows in found.items()})
+            self._unreported.update({(table, reason): rows for reason, rows in counts.items()})
 
     def count_given_up(self, table: str, rows: int) -> None:
         """Count rows of sealed segments that were given up, which the stream has written down."""
         self._gaps.count(table, DROPPED_OLDEST, rows, is_written_down=True)
         with self._mutex:
-            self._untold[table, DROPPED_OLDEST] += rows
+            self._unreported[table, DROPPED_OLDEST] += rows
 
-    def tell(self) -> None:
+    def record_events(self) -> None:
         """Make new gaps visible as events, one for each table and reason; what was sampled out is none."""
         with self._mutex:
-            told, self._untold = self._untold, Counter()
-        for (table, reason), rows in sorted(told.items()):
+            new, self._unreported = self._unreported, Counter()
+        for (table, reason), rows in sorted(new.items()):
             if reason in DELIBERATE:
                 continue
             row = {
@@ -103,7 +103,7 @@ class GapNotes:
 
     def after_fork(self) -> None:
         """In a forked child: what was not told is the parent's; gaps are written down as they are counted."""
-        self._untold, self._mutex = Counter(), threading.RLock()
+        self._unreported, self._mutex = Counter(), threading.RLock()
         self._gaps.at_once = self._flush_unless_refused
 
     def _flush_unless_refused(self) -> None:

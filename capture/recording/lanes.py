@@ -247,5 +247,5 @@ class Lanes:
 
 
 def has_gil() -> bool:
-    """Say whether one thread at a time runs Python code."""
+    """Whether one thread at a time runs Python code."""
     return bool(getattr(sys, "_is_gil_enabled", lambda: True)())

@@ -318,7 +318,7 @@ class Recorder:
         Nobody may write meanwhile. Raises `OSError`, `RefusedError`; the stream is let go of all the same.
         """
         self.gap_notes.flush()
-        self.gap_notes.tell()
+        self.gap_notes.record_events()
         stream = self.stream
         if stream is None or not stream.files_named:
             return

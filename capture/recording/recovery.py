@@ -17,7 +17,7 @@ from ranklake.capture.common.gaps import LOGGER
 from ranklake.capture.lanes.masks import mask_of_stream
 from ranklake.capture.logs.faults import FAULTS_FILE
 from ranklake.capture.logs.faults import adopt as adopt_faults
-from ranklake.capture.recording.upload import Pushed, Uploader
+from ranklake.capture.recording.upload import Uploader, UploadResult
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sealing.seal import Sealing, keep_damaged, seal
 from ranklake.capture.sealing.tables import read_rows
@@ -81,7 +81,7 @@ class AbandonedStream:
     owner: Owner | None
     keys: SealingKeys
 
-    def finish(self, uploader: Uploader | None, stop: Callable[[], bool] = lambda: False) -> Pushed:
+    def finish(self, uploader: Uploader | None, stop: Callable[[], bool] = lambda: False) -> UploadResult:
         """Seal all, upload all, and remove the stream if nothing is left.
 
         Raises `OSError` if the local disk fails, and `EncryptionError` if there is no key to seal with; in both cases
@@ -94,7 +94,7 @@ class AbandonedStream:
                 uploader.push(self.folder, stop=stop)
             raise
         if uploader is None:
-            return Pushed(left=len(sealed_files(self.folder)))
+            return UploadResult(left=len(sealed_files(self.folder)))
         pushed = uploader.push(self.folder, stop=stop)
         self.discard_if_empty()
         return pushed
@@ -136,7 +136,7 @@ class AbandonedStream:
             meta_file.close()
 
     def _is_encrypted(self) -> bool:
-        """Say whether its process asked for encryption; where owner.json is damaged, what is sealed may tell."""
+        """Whether its process asked for encryption; where owner.json is damaged, what is sealed may tell."""
         return self.owner.encrypted if self.owner is not None else any(f.key_id for f in sealed_files(self.folder))
 
     def _tidy(self) -> None:
@@ -153,11 +153,11 @@ class AbandonedStream:
     def _drop_torn_tail(self) -> None:
         """Cut the frame that its writer was killed in, so that frames added here do not make it look like damage."""
         path = self.folder / META_FILE
-        found = frames.read(path)
-        if found.torn_bytes:
+        scan = frames.read(path)
+        if scan.torn_bytes:
             fd = open_regular(path, os.O_RDWR)
             try:
-                os.ftruncate(fd, os.fstat(fd).st_size - found.torn_bytes)
+                os.ftruncate(fd, os.fstat(fd).st_size - scan.torn_bytes)
             finally:
                 os.close(fd)
 
@@ -197,7 +197,7 @@ class AbandonedStream:
 
 
 def _is_no_file(path: Path) -> bool:
-    """Say whether a path is a link, a FIFO, a socket or a device, which no recorder leaves. Raises `OSError`."""
+    """Whether a path is a link, a FIFO, a socket or a device, which no recorder leaves. Raises `OSError`."""
     mode = path.lstat().st_mode
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
@@ -209,7 +209,7 @@ def _is_known(path: Path, meta: Meta) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class RecoveryResult:
     """What a recovery did.
 
     Attributes
@@ -246,7 +246,7 @@ class Recovery:
     keys: SealingKeys = field(default_factory=SealingKeys)
     _uploaders: dict[str, Uploader] = field(default_factory=dict)
 
-    def run(self, stop: Callable[[], bool] = lambda: False) -> Recovered:
+    def run(self, stop: Callable[[], bool] = lambda: False) -> RecoveryResult:
         """Go over all streams once; `stop` is asked before each of them and each upload."""
         counts: Counter[str] = Counter()
         troubles: list[str] = []
@@ -254,7 +254,7 @@ class Recovery:
             if stop():
                 break
             try:
-                done = self._one(folder, stop)
+                done = self._recover(folder, stop)
             except Exception as error:  # noqa: BLE001 - one damaged stream must not block the others
                 troubles.append(f"{folder}: {type(error).__name__}: {error}")
                 LOGGER.warning("ranklake: cannot recover %s: %s", folder, error)
@@ -264,9 +264,9 @@ class Recovery:
                 else:
                     counts.update(streams=1, segments=done.segments, rows=done.rows, left=done.left)
         sweep(self.root)
-        return Recovered(**counts, troubles=tuple(troubles))
+        return RecoveryResult(**counts, troubles=tuple(troubles))
 
-    def _one(self, folder: Path, stop: Callable[[], bool]) -> Pushed | str:
+    def _recover(self, folder: Path, stop: Callable[[], bool]) -> UploadResult | str:
         with taken_over(folder, self.keys) as taken:
             if taken is None:
                 return "alive"
@@ -283,7 +283,7 @@ class Recovery:
         return self._uploaders.get(uri)
 
 
-def recover_stream(folder: Path, uploader: Uploader | None, *, family: int, keys: SealingKeys) -> Pushed | None:
+def recover_stream(folder: Path, uploader: Uploader | None, *, family: int, keys: SealingKeys) -> UploadResult | None:
     """Finish the stream of a dead forked child of the process whose incarnation is `family`; None if it is no such."""
     with taken_over(folder, keys) as taken:
         if taken is None or taken.owner is None or taken.owner.role != "worker" or taken.owner.family != family:

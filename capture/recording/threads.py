@@ -188,7 +188,7 @@ class RecorderThreads:
         self._guarded(lambda: self._evict(stream), "making room")
         if flush or now >= self._next["seal"]:
             self._next["seal"] = now + self._settings.seal_every_s
-            recorder.gap_notes.tell()
+            recorder.gap_notes.record_events()
             held = DEVICE_HOLD_NS if self._expects_late_values() and not flush else 0
             recorder.end_files(hold_ns=held, patience_s=_SETTLE_S if flush else 0.0)
         else:
@@ -209,7 +209,7 @@ class RecorderThreads:
 
         def told(sealed: Sealed) -> None:
             stream.waiting[sealed.file.path.name] = (sealed.file.table, sealed.file.rows)
-            recorder.gap_notes.count_found(sealed.file.table, sealed.found)
+            recorder.gap_notes.count_left_out(sealed.file.table, sealed.found)
 
         try:
             seal(sealing_of(stream, recorder.keys), files, final=final, told=told)
@@ -307,7 +307,7 @@ class RecorderThreads:
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 self._spares.make_room()
         except EncryptionError as error:
-            told = f"nothing is sealed or sent: {error}; it waits in {self._recorder.root}; trying again"
-            self._recorder.gaps.warn("encryption", told)
+            message = f"nothing is sealed or sent: {error}; it waits in {self._recorder.root}; trying again"
+            self._recorder.gaps.warn("encryption", message)
         except Exception as error:  # noqa: BLE001 - a bug of ours
             self._recorder.gaps.warn(doing, f"{doing} failed: {type(error).__name__}: {error}")

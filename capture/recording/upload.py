@@ -39,7 +39,7 @@ class UploadError(RanklakeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
+class UploadResult:
     """What one round over a stream did: segments and rows stored, segments left."""
 
     segments: int = 0
@@ -106,7 +106,7 @@ class Uploader:
         acked: Callable[[SealedFile], None] | None = None,
         stop: Callable[[], bool] = lambda: False,
         deadline: float | None = None,
-    ) -> Pushed:
+    ) -> UploadResult:
         """Upload what is sealed in a stream's folder, one by one.
 
         Parameters
@@ -130,16 +130,16 @@ class Uploader:
         """
         name = StreamName.of(folder)
         if name is None:
-            return Pushed()
+            return UploadResult()
         segments = rows = 0
         waiting = ready_files(folder)
         for index, file in enumerate(waiting):
             if stop() or not self._push_one(name, file, deadline):
-                return Pushed(segments, rows, len(waiting) - index)
+                return UploadResult(segments, rows, len(waiting) - index)
             segments, rows = segments + 1, rows + file.rows
             if acked is not None:
                 acked(file)
-        return Pushed(segments, rows, 0)
+        return UploadResult(segments, rows, 0)
 
     def _may_go(self, deadline: float | None) -> bool:
         while (wait := self.breaker.wait_s()) > 0:
@@ -280,14 +280,14 @@ def _put_local(target: Path, raw: bytes) -> None:
 
 
 def _throttled(error: BaseException | None) -> bool:
-    """Say whether a store's error means: too many requests. Looks for an HTTP status where the clients put it."""
+    """Whether a store's error means: too many requests. Looks for an HTTP status where the clients put it."""
     while error is not None:
         response = getattr(error, "response", None)
-        said = [getattr(error, name, None) for name in ("status", "status_code", "code", "http_status")]
-        said.append(getattr(response, "status_code", None))
+        statuses = [getattr(error, name, None) for name in ("status", "status_code", "code", "http_status")]
+        statuses.append(getattr(response, "status_code", None))
         if isinstance(response, Mapping):
-            said.append(response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
-        if any(status in _BUSY for status in said if isinstance(status, int)) or "SlowDown" in str(error):
+            statuses.append(response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
+        if any(status in _BUSY for status in statuses if isinstance(status, int)) or "SlowDown" in str(error):
             return True
         error = error.__cause__
     return False

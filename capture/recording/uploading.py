@@ -73,9 +73,9 @@ class Uploading:
         self._look_again_s = None if breaker is None else max(0.05, breaker.left_s())
 
     def has_agent(self) -> bool:
-        """Say whether the node has an agent that sends for this spool."""
-        found = leader(self._recorder.root)
-        return found is not None and found.serves(self._recorder.spool)
+        """Whether the node has an agent that sends for this spool."""
+        agent = leader(self._recorder.root)
+        return agent is not None and agent.serves(self._recorder.spool)
 
     def _left_to_agent(self) -> bool:
         """Note what the node's agent has sent; say whether it is to be trusted with what waits."""
@@ -148,7 +148,7 @@ def _sealed_at(stream: Stream, name: str) -> float | None:
 
 
 def _any_open(stream: Stream) -> bool:
-    """Say whether there are files that were not sealed: a write into one never ended, say."""
+    """Whether there are files that were not sealed: a write into one never ended, say."""
     try:
         return bool(open_files(stream.folder))
     except OSError:  # the folder vanished

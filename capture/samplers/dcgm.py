@@ -45,13 +45,13 @@ class Mapped:
     unit: str
     kind: str
 
-    def value(self, found: float) -> Any:  # noqa: ANN401 - of the column's type
+    def value(self, raw: float) -> Any:  # noqa: ANN401 - of the column's type
         """Return a value in the column's unit and type."""
         if self.unit == "bits":
-            return clock_reasons(int(found))
+            return clock_reasons(int(raw))
         if self.unit == "truth":
-            return bool(found)
-        scaled = found * self.factor
+            return bool(raw)
+        scaled = raw * self.factor
         return int(scaled) if self.column.endswith(_INTEGERS) else scaled
 
 
@@ -66,15 +66,15 @@ def load_table() -> dict[str, Mapped]:
 
 def readings(samples: list[Exposed], table: Mapping[str, Mapped]) -> Iterator[tuple[str, Reading]]:
     """Yield each device, or MIG instance, of a page by its key, with what the page says of it."""
-    found: dict[str, Reading] = {}
+    by_device: dict[str, Reading] = {}
     for sample in samples:
         mapped = table.get(sample.name)
         if mapped is None or not (sample.labels.get("UUID") or sample.labels.get("gpu")):
             continue
         key = "\0".join(sample.labels.get(name, "") for name in ("Hostname", "UUID", "gpu", "GPU_I_ID"))
-        reading = found.get(key)
+        reading = by_device.get(key)
         if reading is None:
-            reading = found[key] = Reading(source="dcgm", **_identity(sample.labels))
+            reading = by_device[key] = Reading(source="dcgm", **_identity(sample.labels))
         why = blank(sample.value)
         if not why and mapped.unit == "bits" and not 0 <= sample.value < 1 << 64:
             why = OUT_OF_RANGE
@@ -82,7 +82,7 @@ def readings(samples: list[Exposed], table: Mapping[str, Mapped]) -> Iterator[tu
             reading.unavailable[mapped.column] = why
         else:
             reading.columns[mapped.column] = mapped.value(sample.value)
-    yield from found.items()
+    yield from by_device.items()
 
 
 def blank(value: float) -> str:

@@ -77,22 +77,22 @@ def parse(text: str) -> Page:
 
 
 def _sample(line: str) -> Exposed | None:
-    found = _SAMPLE.fullmatch(line)
-    if not found or not _NUMBER.fullmatch(found[3]):
+    match = _SAMPLE.fullmatch(line)
+    if not match or not _NUMBER.fullmatch(match[3]):
         return None
-    labels = _labels(found[2][1:-1]) if found[2] else {}
+    labels = _labels(match[2][1:-1]) if match[2] else {}
     if labels is None:
         return None
-    return Exposed(found[1], labels, float(found[3]), int(found[4]) if found[4] else None)
+    return Exposed(match[1], labels, float(match[3]), int(match[4]) if match[4] else None)
 
 
 def _labels(text: str) -> dict[str, str] | None:
     labels: dict[str, str] = {}
     at = 0
     while at < len(text) and text[at:].strip(" \t"):
-        found = _LABEL.match(text, at)
-        if found is None or found[1] in labels:
+        match = _LABEL.match(text, at)
+        if match is None or match[1] in labels:
             return None
-        labels[found[1]] = re.sub(r"\\.", lambda escape: _ESCAPES.get(escape[0], escape[0]), found[2])
-        at = found.end()
+        labels[match[1]] = re.sub(r"\\.", lambda escape: _ESCAPES.get(escape[0], escape[0]), match[2])
+        at = match.end()
     return labels

@@ -11,7 +11,7 @@ from ranklake.capture.samplers.gpu_device import Device, devices
 from ranklake.capture.samplers.gpu_parts import EACH, RARE, SLOW
 from ranklake.capture.samplers.nvml import Nvml, asked, text, why
 from ranklake.capture.samplers.reading import Reading, Tree, UnavailableError
-from ranklake.capture.samplers.sample import Holders, Row, Told, by_environment, by_process, event, held_by
+from ranklake.capture.samplers.sample import Holders, Row, SourceStatus, by_environment, by_process, event, held_by
 from ranklake.capture.spool.stream_files import StreamName
 
 WAIT_MS: Final = 1000
@@ -41,7 +41,7 @@ class XidWatch:
 
     def __init__(self, nvml: Nvml, handles: list[Any]) -> None:
         self._nvml = nvml
-        self._found: deque[Xid] = deque(maxlen=10_000)
+        self._received: deque[Xid] = deque(maxlen=10_000)
         self._stopping = threading.Event()
         self.refused: dict[int, str] = {}
         self.trouble = ""
@@ -64,11 +64,11 @@ class XidWatch:
         self._thread = threading.Thread(target=self._run, name="ranklake-xid", daemon=True)
         self._thread.start()
 
-    def found(self) -> list[Xid]:
+    def received(self) -> list[Xid]:
         """Return the reports since the last call, the oldest first."""
         reports = []
-        while self._found:
-            reports.append(self._found.popleft())
+        while self._received:
+            reports.append(self._received.popleft())
         return reports
 
     def stop(self) -> None:
@@ -85,7 +85,7 @@ class XidWatch:
         while not self._stopping.is_set():
             try:
                 data = nvml.nvmlEventSetWait_v2(self._set, WAIT_MS)
-                self._found.append(self._report(data))
+                self._received.append(self._report(data))
             except nvml.NVMLError_Timeout:
                 continue
             except nvml.NVMLError as error:
@@ -144,7 +144,7 @@ class GpuSampler:
         self._host = socket.gethostname()
         self._devices: list[Device] | None = None
         self._watch: XidWatch | None = None
-        self._told, self._xids_told = Told.of("nvml"), Told.of("xid")
+        self._status, self._xid_status = SourceStatus("nvml"), SourceStatus("xid")
         self._lost: set[str] = set()
         self._absent: dict[int, str] = {}
         self._held: dict[str, dict[str, Any]] = {}
@@ -189,17 +189,17 @@ class GpuSampler:
         try:
             if self._devices is None:
                 nvml.nvmlInit()
-            found, absent = devices(nvml)
+            present, absent = devices(nvml)
         except nvml.NVMLError as error:
-            yield from self._told.trouble(why(nvml, error.value), now_ns)
+            yield from self._status.failed(why(nvml, error.value), now_ns)
             return
-        yield from self._told.mended(now_ns)
+        yield from self._status.recovered(now_ns)
         yield from self._absences(absent, now_ns)
-        back = self._lost & {device.uuid for device in found}
+        back = self._lost & {device.uuid for device in present}
         for uuid in sorted(back):
             yield event("gpu_found", now_ns, "info", f"{uuid} answers again", {"device_uuid": uuid})
         self._lost -= back
-        fresh = {device.uuid: device for device in found}
+        fresh = {device.uuid: device for device in present}
         kept = {device.uuid: device for device in self._devices or [] if not device.is_lost()}
         self._devices = [kept.get(uuid, device) for uuid, device in fresh.items()]
         self._rare_ns = now_ns
@@ -209,7 +209,9 @@ class GpuSampler:
     def _absences(self, absent: dict[int, str], now_ns: int) -> Iterator[Row]:
         """Yield an event for each device that did not answer from the start, and one when it does."""
         before, known = self._absent, {device.index for device in self._devices or []}
-        self._absent = absent = {index: said for index, said in absent.items() if index in before or index not in known}
+        self._absent = absent = {
+            index: reason for index, reason in absent.items() if index in before or index not in known
+        }
         for index in sorted(absent.keys() - before.keys()):
             message = f"GPU {index} of this host is lost since before the start: {absent[index]}"
             yield event("gpu_lost", now_ns, "error", message, {"device_index": index, "reason": absent[index]})
@@ -231,14 +233,14 @@ class GpuSampler:
         watch = self._watch
         if watch is None:
             return
-        for xid in watch.found():
+        for xid in watch.received():
             self._xids[xid.uuid] = xid.code
             attributes = {**self._about(xid.uuid), "xid": xid.code}
             if xid.gpu_instance is not None:
                 attributes |= {"gpu_instance": xid.gpu_instance, "compute_instance": xid.compute_instance}
             yield event("xid", xid.at_ns, "error", f"XID {xid.code} on {xid.uuid or 'a GPU that is gone'}", attributes)
         if watch.trouble and not watch.refused:
-            yield from self._xids_told.trouble(watch.trouble, now_ns)
+            yield from self._xid_status.failed(watch.trouble, now_ns)
 
     def _row(self, device: Device, often: int, holders: Mapping[int, StreamName], now_ns: int) -> Row:
         reading = device.read(often)
@@ -264,19 +266,19 @@ class GpuSampler:
         except UnavailableError as error:
             reading.unavailable["memory_own_bytes"] = str(error)
             processes = None
-        ranks = by_process([found.pid for found in processes or []], holders)
+        ranks = by_process([process.pid for process in processes or []], holders)
         if ranks:
-            sizes = [found.usedGpuMemory for found in processes if found.pid in holders]
+            sizes = [process.usedGpuMemory for process in processes if process.pid in holders]
             if None in sizes:
                 reading.unavailable["memory_own_bytes"] = "not told for each process"
             else:
                 reading.columns["memory_own_bytes"] = sum(sizes)
             return held_by(ranks)
         index = device.index if device.whole is None else None  # an instance has no number of its own
-        said = by_environment(index, device.uuid, holders, self._tree)
-        if said:
+        ranks_by_variables = by_environment(index, device.uuid, holders, self._tree)
+        if ranks_by_variables:
             reading.unavailable.setdefault("memory_own_bytes", "processes are seen by other numbers")
-            return held_by(said)
+            return held_by(ranks_by_variables)
         if processes is None:
             reading.unavailable["holder_count"] = reading.unavailable["memory_own_bytes"]
             return {}

@@ -50,13 +50,13 @@ class GpuPerformance:
         self._before, self._spare = now, self._before
         nvml.nvmlGpmMetricsGet(wanted)
         for at, (column, (_, factor)) in enumerate(GPM.items()):
-            found = wanted.metrics[at]
-            if found.nvmlReturn == nvml.NVML_SUCCESS:
-                value = found.value * factor
+            metric = wanted.metrics[at]
+            if metric.nvmlReturn == nvml.NVML_SUCCESS:
+                value = metric.value * factor
                 # Counters are read one after the other, so that a share may pass 1 by a little.
                 reading.columns[column] = min(1.0, value) if column.endswith("_ratio") else value
             else:
-                reading.unavailable[column] = why(nvml, found.nvmlReturn)
+                reading.unavailable[column] = why(nvml, metric.nvmlReturn)
 
     def _take(self, sample: Any) -> Any:  # noqa: ANN401 - the library's
         if self._instance is None:
@@ -112,7 +112,7 @@ class Device:
         return str(self.identity.get("device_uuid") or f"index {self.index}")
 
     def is_lost(self) -> bool:
-        """Say whether it did not answer when it was read last."""
+        """Whether it did not answer when it was read last."""
         return self._lost
 
     def read(self, often: int) -> Reading:
@@ -138,10 +138,10 @@ class Device:
         self._remember(part.columns[0], reading)
 
     def _fields(self, often: int, reading: Reading) -> None:
-        due = [one for one in FIELDS if one.often <= often]
-        wanted = [one for one in due if one.column not in self._refused]
-        reading.unavailable.update({one.column: self._refused[one.column] for one in due if one not in wanted})
-        columns = [one.column for one in wanted]
+        due = [field for field in FIELDS if field.often <= often]
+        wanted = [field for field in due if field.column not in self._refused]
+        reading.unavailable.update({field.column: self._refused[field.column] for field in due if field not in wanted})
+        columns = [field.column for field in wanted]
         if wanted:
             reading.take(columns, lambda: self._added(partial(read_fields, fields=wanted), reading))
         for column in columns:
@@ -181,7 +181,7 @@ def devices(nvml: Nvml) -> tuple[list[Device], dict[int, str]]:
 
     Raises NVML's errors.
     """
-    found: list[Device] = []
+    present: list[Device] = []
     absent: dict[int, str] = {}
     system = Reading()
     system.take(["driver_version"], lambda: {"driver_version": text(asked(nvml, nvml.nvmlSystemGetDriverVersion))})
@@ -193,9 +193,9 @@ def devices(nvml: Nvml) -> tuple[list[Device], dict[int, str]]:
         except nvml.NVMLError as error:  # lost: the others are sampled, and this one is looked for again
             absent[index] = why(nvml, error.value)
             continue
-        found.append(_device(nvml, handle, index, system))
-        found += _instances(nvml, found[-1], system)
-    return found, absent
+        present.append(_device(nvml, handle, index, system))
+        present += _instances(nvml, present[-1], system)
+    return present, absent
 
 
 def _device(nvml: Nvml, handle: Any, index: int, system: Reading, whole: Any = None) -> Device:  # noqa: ANN401

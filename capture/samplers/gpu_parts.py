@@ -42,21 +42,21 @@ class Part:
 
 def _memory(nvml: Nvml, device: Handle) -> Columns:
     try:
-        found = nvml.nvmlDeviceGetMemoryInfo(device, version=nvml.nvmlMemory_v2)
+        info = nvml.nvmlDeviceGetMemoryInfo(device, version=nvml.nvmlMemory_v2)
     except (
         nvml.NVMLError_FunctionNotFound,
         nvml.NVMLLibraryMismatchError,
     ):  # a driver before 510, to which what it keeps counts as used
-        found = nvml.nvmlDeviceGetMemoryInfo(device)
-    columns = {f"memory_{what}_bytes": int(getattr(found, what)) for what in ("used", "free", "total")}
-    if hasattr(found, "reserved"):
-        columns["memory_reserved_bytes"] = int(found.reserved)
+        info = nvml.nvmlDeviceGetMemoryInfo(device)
+    columns = {f"memory_{part}_bytes": int(getattr(info, part)) for part in ("used", "free", "total")}
+    if hasattr(info, "reserved"):
+        columns["memory_reserved_bytes"] = int(info.reserved)
     return columns
 
 
 def _utilization(nvml: Nvml, device: Handle) -> Columns:
-    found = nvml.nvmlDeviceGetUtilizationRates(device)
-    return {"gpu_utilization_ratio": found.gpu * _PERCENT, "memory_utilization_ratio": found.memory * _PERCENT}
+    rates = nvml.nvmlDeviceGetUtilizationRates(device)
+    return {"gpu_utilization_ratio": rates.gpu * _PERCENT, "memory_utilization_ratio": rates.memory * _PERCENT}
 
 
 def _rows(nvml: Nvml, device: Handle) -> Columns:
@@ -214,15 +214,15 @@ _INTEGERS: Final = ("_count", "_ns", "_bytes")
 def read_fields(nvml: Nvml, device: Handle, fields: Sequence[Field], reading: Reading) -> None:
     """Add what fields hold. Raises NVML's errors where none can be had."""
     wanted = [_number_of(nvml, field) for field in fields]
-    for field, found in zip(fields, nvml.nvmlDeviceGetFieldValues(device, wanted), strict=True):
-        if found.nvmlReturn != nvml.NVML_SUCCESS:
-            reading.unavailable[field.column] = why(nvml, found.nvmlReturn)
+    for field, answer in zip(fields, nvml.nvmlDeviceGetFieldValues(device, wanted), strict=True):
+        if answer.nvmlReturn != nvml.NVML_SUCCESS:
+            reading.unavailable[field.column] = why(nvml, answer.nvmlReturn)
             continue
-        told = _value(nvml, found)
-        if told in _ALL_BITS:
-            reading.unavailable[field.column] = f"the driver answers {told}"
+        number = _value(nvml, answer)
+        if number in _ALL_BITS:
+            reading.unavailable[field.column] = f"the driver answers {number}"
             continue
-        value = told * field.factor
+        value = number * field.factor
         reading.columns[field.column] = int(value) if field.column.endswith(_INTEGERS) else value
 
 
@@ -231,7 +231,7 @@ def _number_of(nvml: Nvml, field: Field) -> int | tuple[int, int]:
     return number if field.scope is None else (number, field.scope)
 
 
-def _value(nvml: Nvml, found: Any) -> float:  # noqa: ANN401 - a structure of the library
+def _value(nvml: Nvml, answer: Any) -> float:  # noqa: ANN401 - a structure of the library
     """Return the member of the union that is said to hold the value."""
     member = {
         nvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
@@ -241,8 +241,8 @@ def _value(nvml: Nvml, found: Any) -> float:  # noqa: ANN401 - a structure of th
         nvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
         nvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
         nvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
-    }[found.valueType]
-    value: float = getattr(found.value, member)
+    }[answer.valueType]
+    value: float = getattr(answer.value, member)
     return value
 
 

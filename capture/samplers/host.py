@@ -44,7 +44,7 @@ def infiniband(tree: Tree) -> dict[str, Columns]:
 
     Raises `OSError` where there is no InfiniBand.
     """
-    found: dict[str, Columns] = {}
+    ports: dict[str, Columns] = {}
     for device in tree.names(_PORTS):
         for port in tree.names(f"{_PORTS}/{device}/ports"):
             place = f"{_PORTS}/{device}/ports/{port}"
@@ -56,8 +56,8 @@ def infiniband(tree: Tree) -> dict[str, Columns]:
             state, rate = _text(tree, f"{place}/state"), _text(tree, f"{place}/rate")
             facts["state"] = state.partition(":")[2].strip() or None
             facts["rate"] = rate or None
-            found[f"{device}/{port}"] = facts
-    return found
+            ports[f"{device}/{port}"] = facts
+    return ports
 
 
 def frequency(tree: Tree) -> Columns:
@@ -73,13 +73,13 @@ def frequency(tree: Tree) -> Columns:
 
 def temperature(tree: Tree) -> Columns:
     """Return the temperature of the warmest CPU package."""
-    found = []
+    celsius = []
     for sensor in tree.names("sys/class/hwmon"):
         place = f"sys/class/hwmon/{sensor}"
         if _text(tree, f"{place}/name") in _CPU_SENSORS:
             inputs = [name for name in tree.names(place) if re.fullmatch(r"temp\d+_input", name)]
-            found += [value / 1e3 for name in inputs if (value := _number(tree, f"{place}/{name}")) is not None]
-    return {"cpu_temperature_celsius": max(found)} if found else _missing("no sensor of a CPU")
+            celsius += [value / 1e3 for name in inputs if (value := _number(tree, f"{place}/{name}")) is not None]
+    return {"cpu_temperature_celsius": max(celsius)} if celsius else _missing("no sensor of a CPU")
 
 
 def power(tree: Tree) -> Columns:
@@ -244,36 +244,36 @@ class HostSampler:
         return columns if before is None else columns | proc.cpu_ratios(times, before)
 
     def _disks(self, *, split: bool) -> dict[str, Any]:
-        found = proc.disks(self._tree)
-        sums = proc.total(found, proc.DISK_COLUMNS)
+        disks = proc.disks(self._tree)
+        sums = proc.total(disks, proc.DISK_COLUMNS)
         before, self._disk_sums = self._disk_sums, sums
         columns = {**sums, **(proc.latencies(sums, before) if before and sums else {})}
-        return columns | ({"disks": json_text(found)} if split else {})
+        return columns | ({"disks": json_text(disks)} if split else {})
 
     def _networks(self, *, split: bool) -> dict[str, Any]:
-        found = proc.networks(self._tree)
-        return proc.total(found, proc.NETWORK_COLUMNS) | ({"networks": json_text(found)} if split else {})
+        networks = proc.networks(self._tree)
+        return proc.total(networks, proc.NETWORK_COLUMNS) | ({"networks": json_text(networks)} if split else {})
 
     def _infiniband(self) -> dict[str, Any]:
-        found = infiniband(self._tree)
-        return {**proc.total(found, INFINIBAND_COLUMNS), "infiniband_ports": json_text(found)}
+        ports = infiniband(self._tree)
+        return {**proc.total(ports, INFINIBAND_COLUMNS), "infiniband_ports": json_text(ports)}
 
     def _filesystem(self) -> dict[str, Any]:
-        found = os.statvfs(self._spool)
+        stat = os.statvfs(self._spool)
         return {
-            "filesystem_used_bytes": (found.f_blocks - found.f_bfree) * found.f_frsize,
-            "filesystem_total_bytes": found.f_blocks * found.f_frsize,
+            "filesystem_used_bytes": (stat.f_blocks - stat.f_bfree) * stat.f_frsize,
+            "filesystem_total_bytes": stat.f_blocks * stat.f_frsize,
         }
 
     def _groups(self, holders: dict[int, StreamName]) -> dict[Cgroup, list[int]]:
         """Return the control groups of the ranks' processes, and which of them each holds."""
-        found: dict[Cgroup, list[int]] = {}
+        pids_of: dict[Cgroup, list[int]] = {}
         for pid in holders:
             try:
-                found.setdefault(cgroup_of(self._tree, pid), []).append(pid)
+                pids_of.setdefault(cgroup_of(self._tree, pid), []).append(pid)
             except (OSError, ValueError):  # it ended just now, or there are no control groups
                 continue
-        return found
+        return pids_of
 
     def _read_boot_id(self) -> str:
         try:
@@ -299,9 +299,9 @@ def _say_what_is_missing(reading: Reading) -> None:
 
 
 def _clock() -> dict[str, Any]:
-    found = read_clock(0)
+    clock = read_clock(0)
     return {
-        "clock_offset_s": None if found.offset_ns is None else found.offset_ns / 1e9,
-        "clock_max_error_s": None if found.max_error_ns is None else found.max_error_ns / 1e9,
-        "clock_synchronized": None if found.synchronised is None else bool(found.synchronised),
+        "clock_offset_s": None if clock.offset_ns is None else clock.offset_ns / 1e9,
+        "clock_max_error_s": None if clock.max_error_ns is None else clock.max_error_ns / 1e9,
+        "clock_synchronized": None if clock.synchronised is None else bool(clock.synchronised),
     }

@@ -13,7 +13,7 @@ from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.samplers.gpu import GpuSampler
 from ranklake.capture.samplers.host import HostSampler
 from ranklake.capture.samplers.nvml import load_nvml
-from ranklake.capture.samplers.sample import Holders, Row, Sampler, SampleWriter, Told
+from ranklake.capture.samplers.sample import Holders, Row, Sampler, SampleWriter, SourceStatus
 from ranklake.capture.spool.leader import leader
 from ranklake.capture.spool.owner import HELD, OWNER_FILE, Owner
 from ranklake.capture.spool.stream_files import StreamName, streams
@@ -102,11 +102,11 @@ class _NoDevice:
     """In place of a sampler of GPUs where there can be none: says so, once."""
 
     def __init__(self, why: str) -> None:
-        self._told, self._why = Told.of("nvml"), why
+        self._status, self._why = SourceStatus("nvml"), why
 
     def sample(self, now_ns: int) -> list[Row]:
         """Return the event, the first time."""
-        return self._told.trouble(self._why, now_ns)
+        return self._status.failed(self._why, now_ns)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -123,7 +123,7 @@ def gpus(holders: Holders, *, wherever: bool = False) -> Sampler:
 
 
 def samples_here(setting: str, launch: Launch) -> bool:
-    """Say whether a process is the one of its node that samples."""
+    """Whether a process is the one of its node that samples."""
     if setting == "off":
         return False
     return launch.local_rank == 0 or (launch.local_rank is None and launch.world_size == 1)

@@ -69,32 +69,32 @@ def load(tree: Tree) -> Columns:
 
 def memory(tree: Tree) -> Columns:
     """Return what is in memory and in swap space; used is what programs could not get any more."""
-    found = {name: int(value) * _KIB for name, value in _MEMORY.findall(tree.text("proc/meminfo"))}
+    sizes = {name: int(value) * _KIB for name, value in _MEMORY.findall(tree.text("proc/meminfo"))}
     return {
-        "memory_total_bytes": found["MemTotal"],
-        "memory_used_bytes": found["MemTotal"] - found["MemAvailable"],
-        "memory_available_bytes": found["MemAvailable"],
-        "memory_cached_bytes": found["Cached"],
-        "memory_dirty_bytes": found["Dirty"],
-        "memory_shared_bytes": found["Shmem"],
-        "swap_total_bytes": found["SwapTotal"],
-        "swap_used_bytes": found["SwapTotal"] - found["SwapFree"],
+        "memory_total_bytes": sizes["MemTotal"],
+        "memory_used_bytes": sizes["MemTotal"] - sizes["MemAvailable"],
+        "memory_available_bytes": sizes["MemAvailable"],
+        "memory_cached_bytes": sizes["Cached"],
+        "memory_dirty_bytes": sizes["Dirty"],
+        "memory_shared_bytes": sizes["Shmem"],
+        "swap_total_bytes": sizes["SwapTotal"],
+        "swap_used_bytes": sizes["SwapTotal"] - sizes["SwapFree"],
     }
 
 
 def paging(tree: Tree) -> Columns:
     """Return counters of faults, swapping and the OOM killer."""
     words = tree.text("proc/vmstat").split()
-    found = dict(zip(words[::2], words[1::2], strict=True))
-    major = int(found["pgmajfault"])
+    counts = dict(zip(words[::2], words[1::2], strict=True))
+    major = int(counts["pgmajfault"])
     columns = {
-        "swap_in_bytes": int(found["pswpin"]) * _PAGE_BYTES,
-        "swap_out_bytes": int(found["pswpout"]) * _PAGE_BYTES,
+        "swap_in_bytes": int(counts["pswpin"]) * _PAGE_BYTES,
+        "swap_out_bytes": int(counts["pswpout"]) * _PAGE_BYTES,
         "major_fault_count": major,
-        "minor_fault_count": max(0, int(found["pgfault"]) - major),
+        "minor_fault_count": max(0, int(counts["pgfault"]) - major),
     }
-    if "oom_kill" in found:  # since Linux 4.13
-        columns["oom_kill_count"] = int(found["oom_kill"])
+    if "oom_kill" in counts:  # since Linux 4.13
+        columns["oom_kill_count"] = int(counts["oom_kill"])
     return columns
 
 
@@ -112,7 +112,7 @@ DISK_COLUMNS: Final = (
 def disks(tree: Tree) -> dict[str, Columns]:
     """Return the counters of each whole disk, by name."""
     whole = set(tree.names("sys/block"))
-    found: dict[str, Columns] = {}
+    by_disk: dict[str, Columns] = {}
     for line in tree.text("proc/diskstats").splitlines():
         _, _, name, *rest = line.split()
         if name not in whole or _NO_DISK.fullmatch(name):
@@ -127,18 +127,18 @@ def disks(tree: Tree) -> dict[str, Columns]:
             write_ms / 1e3,
             busy_ms / 1e3,
         )
-        found[name] = dict(zip(DISK_COLUMNS, values, strict=True))
-    return found
+        by_disk[name] = dict(zip(DISK_COLUMNS, values, strict=True))
+    return by_disk
 
 
 def latencies(now: Columns, before: Columns) -> Columns:
     """Return the mean times of a read and of a write between two readings; none where there was none."""
     columns = {}
-    for what in ("read", "write"):
-        count = now[f"disk_{what}_count"] - before[f"disk_{what}_count"]
-        spent = now[f"disk_{what}_time_s"] - before[f"disk_{what}_time_s"]
+    for direction in ("read", "write"):
+        count = now[f"disk_{direction}_count"] - before[f"disk_{direction}_count"]
+        spent = now[f"disk_{direction}_time_s"] - before[f"disk_{direction}_time_s"]
         if count > 0 and spent >= 0:
-            columns[f"disk_{what}_latency_s"] = spent / count
+            columns[f"disk_{direction}_latency_s"] = spent / count
     return columns
 
 
@@ -157,13 +157,13 @@ NETWORK_COLUMNS: Final = tuple(_NETWORK)
 
 def networks(tree: Tree) -> dict[str, Columns]:
     """Return the counters of each interface but loopback, by name."""
-    found = {}
+    by_interface = {}
     for line in tree.text("proc/net/dev").splitlines()[2:]:
         name, _, rest = line.partition(":")
         if name.strip() != "lo":
             values = rest.split()
-            found[name.strip()] = {column: int(values[at]) for column, at in _NETWORK.items()}
-    return found
+            by_interface[name.strip()] = {column: int(values[at]) for column, at in _NETWORK.items()}
+    return by_interface
 
 
 def tcp(tree: Tree) -> Columns:
@@ -237,5 +237,5 @@ def _switches(tree: Tree, pid: int) -> dict[str, Any]:
 
 
 def _io(tree: Tree, pid: int) -> dict[str, Any]:
-    found = dict(line.split(": ") for line in tree.text(f"proc/{pid}/io").splitlines())
-    return {"disk_read_bytes": int(found["read_bytes"]), "disk_write_bytes": int(found["write_bytes"])}
+    counts = dict(line.split(": ") for line in tree.text(f"proc/{pid}/io").splitlines())
+    return {"disk_read_bytes": int(counts["read_bytes"]), "disk_write_bytes": int(counts["write_bytes"])}

@@ -22,7 +22,7 @@ from ranklake.capture.lanes.series import MAX_NAME
 from ranklake.capture.samplers.dcgm import LABELS, Mapped, load_table, readings
 from ranklake.capture.samplers.exposition import Exposed, NotExpositionError, Page, parse
 from ranklake.capture.samplers.reading import Reading, Tree
-from ranklake.capture.samplers.sample import Holders, Row, Sample, Told, Value, by_environment, event, held_by
+from ranklake.capture.samplers.sample import Holders, Row, Sample, SourceStatus, Value, by_environment, event, held_by
 from ranklake.redaction.redact import redact_names
 
 MOST_BYTES: Final = 16 << 20
@@ -76,8 +76,8 @@ def fetch(url: str, timeout_s: float = TIMEOUT_S, most_bytes: int = MOST_BYTES) 
         with opener.open(request, timeout=timeout_s) as answer:
             raw = _read(answer, deadline, most_bytes)
     except urllib.error.HTTPError as error:
-        what = "redirects elsewhere" if 300 <= error.code < 400 else f"answers {error.code}"  # noqa: PLR2004 - HTTP's
-        raise FetchError(what) from error
+        reason = "redirects elsewhere" if 300 <= error.code < 400 else f"answers {error.code}"  # noqa: PLR2004 - HTTP's
+        raise FetchError(reason) from error
     except http.client.IncompleteRead as error:
         raise FetchError("the page was cut") from error
     except TimeoutError as error:
@@ -151,7 +151,7 @@ class PrometheusSampler:
         self._pages: deque[tuple[int, Page | str]] = deque(maxlen=16)
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._told = Told.of(self._name)
+        self._status = SourceStatus(self._name)
         self._last_ns: dict[str, int] = {}
         self._before: dict[tuple[str, str], float] = {}
         self._offsets: dict[str, float] = {}
@@ -166,9 +166,9 @@ class PrometheusSampler:
         while self._pages:
             at_ns, page = self._pages.popleft()
             if isinstance(page, str):
-                yield from self._told.trouble(page, now_ns)
+                yield from self._status.failed(page, now_ns)
                 continue
-            yield from self._told.mended(now_ns)
+            yield from self._status.recovered(now_ns)
             yield from self._devices(page, at_ns)
             yield from self._values(page, at_ns)
 

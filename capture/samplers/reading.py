@@ -54,7 +54,7 @@ class Tree:
         return sorted(os.listdir(f"{self.root}/{path}"))  # noqa: PTH208 - paths as objects cost more than the listing
 
     def exists(self, path: str) -> bool:
-        """Say whether there is such a file or folder."""
+        """Whether there is such a file or folder."""
         return Path(f"{self.root}/{path}").exists()
 
 
@@ -82,8 +82,8 @@ class Reading:
 
     def row(self) -> dict[str, Any]:
         """Return the row, with the column ``unavailable``; a number that no column can hold is none."""
-        for column, found in self.columns.items():
-            if type(found) is int and not -(1 << 63) <= found < 1 << 63:
+        for column, value in self.columns.items():
+            if type(value) is int and not -(1 << 63) <= value < 1 << 63:
                 self.columns[column], self.unavailable[column] = None, OUT_OF_RANGE
         missing = {column: why for column, why in self.unavailable.items() if self.columns.get(column) is None}
         return {**self.columns, "unavailable": json_text(missing) if missing else None}

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ranklake.capture.common.gaps import LOGGER
@@ -49,30 +49,25 @@ class Sampler(Protocol):
 
 
 @dataclass(slots=True)
-class Told:
-    """Which troubles of a source have become events; each does once, and once more after it was mended."""
+class SourceStatus:
+    """Which failures of a source were reported: each becomes one event, and one more when the source works again."""
 
     source: str
-    told: set[str]
+    _reported: set[str] = field(default_factory=set)
 
-    @classmethod
-    def of(cls, source: str) -> "Told":
-        """Return one to which nothing was told."""
-        return cls(source, set())
-
-    def trouble(self, why: str, now_ns: int, **attributes: object) -> list[Row]:
-        """Return an event for a trouble that is new, else nothing."""
-        if why in self.told:
+    def failed(self, why: str, now_ns: int, **attributes: object) -> list[Row]:
+        """Return an event for a failure that is new, else nothing."""
+        if why in self._reported:
             return []
-        self.told.add(why)
+        self._reported.add(why)
         message = f"{self.source} cannot be sampled: {why}"
         return [event("sampler_unavailable", now_ns, "warning", message, {"source": self.source, **attributes})]
 
-    def mended(self, now_ns: int) -> list[Row]:
-        """Return an event if there was a trouble that is over."""
-        if not self.told:
+    def recovered(self, now_ns: int) -> list[Row]:
+        """Return an event if there was a failure that is over."""
+        if not self._reported:
             return []
-        self.told.clear()
+        self._reported.clear()
         return [event("sampler_available", now_ns, "info", f"{self.source} is sampled", {"source": self.source})]
 
 
@@ -107,20 +102,20 @@ def by_environment(
     index: int | None, uuid: str, holders: Mapping[int, StreamName], tree: Tree
 ) -> list[StreamName] | None:
     """Return the ranks that say that they use a device; None if no rank says which it uses."""
-    found: list[StreamName] = []
-    said = False
+    ranks: list[StreamName] = []
+    any_choice = False
     for pid, name in sorted(holders.items()):
         choice = _choice(_environment(tree, pid))
-        said |= choice is not None
+        any_choice |= choice is not None
         if choice is not None and (choice == str(index) or (not choice.isdecimal() and uuid.startswith(choice))):
-            found.append(name)
-    return found if said else None
+            ranks.append(name)
+    return ranks if any_choice else None
 
 
 def _choice(environment: Mapping[str, str]) -> str | None:
     """Return the number or the beginning of the UUID of the device that a process uses; None if that is not said."""
     local = environment.get("LOCAL_RANK", "")
-    visible = [one.strip() for one in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if one.strip()]
+    visible = [part.strip() for part in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
     if len(visible) == 1:
         return visible[0]
     if not local.isdecimal():

@@ -226,7 +226,7 @@ def _distributed() -> Any:  # noqa: ANN401 - torch is no dependency
 
 
 def _compiling() -> bool:
-    """Say whether torch traces the call: then it must see its own function."""
+    """Whether torch traces the call: then it must see its own function."""
     torch: Any = sys.modules["torch"]
     return bool(torch.compiler.is_compiling())
 
@@ -234,7 +234,7 @@ def _compiling() -> bool:
 def _tensors(given: Mapping[str, Any]) -> list[Any]:
     """Return the tensors that a call gives this rank's data in."""
     data = next((given[name] for name in _DATA if name in given), None)
-    return [one for one in (data if isinstance(data, (list, tuple)) else [data]) if hasattr(one, "element_size")]
+    return [item for item in (data if isinstance(data, (list, tuple)) else [data]) if hasattr(item, "element_size")]
 
 
 def _world(group: Any) -> Any:  # noqa: ANN401 - torch's

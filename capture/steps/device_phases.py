@@ -34,7 +34,7 @@ class Event(Protocol):
     """A place in the device's stream of work."""
 
     def query(self) -> bool:
-        """Say whether the device has passed it."""
+        """Whether the device has passed it."""
 
     def elapsed_time(self, end: Any) -> float:  # noqa: ANN401 - another of its kind
         """Return the milliseconds from here to an event; both must have happened."""
@@ -44,7 +44,7 @@ Mark = Callable[[], Event | None]
 
 
 def cuda_in_use() -> bool:
-    """Say whether this process has begun to use a GPU by torch."""
+    """Whether this process has begun to use a GPU by torch."""
     torch: Any = sys.modules.get("torch")
     return torch is not None and bool(torch.cuda.is_initialized())
 

@@ -121,7 +121,7 @@ class DeviceQueue:
 
 
 def _on_cuda(tensor: Any) -> bool:  # noqa: ANN401 - torch is no dependency
-    """Say whether this is a tensor whose value can be sent for now."""
+    """Whether this is a tensor whose value can be sent for now."""
     torch: Any = sys.modules.get("torch")
     return (
         torch is not None

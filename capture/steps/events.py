@@ -101,25 +101,25 @@ def note_step(error: BaseException, step: int) -> None:
 
 def noted_step(error: BaseException) -> int | None:
     """Return the number of the step that an exception, or what it was raised from, ended; None if there is none."""
-    one: BaseException | None = error
+    current: BaseException | None = error
     for _ in range(_DEEPEST):
-        if one is None:
+        if current is None:
             break
-        step = getattr(one, _NAME, None)
+        step = getattr(current, _NAME, None)
         if isinstance(step, int):
             return step
-        one = one.__cause__ or one.__context__
+        current = current.__cause__ or current.__context__
     return None
 
 
 def is_news(error: BaseException, teller: object) -> bool:
-    """Say whether it was not asked yet if an exception ended a run; from now on it was.
+    """Whether it was not asked yet if an exception ended a run; from now on it was.
 
     A framework tells of an exception, and so do the block that it leaves and the interpreter: it is one failure.
     """
-    told: list[int] = getattr(error, _TOLD, [])
-    if id(teller) in told:
+    tellers: list[int] = getattr(error, _TOLD, [])
+    if id(teller) in tellers:
         return False
     with contextlib.suppress(Exception):
-        setattr(error, _TOLD, [*told, id(teller)])
+        setattr(error, _TOLD, [*tellers, id(teller)])
     return True

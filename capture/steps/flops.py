@@ -169,7 +169,7 @@ class _NoModules:
 
 
 def _is_free(operator: str) -> bool:
-    """Say whether an operator that has no formula has no matrix product in it, either, as far as its name tells."""
+    """Whether an operator that has no formula has no matrix product in it, either, as far as its name tells."""
     space, _, name = operator.partition("::")
     return space in _FREE_SPACES and not any(part in name for part in _PRODUCTS)
 

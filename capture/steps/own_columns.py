@@ -99,7 +99,7 @@ class OwnTables:
 
     def __init__(self, sink: Sink, progress: Progress, contracts: Mapping[str, Contract]) -> None:
         self._sink, self._progress = sink, progress
-        self._columns = {name: _own(one) for name, one in contracts.items()}
+        self._columns = {name: _own(contract) for name, contract in contracts.items()}
         self._required = {
             name: [column.name for column in columns.values() if column.required]
             for name, columns in self._columns.items()
@@ -164,10 +164,10 @@ def _text(column: Column, value: object) -> str | None:
 
 
 def _truth(_: Column, value: object) -> bool:
-    found = number(value)
-    if found not in {0.0, 1.0}:
+    converted = number(value)
+    if converted not in {0.0, 1.0}:
         raise BadValueError(repr_of(value))
-    return bool(found)
+    return bool(converted)
 
 
 def _int32(_: Column, value: object) -> int:
@@ -178,10 +178,10 @@ def _int32(_: Column, value: object) -> int:
 
 
 def _float(_: Column, value: object) -> float:
-    found = number(value)
-    if found - found != 0.0:  # NaN and infinities: what is not known is left out
-        raise BadValueError(repr_of(found))
-    return found
+    converted = number(value)
+    if converted - converted != 0.0:  # NaN and infinities: what is not known is left out
+        raise BadValueError(repr_of(converted))
+    return converted
 
 
 def _decimal(_: Column, value: object) -> str:

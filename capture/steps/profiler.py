@@ -163,7 +163,7 @@ class StepChoice:
         self._seed, self._threshold = seed_of(run, "profile"), threshold_of(1 / max(1, every))
 
     def takes(self, step: int) -> bool:
-        """Say whether a step is profiled."""
+        """Whether a step is profiled."""
         return step != ABSENT and chosen(self._seed, step, self._threshold)
 
 

@@ -139,7 +139,7 @@ class Progress:
         self.on_settled: tuple[Callable[[OpenStep, int, bool], object], ...] = ()
 
     def begin(self, step: OpenStep) -> None:
-        """Take note that a step begins: values logged from here on are its."""
+        """Note that a step begins: values logged from here on are its."""
         self.current = step
         self.at = number = step.number
         if number > self.latest:
@@ -148,20 +148,20 @@ class Progress:
             if number == self.first and number < self.latest:
                 self.on_again(number)
             self.latest = number
-        for told in self.on_begin:
-            told(step)
+        for callback in self.on_begin:
+            callback(step)
 
     def _begin_first(self, step: OpenStep) -> None:
         """Note the first number; what is called once costs later steps nothing."""
         if step.number != ABSENT:
             self.first = step.number
-            self.on_begin = tuple(told for told in self.on_begin if told != self._begin_first)
+            self.on_begin = tuple(callback for callback in self.on_begin if callback != self._begin_first)
 
     def end(self, around: OpenStep | None) -> None:
-        """Take note that a step ends: what is logged now belongs to the step around it, or to the one that ended."""
+        """Note that a step ends: what is logged now belongs to the step around it, or to the one that ended."""
         if self.on_end and self.current is not None:
-            for told in self.on_end:
-                told(self.current)
+            for callback in self.on_end:
+                callback(self.current)
         self.current = around
         self.at = self.latest if around is None else around.number
 

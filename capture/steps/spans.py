@@ -54,12 +54,12 @@ class Spans:
 
     def locate(self, mesh: Any, axes: dict[str, object]) -> None:  # noqa: ANN401 - torch's, or whatever users hand over
         """Have all spans from here on say where their rank is; see `ranklake.capture.Run.coordinates`."""
-        found: dict[str, object] = {}
+        coordinates: dict[str, object] = {}
         try:
             for name in () if mesh is None else mesh.mesh_dim_names or ():
-                found[name] = mesh.get_local_rank(name)
-            found |= axes
-            for name, place in found.items():
+                coordinates[name] = mesh.get_local_rank(name)
+            coordinates |= axes
+            for name, place in coordinates.items():
                 if name in _AXES and place is not None:
                     self.coordinates[_AXES[name]] = integer(place) & 0x7FFFFFFF
         except (BadValueError, DeviceValueError) as error:

@@ -89,9 +89,9 @@ class Steps:
         return whole
 
     def _tell_again(self, number: int) -> None:
-        said = f"step {number} came again in this process, after others"
+        problem = f"step {number} came again in this process, after others"
         hint = "number steps over all epochs, or leave the number out"
-        self.sink.misuse("step again", f"{said}: rows of one step are there more than once; {hint}")
+        self.sink.misuse("step again", f"{problem}: rows of one step are there more than once; {hint}")
 
 
 _pack_step: Final = STEPS.packer.pack_into
@@ -232,8 +232,8 @@ class Step(Frame):
             self._spill()
         else:
             self._write(begun, duration)
-        for told in steps.progress.on_settled:
-            told(self, duration, error is not None)
+        for callback in steps.progress.on_settled:
+            callback(self, duration, error is not None)
 
     def _write(self, start: int, duration: int) -> None:
         floats, counts = self._floats, self._counts

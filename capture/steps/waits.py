@@ -80,7 +80,7 @@ class Waits(threading.local):
                 with self._phases.find("data"):
                     return fetch()
             start = now()
-            found = fetch()
+            batch = fetch()
             self.add(source, Wait(start, now() - start, frame))
         except BaseException:
             if source != self.feeding:  # else it was read ahead: what it gave is still to be trained on
@@ -88,7 +88,7 @@ class Waits(threading.local):
             raise
         finally:
             self.busy = False
-        return found
+        return batch
 
     def add(self, source: object, wait: Wait) -> None:
         """Keep a wait for the step that begins next."""

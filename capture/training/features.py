@@ -32,38 +32,38 @@ def fingerprint(key: bytes, features: Mapping[str, object]) -> str | None:
     Order of names does not matter, types do: 1, 1.0 and True differ. None if there is anything else among them, such
     as a tensor on a device, whose bytes cannot be had without waiting.
     """
-    found = hashlib.blake2b(digest_size=_BYTES, key=key)
+    hashed = hashlib.blake2b(digest_size=_BYTES, key=key)
     try:
-        _add(found, features, 0)
+        _add(hashed, features, 0)
     except Exception:  # noqa: BLE001 - foreign objects; no fingerprint is better than one of something else
         return None
-    return found.hexdigest()
+    return hashed.hexdigest()
 
 
-def _add(found: Any, value: Any, depth: int) -> None:  # noqa: ANN401 - hashlib's object; anything
+def _add(hashed: Any, value: Any, depth: int) -> None:  # noqa: ANN401 - hashlib's object; anything
     """Add a value with its kind and length, so that no two differing ones add the same bytes."""
     if depth > _DEEPEST:
         raise _UnknownError
     if value is None or isinstance(value, bool | int | str):
-        _put(found, type(value).__name__, str(value).encode("utf-8", "surrogatepass"))
+        _put(hashed, type(value).__name__, str(value).encode("utf-8", "surrogatepass"))
     elif isinstance(value, float):
-        _put(found, "float", struct.pack("<d", value))
+        _put(hashed, "float", struct.pack("<d", value))
     elif isinstance(value, bytes | bytearray | memoryview):
-        _put(found, "bytes", bytes(value))
+        _put(hashed, "bytes", bytes(value))
     elif isinstance(value, Mapping):
-        _put(found, "mapping", str(len(value)).encode())
-        for name in sorted(value, key=lambda one: (type(one).__name__, str(one))):
-            _add(found, name, depth + 1)
-            _add(found, value[name], depth + 1)
+        _put(hashed, "mapping", str(len(value)).encode())
+        for name in sorted(value, key=lambda item: (type(item).__name__, str(item))):
+            _add(hashed, name, depth + 1)
+            _add(hashed, value[name], depth + 1)
     elif isinstance(value, list | tuple):
-        _put(found, "list", str(len(value)).encode())
-        for one in value:
-            _add(found, one, depth + 1)
+        _put(hashed, "list", str(len(value)).encode())
+        for item in value:
+            _add(hashed, item, depth + 1)
     else:
-        _add_array(found, value)
+        _add_array(hashed, value)
 
 
-def _add_array(found: Any, value: Any) -> None:  # noqa: ANN401 - as above
+def _add_array(hashed: Any, value: Any) -> None:  # noqa: ANN401 - as above
     """Add an array, or a tensor in main memory."""
     where = getattr(value, "device", None)
     if getattr(where, "type", "cpu") != "cpu":
@@ -71,12 +71,12 @@ def _add_array(found: Any, value: Any) -> None:  # noqa: ANN401 - as above
     array = value.detach().numpy() if hasattr(value, "detach") else value
     if array.dtype.kind == "O":
         raise _UnknownError
-    _put(found, f"{array.dtype.str}{array.shape}", array.tobytes())
+    _put(hashed, f"{array.dtype.str}{array.shape}", array.tobytes())
 
 
-def _put(found: Any, kind: str, raw: bytes) -> None:  # noqa: ANN401 - as above
-    found.update(f"{kind}:{len(raw)}:".encode())
-    found.update(raw)
+def _put(hashed: Any, kind: str, raw: bytes) -> None:  # noqa: ANN401 - as above
+    hashed.update(f"{kind}:{len(raw)}:".encode())
+    hashed.update(raw)
 
 
 MISSING: Final = "missing"
@@ -105,13 +105,13 @@ def buckets(given: object) -> Buckets:
 
     Raises `ValueError` for what is neither.
     """
-    found = list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else []
-    if not 0 < len(found) <= _MOST:
+    listed = list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else []
+    if not 0 < len(listed) <= _MOST:
         raise ValueError(f"1 to {_MOST} edges or words are wanted")
-    if all(isinstance(one, str) for one in found):
-        return Buckets(None, tuple(text(one, 64) for one in found))
+    if all(isinstance(item, str) for item in listed):
+        return Buckets(None, tuple(text(item, 64) for item in listed))
     try:
-        edges = tuple(number(one) for one in found)
+        edges = tuple(number(item) for item in listed)
     except (BadValueError, DeviceValueError) as error:
         raise ValueError("edges are numbers, words are texts") from error
     if any(not low < high for low, high in itertools.pairwise(edges)) or edges[0] != edges[0]:
@@ -128,7 +128,7 @@ def bucket_of(value: object, into: Buckets) -> str:
     if into.edges is None:
         return value if isinstance(value, str) and value in into.names else OTHER
     try:
-        found = number(value)
+        converted = number(value)
     except (BadValueError, DeviceValueError):
         return OTHER
-    return MISSING if found != found else into.names[bisect.bisect_right(into.edges, found)]  # noqa: PLR0124 - NaN
+    return MISSING if converted != converted else into.names[bisect.bisect_right(into.edges, converted)]  # noqa: PLR0124 - NaN

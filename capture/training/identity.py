@@ -48,22 +48,26 @@ def numbered(launch: Launch, claims: Claims, gaps: Gaps, *, is_begun: bool = Fal
         return launch
     advances = launch.is_on_one_node and not launch.is_told
     if launch.is_by_hand:
-        found = claims.number_by_hand(launch.key, launch.rank, launch.attempt, advances=advances)
+        numbering = claims.number_by_hand(launch.key, launch.rank, launch.attempt, advances=advances)
     else:
-        found = claims.number(launch.key, launch.attempt, advances=advances, alone=launch.is_alone, is_begun=is_begun)
+        numbering = claims.number(
+            launch.key, launch.attempt, advances=advances, alone=launch.is_alone, is_begun=is_begun
+        )
     if launch.is_told:
         return launch
-    if is_begun and found.is_next:
-        told = f"run {launch.run!r} is recorded by this process already: this is attempt {found.attempt}"
-        gaps.warn("attempt", f"{told}; close() a run before it begins again")
-    elif found.is_next:
-        gaps.warn("attempt", f"run {launch.run!r} was recorded before on this node: this is attempt {found.attempt}")
-    elif found.is_used_again:
+    if is_begun and numbering.is_next:
+        message = f"run {launch.run!r} is recorded by this process already: this is attempt {numbering.attempt}"
+        gaps.warn("attempt", f"{message}; close() a run before it begins again")
+    elif numbering.is_next:
+        gaps.warn(
+            "attempt", f"run {launch.run!r} was recorded before on this node: this is attempt {numbering.attempt}"
+        )
+    elif numbering.is_used_again:
         hint = "set RANKLAKE_ATTEMPT to the next number on all ranks, or RANKLAKE_RUN to another name"
         gaps.warn(
             "attempt", f"run {launch.run!r} was recorded before: steps that come again will be there twice; {hint}"
         )
-    return replace(launch, attempt=found.attempt)
+    return replace(launch, attempt=numbering.attempt)
 
 
 class Identified(Protocol):
@@ -128,7 +132,7 @@ class Identity:
             os.environ[PARENT_VARIABLE] = f"{os.getpid()} {self.launch.run}"
 
     def look(self) -> None:
-        """Take note of what torch.distributed says by now. Called each second by the sealer's thread."""
+        """Note what torch.distributed says by now. Called each second by the sealer's thread."""
         if not self._lock.acquire(blocking=False):  # the run closes, and waits for this thread
             return
         try:
@@ -180,7 +184,7 @@ class Identity:
 
     def _await_no_step(self) -> None:
         progress = self._run.rows.progress
-        progress.on_begin = tuple(told for told in progress.on_begin if told != self._begin_first_step)
+        progress.on_begin = tuple(callback for callback in progress.on_begin if callback != self._begin_first_step)
 
     def _begin_first_step(self, step: OpenStep) -> None:
         """Look for torch.distributed when training begins, as it may be gone again when a second has passed."""
@@ -204,8 +208,8 @@ class Identity:
 
     def _become(self, launch: Launch) -> None:
         before, run_record = self.launch, self._run_record
-        whose = (launch.run, launch.attempt, launch.rank)
-        is_other = whose != (before.run, before.attempt, before.rank)
+        place = (launch.run, launch.attempt, launch.rank)
+        is_other = place != (before.run, before.attempt, before.rank)
         if is_other or (run_record is not None and not run_record.amend(launch)):
             if not self._reassign(launch):
                 return  # tried again in a second
@@ -263,9 +267,9 @@ class Identity:
             self._claimed = launch, own
             return
         apart = replace(launch, run=f"{launch.run[:_LONGEST]}-claim-{own.incarnation & 0xFFFFFFFF:08x}", is_named=False)
-        said = f"rank {launch.rank} of run {launch.run!r}, attempt {launch.attempt},"
+        subject = f"rank {launch.rank} of run {launch.run!r}, attempt {launch.attempt},"
         hint = "give each process its rank (rank= and world_size=, or RANK and WORLD_SIZE), or its run another name"
-        line = f"{said} is recorded by process {other.pid} already; process {own.pid} is recorded as {apart.run!r}"
+        line = f"{subject} is recorded by process {other.pid} already; process {own.pid} is recorded as {apart.run!r}"
         self._recorder.gaps.warn("claim", f"{line}: {hint}")
         self._become(apart)
         attributes = {"run": launch.run, "attempt": launch.attempt, "pids": [other.pid, own.pid]}
@@ -296,14 +300,14 @@ def tell_end(recorder: Recorder, stream: Stream | None, gaps: Gaps, media: int =
     late = sum(count for (_, reason), count in totals if reason == AFTER_CLOSE)
     refused = sum(count for (table, reason), count in totals if table == "media" and reason != AFTER_CLOSE)
     lost = sum(count for (_, reason), count in totals if reason not in DELIBERATE) - late - refused
-    told = (
+    message = (
         f"run {run} ended: rank {recorder.launch.rank} recorded {rows:,} rows, {waiting:,} not sent yet, {lost:,} lost"
     )
     if media or refused:
-        told += f", {media:,} media kept" + (f" and {refused:,} refused" if refused else "")
+        message += f", {media:,} media kept" + (f" and {refused:,} refused" if refused else "")
     if late:
-        told += f", {late:,} refused after its end"
-    _say(recorder, f"{told}; next: ranklake pipeline, then ranklake show {run}")
+        message += f", {late:,} refused after its end"
+    _say(recorder, f"{message}; next: ranklake pipeline, then ranklake show {run}")
 
 
 def _say(recorder: Recorder, line: str) -> None:

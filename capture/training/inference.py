@@ -119,29 +119,29 @@ class Inference:
         return cast("Served", called)
 
     def keeps(self) -> bool:
-        """Say whether the next request is kept: the same ones in every process that counts them alike."""
+        """Whether the next request is kept: the same ones in every process that counts them alike."""
         return chosen(self._seed, next(self._numbers), self._threshold)
 
 
 class Request:
     """One request; entered once."""
 
-    __slots__ = ("_begun", "_first", "_inference", "_queue_s", "_raw", "_request_id", "_said")
+    __slots__ = ("_begun", "_facts", "_first", "_inference", "_queue_s", "_raw", "_request_id")
 
     def __init__(
         self, inference: Inference, features: Mapping[str, object] | None, request_id: object, queue_time_s: object
     ) -> None:
         self._inference, self._raw, self._request_id, self._queue_s = inference, features, request_id, queue_time_s
-        self._said: dict[str, object] = {}
+        self._facts: dict[str, object] = {}
         self._begun = 0
         self._first: int | None = None
 
     def dequeued(self) -> None:
-        """Take note that waiting ends now, and computing begins."""
+        """Note that waiting ends now, and computing begins."""
         self._queue_s = (now() - self._begun) / 1e9
 
     def first_token(self) -> None:
-        """Take note that the first token of the answer is there; later calls change nothing."""
+        """Note that the first token of the answer is there; later calls change nothing."""
         if self._first is None:
             self._first = now()
 
@@ -155,7 +155,7 @@ class Request:
             ``output_tokens``, ``batch_size``; ``status`` (``ok``, ``error``, ``timeout``, ``rejected``) and
             ``error_type``, if it is not an exception that tells.
         """
-        self._said.update(facts)
+        self._facts.update(facts)
 
     def __enter__(self) -> Self:
         self._begun = now()
@@ -177,28 +177,28 @@ class Request:
     def _status(self, error: BaseException | None) -> str:
         if error is not None:
             return "timeout" if isinstance(error, TimeoutError) else "error"
-        said = self._said.get("status", "ok")
-        return said if isinstance(said, str) and said in {"ok", "error", "timeout", "rejected"} else "ok"
+        status = self._facts.get("status", "ok")
+        return status if isinstance(status, str) and status in {"ok", "error", "timeout", "rejected"} else "ok"
 
     def _columns(self, status: str, error: BaseException | None, end: int) -> dict[str, Any]:
-        inference, said = self._inference, self._said
+        inference, answer = self._inference, self._facts
         lenient = inference.run.rows.sink.gaps.lenient
         queue_s = lenient("queue_time_s", _not_negative, self._queue_s, None)
-        given = said.get("error_type") if error is None else type(error).__name__
+        given = answer.get("error_type") if error is None else type(error).__name__
         columns: dict[str, Any] = {
             **inference.constants,
             "latency_s": (end - self._begun) / 1e9,
             "queue_time_s": queue_s,
             "time_to_first_token_s": None if self._first is None else (self._first - self._begun) / 1e9,
-            "confidence_ratio": lenient("confidence", _ratio, said.get("confidence"), None),
+            "confidence_ratio": lenient("confidence", _ratio, answer.get("confidence"), None),
             "status": status,
             "error_type": None if given is None else _word(given),
             # All that failed are kept, so each stands for itself.
             "weight": inference.weight if status == "ok" else None,
         }
         for name in _COUNTS:
-            columns[name] = lenient(name, _count, said.get(name), None)
-        prediction = said.get("prediction")
+            columns[name] = lenient(name, _count, answer.get(name), None)
+        prediction = answer.get("prediction")
         if prediction is not None and inference.predictions is not None:
             columns["prediction_bucket"] = bucket_of(prediction, inference.predictions)
         if self._request_id is not None:
@@ -222,17 +222,17 @@ def _key(source: str, gaps: Gaps) -> bytes:
 
 
 def _checked_sha256(given: object) -> str:
-    found = text(given).lower()
-    if not _SHA256.fullmatch(found):
+    digest = text(given).lower()
+    if not _SHA256.fullmatch(digest):
         raise ValueError("64 hexadecimal digits are wanted")
-    return found
+    return digest
 
 
 def _not_negative(given: object) -> float:
-    found = number(given)
-    if not 0.0 <= found < math.inf:
+    value = number(given)
+    if not 0.0 <= value < math.inf:
         raise ValueError("not from 0 up")
-    return found
+    return value
 
 
 def _ratio(given: object) -> float:
@@ -240,16 +240,16 @@ def _ratio(given: object) -> float:
 
 
 def _count(given: object) -> int:
-    found = integer(given)
-    if found < 0:
+    count = integer(given)
+    if count < 0:
         raise ValueError("below 0")
-    return found
+    return count
 
 
 def _word(given: object) -> str | None:
     """Return a class's name; a text that is none may be anything."""
-    found = redacted_name(given, 256)
-    return found if found.replace(".", "_").isidentifier() else None
+    word = redacted_name(given, 256)
+    return word if word.replace(".", "_").isidentifier() else None
 
 
 def inference(
@@ -283,9 +283,9 @@ def inference(
     started
         Arguments of `ranklake.capture.start` for such a run.
     """
-    found = run or running() or start(text(model, 256), **started)
+    recording_run = run or running() or start(text(model, 256), **started)
     return Inference(
-        found,
+        recording_run,
         model,
         version=version,
         sha256=sha256,

@@ -64,17 +64,15 @@ class Watchers:
 
     def collectives(self, models: tuple[object, ...]) -> Collectives | None:
         """Time collectives; see `ranklake.capture.Run.collectives`."""
-        try:
+        with self._sink.guarded("watching collectives"):
             if self._collectives is None:
                 self._collectives = Collectives(self._device, self._phases, self._events)
             self._collectives.watch(*models)
-        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            self._sink.trouble("watching collectives", error)
         return self._collectives
 
     def profile(self, every: int, folder: Folder, max_bytes: int) -> None:
         """Profile one step in so many; see `ranklake.capture.Run.profile`."""
-        try:
+        with self._sink.guarded("profiling"):
             kept, is_first = self._folder(folder, "profiles"), self._profiler is None
             self._profiler = Profiler(
                 *(self._run, self._spans, self._events, self._keep),
@@ -86,20 +84,16 @@ class Watchers:
                 progress = self._spans.progress
                 progress.on_begin += (self._begin_profile,)
                 progress.on_end += (self._end_profile,)
-        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            self._sink.trouble("profiling", error)
 
     def flight_recorder(self, timeout_s: float, folder: Folder) -> FlightRecorder | None:
         """Keep torch's Flight Recorder; see `ranklake.capture.Run.flight_recorder`."""
-        try:
+        with self._sink.guarded("watching the flight recorder"):
             if self._flight is None:
                 self._flight = FlightRecorder(
                     *(self._run, self._sink, self._events, self._spans.progress, self._keep),
                     folder=self._folder(folder, "dumps"),
                     timeout_s=number(timeout_s),
                 )
-        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            self._sink.trouble("watching the flight recorder", error)
         return self._flight
 
     def stop(self, failure: str | None) -> None:
@@ -124,17 +118,13 @@ class Watchers:
 
     def _begin_profile(self, step: OpenStep) -> None:
         if self._profiler is not None:
-            try:
+            with self._sink.guarded("starting the profiler"):
                 self._profiler.begin(step)
-            except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-                self._sink.trouble("starting the profiler", error)
 
     def _end_profile(self, step: OpenStep) -> None:
         if self._profiler is not None:
-            try:
+            with self._sink.guarded("stopping the profiler"):
                 self._profiler.end(step)
-            except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-                self._sink.trouble("stopping the profiler", error)
 
 
 T = TypeVar("T")

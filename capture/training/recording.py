@@ -79,7 +79,7 @@ class Recording:
         if sink.is_closed:
             return
         seconds = sink.gaps.lenient("timeout_s", number, timeout_s, 10.0)
-        try:
+        with sink.guarded("ending the run"):
             slots.device.drain(min(1.0, seconds))
             lifecycle.wind_up(seconds)
             if slots.scalars.sampler is not None:
@@ -89,13 +89,11 @@ class Recording:
             if self.identity is not None:
                 self.identity.close()
             self._tell_end()
-        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            sink.trouble("ending the run", error)
         sink.is_closed = True
         stream = self.recorder.stream
         PREEMPTION.leave(lifecycle)
         FAILURES.leave(lifecycle)
-        try:
+        with sink.guarded("closing"):
             self.recorder.close()
             if self.threads is not None:
                 self.threads.stop(seconds)
@@ -103,15 +101,13 @@ class Recording:
             elif self.recorder.stream is not None:  # a forked child: its parent seals and uploads
                 self.recorder.gap_notes.flush()
                 self.recorder.stream.close()
-        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            sink.trouble("closing", error)
 
     def _tell_end(self) -> None:
         recorder, ending = self.recorder, self._lifecycle.ending
         if recorder.is_worker:
             return
         recorder.gap_notes.flush()
-        recorder.gap_notes.tell()
+        recorder.gap_notes.record_events()
         with contextlib.suppress(OSError, RefusedError):
             recorder.note_time()
         if self._run.rank == 0 and "signal" not in ending:  # what a signal ends has not come to its end
@@ -130,17 +126,15 @@ class Recording:
             self._lifecycle.fail(error, exit_code=1)
         self._run.close()
         if self.threads is not None:
-            try:
+            with self._sink.guarded("reporting late gaps"):
                 self.threads.report_late()
-            except Exception as error:  # noqa: BLE001 - nobody is left to handle it
-                self._sink.trouble("reporting late gaps", error)
 
     def reassign(self, launch: Launch) -> bool:
         """Have what is recorded from here on be another run's or rank's; False where that cannot be done now."""
         if self.threads is None or not self.threads.reassign(launch):
             return False
-        for told in self._lifecycle.on_reassigned:
-            told(launch)
+        for callback in self._lifecycle.on_reassigned:
+            callback(launch)
         return True
 
     def await_config(self) -> None:
@@ -154,7 +148,7 @@ class Recording:
         return bool(self.identity is not None and self.identity.configure(config))
 
     def expects_late_values(self) -> bool:
-        """Say whether values are on their way from a device."""
+        """Whether values are on their way from a device."""
         return len(self._slots.device) > 0
 
     def note_fork(self) -> None:

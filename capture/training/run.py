@@ -398,13 +398,11 @@ class Run(RunInfo):
         """
         if self.slots is None:
             return None
-        try:
+        peak = None
+        with self.rows.sink.guarded("measuring the peak"):
             peak = measure_cpu_peak()
             if peak is not None:
                 self.slots.scalars.add(PEAK_MEASURED, peak)
-        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
-            self.rows.sink.trouble("measuring the peak", error)
-            return None
         return peak
 
     # ── the end ──

@@ -113,5 +113,5 @@ class RunInfo:
             "rows that could not be recorded": missing or "none",
             "look at it": f"ranklake show {self.name}",
         }
-        body = "".join(f"<tr><th>{name}</th><td>{said}</td></tr>" for name, said in facts.items())
+        body = "".join(f"<tr><th>{name}</th><td>{fact}</td></tr>" for name, fact in facts.items())
         return f"<table>{body}</table>"

@@ -130,7 +130,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
         options: dict[str, Any] = gaps.lenient("storage_options", dict, storage_options, {})
         if storage_options is None:
             options = read_storage(uri, os.environ, gaps.warn)
-        told = {
+        declared = {
             "config": config,
             "labels": labels,
             "injected": gaps.lenient("injected", text, injected, None),
@@ -143,7 +143,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
         }
 
         def make_run_record(launch: Launch) -> RunRecord:
-            row = run_row(launch, name, told, chosen)
+            row = run_row(launch, name, declared, chosen)
             return RunRecord(recorder.records["runs"], row, min(chosen.patch_bytes, _LARGEST_PATCH), mesh)
 
         begun = _begin(recorder, options)
@@ -171,10 +171,13 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
 
 
 def _is_recorded_here(launch: Launch, root: Path) -> bool:
-    """Say whether this process records that rank of the run still, as where a notebook's cell is run again."""
+    """Whether this process records that rank of the run still, as where a notebook's cell is run again."""
     own = [run for run in list(_runs) if run.enabled and (run.name, run.rank) == (launch.run, launch.rank)]
-    found = (run.recording for run in own)
-    return any(one is not None and not one.is_parents and one.recorder.root == root for one in found)
+    recordings = (run.recording for run in own)
+    return any(
+        recording is not None and not recording.is_parents and recording.recorder.root == root
+        for recording in recordings
+    )
 
 
 def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:

@@ -161,7 +161,7 @@ def test_xids_are_events_when_they_happen(player, sampler):
     assert sampled(sampler, 1)[0][FIRST]["xid_last"] is None
     player.happen("h0", 79)
     player.happen("h1", 94, 9, 0)
-    until(lambda: len(sampler._watch._found) == 2)
+    until(lambda: len(sampler._watch._received) == 2)
     found = [row for row in sampler.sample(2 * SECOND) if row.table == "events"]
     assert [row.columns["event"] for row in found] == ["xid", "xid"]
     first, second = (json.loads(row.columns["attributes"]) for row in found)

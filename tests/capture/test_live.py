@@ -9,7 +9,7 @@ import sys
 import pytest
 from live_child import Child
 
-from ranklake.capture.live.live_run import NoLiveRunError, Watched, named_here
+from ranklake.capture.live.live_run import NoLiveRunError, RunWatch, find_run
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.cli import run as command
 from ranklake.views.live_run import live_line, live_lines
@@ -19,7 +19,7 @@ from ranklake.views.live_run import live_line, live_lines
 def test_each_look_has_every_step_that_ended(place, writes):
     """A step is told at the next look, with its numbers, whether its file is mapped or written."""
     run = place.start(spool_writes=writes)
-    with Watched(place.local, "run") as watched:
+    with RunWatch(place.local, "run") as watched:
         for number in range(5):
             with run.step(number, tokens=7):
                 run.log(loss=float(number))
@@ -33,7 +33,7 @@ def test_each_look_has_every_step_that_ended(place, writes):
 def test_what_is_sealed_and_sent_between_two_looks_is_not_missed(place):
     """Steps that were recorded after a look, and sealed and deleted before the next, are told all the same."""
     run = place.start()
-    with Watched(place.local, "run") as watched:
+    with RunWatch(place.local, "run") as watched:
         for number in range(0, 10, 2):
             with run.step(number):
                 pass
@@ -53,9 +53,9 @@ def test_segments_that_wait_are_read_encrypted_or_not(place, tmp_path):
         with run.step(number):
             pass
     run.flush()
-    with Watched(place.local, "run", SealingKeys(f"file:{key}")) as watched:
+    with RunWatch(place.local, "run", SealingKeys(f"file:{key}")) as watched:
         assert watched.look().ranks[0].steps == 3
-    with Watched(place.local, "run") as watched:
+    with RunWatch(place.local, "run") as watched:
         facts = watched.look()
         assert (facts.ranks[0].steps, facts.unreadable > 0) == (0, True)
         assert watched.look().unreadable == facts.unreadable
@@ -70,7 +70,7 @@ def test_odd_losses_gaps_and_failures_are_told(place):
     run.log(loss="many")
     run.event("queue_full", severity="warning", message="\x1b[2Jcleared")
     run.flush()
-    with Watched(place.local, "run") as watched:
+    with RunWatch(place.local, "run") as watched:
         facts = watched.look()
     assert facts.flagged == ((1, "loss:nan"),)
     assert facts.losses == ((0, 2.0), (2, 1.0))
@@ -83,7 +83,7 @@ def test_odd_losses_gaps_and_failures_are_told(place):
 def test_the_slowest_rank_and_the_end_are_told_of_other_processes(place, capsys):
     """Two ranks, one four times as slow: it stands first. Killed it died; the other ended. Nothing is left behind."""
     children = [Child(place, rank, 2) for rank in (0, 1)]
-    with Watched(place.local, "live") as watched:
+    with RunWatch(place.local, "live") as watched:
         for child in children:
             child.record(*range(6))
         before = _files(place.local)
@@ -146,7 +146,7 @@ def test_ctrl_c_ends_it_without_a_word(place):
 def test_screens_fit_their_terminal(place, columns):
     """No line of the table or the plots is wider than the terminal, also before there is a step."""
     run = place.start()
-    with Watched(place.local, "run") as watched:
+    with RunWatch(place.local, "run") as watched:
         assert "no step recorded so far" in live_lines(watched.look(), columns)
         for number in range(200):
             with run.step(number):
@@ -167,7 +167,7 @@ def test_a_run_that_is_not_here_is_named_with_those_that_are(place, capsys):
     assert command(["watch", "gpt-smal1", "--local-dir", str(place.local)]) == 2
     assert "did you mean 'gpt-small'?" in capsys.readouterr().err
     with pytest.raises(NoLiveRunError, match="gpt-large, gpt-small"):
-        named_here(place.local, "gpt")
-    assert named_here(place.local, "gpt-l") == "gpt-large"
+        find_run(place.local, "gpt")
+    assert find_run(place.local, "gpt-l") == "gpt-large"
     assert command(["watch", "gpt-s", "--once", "--json", "--local-dir", str(place.local)]) == 0
     assert json.loads(capsys.readouterr().out)["run"] == "gpt-small"

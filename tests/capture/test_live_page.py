@@ -30,7 +30,7 @@ def looked(url, run="", after=-1):
     return told["count"], told["facts"]
 
 
-def facts_of(page, run):
+def summarize(page, run):
     """Return the facts of a page's look, once there are some: a process takes its time to begin."""
     while (facts := json.loads(page._look({"run": [run]}))["facts"]).get("error") == NOTHING_YET:
         pass
@@ -88,14 +88,14 @@ def test_who_asks_no_more_ends_what_follows_and_too_many_runs_are_refused(place,
     child = Child(place)
     child.record(0)
     with contextlib.closing(LivePage(place.local)) as made:
-        assert facts_of(made, "li")["run"] == "live"
+        assert summarize(made, "li")["run"] == "live"
         followed = made._followers["li"]
         deadline = time.monotonic() + 60
         while followed.ended_at == float("inf") and time.monotonic() < deadline:
             time.sleep(0.05)
         assert followed._process.poll() is not None
-        assert "no run 'nobody'" in facts_of(made, "nobody")["error"]
-        assert facts_of(made, "--help")["error"]
+        assert "no run 'nobody'" in summarize(made, "nobody")["error"]
+        assert summarize(made, "--help")["error"]
         assert json.loads(made._look({"run": ["../x"]})) == {"error": "no name of a run"}
         monkeypatch.setattr(follower, "IDLE_S", 600)
         monkeypatch.setattr(live_page, "MOST_RUNS", 1)

@@ -13,7 +13,7 @@ from ranklake.capture.node.agent import Agent
 from ranklake.capture.node.agent_run import AgentRun
 from ranklake.capture.node.spool_monitor import SpoolMonitor
 from ranklake.capture.node.worker import WorkerTask, send
-from ranklake.capture.recording.breaker import Breaker, Standing
+from ranklake.capture.recording.breaker import Breaker, BreakerState
 from ranklake.capture.recording.budget import SHARES
 from ranklake.capture.samplers.sample import Row, Value
 from ranklake.capture.spool.stream_files import streams
@@ -177,7 +177,7 @@ def test_the_watch_sees_what_an_errand_would_do(place):
     assert not SpoolMonitor(place.local, "s3://elsewhere").look()
     assert watch.look()
     report = send(
-        WorkerTask(str(place.local), str(place.spool), {}, "", watch.standings(), watch.read()), _Never(), 1.0
+        WorkerTask(str(place.local), str(place.spool), {}, "", watch.breaker_states(), watch.read()), _Never(), 1.0
     )
     assert (report.done.streams, report.failed) == (1, False)
     watch.reported(report)
@@ -207,10 +207,10 @@ def test_a_store_that_fails_is_left_alone_as_its_breaker_says(place):
     watch = SpoolMonitor(place.local, str(place.spool))
     report = _look(place, watch)
     assert report.retries == 1
-    (standing,) = watch.standings().values()
-    assert standing.failures == 1
+    (state,) = watch.breaker_states().values()
+    assert state.failures == 1
     assert watch.figures.retries == 1
-    watch._standings = {uri: replace(found, wait_s=60.0) for uri, found in watch._standings.items()}
+    watch._breaker_states = {uri: replace(found, wait_s=60.0) for uri, found in watch._breaker_states.items()}
     watch._rests.clear()
     assert not watch.look()
 
@@ -220,12 +220,12 @@ def test_a_breaker_goes_on_where_another_stood():
     breaker = Breaker()
     for _ in range(6):
         breaker.failed()
-    found = breaker.standing()
+    found = breaker.snapshot()
     assert found.is_open
     again = Breaker.resumed(found)
     assert again.state == "open"
     assert 0 < again.left_s() <= found.wait_s
-    assert Breaker.resumed(Standing()).wait_s() == 0
+    assert Breaker.resumed(BreakerState()).wait_s() == 0
 
 
 def test_an_errand_that_comes_to_nothing_is_told(place, monkeypatch):
@@ -248,7 +248,7 @@ class _Never:
 def _look(place, watch):
     assert watch.look()
     report = send(
-        WorkerTask(str(place.local), str(place.spool), {}, "", watch.standings(), watch.read()), _Never(), 1.0
+        WorkerTask(str(place.local), str(place.spool), {}, "", watch.breaker_states(), watch.read()), _Never(), 1.0
     )
     watch.reported(report)
     return report

@@ -64,7 +64,7 @@ class Duty:
             self.spool,
             self.storage_options,
             self.encryption_key,
-            watch.standings() if watch is not None else {},
+            watch.breaker_states() if watch is not None else {},
             watch.read() if watch is not None else {},
             self.signing_key,
         )

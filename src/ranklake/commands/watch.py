@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from ranklake.capture.live.live_run import LiveRun, Watched, named_here
+from ranklake.capture.live.live_run import LiveRun, RunWatch, find_run
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.spool.locations import planned_root
 from ranklake.commands.options import json_option, with_config
@@ -38,7 +38,7 @@ def watch(config: Config, run: str, local_dir: str | None, interval_s: float, *,
     root = planned_root(local_dir or config.spool.local)
     keys = SealingKeys(config.capture.encryption_key, config.capture.signing_key)
     screen = Screen(sys.stdout)
-    with Watched(root, named_here(root, run), keys) as watched:
+    with RunWatch(root, find_run(root, run), keys) as watched:
         try:
             for facts in _looks(watched, 0.0 if once else interval_s):
                 if as_json:
@@ -54,7 +54,7 @@ def watch(config: Config, run: str, local_dir: str | None, interval_s: float, *,
         tell(f"the run is over; once it is in the lake, 'ranklake show {watched.run}' tells of it", err=True)
 
 
-def _looks(watched: Watched, every_s: float) -> Iterator[LiveRun]:
+def _looks(watched: RunWatch, every_s: float) -> Iterator[LiveRun]:
     """Yield what each look tells, until the run is over or Ctrl-C; without a time between looks only one."""
     quiet_since = None
     while True:
