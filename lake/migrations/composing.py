@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ranklake.lake.migrations.carry_out import target_of
-from ranklake.lake.migrations.due import ROW_CPU_S
+from ranklake.lake.migrations.due import ROW_CPU_S, refuse_sealed
 from ranklake.lake.migrations.register import last_applied
 from ranklake.lake.migrations.rewriting import Rewrite, folder_of, noted, rewrite
-from ranklake.lake.migrations.sealed import refuse_sealed
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.kinds import MIGRATION

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.contracts.load import load_metrics
 from ranklake.lake.migrations.former import taken
-from ranklake.lake.migrations.steps.rename_table import RenameTable
+from ranklake.lake.migrations.steps.columns import RenameTable
 from ranklake.lake.query.usage import Use, uses
 
 if TYPE_CHECKING:

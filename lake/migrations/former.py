@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ranklake.lake.migrations import registry
-from ranklake.lake.migrations.steps.rename_table import RenameTable
+from ranklake.lake.migrations.steps.columns import RenameTable
 from ranklake.lake.query.called import FormerTable
 from ranklake.lake.query.former import Former
 

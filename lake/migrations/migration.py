@@ -11,8 +11,8 @@ import pyarrow as pa
 from ranklake.lake.contracts.document import migration_facts
 from ranklake.lake.contracts.load import table_names
 from ranklake.lake.contracts.model import Contract
+from ranklake.lake.migrations.steps.columns import RenameTable
 from ranklake.lake.migrations.steps.kinds import step_of
-from ranklake.lake.migrations.steps.rename_table import RenameTable
 from ranklake.lake.migrations.steps.step import MigrationError, Names, Shapes, Step, shape_of, without
 from ranklake.lake.tables.table_schema import added_version_of, version_of
 

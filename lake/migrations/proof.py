@@ -13,7 +13,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.migrations.register import last_applied
 from ranklake.lake.migrations.registry import contract_at, ends_of, load_migrations
 from ranklake.lake.migrations.rewriting import plain, stored_rows, together
-from ranklake.lake.migrations.steps.convert import Convert
+from ranklake.lake.migrations.steps.columns import Convert
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.plan import read_plan
 from ranklake.lake.tables.live_files import live_paths

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts import freeze
@@ -14,7 +14,11 @@ from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.contracts.overlay import SNAPSHOTS, Overlay
 from ranklake.lake.migrations.migration import FIRST_OWN, Migration, hold, parse_migration, read_migration, shapes_after
-from ranklake.lake.migrations.steps.step import MigrationError
+from ranklake.lake.migrations.steps.computed import Computed
+from ranklake.lake.migrations.steps.step import ColumnStep, MigrationError
+
+if TYPE_CHECKING:
+    from ranklake.lake.migrations.steps.step import Step
 
 FOLDER: Final = Path(__file__).parent
 
@@ -223,3 +227,52 @@ def _faults(migration: Migration) -> Iterator[str]:
     for which, meant, found in (("from", migration.from_digest, old), ("to", migration.to_digest, new)):
         if meant != freeze.contract_digest(found):
             yield f"{migration.path}: digests.{which} is not that of version {found.version} of {table}; draft it again"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A step of a migration.
+
+    Attributes
+    ----------
+    version
+        The first that has it.
+    is_of_added
+        Whether that is a version of the columns that an overlay adds to a table of ours.
+    columns
+        Those that it is about, as they are called before and after it; none where it is about the table.
+    what
+        The step, in a clause.
+    migration
+        Its label.
+    """
+
+    version: int
+    is_of_added: bool
+    columns: tuple[str, ...]
+    what: str
+    migration: str
+
+    @property
+    def since(self) -> str:
+        """The version, for people."""
+        return f"{self.version} of added columns" if self.is_of_added else str(self.version)
+
+
+def told(table: str, overlay: "Overlay | None" = None) -> tuple[Change, ...]:
+    """Return the changes of a table, oldest first. Raises `MigrationError` where migrations cannot be read."""
+    return tuple(
+        Change(one.to_version, one.is_of_added, _columns(step), step.text, one.label)
+        for one in load_migrations(overlay=overlay)
+        if one.table == table
+        for step in one.steps
+    )
+
+
+def _columns(step: "Step") -> tuple[str, ...]:
+    if isinstance(step, Computed):
+        return (*step.sources, *step.came)
+    if not isinstance(step, ColumnStep):
+        return ()
+    lead = step.lead(step.column) if step.touched else None
+    return tuple(dict.fromkeys((step.column, lead.name if lead is not None else step.column)))

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.migrations.steps.retype import narrowed
+from ranklake.lake.migrations.steps.columns import narrowed
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.data_file import DataFile

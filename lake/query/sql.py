@@ -18,15 +18,14 @@ import pyarrow.compute as pc
 from ranklake.lake.query.admission import admit, as_classified_now, pseudonyms_for
 from ranklake.lake.query.as_of import AsOf
 from ranklake.lake.query.called import FormerTable, TableNames
-from ranklake.lake.query.clear import Clear
-from ranklake.lake.query.engine import BATCH_ROWS, DataFrame, SessionContext, SQLOptions, engine
+from ranklake.lake.query.engine import BATCH_ROWS, DataFrame, SessionContext, SQLOptions, engine, udf
 from ranklake.lake.query.errors import NotReadOnlyError, QueryError, explained, veiled
 from ranklake.lake.query.former import FormerOf, add_former, without_former
 from ranklake.lake.query.opened import Opened
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.scan import live_files, needed, register
 from ranklake.lake.query.sketch import Sketch, sketch
-from ranklake.lake.store.governance import rehydrated_files
+from ranklake.lake.store.governance import rehydrated_files, unsealer
 from ranklake.lake.store.store import Lake, LakeError
 from ranklake.lake.tables.integrity import refuse_damaged
 from ranklake.lake.tables.table_schema import as_read
@@ -385,3 +384,23 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_plain_type(field.type)) for field in kind])
     return kind
+
+
+CLEAR: Final = "unsealed"
+
+
+class Clear:
+    """The function, as far as a query may use it.
+
+    Raises `ranklake.retention.subjects.store.SubjectKeysError` where the query asks for it, and the keys are not there.
+    """
+
+    def __init__(self, lake: "Lake", text: str, role: "Role | None") -> None:
+        self._function: Any = None
+        if role is None and CLEAR in text.lower():
+            self._function = udf(unsealer(lake), [pa.string()], pa.string(), "stable", name=CLEAR)
+
+    def put(self, ctx: SessionContext) -> None:
+        """Have a session know it."""
+        if self._function is not None:
+            ctx.register_udf(self._function)

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from ranklake.lake.query.literal import literal
 from ranklake.lake.rollups.declaration import Body, SqlBody
-from ranklake.lake.rollups.life.distributions import total
-from ranklake.lake.rollups.life.members import Member, members
 from ranklake.lake.rollups.life.register import lives
 from ranklake.lake.rollups.life.select import KEY, scaled
+from ranklake.lake.rollups.life.series import total
+from ranklake.lake.rollups.life.state import Member, members
 from ranklake.lake.rollups.own import OwnBody, own_rollups
 from ranklake.lake.rollups.registry import chosen
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.trail import record
-from ranklake.lake.query.usage_log import noted
+from ranklake.lake.query.usage import noted
 from ranklake.retention.grants.grant import (
     GRANTS,
     REVIEW,

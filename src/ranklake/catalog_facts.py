@@ -12,7 +12,7 @@ from ranklake.insight.catalog.catalog import UnknownNameError, find
 from ranklake.insight.catalog.sizes import TableSize, live_files, table_size
 from ranklake.lake.contracts import Contract, Metric, load_contracts, load_metrics
 from ranklake.lake.contracts.overlay import Overlay
-from ranklake.lake.migrations.told import told
+from ranklake.lake.migrations.registry import told
 from ranklake.lake.query.sql import query
 from ranklake.lake.store.store import Lake, NotALakeError
 from ranklake.retention.archive.register import Archive, archives

@@ -118,7 +118,6 @@ def test_added_columns_are_migrated_and_go_back(known, spool, own, capfd):
     assert run(["migrate", "plan", "steps", "--json", *place]) == 0
     (told,) = json.loads(capfd.readouterr().out)
     assert (told["migration"], told["rows"], told["drops"]) == ("10001_in_seconds", 5, ["note"])
-    assert "kl becomes kl_ref" in capfd.readouterr().out
     lake = under(Lake.open(known.uri), own)
     with pytest.raises(UnmigratedTableError, match="steps with columns of yours has contract version 1, and 2 is due"):
         bring(lake, spool)

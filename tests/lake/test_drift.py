@@ -14,8 +14,7 @@ from segments import DAY, put_segment, step_rows
 from ranklake.cli import run
 from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.migrations import applying
-from ranklake.lake.migrations.drift import drift
-from ranklake.lake.migrations.log_heads import foreign
+from ranklake.lake.migrations.drift import drift, foreign
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.store import Lake

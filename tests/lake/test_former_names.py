@@ -20,7 +20,7 @@ from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.migrations import applying, registry
 from ranklake.lake.migrations.former import former_names
 from ranklake.lake.migrations.former import moved as moved_on
-from ranklake.lake.migrations.steps.drop import Drop
+from ranklake.lake.migrations.steps.columns import Drop
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.roles import Role

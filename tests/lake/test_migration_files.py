@@ -15,13 +15,9 @@ from ranklake.lake.contracts.model import Column
 from ranklake.lake.migrations import registry
 from ranklake.lake.migrations.__main__ import main
 from ranklake.lake.migrations.migration import Migration, hold, read_migration
-from ranklake.lake.migrations.steps.add import Add
-from ranklake.lake.migrations.steps.convert import Convert
-from ranklake.lake.migrations.steps.drop import Drop
+from ranklake.lake.migrations.steps.columns import Add, Convert, Drop, Rename, Retype
+from ranklake.lake.migrations.steps.computed import Merge, Split
 from ranklake.lake.migrations.steps.kinds import step_of
-from ranklake.lake.migrations.steps.rename import Rename
-from ranklake.lake.migrations.steps.retype import Retype
-from ranklake.lake.migrations.steps.split import Merge, Split
 from ranklake.lake.migrations.steps.step import MigrationError
 
 

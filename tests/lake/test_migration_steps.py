@@ -12,7 +12,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.migrations import applying, registry
 from ranklake.lake.migrations.due import due
 from ranklake.lake.migrations.proof import verify
-from ranklake.lake.migrations.steps.retype import narrowed
+from ranklake.lake.migrations.steps.columns import narrowed
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.tables.read import read

@@ -11,9 +11,8 @@ from ranklake.lake.migrations.queries.json_files import dashboard, notebook, str
 from ranklake.lake.migrations.queries.python_code import literal, python
 from ranklake.lake.migrations.queries.statements import DIALECTS, UnreadableError, edited
 from ranklake.lake.migrations.queries.tables import table_at
-from ranklake.lake.migrations.steps.convert import Convert
-from ranklake.lake.migrations.steps.rename import Rename
-from ranklake.lake.migrations.steps.split import Split
+from ranklake.lake.migrations.steps.columns import Convert, Rename
+from ranklake.lake.migrations.steps.computed import Split
 
 OLD = {"run": "string", "samples": "int64", "dur_ms": "float64", "label": "string"}
 NEW = {"run": "string", "examples": "int64", "dur_s": "float64", "a": "string", "b": "string"}

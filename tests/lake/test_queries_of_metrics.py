@@ -10,8 +10,7 @@ from overlays import written
 from ranklake.cli import run
 from ranklake.lake.migrations.queries.rewrite import rewrite
 from ranklake.lake.migrations.queries.tables import Successor, Table
-from ranklake.lake.rollups.life.names import renamed
-from ranklake.lake.rollups.life.register import move
+from ranklake.lake.rollups.life.register import move, renamed
 from ranklake.lake.rollups.life.state import Link
 
 METRICS = {

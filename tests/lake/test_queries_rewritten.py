@@ -13,12 +13,8 @@ from ranklake.lake.migrations.queries import json_files, python_code
 from ranklake.lake.migrations.queries.rewrite import rewrite
 from ranklake.lake.migrations.queries.statements import DIALECTS, edited
 from ranklake.lake.migrations.queries.tables import quoted, table_at
-from ranklake.lake.migrations.steps.add import Add
-from ranklake.lake.migrations.steps.convert import Convert
-from ranklake.lake.migrations.steps.drop import Drop
-from ranklake.lake.migrations.steps.rename import Rename
-from ranklake.lake.migrations.steps.retype import Retype
-from ranklake.lake.migrations.steps.split import Split
+from ranklake.lake.migrations.steps.columns import Add, Convert, Drop, Rename, Retype
+from ranklake.lake.migrations.steps.computed import Split
 
 STEP_ROWS = pa.table(
     {

@@ -11,9 +11,7 @@ from queries_of_versions import SPANS, STEPS, asked, asked_of_duckdb, known
 
 from ranklake.lake.migrations.queries.rewrite import rewrite
 from ranklake.lake.migrations.queries.statements import DIALECTS, edited
-from ranklake.lake.migrations.steps.add import Add
-from ranklake.lake.migrations.steps.convert import Convert
-from ranklake.lake.migrations.steps.rename import Rename
+from ranklake.lake.migrations.steps.columns import Add, Convert, Rename
 
 ENGINES = {"postgres": asked, "duckdb": asked_of_duckdb}
 TYPES = {"steps": STEPS, "spans": SPANS}

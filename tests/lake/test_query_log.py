@@ -20,9 +20,7 @@ from ranklake.cli import cli
 from ranklake.commands.sql import sql
 from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.query.usage import uses
-from ranklake.lake.query.usage_log import FOLDER, note, noted, tidy
-from ranklake.lake.query.usage_record import Asked, ConsumerError, consumer_named
+from ranklake.lake.query.usage import FOLDER, Asked, ConsumerError, consumer_named, note, noted, tidy, uses
 from ranklake.lake.store.lake_config import LakeConfig, QuerySection
 
 TODAY = datetime.now(UTC).date()
@@ -196,8 +194,8 @@ def test_a_store_that_hangs_holds_nobody_up(lake, monkeypatch):
 CHILD = """
 import sys
 from ranklake.lake.store.store import Lake
-from ranklake.lake.query.usage_log import note
-from ranklake.lake.query.usage_record import Asked
+from ranklake.lake.query.usage import note
+from ranklake.lake.query.usage import Asked
 lake = Lake.open(sys.argv[1])
 print("ready", flush=True)
 while True:

@@ -27,10 +27,9 @@ from ranklake.lake.query.engine import engine
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.life import register
-from ranklake.lake.rollups.life.continuous import continuous
 from ranklake.lake.rollups.life.register import link_to, lives, move
 from ranklake.lake.rollups.life.select import select
-from ranklake.lake.rollups.life.series import series, views
+from ranklake.lake.rollups.life.series import continuous, series, views
 from ranklake.lake.rollups.life.state import Life, Link, MetricLifeError, Transition, fold
 from ranklake.lake.rollups.named import rollups_of
 from ranklake.lake.rollups.runner import run_rollups

@@ -6,12 +6,8 @@ import pyarrow as pa
 from ranklake.lake.migrations.queries.rewrite import rewrite
 from ranklake.lake.migrations.queries.statements import edited
 from ranklake.lake.migrations.queries.tables import table_at
-from ranklake.lake.migrations.steps.add import Add
-from ranklake.lake.migrations.steps.convert import Convert
-from ranklake.lake.migrations.steps.drop import Drop
-from ranklake.lake.migrations.steps.rename import Rename
-from ranklake.lake.migrations.steps.retype import Retype
-from ranklake.lake.migrations.steps.split import Merge, Split
+from ranklake.lake.migrations.steps.columns import Add, Convert, Drop, Rename, Retype
+from ranklake.lake.migrations.steps.computed import Merge, Split
 from ranklake.lake.query.engine import engine
 
 STEPS = {"run": "string", "rank": "int32", "samples": "int64", "dur_ms": "float64", "tokens": "int64"}

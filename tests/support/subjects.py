@@ -19,8 +19,7 @@ from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
-from ranklake.lake.query.usage_log import note
-from ranklake.lake.query.usage_record import Asked
+from ranklake.lake.query.usage import Asked, note
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table

@@ -20,7 +20,7 @@ from ranklake.lake.ingest.maintenance.vacuum import GRACE, garbage, remove
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.plans.units import Unit, carry_out, counted
-from ranklake.lake.query.usage_log import tidy as tidy_queries
+from ranklake.lake.query.usage import tidy as tidy_queries
 from ranklake.lake.store.governance import anchor_if_due
 from ranklake.lake.store.keys import key_ids, key_references, note_keys
 from ranklake.lake.store.reachability import unreachable

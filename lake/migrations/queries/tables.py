@@ -15,7 +15,7 @@ from ranklake.lake.contracts.model import Contract
 from ranklake.lake.contracts.overlay import Overlay
 from ranklake.lake.migrations.migration import FIRST_OWN
 from ranklake.lake.migrations.registry import added_at, contract_at, load_migrations
-from ranklake.lake.migrations.steps.retype import Retype
+from ranklake.lake.migrations.steps.columns import Retype
 from ranklake.lake.migrations.steps.step import Lead, MigrationError, Step
 
 _INTEGERS: Final = {"int32": "INTEGER", "int64": "BIGINT"}

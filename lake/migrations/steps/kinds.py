@@ -6,13 +6,8 @@ from datetime import date
 from typing import Any, Final
 
 from ranklake.errors import did_you_mean
-from ranklake.lake.migrations.steps.add import Add
-from ranklake.lake.migrations.steps.convert import Convert
-from ranklake.lake.migrations.steps.drop import Drop
-from ranklake.lake.migrations.steps.rename import Rename
-from ranklake.lake.migrations.steps.rename_table import RenameTable
-from ranklake.lake.migrations.steps.retype import Retype
-from ranklake.lake.migrations.steps.split import Merge, Split
+from ranklake.lake.migrations.steps.columns import Add, Convert, Drop, Rename, RenameTable, Retype
+from ranklake.lake.migrations.steps.computed import Merge, Split
 from ranklake.lake.migrations.steps.step import MigrationError, Step
 
 

@@ -4,8 +4,8 @@ The trail is the only place: a transition that is not in it did not happen, and 
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +15,11 @@ from ranklake.errors import did_you_mean
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.migrations.draft import FACTORS
-from ranklake.lake.rollups.life.state import Life, Link, MetricLifeError, Transition, fold, refuse_impossible
+from ranklake.lake.migrations.migration import is_of_added
+from ranklake.lake.migrations.queries.tables import Successor
+from ranklake.lake.migrations.register import history
+from ranklake.lake.migrations.registry import load_migrations
+from ranklake.lake.rollups.life.state import Life, Link, MetricLifeError, Transition, fold, members, refuse_impossible
 from ranklake.lake.tables.read import read
 
 if TYPE_CHECKING:
@@ -134,3 +138,84 @@ def _read(row: Mapping[str, Any]) -> Transition:
         row["seq"],
         told.get("default"),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogChange:
+    """A change.
+
+    Attributes
+    ----------
+    kind, name
+        ``table`` or ``metric``, and which.
+    what
+        What became of it, in a clause.
+    """
+
+    at: datetime
+    kind: str
+    name: str
+    what: str
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"at": self.at.isoformat(), "kind": self.kind, "name": self.name, "what": self.what}
+
+
+def changes(lake: "Lake", since: datetime | None = None) -> list[CatalogChange]:
+    """Return the changes since a moment, oldest first."""
+    found = sorted([*_migrations(lake), *map(_transition, transitions(lake))], key=lambda one: one.at)
+    return [one for one in found if since is None or one.at >= since]
+
+
+def _migrations(lake: "Lake") -> Iterator[CatalogChange]:
+    steps = {one.number: ", ".join(step.text for step in one.steps) for one in load_migrations(overlay=lake.overlay)}
+    for row in history(lake):
+        if row["status"] != "approved":
+            back = " undone" if row["status"] == "reverted" else ""
+            whose = "added columns, " if is_of_added(row["number"], row["table"]) else ""
+            ends = f"{whose}version {row['from_version']} to {row['to_version']}"
+            what = f"{row['number']:04d}_{row['name']}{back}, {ends}: {steps.get(row['number'], 'not known here')}"
+            yield CatalogChange(row["ts"], "table", row["table"], what)
+
+
+def _transition(one: "Transition") -> CatalogChange:
+    parts = [one.to]
+    if one.links:
+        parts.append(f"use {' + '.join(link.name for link in one.links)}")
+    if one.until is not None:
+        parts.append(f"may be recorded until {one.until}")
+    if one.default is not None:
+        parts.append(f"{one.default:g} where a step has no value")
+    if one.ends is not None:
+        parts.append(f"rows stay until {one.ends}")
+    return CatalogChange(one.at, "metric", one.metric, "; ".join(parts))
+
+
+_ROWS_BY_NAME: Final = ("scalars", "distributions")
+_ASK: Final = "ask the view series for it"
+
+
+def renamed(lake: "Lake") -> dict[str, Successor]:
+    """Return what took the place of metrics, by their name; those that have a column are not among them."""
+    every = lives(lake)
+    return {
+        name: _successor(lake, every, name) for name, life in every.items() if life.links and not has_column(lake, name)
+    }
+
+
+def _successor(lake: "Lake", every: Mapping[str, Life], name: str) -> Successor:
+    newer = [member.life for member in members(every, name) if member.age < 0]
+    if parts := next((life.links for life in (every[name], *newer) if len(life.links) > 1), ()):
+        return Successor("", f"split into {', '.join(link.name for link in parts)}; {_ASK}")
+    if column := next((life.metric for life in newer if has_column(lake, life.metric)), ""):
+        return Successor("", f"recorded as {column}, which has a column, now; {_ASK}")
+    newest = newer[0].metric if newer else every[name].links[0].name
+    return Successor(newest, f"recorded as {newest} now, perhaps in another unit; {_ASK}, or for both")
+
+
+def has_column(lake: "Lake", name: str) -> bool:
+    """Whether a metric is a column of a table of its own kind, and not rows under its name."""
+    known = lake.metrics().get(name)
+    table = (known.stored_in or "").partition(".")[0] if known is not None else ""
+    return bool(table) and table not in _ROWS_BY_NAME

@@ -1,18 +1,19 @@
 """Series: one metric from its first value to its last, in one unit, whatever it was called meanwhile."""
 
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from ranklake.errors import did_you_mean
 from ranklake.lake.query.literal import literal
 from ranklake.lake.query.sql import query
-from ranklake.lake.rollups.life.distributions import select_distributions
-from ranklake.lake.rollups.life.register import lives
-from ranklake.lake.rollups.life.select import COLUMNS, select, selected, together
-from ranklake.lake.rollups.life.state import Life, MetricLifeError
+from ranklake.lake.rollups.life.register import has_column, lives
+from ranklake.lake.rollups.life.select import AT, COLUMNS, KEY, scaled, select, selected, together
+from ranklake.lake.rollups.life.state import Life, Member, MetricLifeError, members
 
 if TYPE_CHECKING:
     from ranklake.lake.query.roles import Role
@@ -34,7 +35,7 @@ class Series:
     life
         The metric that was asked for, and where it stands.
     rows
-        Columns `COLUMNS`, or those of `ranklake.lake.rollups.life.distributions`, by run, attempt, rank and time.
+        Columns `COLUMNS`, or `DISTRIBUTION_COLUMNS`, by run, attempt, rank and time.
     """
 
     life: Life
@@ -105,3 +106,92 @@ def views(lake: "Lake", asked: str) -> dict[str, str]:
         for name in named
     ]
     return {VIEW: together(parts)}
+
+
+DISTRIBUTION_COLUMNS: Final = (*KEY, "ts", "count", "sum", "mean", "min", "max", "source")
+
+
+def select_distributions(every: Mapping[str, Life], metric: str) -> str:
+    """Return the SELECT, with the columns `DISTRIBUTION_COLUMNS`. Raises `MetricLifeError` for what is no metric."""
+    if metric not in every:
+        raise MetricLifeError("there is no such metric", where=metric, hint=did_you_mean(metric, every) or "look again")
+    best = f"min(prio) OVER (PARTITION BY {', '.join(KEY)}, at) AS best"
+    return selected(
+        DISTRIBUTION_COLUMNS,
+        selected(["*", best], together(list(map(_distribution, members(every, metric))))),
+        "WHERE prio = best",
+    )
+
+
+def _distribution(one: Member) -> str:
+    low, high = ("min", "max") if one.factor > 0 else ("max", "min")
+    summed = total(one.factor, one.offset)
+    values = {
+        "sum": summed,
+        "mean": f"({summed} / nullif(count, 0))",
+        "min": scaled(low, one.factor, one.offset),
+        "max": scaled(high, one.factor, one.offset),
+    }
+    said = [f"{value} AS {name}" for name, value in values.items()]
+    source = [f"{literal(one.life.metric)} AS source", f"{one.age} AS prio"]
+    return selected(
+        [*KEY, "ts", AT, "count", *said, *source], "distributions", f"WHERE metric = {literal(one.life.metric)}"
+    )
+
+
+def total(factor: float, offset: float) -> str:
+    """Return the sum of a distribution's values, each times a factor, plus an offset."""
+    if (factor, offset) == (1.0, 0.0):
+        return '"sum"'
+    return f'("sum" * CAST({factor!r} AS DOUBLE) + "count" * CAST({offset!r} AS DOUBLE))'
+
+
+_TABLE: Final = "scalars"
+_VALUES: Final = ("value", "agg_mean", "agg_min", "agg_max")
+_FLAGS: Final = ("value_flag", "agg_non_finite_count")
+_COLUMNS: Final = (*KEY, "ts", "metric", *_VALUES, *_FLAGS)
+
+
+def continuous(lake: "Lake", asked: Collection[str] = ()) -> str:
+    """Return what a query reads in the place of ``scalars``: that table where no metric took another's place.
+
+    Else a SELECT with the columns run, attempt, rank, step, ts, metric, value, agg_mean, agg_min, agg_max and the flags
+    of what was not finite. Names
+    that took one another's place are one metric, under the newest name and in its unit; of what two have of a step the
+    newer counts. A metric that was split goes on as the sum of its parts, which stand there, too. Names that are asked
+    for stay names, each with all the values in its unit.
+    """
+    every = lives(lake)
+    newest = {members(every, one.metric)[0].life.metric for one in every.values() if one.links}
+    groups = {name: members(every, name) for name in sorted(newest) if not has_column(lake, name)}
+    if not groups:
+        return _TABLE
+    old = [one.life.metric for some in groups.values() for one in some]
+    shown = {
+        name: members(every, name)
+        for newer, some in groups.items()
+        for name in sorted({one.life.metric for one in some} & {*asked}) or [newer]
+    }
+    plain = selected(_COLUMNS, _TABLE, f"WHERE metric NOT IN ({', '.join(map(literal, old))})")
+    return f"(\n{together([plain, *(_one(lake, every, name, some) for name, some in shown.items())])}\n)"
+
+
+def _one(lake: "Lake", every: Mapping[str, Life], name: str, some: list[Member]) -> str:
+    """Return the SELECT of one metric."""
+    if any(len(one.life.links) > 1 for one in some):
+        values = ["value", *(f"CAST(NULL AS DOUBLE) AS {column}" for column in _VALUES[1:])]
+        values += ["CAST(NULL AS VARCHAR) AS value_flag", "CAST(NULL AS BIGINT) AS agg_non_finite_count"]
+        return selected([*KEY, "ts", f"{literal(name)} AS metric", *values], select(lake, every, name))
+    parts = []
+    for one in some:
+        low, high = ("agg_min", "agg_max") if one.factor > 0 else ("agg_max", "agg_min")
+        sources = ("value", "agg_mean", low, high)
+        values = [
+            f"{scaled(source, one.factor, one.offset)} AS {column}"
+            for source, column in zip(sources, _VALUES, strict=True)
+        ]
+        told = [f"{literal(name)} AS metric", *values, *_FLAGS, f"{one.age} AS prio"]
+        at = "CASE WHEN step IS NULL THEN ts END AS at"
+        parts.append(selected([*KEY, "ts", at, *told], _TABLE, f"WHERE metric = {literal(one.life.metric)}"))
+    best = f"min(prio) OVER (PARTITION BY {', '.join(KEY)}, at) AS best"
+    return selected(_COLUMNS, selected(["*", best], together(parts)), "WHERE prio = best")

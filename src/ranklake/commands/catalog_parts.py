@@ -15,7 +15,7 @@ from ranklake.insight.catalog.sizes import column_sizes, live_files, newest, tab
 from ranklake.lake.contracts import contract
 from ranklake.lake.contracts.odcs import document
 from ranklake.lake.query.usage import uses
-from ranklake.lake.rollups.life.changes import changes as changed
+from ranklake.lake.rollups.life.register import changes as changed
 from ranklake.lake.store.store import cannot_write
 from ranklake.printable import printable
 from ranklake.views.catalog import column_size_lines, size_lines

@@ -16,7 +16,7 @@ from ranklake.insight.runs.compare import compare as compared
 from ranklake.insight.runs.curves import MOST_METRICS, NothingToPlotError, Plotted, plotted, shared
 from ranklake.insight.runs.find import named
 from ranklake.insight.runs.repeats import repeats
-from ranklake.lake.rollups.life.continuous import continuous
+from ranklake.lake.rollups.life.series import continuous
 from ranklake.terminal import width
 from ranklake.views.comparison import comparison_lines
 from ranklake.views.html.compare_pages import METRICS, section

@@ -11,8 +11,7 @@ from ranklake.commands.configured import configured, given
 from ranklake.context import Context
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
-from ranklake.lake.query.usage_log import note
-from ranklake.lake.query.usage_record import Asked, consumer_named
+from ranklake.lake.query.usage import Asked, consumer_named, note
 from ranklake.lake.store.store import Lake
 from ranklake.retention.grants.use import used
 from ranklake.retention.proposals.identities import account

@@ -55,7 +55,7 @@ def queries(  # noqa: PLR0913 - a command's options
     from ranklake.lake.migrations.queries.files import FileOutcome, outcome, walk, write  # sqlglot is 0.3 s to import
     from ranklake.lake.migrations.queries.statements import dialects_of
     from ranklake.lake.migrations.queries.tables import load_tables
-    from ranklake.lake.rollups.life.names import renamed
+    from ranklake.lake.rollups.life.register import renamed
 
     metrics = overlay = None
     if uri is not None:

@@ -14,7 +14,7 @@ from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.curves import AXES, PARTS, plotted
 from ranklake.insight.runs.find import named
-from ranklake.lake.rollups.life.continuous import continuous
+from ranklake.lake.rollups.life.series import continuous
 from ranklake.terminal import width
 from ranklake.views.json_output import show_json
 from ranklake.views.plot_file import SUFFIXES, picture, plot_spec

@@ -10,9 +10,8 @@ from ranklake.commands.options import contracts_option, lake_option
 from ranklake.context import Context
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.find import named
-from ranklake.lake.rollups.life.distributions import select_distributions
 from ranklake.lake.rollups.life.select import select
-from ranklake.lake.rollups.life.series import lives_with
+from ranklake.lake.rollups.life.series import lives_with, select_distributions
 from ranklake.lake.rollups.life.series import series as series_of
 from ranklake.views.result_set import as_csv, as_json, as_table
 from ranklake.views.tell import tell

@@ -18,8 +18,7 @@ from ranklake.commands.writing import write_whole
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.insight.ask import ask, asked, used
-from ranklake.lake.query.usage_log import note
-from ranklake.lake.query.usage_record import consumer_named
+from ranklake.lake.query.usage import consumer_named, note
 from ranklake.shell.interruptible import interruptible
 from ranklake.shell.statements import placed
 from ranklake.views.result_set import as_csv, as_json, as_markdown, as_parquet, as_table, as_vertical

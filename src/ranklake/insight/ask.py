@@ -13,7 +13,7 @@ from ranklake.errors import did_you_mean
 from ranklake.lake.migrations.former import former_names, former_tables
 from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.sql import Answer, Moment, answer
-from ranklake.lake.query.usage_record import Asked
+from ranklake.lake.query.usage import Asked
 from ranklake.lake.rollups.life.series import views
 from ranklake.lake.store.store import Lake
 

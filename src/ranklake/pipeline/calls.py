@@ -21,7 +21,7 @@ from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.units import counted
 from ranklake.lake.query.roles import Role, RoleError
-from ranklake.lake.rollups.life.changes import changes
+from ranklake.lake.rollups.life.register import changes
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.store import Lake, LakeUnreachableError
 from ranklake.lake.tables.integrity import Damage, DamagedFileError

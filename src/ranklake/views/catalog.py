@@ -9,7 +9,7 @@ from ranklake.insight.catalog.catalog import span
 from ranklake.insight.catalog.sizes import Sizes, TableSize
 from ranklake.lake.contracts import Column, Metric
 from ranklake.lake.contracts.checks.registry import promise
-from ranklake.lake.migrations.told import told
+from ranklake.lake.migrations.registry import told
 from ranklake.retention.archive.register import Archive
 from ranklake.retention.plans.mask_proof import Proof
 from ranklake.views.table import TextColumn, numbers, table_lines

@@ -125,7 +125,7 @@ def plotted(
     smooth
         Each point is the mean of itself and so many neighbours on either side. Gaps stay.
     scalars
-        What is read in the place of that table, as `ranklake.lake.rollups.life.continuous` gives it.
+        What is read in the place of that table, as `ranklake.lake.rollups.life.series` gives it.
 
     Raises
     ------
@@ -259,7 +259,7 @@ class Curves:
 def curves(ask: Ask, run: str, rank_steps: int, scalars: str = "scalars") -> Curves:
     """Return the curves of a run that has so many rows in ``steps``.
 
-    `scalars` is what is read in the place of that table, as `ranklake.lake.rollups.life.continuous` gives it.
+    `scalars` is what is read in the place of that table, as `ranklake.lake.rollups.life.series` gives it.
     """
     too_many = rank_steps > MOST_RANK_STEPS
     why = f"{rank_steps:,} rows are too many to sum up for a page" if too_many else ""

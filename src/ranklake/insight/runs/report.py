@@ -17,7 +17,7 @@ from ranklake.insight.runs.facts import RunFacts, gather
 from ranklake.insight.runs.find import Wanted, find, named
 from ranklake.insight.runs.media import Media, media
 from ranklake.insight.runs.slowdown import Cause, slowdown_cause
-from ranklake.lake.rollups.life.continuous import continuous
+from ranklake.lake.rollups.life.series import continuous
 
 if TYPE_CHECKING:
     from ranklake.lake.query.roles import Role

@@ -1,0 +1,316 @@
+"""A new column."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import date
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.lake.contracts.arrow import ARROW_TYPES
+from ranklake.lake.contracts.diff import WIDER
+from ranklake.lake.contracts.model import FLOATS, Contract
+from ranklake.lake.migrations.steps.step import (
+    ColumnStep,
+    Lead,
+    MigrationError,
+    Names,
+    Shape,
+    Shapes,
+    Step,
+    moved,
+    renamed,
+    replaced,
+    swapped,
+    without,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Add(ColumnStep):
+    """A new column: NULL, or its default, in all stored rows; `fill` writes the default into them."""
+
+    fill: bool = False
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether stored files need not be written anew."""
+        return not self.fill
+
+    def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
+        """Add the column as the next contract has it."""
+        if self.column in before or self.column not in after:
+            why = "is there already" if self.column in before else "is not in the next contract"
+            raise MigrationError(f"{self.text}: {self.column!r} {why}", hint="correct the step")
+        return {**before, self.column: after[self.column]}
+
+    def names_before(self, after: Names) -> Names:
+        """Return names without it."""
+        return tuple(name for name in after if name != self.column)
+
+    def undone(self, rows: pa.Table) -> pa.Table:
+        """Drop it again."""
+        return without(rows, self.column)
+
+    @property
+    def text(self) -> str:
+        """The step for people."""
+        return f"add {self.column}" + (", and write its default into stored rows" if self.fill else "")
+
+    @property
+    def touched(self) -> frozenset[str]:
+        """Nothing that was there."""
+        return frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Rename(ColumnStep):
+    """Another name for the same values; queries may use the earlier one until a day."""
+
+    to: str
+    until: date | None = None
+
+    def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
+        """Put the column under its new name, at the same place."""
+        del after
+        found = self.there(before)
+        if self.to in before:
+            raise MigrationError(f"{self.text}: {self.to!r} is taken", hint="rename that one first, to a third name")
+        return moved(before, self.column, replace(found, name=self.to))
+
+    def names(self, before: Names) -> Names:
+        """Rename it there, too."""
+        return swapped(before, self.column, self.to)
+
+    def names_before(self, after: Names) -> Names:
+        """Give it its earlier name."""
+        return swapped(after, self.to, self.column)
+
+    def rows(self, rows: pa.Table) -> pa.Table:
+        """Rename it."""
+        return renamed(rows, self.column, self.to)
+
+    def undone(self, rows: pa.Table) -> pa.Table:
+        """Rename it back."""
+        return renamed(rows, self.to, self.column)
+
+    @property
+    def text(self) -> str:
+        """The step for people."""
+        return f"rename {self.column} to {self.to}"
+
+
+NARROW: Final = (pa.float32(), pa.date32())
+"""Types that Arrow casts to without a word about what is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retype(ColumnStep):
+    """A wider type for the same values. Undone it stays wide until `narrowed` gives it the type of before."""
+
+    to: str
+
+    def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
+        """Widen it; what would lose values is refused."""
+        del after
+        found = self.there(before)
+        if self.to not in WIDER.get(found.type, set()):
+            wider = ", ".join(sorted(WIDER.get(found.type, set()))) or "no other type"
+            hint = f"{found.type} widens to {wider}; else add a column and drop this one"
+            raise MigrationError(f"{self.text}: not every {found.type} is a {self.to}", hint=hint)
+        return moved(before, self.column, replace(found, type=self.to))
+
+    def rows(self, rows: pa.Table) -> pa.Table:
+        """Cast it."""
+        return replaced(rows, self.column, lambda values: values.cast(ARROW_TYPES[self.to]))
+
+    @property
+    def breaks_readers(self) -> bool:
+        """A reader of the narrow type reads the wide one."""
+        return False
+
+    @property
+    def text(self) -> str:
+        """The step for people."""
+        return f"retype {self.column} to {self.to}"
+
+
+def narrowed(rows: pa.Table, target: Contract) -> pa.Table:
+    """Return rows under the types of an earlier contract, which may be narrower.
+
+    Raises `pyarrow.ArrowInvalid` for numbers and moments that the narrow type has not; rounding is what float32 means.
+    """
+    for column in target.columns:
+        meant = ARROW_TYPES[column.type]
+        if column.name in rows.column_names and meant in NARROW:
+            rows = replaced(rows, column.name, partial(narrow_to, to=meant, name=column.name))
+    return rows
+
+
+def narrow_to(values: pa.ChunkedArray, to: pa.DataType, name: str) -> pa.ChunkedArray:
+    """Return values of a column under one of `NARROW`. Raises `pyarrow.ArrowInvalid`, as `narrowed` does."""
+    found = values.cast(to)
+    if values.type == to:
+        return found
+    if to == pa.float32():
+        lost = pc.and_(pc.is_finite(values), pc.invert(pc.is_finite(found)))
+    else:
+        lost = pc.not_equal(found.cast(values.type), values)
+    if count := pc.sum(lost).as_py():
+        raise pa.ArrowInvalid(f"{count} of {len(values)} values of {name} are no {to}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Drop(ColumnStep):
+    """No such column any more; its values go."""
+
+    @property
+    def lost(self) -> Names:
+        """The column."""
+        return (self.column,)
+
+    def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
+        """Take the column away."""
+        del after
+        self.there(before)
+        return {name: shape for name, shape in before.items() if name != self.column}
+
+    def rows(self, rows: pa.Table) -> pa.Table:
+        """Take it out."""
+        return without(rows, self.column)
+
+    @property
+    def text(self) -> str:
+        """The step for people."""
+        return f"drop {self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Convert(ColumnStep):
+    """Another unit: new value = old value times `factor` + `offset`, under the name `to`.
+
+    Queries may use the earlier name, in the earlier unit, until a day.
+    """
+
+    to: str
+    unit: str
+    factor: float
+    offset: float = 0
+    until: date | None = None
+
+    def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
+        """Give the column its new name and unit; whole numbers stay whole."""
+        del after
+        found = self.there(before)
+        if self.to != self.column and self.to in before:
+            raise MigrationError(f"{self.text}: {self.to!r} is taken", hint="rename that one first, to a third name")
+        if self.until is not None and self.to == self.column:
+            hint = "give the column another name, or take until away"
+            raise MigrationError(f"{self.text}: one name cannot answer in two units", hint=hint)
+        if found.type not in {*FLOATS, "int32", "int64"}:
+            hint = "add a column in the new unit instead"
+            raise MigrationError(f"{self.text}: a {found.type} cannot be converted", hint=hint)
+        if self.factor == 0:
+            raise MigrationError(f"{self.text}: a factor of 0 loses every value", hint="correct the factor")
+        if found.type not in FLOATS and not (_is_whole(self.factor) and _is_whole(self.offset)):
+            hint = "retype it to float64 first"
+            raise MigrationError(f"{self.text}: {found.type} would lose fractions", hint=hint)
+        return moved(before, self.column, replace(found, name=self.to, unit=self.unit))
+
+    def names(self, before: Names) -> Names:
+        """Rename it there, too."""
+        return swapped(before, self.column, self.to)
+
+    def lead(self, name: str) -> Lead | None:
+        """Return how its values are converted."""
+        return Lead(self.to, self.factor, self.offset, self.unit) if name == self.column else Lead(name)
+
+    def names_before(self, after: Names) -> Names:
+        """Give it its earlier name."""
+        return swapped(after, self.to, self.column)
+
+    def rows(self, rows: pa.Table) -> pa.Table:
+        """Convert the values; numbers that grow out of their type raise."""
+        return renamed(replaced(rows, self.column, self.converted), self.column, self.to)
+
+    def converted(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return values in the new unit, of the type that they have."""
+        if pa.types.is_integer(values.type):
+            grown = pc.multiply_checked(values.cast(pa.int64()), int(self.factor))
+            return pc.add_checked(grown, int(self.offset)).cast(values.type)
+        wide = pc.add(pc.multiply(values.cast(pa.float64()), self.factor), self.offset)
+        return narrow_to(wide, values.type, self.column)
+
+    def undone(self, rows: pa.Table) -> pa.Table:
+        """Convert the values back; whole numbers that would not be whole then raise."""
+        return renamed(replaced(rows, self.to, self._back), self.to, self.column)
+
+    def _back(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
+        if pa.types.is_integer(values.type):
+            shrunk = pc.subtract_checked(values.cast(pa.int64()), int(self.offset))
+            found = pc.divide_checked(shrunk, int(self.factor))
+            if uneven := pc.sum(pc.not_equal(pc.multiply(found, int(self.factor)), shrunk)).as_py():
+                what = f"{uneven} of {len(values)} values of {self.to} are no whole number of {self.column}"
+                raise pa.ArrowInvalid(what)
+            return found.cast(values.type)
+        wide = pc.subtract(values.cast(pa.float64()), self.offset)
+        return narrow_to(pc.divide(wide, self.factor), values.type, self.to)
+
+    @property
+    def text(self) -> str:
+        """The step for people."""
+        by = f" times {self.factor:g}" + (f" + {self.offset:g}" if self.offset else "")
+        return f"convert {self.column} to {self.to} in {self.unit} (old value{by})"
+
+
+def _is_whole(number: float) -> bool:
+    return float(number).is_integer()
+
+
+@dataclass(frozen=True, slots=True)
+class RenameTable(Step):
+    """Another name for the table; queries may use the earlier one until a day.
+
+    Attributes
+    ----------
+    earlier, to
+        What queries call it before the step, and after it.
+    until
+        Last day on which they may use the earlier name.
+    """
+
+    earlier: str
+    to: str
+    until: date | None = None
+
+    @property
+    def keeps_files(self) -> bool:
+        """No row changes."""
+        return True
+
+    @property
+    def keeps_files_back(self) -> bool:
+        """No row changes."""
+        return True
+
+    @property
+    def touched(self) -> frozenset[str]:
+        """No column."""
+        return frozenset()
+
+    @property
+    def breaks_readers(self) -> bool:
+        """Readers of columns see none of it."""
+        return False
+
+    def unknown_before(self, after: Names) -> Names:
+        """Return what is unknown already."""
+        return after
+
+    @property
+    def text(self) -> str:
+        """The step for people."""
+        return f"call table {self.earlier} {self.to}"
