@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from json.encoder import encode_basestring_ascii
@@ -120,23 +120,6 @@ def _followed(rows: pa.Table, head: Head) -> Chain:
         elif number != head.rows:
             return Chain(head, head.rows, tuple(lost))
         if row["prev_sha256"] != before or row["sha256"] != reckoned[place]:
-            return Chain(head, number, tuple(lost))
-        head = Head(number + 1, row["sha256"])
-    return Chain(head, None, tuple(lost))
-
-
-def follow(rows: Iterable[Mapping[str, Any]]) -> Chain:
-    """Follow a chain from its first row; rows in the order of their numbers."""
-    head = Head()
-    lost: list[tuple[int, int]] = []
-    for row in rows:
-        number, before = row["seq"], head.sha256
-        if number > head.rows and _resumes(row, head):
-            lost.append((head.rows, number - 1))
-            before = row["prev_sha256"]
-        elif number != head.rows:
-            return Chain(head, head.rows, tuple(lost))
-        if row["prev_sha256"] != before or row["sha256"] != digest(row):
             return Chain(head, number, tuple(lost))
         head = Head(number + 1, row["sha256"])
     return Chain(head, None, tuple(lost))

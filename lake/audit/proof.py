@@ -19,7 +19,7 @@ from ranklake.lake.audit.chain import GENESIS, Chain, Head, digest, follow_table
 from ranklake.lake.audit.heads import head_records
 from ranklake.lake.audit.trail import ROWS, TABLE, trail_table
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.tables.commit import said
+from ranklake.lake.tables.commit import transaction_number
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.tables import delta_table
@@ -97,7 +97,7 @@ def first_row_of(lake: "Lake", day: date) -> int:
     late = files(handle)
     late = late.filter(pc.greater_equal(late["date"], pa.scalar(day, pa.date32())))
     numbers = [pc.min(rows["seq"]).as_py() for _, rows in read_some(lake, contract(TABLE), late, ["seq"])]
-    return min(numbers, default=said(handle, ROWS) or 0)
+    return min(numbers, default=transaction_number(handle, ROWS) or 0)
 
 
 def verify(lake: "Lake") -> int | None:
@@ -109,7 +109,7 @@ def _wrong(chain: Chain, handle: "DeltaTable | None") -> tuple[int | None, str]:
     """Return the first row that is wrong by the chain itself, or by the count in the table's log."""
     if chain.broken is not None:
         return chain.broken, f"row {chain.broken} is missing, repeated or altered"
-    counted = 0 if handle is None else said(handle, ROWS)
+    counted = 0 if handle is None else transaction_number(handle, ROWS)
     if counted is not None and counted != chain.head.rows:
         return chain.head.rows, f"the trail ends at row {chain.head.rows - 1}, and its log counts {counted} rows"
     return None, ""

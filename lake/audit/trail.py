@@ -24,11 +24,11 @@ from ranklake.lake.audit.heads import HeadRecords, head_records
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.ledger import row_files
-from ranklake.lake.tables.commit import LostRaceError, number_of, said, swap
+from ranklake.lake.tables.commit import LostRaceError, number_of, swap, transaction_number
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read, read_some
 from ranklake.lake.tables.table_schema import refuse_misread
-from ranklake.lake.tables.tables import keep, move_on, take
+from ranklake.lake.tables.tables import keep_handle, refresh, take_handle
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -123,7 +123,7 @@ def record_all(lake: "Lake", entries: Sequence[Entry]) -> list[int | None]:
     places = head_records(lake)
     while True:
         known = [place.last() for place in places]  # before the table, which is never behind them
-        handle = take(lake, contract(TABLE))
+        handle = take_handle(lake, contract(TABLE))
         end = _known_end(handle, known) or end_of_chain(lake, handle)
         for place, head in zip(places, known, strict=True):
             if head.rows > end.rows or (head.rows == end.rows and head != end):
@@ -132,7 +132,7 @@ def record_all(lake: "Lake", entries: Sequence[Entry]) -> list[int | None]:
         fresh = [entry for entry, old in zip(entries, there, strict=True) if not old]
         rows = _chained(fresh, end)
         written = not rows or _append(lake, handle, rows, fresh)
-        keep(lake, TABLE, handle)
+        keep_handle(lake, TABLE, handle)
         if not written:
             continue
         _write_heads(places, known, Head(rows[-1]["seq"] + 1, rows[-1]["sha256"]) if rows else end)
@@ -154,7 +154,7 @@ def resume(lake: "Lake", actor: str, reason: str) -> int:
     places = head_records(lake)
     while True:
         known = [place.last() for place in places]
-        handle = take(lake, contract(TABLE))
+        handle = take_handle(lake, contract(TABLE))
         end = end_of_chain(lake, handle)
         last = max(known, key=lambda head: head.rows)
         if last.rows <= end.rows:
@@ -174,7 +174,11 @@ def _known_end(handle: "DeltaTable", known: Sequence[Head]) -> Head | None:
     the other.
     """
     (first, *others) = known
-    return first if first.rows and said(handle, ROWS) == first.rows and all(one == first for one in others) else None
+    return (
+        first
+        if first.rows and transaction_number(handle, ROWS) == first.rows and all(one == first for one in others)
+        else None
+    )
 
 
 def end_of_chain(lake: "Lake", handle: "DeltaTable") -> Head:
@@ -242,7 +246,7 @@ def _append(lake: "Lake", handle: "DeltaTable", rows: list[dict[str, Any]], entr
         swap(handle, number, add=row_files(lake, TABLE, rows, number), also=also, tidy=False)
     except LostRaceError:
         return False
-    move_on(handle)
+    refresh(handle)
     return True
 
 
@@ -251,7 +255,7 @@ def _already_recorded(handle: "DeltaTable", entries: Sequence[Entry]) -> list[bo
     marks: set[str] = set()
     there = []
     for entry in entries:
-        is_there = entry.once and (entry.mark in marks or said(handle, entry.mark) is not None)
+        is_there = entry.once and (entry.mark in marks or transaction_number(handle, entry.mark) is not None)
         there.append(is_there)
         if entry.once:
             marks.add(entry.mark)

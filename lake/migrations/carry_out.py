@@ -16,11 +16,11 @@ from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.plans.units import Unit, carry_out
 from ranklake.lake.plans.verification import refusal, verify_files
 from ranklake.lake.store.governance import require_approved_migration
-from ranklake.lake.tables.commit import AGAIN, PLAN_ID, LostRaceError, change_contract, said
+from ranklake.lake.tables.commit import AGAIN, PLAN_ID, LostRaceError, change_contract, transaction_number
 from ranklake.lake.tables.data_file import DataFile
 from ranklake.lake.tables.live_files import live_paths
 from ranklake.lake.tables.table_schema import added_version_of, align, as_logged, fields_of, version_of
-from ranklake.lake.tables.tables import asking, delta_table, move_on
+from ranklake.lake.tables.tables import delta_table, reading_log, refresh
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -71,7 +71,7 @@ def _commit(lake: "Lake", plan: "Plan", migration: "Migration") -> bool:
     assert handle is not None, "a migration of no table"
     backwards = plan.body["facts"]["backwards"]
     target = target_of(lake, migration, handle, backwards=backwards)
-    done = said(handle, PLAN_ID) or 0
+    done = transaction_number(handle, PLAN_ID) or 0
     if done > plan.number:
         return True
     if done < plan.number:
@@ -88,9 +88,9 @@ def _commit(lake: "Lake", plan: "Plan", migration: "Migration") -> bool:
         new = [DataFile(**{**row, "partition": date.fromisoformat(row["partition"])}) for row in plan.body["add"]]
         metadata = {"ranklake.plan": str(plan.number), "ranklake.migration": migration.label}
         change_contract(handle, target, plan.number, new, metadata)
-        move_on(handle)
+        refresh(handle)
     try:
-        with asking(handle):
+        with reading_log(handle):
             align(handle, target)
     except CommitFailedError as error:
         raise LostRaceError(f"{migration.table} moved on", where=lake.uri, hint=AGAIN) from error

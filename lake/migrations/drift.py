@@ -21,7 +21,7 @@ from ranklake.lake.tables.table_schema import (
     fields_of,
     version_of,
 )
-from ranklake.lake.tables.tables import asking, latest
+from ranklake.lake.tables.tables import latest, reading_log
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -147,7 +147,7 @@ def _column(field: Mapping[str, Any], meant: Mapping[str, Any]) -> Iterator[Told
 
 
 def _properties(handle: DeltaTable, contract: "Contract") -> Iterator[Told]:
-    with asking(handle):
+    with reading_log(handle):
         told, protocol = handle.metadata().configuration, handle.protocol()
     meant = table_configuration(contract)
     for key in sorted(told.keys() - meant.keys()):

@@ -48,7 +48,7 @@ class OnDask(Workers):
             return
         new = set(self.client.scheduler_info(n_workers=-1)["workers"]) - self._known
         if new:
-            compare(ask(self.client, sorted(new)))
+            refuse_other_versions(worker_versions(self.client, sorted(new)))
             self._known |= new
 
     def room(self) -> Room:
@@ -285,7 +285,7 @@ def probe() -> Callable[[], Versions]:
     return versions
 
 
-def ask(client: Any, workers: list[str] | None = None) -> Mapping[str, Versions]:  # noqa: ANN401 - distributed ships no types
+def worker_versions(client: Any, workers: list[str] | None = None) -> Mapping[str, Versions]:  # noqa: ANN401 - distributed ships no types
     """Return the versions of the workers of a cluster, or some of them, by address. Raises `WorkersError`."""
     try:
         found: Mapping[str, Versions] = client.run(probe(), workers=workers)
@@ -295,7 +295,7 @@ def ask(client: Any, workers: list[str] | None = None) -> Mapping[str, Versions]
     return found
 
 
-def compare(told: Mapping[str, Versions]) -> None:
+def refuse_other_versions(told: Mapping[str, Versions]) -> None:
     """Raise `WorkersError` for the first worker that runs something else than this process, naming both."""
     here = probe()()
     for worker, there in sorted(told.items()):

@@ -228,7 +228,7 @@ KINDS: Final[Mapping[str, PlanKind]] = MappingProxyType(
 )
 
 
-def booked(name: str) -> Rows:
+def rows_effect(name: str) -> Rows:
     """Return where the ledger's rows of a kind are booked; a kind that is not known here took its rows for good."""
     return KINDS[name].rows if name in KINDS else Rows.RETIRED
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.plans.kinds import KINDS, MIGRATION, resolve
 from ranklake.lake.plans.plan import FORGED, LEDGER, RESTORE, SEAL, Plan, RefusedPlanError, is_sealed
-from ranklake.lake.tables.commit import PLAN_ID, number_of, said
+from ranklake.lake.tables.commit import PLAN_ID, number_of, transaction_number
 from ranklake.lake.tables.live_files import FILE_SCHEMA, files
 from ranklake.lake.tables.table_schema import as_read
 from ranklake.lake.tables.tables import delta_table
@@ -119,7 +119,7 @@ def is_committed_in(lake: "Lake", table: str, number: int) -> bool:
 
 
 def _is_committed(handle: "DeltaTable", table: str, number: int) -> bool:
-    done = number_of(handle) if table == LEDGER else said(handle, PLAN_ID)
+    done = number_of(handle) if table == LEDGER else transaction_number(handle, PLAN_ID)
     return done is not None and done >= number
 
 

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from ranklake.lake.query.errors import QueryError
-from ranklake.lake.tables.tables import asked_again, at_version, commit_info, delta_table
+from ranklake.lake.tables.tables import at_version, commit_info, delta_table, retry_listing
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Lake
@@ -121,7 +121,7 @@ def _at_time(lake: "Lake", table: DeltaTable, name: str, time: datetime) -> Delt
     if _committed_ms(lake, name, version) is None:
         raise _too_old(name, time.isoformat())
     try:
-        asked_again(lambda: table.load_as_version(version))
+        retry_listing(lambda: table.load_as_version(version))
     except (DeltaError, OSError, ValueError):
         raise _too_old(name, time.isoformat()) from None
     return table

@@ -54,7 +54,7 @@ class UnsafeStoreError(LakeError):
     """A store that lets two writers of the same name both win: commits would be lost there."""
 
 
-def told(error: BaseException, storage: Mapping[str, str]) -> str:
+def describe(error: BaseException, storage: Mapping[str, str]) -> str:
     """Return one line about a client's error that may be shown: clients quote requests, and requests may be signed."""
     said = str(error).partition(": ParsedLogPath")[0]  # a backtrace of delta-rs may follow
     first, *causes = _COLOUR.sub("", said).split("\u21b3")  # an arrow before each cause that delta-rs knows
@@ -68,9 +68,9 @@ def unreachable(
 ) -> LakeUnreachableError:
     """Return the error for a place where a client failed.
 
-    Raise it ``from None``: what the client said may hold more than `told` lets through, and a log shows causes.
+    Raise it ``from None``: what the client said may hold more than `describe` lets through, and a log shows causes.
     """
-    reason = told(error, storage)
+    reason = describe(error, storage)
     if "credential" in f"{type(error).__name__} {reason}".lower():
         hint = _NO_CREDENTIALS
     found = LakeUnreachableError(f"{what}: {reason}", where=_without_user_info(where), hint=hint)

@@ -24,7 +24,7 @@ from ranklake.lake.tables.data_file import DataFile
 from ranklake.lake.tables.live_files import damaged_log, files, live_paths
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.table_schema import add_columns, set_versions, versioned_schema
-from ranklake.lake.tables.tables import asked_again, asking, ensure_table, keep, move_on
+from ranklake.lake.tables.tables import ensure_table, keep_handle, reading_log, refresh, retry_listing
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -48,13 +48,13 @@ def number_of(table: DeltaTable) -> int:
 
     Raises `LakeUnreachableError`, and `DamagedLogError` for a number that cannot be.
     """
-    found = said(table, APP_ID)
+    found = transaction_number(table, APP_ID)
     return 0 if found is None else found
 
 
-def said(table: DeltaTable, application: str) -> int | None:
+def transaction_number(table: DeltaTable, application: str) -> int | None:
     """Return the number that an application committed last, see `swap`; None if it never did. Raises likewise."""
-    with asking(table):
+    with reading_log(table):
         found = table.transaction_version(application)
     if found is not None and not is_possible(found):
         raise damaged_log(table, "the number of its last transaction cannot be")
@@ -92,7 +92,7 @@ def swap(
     data_change
         False where the table holds the same rows before and after; those who follow the log then pass the commit over.
     also
-        Numbers under further applications, which stand or fall with the commit; `said` reads them.
+        Numbers under further applications, which stand or fall with the commit; `transaction_number` reads them.
     tidy
         Whether to look for old commits that may go: it lists the log, and upkeep does it anyway.
 
@@ -139,7 +139,7 @@ def _write(
     hooks = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None if tidy else False)
     transactions = [Transaction(name, value) for name, value in numbers.items()]
     properties = CommitProperties(custom_metadata=dict(metadata or {}), app_transactions=transactions)
-    asked_again(
+    retry_listing(
         lambda: table.create_write_transaction(
             actions,
             mode=mode,
@@ -162,7 +162,7 @@ def _racing(table: DeltaTable, numbers: Mapping[str, int], add: set[str], gone: 
         yield
     except CommitFailedError as error:
         before = table.version()
-        move_on(table)
+        refresh(table)
         if table.version() <= before:  # who tries again until he wins would never end
             what, hint = "the commit was refused, and no other is to be seen", "run it again later"
             raise unreachable(table.table_uri, error, {}, what=what, hint=hint) from None
@@ -176,7 +176,7 @@ def _racing(table: DeltaTable, numbers: Mapping[str, int], add: set[str], gone: 
 
 def _is_carried_out(table: DeltaTable, numbers: Mapping[str, int], add: set[str], gone: set[str]) -> bool:
     """Say whether the numbers are said, files to add live, those to remove gone; False where no file tells it."""
-    if any((said(table, name) or 0) < number for name, number in numbers.items()):
+    if any((transaction_number(table, name) or 0) < number for name, number in numbers.items()):
         return False
     there = live_paths(table)
     return bool(add or gone) and there.issuperset(add) and there.isdisjoint(gone)
@@ -215,7 +215,7 @@ def swap_plan(
     The plan's number stands in the log as a transaction of its own, since a table that counts its own commits may be
     past that number without having seen the plan. Arguments, result and errors otherwise as for `swap`.
     """
-    done = said(table, PLAN_ID)
+    done = transaction_number(table, PLAN_ID)
     if done is not None and done >= plan:
         return False
     number = max(plan, number_of(table) + 1)
@@ -229,12 +229,12 @@ def fence(table: DeltaTable, plan: int) -> None:
     Whoever computes a table from others notes the lake's last finished plan first, and gives it to `replace_files`.
     Again for the same plan, or an earlier one, changes nothing. Raises `LakeUnreachableError`.
     """
-    while (said(table, FENCE_ID) or 0) < plan:
+    while (transaction_number(table, FENCE_ID) or 0) < plan:
         try:
             _commit(table, number_of(table) + 1, (), None, {"ranklake.plan": str(plan)}, also={FENCE_ID: plan})
         except LostRaceError:  # a commit that came before it
             continue
-        move_on(table)
+        refresh(table)
 
 
 def replace_partitions(
@@ -271,14 +271,14 @@ def replace_files(
     """
     table = ensure_table(lake, contract)
     _refuse_other(lake, table, contract, expected_version)
-    if since_plan is not None and (said(table, FENCE_ID) or 0) > since_plan:
+    if since_plan is not None and (transaction_number(table, FENCE_ID) or 0) > since_plan:
         raise LostRaceError(f"rows that {contract.table} was computed from were erased", where=lake.uri, hint=AGAIN)
     outside = {file.partition for file in new} - set(partitions)
     if outside:
         raise ValueError(f"rows outside the partitions to replace: {sorted(outside)}")
     _commit(table, number_of(table) + 1, new, files(table, partitions), metadata)
-    move_on(table)  # a write transaction leaves its handle at the version that was read
-    keep(lake, contract.table, table)
+    refresh(table)  # a write transaction leaves its handle at the version that was read
+    keep_handle(lake, contract.table, table)
     return table.version()
 
 

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from ranklake.lake.store.reachability import LakeError
 from ranklake.lake.tables.data_file import DATA_PATH
-from ranklake.lake.tables.tables import asking
+from ranklake.lake.tables.tables import reading_log
 
 MOST: Final = 2**40
 """Rows, and bytes, of one data file: what a log may say at most, so that sums over all files hold."""
@@ -43,7 +43,7 @@ def files(table: DeltaTable, partitions: Sequence[date] | None = None) -> pa.Tab
     `LakeUnreachableError` where it cannot be read.
     """
     try:
-        with asking(table):
+        with reading_log(table):
             actions = pa.table(table.get_add_actions(flatten=True))
     except ValueError as error:  # NULL in a partition column that has none, by the table's own schema
         raise damaged_log(table, "a file has no date") from error

@@ -49,14 +49,14 @@ def sort_order(rows: pa.Table, keys: Sequence[str]) -> tuple[Indices | None, lis
     return np.argsort(packed, kind="stable"), settled
 
 
-def taken(values: pa.Array, places: Indices) -> pa.Array:
+def take_rows(values: pa.Array, places: Indices) -> pa.Array:
     """Return the values at some places, all of which there are.
 
     A third of what Arrow's own take costs: places are not checked, and NULLs are moved apart from the values.
     """
     type_ = values.type
     if pa.types.is_dictionary(type_):
-        return pa.DictionaryArray.from_arrays(taken(values.indices, places), values.dictionary, safe=False)
+        return pa.DictionaryArray.from_arrays(take_rows(values.indices, places), values.dictionary, safe=False)
     where = pa.array(places)
     if not values.null_count or not pa.types.is_primitive(type_) or pa.types.is_boolean(type_):
         return pc.take(values, where, boundscheck=False)

@@ -25,7 +25,7 @@ from ranklake.lake.contracts.delta import statistics_columns
 from ranklake.lake.store.reachability import cannot_write
 from ranklake.lake.tables.data_file import DataFile
 from ranklake.lake.tables.encodings import writer_options
-from ranklake.lake.tables.order import Indices, sort_names, sort_order, taken
+from ranklake.lake.tables.order import Indices, sort_names, sort_order, take_rows
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -198,7 +198,7 @@ def _groups(contract: "Contract", body: pa.Table) -> Iterator[pa.Table]:
             if name in settled:
                 columns.append(column.slice(at, len(chosen)))
             else:
-                columns.append(taken(_whole(column.slice(low, high - low)), places))
+                columns.append(take_rows(_whole(column.slice(low, high - low)), places))
         group = pa.table(columns, schema=body.schema)
         yield group if body.num_rows <= ROW_GROUP_ROWS else _with_own_words(group)
 

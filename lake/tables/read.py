@@ -21,7 +21,7 @@ from ranklake.lake.contracts.arrow import arrow_schema, with_default
 from ranklake.lake.tables.integrity import ForeignRowsError, reading, refuse_damaged
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.table_schema import refuse_misread
-from ranklake.lake.tables.tables import asking, at_version, latest
+from ranklake.lake.tables.tables import at_version, latest, reading_log
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -68,7 +68,7 @@ def read_files(
         return
     refuse_misread(table, contract)
     if version is not None:
-        with asking(table):
+        with reading_log(table):
             table = at_version(lake, contract.table, version)
     yield from read_some(lake, contract, files(table, partitions), columns)
 

@@ -66,18 +66,12 @@ class Difference:
     ----------
     version, added_version
         The contract's version, as the log says it; 0 where it says none. That of columns that an overlay adds.
-    lacking
-        Columns that the log lacks.
-    relaxed
-        Columns that may be NULL now.
     migration
         Why stored rows cannot follow by themselves, in a clause; empty where they can.
     """
 
     version: int
     added_version: int
-    lacking: tuple[str, ...]
-    relaxed: tuple[str, ...]
     migration: str
 
 
@@ -126,13 +120,10 @@ def difference(handle: DeltaTable, contract: "Contract") -> Difference | None:
     is_behind = version < contract.version or added < contract.added_version
     if not lacking and not is_behind:
         return None
-    relaxed = tuple(
-        one.name for one in contract.columns if one.name in there and not (one.required or there[one.name].nullable)
-    )
     migration = _not_by_itself(fields_of(schema), contract) if is_behind else ""
     if not migration and (lacking_and_required := [name for name in lacking if contract.column(name).required]):
         migration = f"{lacking_and_required[0]} is required, and stored rows lack it"
-    return Difference(version, added, lacking, relaxed, migration)
+    return Difference(version, added, migration)
 
 
 def refuse_unmigrated(handle: DeltaTable, contract: "Contract") -> Difference | None:

@@ -48,7 +48,7 @@ class NewerTableError(LakeError):
 
 
 @contextmanager
-def asking(handle: DeltaTable) -> Iterator[None]:
+def reading_log(handle: DeltaTable) -> Iterator[None]:
     """Raise `LakeUnreachableError` for what delta-rs raises in the block, but for a commit that lost its race.
 
     A handle reads the log again for much of what it is asked, so the disk or the store can fail at each of that.
@@ -78,7 +78,7 @@ def refuse_unfit(handle: DeltaTable, contract: "Contract") -> DeltaTable:
     return handle
 
 
-def asked_again(ask: Callable[[], _T]) -> _T:
+def retry_listing(ask: Callable[[], _T]) -> _T:
     """Return what delta-rs answers; ask again, a few times, where it says that a log lacks a commit between two others.
 
     A folder is not listed at one moment: beside writers, a listing can lack a commit that came while it was made, and
@@ -94,10 +94,10 @@ def asked_again(ask: Callable[[], _T]) -> _T:
     return ask()
 
 
-def move_on(handle: DeltaTable) -> None:
+def refresh(handle: DeltaTable) -> None:
     """Bring a handle up to date. Raises `LakeUnreachableError`."""
-    with asking(handle):
-        asked_again(handle.update_incremental)
+    with reading_log(handle):
+        retry_listing(handle.update_incremental)
 
 
 def delta_table(lake: "Lake", name: str) -> DeltaTable | None:
@@ -106,7 +106,7 @@ def delta_table(lake: "Lake", name: str) -> DeltaTable | None:
     Raises `LakeUnreachableError` if its log is there and cannot be read.
     """
     try:
-        return asked_again(lambda: DeltaTable(lake.table_uri(name), storage_options=lake.delta_storage))
+        return retry_listing(lambda: DeltaTable(lake.table_uri(name), storage_options=lake.delta_storage))
     except TableNotFoundError:
         return None
     except (DeltaError, OSError, ValueError) as error:  # ValueError: a partition without its value
@@ -118,7 +118,7 @@ def delta_table(lake: "Lake", name: str) -> DeltaTable | None:
 def at_version(lake: "Lake", name: str, version: int) -> DeltaTable:
     """Return a fresh handle on an old version of a table. Raises what delta-rs raises."""
     uri, options = lake.table_uri(name), lake.delta_storage
-    return asked_again(lambda: DeltaTable(uri, version=version, storage_options=options))
+    return retry_listing(lambda: DeltaTable(uri, version=version, storage_options=options))
 
 
 def last_table(lake: "Lake", name: str) -> DeltaTable | None:
@@ -178,13 +178,13 @@ def latest(lake: "Lake", name: str) -> DeltaTable | None:
     return handle
 
 
-def keep(lake: "Lake", name: str, handle: DeltaTable) -> None:
+def keep_handle(lake: "Lake", name: str, handle: DeltaTable) -> None:
     """Give `latest` a handle that is up to date, and that nobody uses any more."""
     lake.opened[name] = (handle, mark_of(lake, name, handle.version()))
 
 
-def take(lake: "Lake", contract: "Contract") -> DeltaTable:
-    """Return the handle that this process keeps on a table, up to date, and the caller's alone until `keep`.
+def take_handle(lake: "Lake", contract: "Contract") -> DeltaTable:
+    """Return the handle that this process keeps on a table, up to date, and the caller's alone until `keep_handle`.
 
     For who commits to a table again and again. Otherwise as `ensure_table`.
     """
@@ -211,7 +211,7 @@ def ensure_table(lake: "Lake", contract: "Contract") -> DeltaTable:
     folder, `NewerTableError`, and `ranklake.lake.tables.table_schema.UnmigratedTableError`.
     """
     while (found := delta_table(lake, contract.table)) is not None:
-        with asking(found):
+        with reading_log(found):
             if follow(refuse_unfit(found, contract), contract):
                 return found
     lake.opened.pop(contract.table, None)

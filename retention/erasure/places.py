@@ -26,7 +26,7 @@ from ranklake.lake.store.versions import remove_lone_markers, remove_version
 from ranklake.lake.tables.commit import number_of
 from ranklake.lake.tables.data_file import plan_of
 from ranklake.lake.tables.live_files import live_paths
-from ranklake.lake.tables.tables import asked_again, delta_table
+from ranklake.lake.tables.tables import delta_table, retry_listing
 from ranklake.retention.archive.rehydrated import remove as remove_copies
 from ranklake.retention.erasure.archived import erase_archived
 from ranklake.retention.erasure.redaction import (
@@ -209,7 +209,7 @@ def _renew_checkpoint(lake: "Lake", table: str, paths: Sequence[str]) -> None:
     handle = delta_table(lake, table)
     if handle is None:
         return
-    asked_again(handle.create_checkpoint)
+    retry_listing(handle.create_checkpoint)
     newest = f"{handle.version():020d}{_CHECKPOINT}"
     for path in paths:
         if not path.rpartition("/")[2].startswith(newest):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.plans.kinds import CANCELLATION, ERASURE, RETENTION, PlanKind, Rows, booked
+from ranklake.lake.plans.kinds import CANCELLATION, ERASURE, RETENTION, PlanKind, Rows, rows_effect
 from ranklake.lake.plans.plan import LEDGER, DamagedPlanError, last_finished, read_plan
 from ranklake.lake.tables.read import read
 from ranklake.retention.proposals.approvals import missing_evidence
@@ -98,9 +98,9 @@ def _by_others(ledger: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
     for _, row in sorted(ledger.items()):
         if row["kind"] in known or not _gone(row).keys() - _AGGREGATES.get(row["kind"], set()):
             continue
-        if booked(row["kind"]) in {Rows.BROUGHT, Rows.KEPT}:
+        if rows_effect(row["kind"]) in {Rows.BROUGHT, Rows.KEPT}:
             yield f"{_head(row)}, and such a plan removes none"
-        elif booked(row["kind"]) is Rows.RETIRED:  # what a check moves is in rejects, and the books know it
+        elif rows_effect(row["kind"]) is Rows.RETIRED:  # what a check moves is in rejects, and the books know it
             yield f"{_head(row)}, and nothing says who approved that"
 
 

@@ -15,7 +15,7 @@ from ranklake.lake.store.reachability import LakeError, LakeUnreachableError
 from ranklake.lake.tables.commit import number_of, swap
 from ranklake.lake.tables.data_file import DataFile, plan_of
 from ranklake.lake.tables.live_files import files, live_paths
-from ranklake.lake.tables.tables import asking, delta_table, ensure_table
+from ranklake.lake.tables.tables import delta_table, ensure_table, reading_log
 from ranklake.retention.shares.register import Known, Share, known, write_down
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class SharedTable:
         # A store tells who may list this prefix alone that a name which is not there is forbidden, and readers give up
         # at the first such name. So the one that they all begin with is there.
         if not self._place.fs.exists(self._place.path("tables", self.table, LOG, "_last_checkpoint")):
-            with asking(handle):
+            with reading_log(handle):
                 handle.create_checkpoint()
 
     def _is_readable(self) -> bool:
@@ -158,7 +158,7 @@ class SharedTable:
         older = [path for version, path in there if version < handle.version()]
         if not self._took_rows(path for version, path in reversed(there) if version <= handle.version()):
             return
-        with asking(handle):
+        with reading_log(handle):
             handle.create_checkpoint()
         for path in older:  # the oldest first: a commit that took rows goes after what it took them from
             delete(self._place, path)

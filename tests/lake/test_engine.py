@@ -27,7 +27,7 @@ from ranklake.lake.ingest.deduplication import first_of_key, joined_slots, seen_
 from ranklake.lake.store.store import Lake
 from ranklake.lake.tables import order as order_module
 from ranklake.lake.tables import parquet
-from ranklake.lake.tables.order import sort_names, sort_order, taken
+from ranklake.lake.tables.order import sort_names, sort_order, take_rows
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import ensure_table
 from ranklake.segments.segment import SegmentName
@@ -110,7 +110,7 @@ def test_what_is_taken_is_what_arrow_takes(data):
     begin = data.draw(st.integers(0, len(whole) - 1))
     part = whole.slice(begin, data.draw(st.integers(1, len(whole) - begin)))
     places = data.draw(st.lists(st.integers(0, len(part) - 1), max_size=40))
-    found = taken(part, np.array(places, np.int64))
+    found = take_rows(part, np.array(places, np.int64))
     found.validate(full=True)
     assert found.equals(part.take(pa.array(places, pa.int64())))
     assert found.null_count == found.to_pylist().count(None)

@@ -13,7 +13,7 @@ from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.commit import LostRaceError, number_of, swap
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.parquet import append_files
-from ranklake.lake.tables.tables import asked_again, at_version, delta_table, ensure_table, move_on
+from ranklake.lake.tables.tables import at_version, delta_table, ensure_table, refresh, retry_listing
 
 STEPS = contract("steps")
 GAP = "Kernel error: Generic delta kernel error: Expected contiguous commit files, but found gap"
@@ -61,7 +61,7 @@ class Failing:
     [
         ("__init__", lambda lake, _: delta_table(lake, "steps").version()),
         ("__init__", lambda lake, _: at_version(lake, "steps", 3).version()),
-        ("update_incremental", lambda _, handle: move_on(handle) or handle.version()),
+        ("update_incremental", lambda _, handle: refresh(handle) or handle.version()),
     ],
 )
 def test_a_listing_that_lacks_a_commit_is_made_again(lake, monkeypatch, name, look):
@@ -110,5 +110,5 @@ def test_a_path_that_reads_like_a_gap_is_no_gap():
         raise DeltaError("Generic S3 error: PUT s3://singapore/tables/gap timed out")
 
     with pytest.raises(DeltaError, match="timed out"):
-        asked_again(ask)
+        retry_listing(ask)
     assert asked == [1]

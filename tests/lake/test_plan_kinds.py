@@ -10,7 +10,7 @@ import pytest
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.driver import Executor
-from ranklake.lake.plans.kinds import KINDS, Rows, booked, is_replayable, resolve
+from ranklake.lake.plans.kinds import KINDS, Rows, is_replayable, resolve, rows_effect
 from ranklake.lake.plans.verification import Verifier
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +37,7 @@ def test_the_ledger_may_hold_every_kind():
 
 def test_a_kind_of_newer_software_took_its_rows_for_good():
     """Of a kind that is not known here no date is replayed, and its account is booked as retired."""
-    assert booked("of-a-newer-version") is Rows.RETIRED
+    assert rows_effect("of-a-newer-version") is Rows.RETIRED
     assert not is_replayable("of-a-newer-version")
 
 

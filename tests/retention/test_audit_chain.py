@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ranklake.cli import run
-from ranklake.lake.audit.chain import GENESIS, Head, digest, digests, follow, follow_table
+from ranklake.lake.audit import chain
+from ranklake.lake.audit.chain import GENESIS, Chain, Head, digest, digests, follow_table
 from ranklake.lake.audit.proof import first_row_of, prove
 from ranklake.lake.audit.trail import Entry, record, record_all, trail
 from ranklake.lake.contracts.arrow import arrow_schema
@@ -32,6 +33,23 @@ def linked(facts):
         rows.append(row | {"sha256": digest(row)})
         before = rows[-1]["sha256"]
     return rows
+
+
+def follow(rows):
+    """Follow a chain from its first row; rows in the order of their numbers."""
+    head = Head()
+    lost = []
+    for row in rows:
+        number, before = row["seq"], head.sha256
+        if number > head.rows and chain._resumes(row, head):
+            lost.append((head.rows, number - 1))
+            before = row["prev_sha256"]
+        elif number != head.rows:
+            return Chain(head, head.rows, tuple(lost))
+        if row["prev_sha256"] != before or row["sha256"] != digest(row):
+            return Chain(head, number, tuple(lost))
+        head = Head(number + 1, row["sha256"])
+    return Chain(head, None, tuple(lost))
 
 
 def table_of(rows):

@@ -99,7 +99,7 @@ class Batch:
         return Groups(of, keys)
 
 
-def told(by: Sequence[str], key: Key) -> str:
+def label(by: Sequence[str], key: Key) -> str:
     """Return a series in words, such as ``run r1, rank 3``."""
     return ", ".join(
         f"{name} {printable(str(value))[:_LONGEST]}" for name, value in zip(by, key, strict=False) if value is not None

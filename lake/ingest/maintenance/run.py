@@ -28,7 +28,7 @@ from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.integrity import Damage, damaged
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.table_schema import difference
-from ranklake.lake.tables.tables import asked_again, delta_table, ensure_table, latest, refuse_unfit
+from ranklake.lake.tables.tables import delta_table, ensure_table, latest, refuse_unfit, retry_listing
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress
@@ -56,8 +56,8 @@ def tidy_log(lake: "Lake", table: str, handle: DeltaTable) -> bool:
     due = commits_since_checkpoint(lake, table, handle) >= CHECKPOINT_EVERY
     try:
         if due:
-            asked_again(handle.create_checkpoint)
-        asked_again(handle.cleanup_metadata)
+            retry_listing(handle.create_checkpoint)
+        retry_listing(handle.cleanup_metadata)
     except (DeltaError, OSError) as error:
         hint = "check space and rights there; run it again"
         what = f"the log of {table} cannot be tidied"

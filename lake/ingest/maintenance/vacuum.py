@@ -44,7 +44,7 @@ from ranklake.lake.tables.commit import number_of
 from ranklake.lake.tables.data_file import plan_of
 from ranklake.lake.tables.live_files import files, live_paths
 from ranklake.lake.tables.read import read, read_some
-from ranklake.lake.tables.tables import asked_again, last_table
+from ranklake.lake.tables.tables import last_table, retry_listing
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Lake
@@ -150,8 +150,8 @@ def _wanted(lake: "Lake", handle: DeltaTable, age: timedelta) -> tuple[set[str],
     """Return files that are live or were removed less than an age ago, and files that were removed before that."""
     hours = math.ceil(age / timedelta(hours=1))
     try:
-        every = set(asked_again(lambda: handle.vacuum(0, dry_run=True, enforce_retention_duration=False)))
-        old = set(asked_again(lambda: handle.vacuum(hours, dry_run=True, enforce_retention_duration=False)))
+        every = set(retry_listing(lambda: handle.vacuum(0, dry_run=True, enforce_retention_duration=False)))
+        old = set(retry_listing(lambda: handle.vacuum(hours, dry_run=True, enforce_retention_duration=False)))
     except (DeltaError, OSError) as error:
         hint = "check your rights there; run it again"
         what = "the log cannot be read"

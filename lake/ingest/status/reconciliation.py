@@ -26,7 +26,7 @@ from ranklake.lake.ingest.status.stream_balance import (
     read_accounts,
     stream_balances,
 )
-from ranklake.lake.plans.kinds import Rows, booked
+from ranklake.lake.plans.kinds import Rows, rows_effect
 from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.store.governance import RAW, erased_raw, retired_dates
 from ranklake.lake.store.writers import REFUSED
@@ -124,7 +124,7 @@ def _booked_rows(lake: "Lake") -> tuple[dict[str, int], dict[str, int]]:
     retired: dict[str, int] = defaultdict(int)
     accounts = {Rows.QUARANTINED: moved, Rows.RETIRED: retired}
     for row in read(lake, contract(LEDGER), ["kind", "tables"]).to_pylist():
-        account = accounts.get(booked(row["kind"]))
+        account = accounts.get(rows_effect(row["kind"]))
         if account is None:
             continue
         for table, rows in json.loads(row["tables"]).items():

@@ -11,7 +11,7 @@ from distributed.versions import get_versions
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, skipped
 from ranklake.doctor.versions import release
-from ranklake.lake.plans.dask_tasks import ask, compare
+from ranklake.lake.plans.dask_tasks import refuse_other_versions, worker_versions
 from ranklake.views.words import counted
 
 _ASK_S: Final = 3.0
@@ -37,7 +37,9 @@ def dask(patient: Patient) -> Iterator[Finding]:
         yield apart
         return
     with Client(section.address, timeout=f"{_ASK_S:g}s", set_as_default=False, security=security) as client:
-        compare(ask(client))  # as ingest does before it sends work; what it raises is the finding
+        refuse_other_versions(
+            worker_versions(client)
+        )  # as ingest does before it sends work; what it raises is the finding
     yield ok(f"{section.address}: {counted(len(found['workers']), 'worker')}, with the versions that are here")
 
 

@@ -28,7 +28,7 @@ def _completeness_part(check: Check, batch: "Batch") -> Series:
 
 
 def _completeness_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
-    from ranklake.lake.contracts.checks.series import listed, told
+    from ranklake.lake.contracts.checks.series import label, listed
 
     del about
     least = _COMPLETENESS_LEAST if check.min is None else float(check.min)
@@ -47,7 +47,7 @@ def _completeness_judge(check: Check, parts: Sequence[Series], about: Surroundin
         due += max(implied, int(there))
         if there < least * implied:
             lacking += int(implied - there)
-            lines.append(f"{told(check.by, key)}: {there:,.0f} of {implied:,} rows")
+            lines.append(f"{label(check.by, key)}: {there:,.0f} of {implied:,} rows")
     return Finding(int(due), lacking, listed(lines), f"at least {least:.4g} of the rows that each series implies")
 
 
@@ -92,7 +92,7 @@ def _gaps_part(check: Check, batch: "Batch") -> dict[tuple[Any, ...], tuple[int,
 
 
 def _gaps_judge(check: Check, parts: Sequence[dict[tuple[Any, ...], Any]], about: Surroundings) -> Finding:
-    from ranklake.lake.contracts.checks.series import listed, seconds, told
+    from ranklake.lake.contracts.checks.series import label, listed, seconds
 
     del about
     times = _GAPS_TIMES if check.max is None else float(check.max)
@@ -116,7 +116,7 @@ def _gaps_judge(check: Check, parts: Sequence[dict[tuple[Any, ...], Any]], about
         if gaps:
             longest = max(end - start for start, end in gaps)
             lines.append(
-                f"{told(check.by, key)}: gaps: {len(gaps)}, the longest {seconds(longest)} (usual {seconds(usual)})"
+                f"{label(check.by, key)}: gaps: {len(gaps)}, the longest {seconds(longest)} (usual {seconds(usual)})"
             )
     return Finding(rows, lacking, listed(lines), f"no gap above {times:.4g} times the usual distance")
 
@@ -232,7 +232,7 @@ def _fresh_part(check: Check, batch: "Batch") -> dict[Any, list[int]]:
 
 
 def _fresh_judge(check: Check, parts: Sequence[dict[Any, list[int]]], about: Surroundings) -> Finding:
-    from ranklake.lake.contracts.checks.series import listed, seconds, told
+    from ranklake.lake.contracts.checks.series import label, listed, seconds
 
     limit = _FRESH_LATEST_S if check.max is None else float(check.max)
     runs: dict[Any, list[int]] = {}
@@ -248,7 +248,7 @@ def _fresh_judge(check: Check, parts: Sequence[dict[Any, list[int]]], about: Sur
         judged += rows if late else 0
         worst = {table: by for table, by in late.items() if by > limit * 1e6}
         behind += rows if worst else 0
-        lines += [f"{told(('run',), (run,))}: {table} ends {seconds(by)} earlier" for table, by in worst.items()]
+        lines += [f"{label(('run',), (run,))}: {table} ends {seconds(by)} earlier" for table, by in worst.items()]
     if not judged:
         return Finding(unknown="no run of it writes to those tables")
     return Finding(judged, behind, listed(lines), f"{', '.join(map(str, check.values))} at most {limit:,.0f} s behind")
@@ -296,8 +296,8 @@ def _silence_judge(check: Check, parts: Sequence[list[float]], about: Surroundin
     alive = sum(one["busy_rows"] > 0 for one in before)
     if len(before) < _SILENCE_KNOWN or alive < _SILENCE_MOSTLY * len(before):
         return Finding(measured=measured, unknown=f"{len(before)} earlier dates are known, {alive} of them busy")
-    told = f"all {rows:,} rows of {hours:.1f} h are 0 or NULL; {alive} of {len(before)} dates before were not"
-    return Finding(rows, rows, told, expected, measured)
+    observed = f"all {rows:,} rows of {hours:.1f} h are 0 or NULL; {alive} of {len(before)} dates before were not"
+    return Finding(rows, rows, observed, expected, measured)
 
 
 SILENCE = CheckKind(

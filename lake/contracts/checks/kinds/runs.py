@@ -33,7 +33,7 @@ def _rank_coverage_part(check: Check, batch: "Batch") -> Series:
 
 
 def _rank_coverage_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
-    from ranklake.lake.contracts.checks.series import listed, told
+    from ranklake.lake.contracts.checks.series import label, listed
 
     runs: dict[tuple[Any, ...], dict[int, list[list[Any]]]] = {}
     for part in parts:
@@ -62,7 +62,7 @@ def _rank_coverage_judge(check: Check, parts: Sequence[Series], about: Surroundi
             missing += sum(short.values())
             named = [f"rank {rank} lacks {count:,}" for rank, count in sorted(short.items()) if rank >= 0]
             named += [f"ranks that say nothing: {silent:,}"] if -1 in short else []
-            lines.append(f"{told(check.by, run)}: {listed(named)} of {_rank_coverage_count(steps):,} steps")
+            lines.append(f"{label(check.by, run)}: {listed(named)} of {_rank_coverage_count(steps):,} steps")
     least = 1.0 if check.min is None else float(check.min)
     enough = not due or 1 - missing / due >= least
     return Finding(due, 0 if enough else missing, listed(lines), f"at least {least:.4g} of the steps of each rank")
@@ -165,7 +165,7 @@ def _signals_is_meant(check: Check, stage: object) -> bool:
 
 
 def _signals_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
-    from ranklake.lake.contracts.checks.series import listed, told
+    from ranklake.lake.contracts.checks.series import label, listed
 
     runs: Series = {}
     for part in parts:
@@ -183,7 +183,7 @@ def _signals_judge(check: Check, parts: Sequence[Series], about: Surroundings) -
         lacks = [signal for signal, names in having.items() if run[0] not in names]
         if lacks:
             wrong += rows
-            lines.append(f"{told(check.by, run)} lacks {', '.join(lacks)}")
+            lines.append(f"{label(check.by, run)} lacks {', '.join(lacks)}")
     expected = f"each run has {', '.join(having)}"
     return Finding(sum(old.values()), wrong, listed(lines), expected, again=young)
 
@@ -226,7 +226,7 @@ def _alike_part(check: Check, batch: "Batch") -> dict[tuple[Any, ...], dict[Any,
 
 
 def _alike_judge(check: Check, parts: Sequence[dict[tuple[Any, ...], dict[Any, int]]], about: Surroundings) -> Finding:
-    from ranklake.lake.contracts.checks.series import listed, told
+    from ranklake.lake.contracts.checks.series import label, listed
 
     del about
     series: dict[tuple[Any, ...], dict[Any, int]] = {}
@@ -240,7 +240,7 @@ def _alike_judge(check: Check, parts: Sequence[dict[tuple[Any, ...], dict[Any, i
     for key, some in series.items():
         if len(some) > 1:
             wrong += sum(some.values()) - max(some.values())
-            lines.append(f"{told(check.by, key)}: {len(some)} different values")
+            lines.append(f"{label(check.by, key)}: {len(some)} different values")
     if not total:
         return Finding(unknown="there was no value to judge")
     return Finding(total, wrong, listed(lines), "one value in each series")
@@ -273,7 +273,7 @@ def _refers_part(check: Check, batch: "Batch") -> dict[Any, list[int]]:
 
 
 def _refers_judge(check: Check, parts: Sequence[dict[Any, list[int]]], about: Surroundings) -> Finding:
-    from ranklake.lake.contracts.checks.series import listed, told
+    from ranklake.lake.contracts.checks.series import label, listed
 
     (table,), (column,) = check.values, check.columns
     found: dict[Any, list[int]] = {}
@@ -288,7 +288,7 @@ def _refers_judge(check: Check, parts: Sequence[dict[Any, list[int]]], about: Su
     lost = {
         value: rows for value, (rows, newest) in found.items() if value not in known_values and newest <= settled_us
     }
-    lines = [f"{told((column,), (value,))} ({rows:,} rows)" for value, rows in lost.items()]
+    lines = [f"{label((column,), (value,))} ({rows:,} rows)" for value, rows in lost.items()]
     total = sum(rows for rows, _ in found.values())
     return Finding(total, sum(lost.values()), listed(lines), f"each {column} in {table}")
 

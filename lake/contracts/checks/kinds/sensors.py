@@ -33,7 +33,7 @@ def _stuck_part(check: Check, batch: "Batch") -> Series:
 
 
 def _stuck_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
-    from ranklake.lake.contracts.checks.series import figure, listed, told
+    from ranklake.lake.contracts.checks.series import figure, label, listed
 
     del about
     least = _STUCK_SAMPLES if check.min is None else int(check.min)
@@ -58,7 +58,7 @@ def _stuck_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> 
         alone = longest == count and peers >= max(_STUCK_PEERS, (len(series) - 1) * _STUCK_MOVES)
         if alone or (longest < count and key in moving):
             still += int(longest)
-            lines.append(f"{told(check.by, key)}: {figure(value)} in {longest:,.0f} samples of {count:,.0f}")
+            lines.append(f"{label(check.by, key)}: {figure(value)} in {longest:,.0f} samples of {count:,.0f}")
     return Finding(rows, still, listed(lines), f"no value {least:,} times in a row of a sensor that moves")
 
 
@@ -89,9 +89,9 @@ def _monotonic_part(check: Check, batch: "Batch") -> Series:
     share = _MONOTONIC_RESET if check.max is None else float(check.max)
     names = (*check.by, "kind") if "kind" in batch else check.by
     found = {}
-    for key, moments, (told,) in batch.series(names, "ts", check.columns[0]):
-        there = ~np.isnan(told) if told.dtype.kind == "f" else np.ones(len(told), bool)
-        values, when = told[there], moments[there]
+    for key, moments, (readings,) in batch.series(names, "ts", check.columns[0]):
+        there = ~np.isnan(readings) if readings.dtype.kind == "f" else np.ones(len(readings), bool)
+        values, when = readings[there], moments[there]
         if not len(values) or (len(names) > len(check.by) and key[-1] != "counter"):
             continue
         down = values[1:] < values[:-1]
@@ -104,7 +104,7 @@ def _monotonic_part(check: Check, batch: "Batch") -> Series:
 def _monotonic_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
     from itertools import pairwise
 
-    from ranklake.lake.contracts.checks.series import listed, told
+    from ranklake.lake.contracts.checks.series import label, listed
 
     del about
     share = _MONOTONIC_RESET if check.max is None else float(check.max)
@@ -123,7 +123,7 @@ def _monotonic_judge(check: Check, parts: Sequence[Series], about: Surroundings)
         resets += int(sum(facts[2] for facts in all_of))
         wrong += falls
         if falls:
-            lines.append(f"{told(check.by, key)}: falls: {falls:,}")
+            lines.append(f"{label(check.by, key)}: falls: {falls:,}")
     if not rows:
         return Finding(unknown="there is no counter")
     return Finding(rows, wrong, listed(lines), f"no fall (resets: {resets:,})")
@@ -156,7 +156,7 @@ def _capacity_jump_part(check: Check, batch: "Batch") -> dict[str, tuple[int, fl
     """Return rows and median of each pool."""
     import numpy as np
 
-    from ranklake.lake.contracts.checks.series import told
+    from ranklake.lake.contracts.checks.series import label
 
     found = {}
     of = batch.groups(check.by)
@@ -165,7 +165,7 @@ def _capacity_jump_part(check: Check, batch: "Batch") -> dict[str, tuple[int, fl
         own = values[of.of == number]
         own = own[~np.isnan(own)]
         if len(own):
-            found[told(check.by, key)] = (len(own), float(np.median(own)))
+            found[label(check.by, key)] = (len(own), float(np.median(own)))
     return found
 
 
@@ -196,8 +196,8 @@ def _capacity_jump_judge(check: Check, parts: Sequence[dict[str, tuple[int, floa
     lines = [f"{name} {figure(usual[name])} to {figure(now.get(name, 0.0))}" for name, _ in jumps]
     hit = sum(rows.get(name, 0) for name, _ in jumps) or 1
     count = max(sum(rows.values()), hit)
-    told = f"{share:.2f} of {figure(total)} moved: {listed(lines)}" if lines else "nothing moved"
-    return Finding(count, hit if share > most else 0, told, f"at most {most:.4g} of the usual capacity moves", now)
+    observed = f"{share:.2f} of {figure(total)} moved: {listed(lines)}" if lines else "nothing moved"
+    return Finding(count, hit if share > most else 0, observed, f"at most {most:.4g} of the usual capacity moves", now)
 
 
 CAPACITY_JUMP = CheckKind(
@@ -247,7 +247,7 @@ def _unit_part(check: Check, batch: "Batch") -> Series:
 
 
 def _unit_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
-    from ranklake.lake.contracts.checks.series import figure, listed, quartiles_of_others, told
+    from ranklake.lake.contracts.checks.series import figure, label, listed, quartiles_of_others
 
     del about
     series: Series = {}
@@ -276,7 +276,7 @@ def _unit_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> F
                 why = _unit_factor_between(middle, float(usual))
         if why:
             wrong += int(count)
-            lines.append(f"{told(check.by, key)}: median {figure(middle)}, {why}")
+            lines.append(f"{label(check.by, key)}: median {figure(middle)}, {why}")
     if not rows:
         return Finding(unknown="there was no value to judge")
     range_ = "" if low is None and high is None else f"medians {_unit_end(low)} to {_unit_end(high)}, "
@@ -340,7 +340,7 @@ def _clock_skew_part(check: Check, batch: "Batch") -> tuple[dict[tuple[Any, ...]
 def _clock_skew_judge(check: Check, parts: Sequence[Any], about: Surroundings) -> Finding:
     import numpy as np
 
-    from ranklake.lake.contracts.checks.series import listed, seconds, told
+    from ranklake.lake.contracts.checks.series import label, listed, seconds
 
     limit_us = (_CLOCK_SKEW_MOST_S if check.max is None else float(check.max)) * 1e6
     rows = sum(part[1] for part in parts)
@@ -367,7 +367,7 @@ def _clock_skew_judge(check: Check, parts: Sequence[Any], about: Surroundings) -
         ):
             if abs(off) > room_us:
                 off_rows += int(seen[number])
-                lines.append(f"{told((*check.by, check.columns[1]), (*run, names[number]))}: off by {seconds(off)}")
+                lines.append(f"{label((*check.by, check.columns[1]), (*run, names[number]))}: off by {seconds(off)}")
     ahead = max((part[2] for part in parts), default=0) - about.now_us
     if ahead > limit_us:
         off_rows = max(off_rows, 1)
