@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+from rich.cells import cell_len
+
 from ranklake.printable import printable, printable_lines
-from ranklake.views.table import columns_of
 
 
 class _Guard:
@@ -101,6 +102,6 @@ class Screen:
 def _within(line: str, columns: int) -> str:
     """Return the beginning of a line that takes no more columns: one that goes on below moves all that come after."""
     end = min(len(line), columns)
-    while columns_of(line[:end]) > columns:
+    while cell_len(line[:end]) > columns:
         end -= 1
     return line[:end]

@@ -12,10 +12,9 @@ import urllib.request
 import pytest
 from live_child import Child
 
-from ranklake import follower, live_page
+from ranklake import live_page
 from ranklake.capture.node.endpoint import Endpoint
-from ranklake.follower import NOTHING_YET, Follower
-from ranklake.live_page import LivePage
+from ranklake.live_page import NOTHING_YET, Follower, LivePage
 
 
 def get(url):
@@ -84,7 +83,7 @@ def test_each_step_is_told_without_the_rank_doing_anything(page, place):
 @pytest.mark.slow
 def test_who_asks_no_more_ends_what_follows_and_too_many_runs_are_refused(place, monkeypatch):
     """The process that decodes lives while it is asked; no run and odd names are said; a fifth run is refused."""
-    monkeypatch.setattr(follower, "IDLE_S", 0.5)
+    monkeypatch.setattr(live_page, "IDLE_S", 0.5)
     child = Child(place)
     child.record(0)
     with contextlib.closing(LivePage(place.local)) as made:
@@ -97,7 +96,7 @@ def test_who_asks_no_more_ends_what_follows_and_too_many_runs_are_refused(place,
         assert "no run 'nobody'" in summarize(made, "nobody")["error"]
         assert summarize(made, "--help")["error"]
         assert json.loads(made._look({"run": ["../x"]})) == {"error": "no name of a run"}
-        monkeypatch.setattr(follower, "IDLE_S", 600)
+        monkeypatch.setattr(live_page, "IDLE_S", 600)
         monkeypatch.setattr(live_page, "MOST_RUNS", 1)
         made._followers = {"l": Follower(place.local, "l")}
         assert "followed already" in json.loads(made._look({"run": ["liv"]}))["error"]

@@ -15,10 +15,10 @@ from ranklake.insight.runs.report import runs_state
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.ingest.status.liveness import RankState
 from ranklake.lake.query.roles import Role
-from ranklake.views.endings import NOTHING_SAVED, ended
 from ranklake.views.html.run_pages import section
 from ranklake.views.html.shell import render
 from ranklake.views.run import run_lines
+from ranklake.views.run_causes import NOTHING_SAVED, ended
 
 HOSTS = ("pc-ada", "pc-ada", "pc-bob", "pc-bob", None)
 

@@ -14,11 +14,11 @@ from ranklake.insight.runs.report import MOST_CHARACTERS, MOST_LINES, runs_state
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.roles import Role
 from ranklake.masking.masks import Mask
-from ranklake.views.endings import ended
 from ranklake.views.html.run_pages import section
 from ranklake.views.html.run_tables import ends_table
 from ranklake.views.html.shell import render
 from ranklake.views.run import run_lines
+from ranklake.views.run_causes import ended
 
 AT = NOON + timedelta(seconds=50)
 TABLES = frozenset(load_contracts())

@@ -18,10 +18,10 @@ from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.store import Lake
-from ranklake.views.critical_path import path_facts, path_line, path_words
 from ranklake.views.html.run_pages import section
 from ranklake.views.html.shell import render
 from ranklake.views.html.slowdown_charts import slowdown_charts, slowdown_map, slowdown_tables, verdict
+from ranklake.views.run_causes import path_facts, path_line, path_words
 
 
 @pytest.mark.parametrize(

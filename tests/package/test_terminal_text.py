@@ -3,11 +3,12 @@
 from types import SimpleNamespace
 
 import pytest
+from rich.cells import cell_len
 
 from ranklake.insight.runs.asking import Answered
-from ranklake.views.slow_rank import why_slow
-from ranklake.views.table import TextColumn, columns_of, fitting, table_lines
-from ranklake.views.text_plot import text_plot
+from ranklake.views.run_causes import why_slow
+from ranklake.views.run_plot import curve_lines
+from ranklake.views.table import TextColumn, fitting, table_lines
 from ranklake.views.words import hours_text, number_text
 
 NAMES = ["plain", "日本語の仕事", "e\u0301te\u0301", "עברית"]
@@ -40,18 +41,18 @@ def test_hours_of_a_small_lake_are_told_in_minutes(hours, said):
 def test_labels_of_a_plot_fit_its_axis():
     """Of the largest and least numbers, too."""
     for values in ([1e300, 2e300], [1e-9, 2e-9], [-1e12, 5.0], [0.0, 1.5]):
-        lines = text_plot(values)
+        lines = curve_lines(values)
         assert {line.index(one) for line in lines for one in "┤│" if one in line} == {9}
-    assert text_plot([2e-9, 1e-9])[0].startswith("   2e-09 ┤")
+    assert curve_lines([2e-9, 1e-9])[0].startswith("   2e-09 ┤")
 
 
 def test_letters_of_two_columns_keep_a_table_in_line():
     """What follows a name begins at the same column of the terminal, and no line is wider than that."""
     lines = table_lines([TextColumn("name"), TextColumn("n")], [(name, "|") for name in NAMES])
-    assert {columns_of(line.partition("|")[0]) for line in lines[1:]} == {14}
+    assert {cell_len(line.partition("|")[0]) for line in lines[1:]} == {14}
     for width in (8, 9, 13):
         cut = fitting([TextColumn("name")], [(name * 3,) for name in NAMES], width)
-        assert all(columns_of(line) <= width for line in cut)
+        assert all(cell_len(line) <= width for line in cut)
 
 
 def facts(slow, *ranks):

@@ -20,9 +20,9 @@ from ranklake.quality.incidents import Incident, incidents
 from ranklake.quality.results import CheckReport, CheckResult
 from ranklake.retention.plans.mask_proof import Proof
 from ranklake.retention.repeated_steps import COUNTED_ANEW, repeated_on_dates
-from ranklake.views.backtest import backtest_lines
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
+from ranklake.views.quality import backtest_lines
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell
 from ranklake.views.words import counted

@@ -9,8 +9,8 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context
 from ranklake.quality.why.explain import explain, judged
-from ranklake.views.explanations import explanation_lines
 from ranklake.views.json_output import show_json
+from ranklake.views.quality import explanation_lines
 from ranklake.views.tell import tell
 from ranklake.views.words import counted
 

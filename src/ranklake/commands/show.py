@@ -13,9 +13,9 @@ from ranklake.insight.runs.facts import gather
 from ranklake.insight.runs.find import named
 from ranklake.insight.runs.slowdown import slowdown_cause
 from ranklake.terminal import width
-from ranklake.views.critical_path import path_facts, path_line
 from ranklake.views.json_output import show_json
 from ranklake.views.run import run_lines
+from ranklake.views.run_causes import path_facts, path_line
 from ranklake.views.tell import tell
 
 MOST_SHOWN_SPANS = 200_000

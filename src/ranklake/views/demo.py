@@ -6,8 +6,8 @@ from typing import Any
 from ranklake.calibration.compare import TIME_RATIO, Comparison
 from ranklake.demo.facts import Facts
 from ranklake.terminal import width
-from ranklake.views.critical_path import path_line
 from ranklake.views.run import run_lines
+from ranklake.views.run_causes import path_line
 
 
 def summary_lines(facts: Facts, comparisons: Sequence[Comparison], command: str) -> list[str]:

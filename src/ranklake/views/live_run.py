@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from ranklake.capture.live.live_run import Curve, LiveRank, LiveRun
+from ranklake.views.run_plot import curve_lines
 from ranklake.views.table import TextColumn, fitting
-from ranklake.views.text_plot import text_plot
 from ranklake.views.words import UNKNOWN, counted, number_text, or_dash, percent_text, time_text
 
 _MOST_RANKS: Final = 8
@@ -86,7 +86,7 @@ def _plot(title: str, curve: Curve, width: int | None) -> list[str]:
     if not curve:
         return [f"{title}: {UNKNOWN}, none was recorded so far"]
     columns = _PLOT if width is None else max(min(_PLOT, width - _AXIS - 1), 1)
-    drawn = text_plot([value for _, value in curve], width=columns, height=_HEIGHT)
+    drawn = curve_lines([value for _, value in curve], width=columns, height=_HEIGHT)
     return [title, *drawn, f"{'':{_AXIS}}step {curve[0][0]:,} to {curve[-1][0]:,}"]
 
 

@@ -11,10 +11,10 @@ from ranklake.insight.runs.facts import PHASES, RunFacts, placed, steps_done
 from ranklake.insight.runs.find import flat
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.printable import printable
-from ranklake.views.endings import NOTHING_SAVED, ended, saved_nothing
+from ranklake.views.run_causes import NOTHING_SAVED, ended, saved_nothing
+from ranklake.views.run_plot import curve_lines
 from ranklake.views.runs import MOST_TAGS, tag_text
 from ranklake.views.table import TextColumn, fitting, numbers
-from ranklake.views.text_plot import text_plot
 from ranklake.views.words import counted, loss_text, moment_text, number_text, percent_text, size_text, time_text
 
 _MOST_RANKS: Final = 16
@@ -172,7 +172,7 @@ def _loss(facts: RunFacts, width: int | None) -> list[str]:
         return [f"loss        unknown: {facts.loss.reason or why}", *diverged, ""]
     columns = _PLOT if width is None else max(min(_PLOT, width - _AXIS), 1)
     losses = [row["loss"] for row in facts.loss.rows]
-    plot = text_plot([loss for loss in losses if math.isfinite(loss)], width=columns)
+    plot = curve_lines([loss for loss in losses if math.isfinite(loss)], width=columns)
     first, last = facts.loss.rows[0]["step"], facts.loss.rows[-1]["step"]
     odd = sum(not math.isfinite(loss) for loss in losses)
     told = [f"NaN or infinite in {odd:,} of {len(losses):,} parts of the steps"] if odd else []

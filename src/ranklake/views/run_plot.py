@@ -1,4 +1,4 @@
-"""Curves of runs on a terminal: dots of Braille, drawn by plotille, within as many columns as there are."""
+"""Curves on a terminal: dots of Braille, drawn by plotille, within as many columns as there are."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,6 +16,7 @@ WIDTH: Final = 80
 
 _HEIGHT: Final = 14
 _LABEL: Final = 9
+_SHORT_LABEL: Final = 8
 _LEAST: Final = 8
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 _EVERY: Final = 8
@@ -67,6 +68,26 @@ def _frame(every: Sequence[Plotted], axis: str, width: int, *, is_log: bool) -> 
     yield from (line[:width] for line in _notes(every, pieces, is_log=is_log))
 
 
+def curve_lines(values: Sequence[float], *, width: int = 64, height: int = 8) -> list[str]:
+    """Return lines that draw values, left to right, with the greatest and the least beside them; none of no value."""
+    if not values:
+        return []
+    low, high = min(values), max(values)
+    points = list(enumerate(map(float, values)))
+    drawn = _drawn([[points]], width, (0, len(values) - 1), _span(low, high, is_log=False), height, is_log=False)
+    labels = {len(drawn) - 1: low, 0: high}
+    return [
+        f"{_short(labels[place]) if place in labels else '':>8} {'┤' if place in labels else '│'}{line}"
+        for place, line in enumerate(drawn)
+    ]
+
+
+def _short(value: float) -> str:
+    """Return a number in as many characters as the axis of `curve_lines` has room for."""
+    plain = f"{value:.3f}"
+    return plain if len(plain) <= _SHORT_LABEL and (not value or float(plain)) else f"{value:.2g}"
+
+
 def _span(low: float, high: float, *, is_log: bool) -> tuple[float, float]:
     low, high = (math.log10(low), math.log10(high)) if is_log else (low, high)
     if high > low:
@@ -77,10 +98,10 @@ def _span(low: float, high: float, *, is_log: bool) -> tuple[float, float]:
 
 def _drawn(
     pieces: Sequence[Sequence[Sequence[Point]]], columns: int, across: tuple[float, float], up: tuple[float, float],
-    *, is_log: bool,
+    height: int = _HEIGHT, *, is_log: bool,
 ) -> list[str]:  # fmt: skip
     left, right = across if across[1] > across[0] else (across[0] - 1, across[1] + 1)
-    canvas = Canvas(columns, _HEIGHT, 0.0, 0.0, 1.0, 1.0)
+    canvas = Canvas(columns, height, 0.0, 0.0, 1.0, 1.0)
     for letter, of_run in zip(_LETTERS, pieces, strict=False):
         for piece in of_run:
             spots = [

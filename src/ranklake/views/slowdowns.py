@@ -9,7 +9,7 @@ from rich.text import Text
 
 from ranklake.insight.diagnosis.what_if import Slowdowns
 from ranklake.printable import printable
-from ranklake.views.critical_path import path_words
+from ranklake.views.run_causes import path_words
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.words import counted, percent_text
 

@@ -14,8 +14,6 @@ from ranklake.insight.runs.facts import RunFacts, steps_done
 from ranklake.insight.runs.find import flat
 from ranklake.insight.runs.report import RunsState, run_state
 from ranklake.lake.contracts.json_text import facts_in
-from ranklake.views.critical_path import path_words
-from ranklake.views.endings import NOTHING_SAVED, ended, saved_nothing
 from ranklake.views.html.figures import Column, Figure, Measure, answer_table, figures, sourced, time_text
 from ranklake.views.html.run_curves import charts, metrics, not_drawn, rank_heat
 from ranklake.views.html.run_media import drawn
@@ -23,8 +21,8 @@ from ranklake.views.html.run_tables import STATES, ends_table, lines_tables, med
 from ranklake.views.html.shell import Entry, Page, file_stem
 from ranklake.views.html.site import Section, overview
 from ranklake.views.html.slowdown_charts import slowdown_charts, slowdown_map, slowdown_tables, verdict
+from ranklake.views.run_causes import NOTHING_SAVED, ended, path_words, saved_nothing, why_slow
 from ranklake.views.runs import tag_words
-from ranklake.views.slow_rank import why_slow
 from ranklake.views.words import counted, loss_text, number_text, percent_text
 from ranklake.views.words import time_text as length_text
 

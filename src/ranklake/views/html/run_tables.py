@@ -6,8 +6,8 @@ from typing import Final
 from ranklake.insight.runs.facts import RunFacts
 from ranklake.insight.runs.media import MOST_MEDIA, MOST_OF_A_NAME
 from ranklake.insight.runs.report import MOST_CHARACTERS, MOST_LINES, NO_LINES, RunState
-from ranklake.views.endings import DID, launcher_of
 from ranklake.views.html.figures import Column, FactTable, answer_table, moment_text
+from ranklake.views.run_causes import DID, launcher_of
 
 STATES: Final[Mapping[str, str]] = {
     "finished": "passed", "failed": "failing", "abandoned": "errored", "preempted": "warning", "running": "unchecked",

@@ -1,13 +1,16 @@
-"""What ended a run, in words: which rank first, how, what became of the others, and what to look at."""
+"""What ended a run, or held it up, in words: which rank, how, and what to look at."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from statistics import median
+from typing import Any, Final
 
+from ranklake.insight.diagnosis.critical_path import CriticalPath
 from ranklake.insight.runs.asking import Row
 from ranklake.insight.runs.facts import RunFacts, placed
+from ranklake.insight.runs.slowdown import NO_SPANS, Cause
 from ranklake.lake.contracts.json_text import facts_in
-from ranklake.views.words import counted
+from ranklake.views.words import counted, percent_text, time_text
 from ranklake.views.words import time_text as length_text
 
 DID: Final[Mapping[str, str]] = {
@@ -86,3 +89,56 @@ def _how(row: Row) -> str:
     if said.get("exception"):
         return f" with {said['exception']}{step}"
     return f" ({said['signal']}){step}" if said.get("signal") else step
+
+
+def path_words(path: CriticalPath, slow: str = "") -> str:
+    """Return in words who holds the critical path of a run's steps; empty where there is nothing to compare.
+
+    `slow` is the rank that slows the run, such as ``rank 3``: then its share is told. Where all are alike the path is
+    on the first of them, and of thousands that may be more than the slow one's.
+    """
+    if path.holder is None:
+        return ""
+    (part, share), (kind, of_kind) = path.holder, next(iter(path.by_kind.items()))
+    part, share = next(((slow, of) for rank, of in path.by_rank.items() if slow == f"rank {rank}"), (part, share))
+    held = f"{part} holds {percent_text(share)} of the steps' critical path"
+    return f"{held}; by kind of operation {kind} {percent_text(of_kind)}"
+
+
+def path_line(cause: Cause) -> str:
+    """Return a line for the prompt; empty for a run of one rank, or of no spans at all, of which there is none."""
+    if cause.found is None:
+        return f"path        unknown: {cause.reason}" if cause.reason != NO_SPANS else ""
+    told = path_words(cause.found.critical_path, cause.what)
+    return f"path        {told} (ranklake what-if {cause.found.run})" if told else ""
+
+
+def path_facts(cause: Cause) -> Mapping[str, Any]:
+    """Return shares of the critical path, or the reason why there are none, for programs."""
+    if cause.found is None:
+        return {"by_stage": None, "by_rank": None, "by_kind": None, "reason": cause.reason}
+    path = cause.found.critical_path
+    return {"by_stage": path.by_stage, "by_rank": path.by_rank, "by_kind": path.by_kind, "reason": ""}
+
+
+_PHASES: Final = ("data", "forward", "backward", "optimizer")
+"""Of every step, and not spent waiting for other ranks."""
+_LONGER: Final = 1.05
+
+
+def why_slow(facts: RunFacts) -> str:
+    """Return which phase of the run's straggler takes how long, and that of the others; empty where nobody knows."""
+    slow = facts.summary.one.get("straggler_rank")
+    mine = next((row for row in facts.ranks.rows if row["rank"] == slow), None)
+    others = [row for row in facts.ranks.rows if row["rank"] != slow]
+    if slow is None or mine is None or not others:
+        return ""
+    usual = {
+        phase: median(known) for phase in _PHASES if (known := [row[phase] for row in others if row[phase] is not None])
+    }
+    longer = {phase: mine[phase] - usual[phase] for phase in usual if mine[phase] is not None}
+    phase = max(longer, key=lambda one: longer[one], default="")
+    if not phase or mine[phase] < _LONGER * usual[phase]:
+        return ""
+    whose = "the other rank's" if len(others) == 1 else "the others'"
+    return f"Rank {slow}'s {phase} takes {time_text(mine[phase])} a step, {whose} {time_text(usual[phase])}"
