@@ -92,8 +92,8 @@ class Outcome:
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        told = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return told | {name: [day.isoformat() for day in told[name]] for name in ("newly", "no_longer")}
+        facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return facts | {name: [day.isoformat() for day in facts[name]] for name in ("newly", "no_longer")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,21 +142,21 @@ def backtest(
     """
     since = datetime.now(UTC) - timedelta(days=days)
     contracts = chosen(lake.contracts(), tables)
-    past = [one for one in _past(lake, since) if one.table in contracts]
+    past = [past_check for past_check in _past(lake, since) if past_check.table in contracts]
     counts = _Counts()
     unknown: list[tuple[str, date, int, str]] = []
     judged = unchanged = 0
     with Asking(lake) as asking:
         again = _Again(lake, contracts, asking)
-        for place, one in enumerate(past):
-            suite = again.suite(one.table)
-            if suite.name == one.suite:
-                counts.add(one, one.statuses, one.severities)
+        for place, past_check in enumerate(past):
+            suite = again.suite(past_check.table)
+            if suite.name == past_check.suite:
+                counts.add(past_check, past_check.statuses, past_check.severities)
                 unchanged += 1
-            elif isinstance(found := again.statuses(one), str):
-                unknown.append((one.table, one.day, one.version, found))
+            elif isinstance(statuses := again.statuses(past_check), str):
+                unknown.append((past_check.table, past_check.day, past_check.version, statuses))
             else:
-                counts.add(one, found, {_key(each): each.check.severity for each in suite.expectations})
+                counts.add(past_check, statuses, {_key(each): each.check.severity for each in suite.expectations})
                 judged += 1
             if progress is not None:
                 progress(place + 1, len(past))
@@ -173,12 +173,14 @@ def _past(lake: "Lake", since: datetime) -> list[Past]:
     for row in rows.to_pylist():
         if row["table_version"] is not None:
             by_check.setdefault((row["table"], row["partition_date"], row["ts"]), []).append(row)
-    found = []
-    for (table, day, when), some in sorted(by_check.items()):
-        statuses = {(row["check_id"], row["column"]): row["status"] for row in some}
-        severities = {(row["check_id"], row["column"]): row["severity"] for row in some}
-        found.append(Past(table, day, some[0]["table_version"], when, some[0]["suite"], statuses, severities))
-    return found
+    checks = []
+    for (table, day, when), rows_of_check in sorted(by_check.items()):
+        statuses = {(row["check_id"], row["column"]): row["status"] for row in rows_of_check}
+        severities = {(row["check_id"], row["column"]): row["severity"] for row in rows_of_check}
+        checks.append(
+            Past(table, day, rows_of_check[0]["table_version"], when, rows_of_check[0]["suite"], statuses, severities)
+        )
+    return checks
 
 
 class _Again:
@@ -236,9 +238,9 @@ class _Counts:
 
     def outcomes(self) -> tuple[Outcome, ...]:
         """Return those of checks that fired, fire, or cannot be computed; those that differ most first."""
-        found = [self._outcome(table, key, seen) for (table, key), seen in self._seen.items()]
-        found = [one for one in found if one.fired or one.fires or one.errored]
-        return tuple(sorted(found, key=lambda one: (-len(one.newly) - len(one.no_longer), one.table, one.check_id)))
+        outcomes = [self._outcome(table, key, seen) for (table, key), seen in self._seen.items()]
+        outcomes = [one for one in outcomes if one.fired or one.fires or one.errored]
+        return tuple(sorted(outcomes, key=lambda one: (-len(one.newly) - len(one.no_longer), one.table, one.check_id)))
 
     def _outcome(self, table: str, key: Key, seen: list[tuple[date, str | None, str | None]]) -> Outcome:
         check_id, column = key
@@ -257,9 +259,9 @@ class _Counts:
         )
 
 
-def _days(found: Iterator[date]) -> tuple[date, ...]:
-    return tuple(sorted(set(found)))
+def _days(days: Iterator[date]) -> tuple[date, ...]:
+    return tuple(sorted(set(days)))
 
 
-def _key(one: Expectation) -> Key:
-    return one.check.id, one.about
+def _key(expectation: Expectation) -> Key:
+    return expectation.check.id, expectation.about

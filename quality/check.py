@@ -81,20 +81,20 @@ def _check(
     run = _Run(lake, uuid.uuid4().hex, datetime.now(UTC), scans, asking)
     try:
         for contract in contracts.values():
-            found = _partitions(lake, contract)
-            if not found:
+            partitions = _partitions(lake, contract)
+            if not partitions:
                 continue
             suite = compile_suite(contract, metrics, asking.suites.of(contract))
-            new = [part for part in found if not _done(known.get((contract.table, part.day)), suite, part)]
-            unchanged += [known[contract.table, part.day] for part in found if part not in new]
+            new = [part for part in partitions if not _done(known.get((contract.table, part.day)), suite, part)]
+            unchanged += [known[contract.table, part.day] for part in partitions if part not in new]
             if new:
-                run.add(TableWork(as_stored(lake, contract), suite, new), found)
+                run.add(TableWork(as_stored(lake, contract), suite, new), partitions)
         results = run.results()
     except BaseException:
         scans.cancel()
         raise
     fresh, old = unplaced(lake, asking.suites, run.name, run.when)
-    still = tuple(result for one in unchanged for result in one.open)
+    still = tuple(result for scanned in unchanged for result in scanned.open)
     return CheckReport(run.name, (*results, *fresh), len(unchanged), (*still, *old))
 
 
@@ -122,10 +122,10 @@ class _Run:
         self.lake, self.name, self.when, self._scans, self._asking = lake, name, when, scans, asking
         self._neighbours = Neighbours(lake, when)
 
-    def add(self, one: TableWork, found: Sequence[Partition]) -> None:
+    def add(self, work: TableWork, partitions: Sequence[Partition]) -> None:
         """Take a table, all partitions that it has, and what is to be checked of them."""
-        self._neighbours.has(one.contract.table, {part.day: part.rows for part in found})
-        self._scans.add(one)
+        self._neighbours.has(work.contract.table, {part.day: part.rows for part in partitions})
+        self._scans.add(work)
 
     def results(self) -> list[CheckResult]:
         """Check all that was added; return the results."""
@@ -137,36 +137,36 @@ class _Run:
         A table is judged while workers scan those after it.
         """
         moved, quiet = list[CheckResult](), list[CheckResult]()
-        for one in batch:
-            table, parts = one.work.contract.table, one.work.parts
+        for scanned in batch:
+            table, parts = scanned.work.contract.table, scanned.work.parts
             unit = Unit("check", table, tuple(part.day for part in parts), reads=(table,))
-            found = carry_out(unit, one.results)
-            taken, stayed = self._judged(one.work, list(zip(parts, found, strict=True)))
+            partitions = carry_out(unit, scanned.results)
+            taken, stayed = self._judged(scanned.work, list(zip(parts, partitions, strict=True)))
             moved += taken
             quiet += stayed
-        tables = [one.work.contract.table for one in batch]
+        tables = [scanned.work.contract.table for scanned in batch]
         self._write_down(tables, quiet)
         place = {table: number for number, table in enumerate(tables)}
         return sorted([*moved, *quiet], key=lambda result: (place[result.table], result.partition_date))
 
     def _judged(
-        self, work: TableWork, found: list[tuple[Partition, list[Tally]]]
+        self, work: TableWork, pairs: list[tuple[Partition, list[Tally]]]
     ) -> tuple[list[CheckResult], list[CheckResult]]:
         """Judge partitions as wholes, and take failing rows out of the table.
 
         Returns the results that were committed with that, and those of the other partitions, which were not yet.
         """
-        found = sorted(found, key=lambda one: one[0].day)
-        for part, tallies in found:
+        pairs = sorted(pairs, key=lambda one: one[0].day)
+        for part, tallies in pairs:
             judge_watched(work.contract, work.suite, part, tallies, self._neighbours)
             self._asking.judge(work.contract, work.suite, part, tallies)
-        dirty = [(part, tallies) for part, tallies in found if _must_lose_rows(work.suite, tallies)]
+        dirty = [(part, tallies) for part, tallies in pairs if _must_lose_rows(work.suite, tallies)]
         moved = self._take_out(work, dirty)
-        told = {result.partition_date for result in moved}
+        committed = {result.partition_date for result in moved}
         quiet = [
             result
-            for part, tallies in found
-            if part.day not in told
+            for part, tallies in pairs
+            if part.day not in committed
             for result in self._results(work.suite, part, tallies, None)
         ]
         return moved, quiet

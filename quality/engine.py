@@ -115,11 +115,11 @@ def judge(
     contract: "Contract", rows: object, expectations: "Sequence[Expectation]", *, classified: bool
 ) -> "list[Verdict]":
     """Put rows to this process's `Judge`, which is made when it is first asked: that takes seconds."""
-    return _one()(contract, rows, expectations, classified=classified)
+    return _judge_of_process()(contract, rows, expectations, classified=classified)
 
 
 @cache
-def _one() -> "Judge":
+def _judge_of_process() -> "Judge":
     return Judge()
 
 

@@ -90,14 +90,18 @@ def evidence(lake: "Lake", incident: str) -> tuple[str, ...]:
     Raises `UnknownIncidentError`.
     """
     known: dict[str, list[Incident]] = {}
-    for one in incidents(lake):
-        known.setdefault(f"{one.table}/{one.check_id}", []).append(one)
+    for known_incident in incidents(lake):
+        known.setdefault(f"{known_incident.table}/{known_incident.check_id}", []).append(known_incident)
     if incident not in known:
         hint = did_you_mean(incident, known) if known else "no check has failures that stood"
         raise UnknownIncidentError(f"there is no incident {incident!r}", where="--where", hint=hint)
-    found = known[incident]
-    first = min(day for one in found for day in one.partitions)
-    ends = [max([*one.partitions, one.closed.date()]) for one in found if one.closed is not None]
-    last = max(ends).isoformat() if len(ends) == len(found) else ""
-    tables = (found[0].table, *BESIDE)
+    matches = known[incident]
+    first = min(day for known_incident in matches for day in known_incident.partitions)
+    ends = [
+        max([*known_incident.partitions, known_incident.closed.date()])
+        for known_incident in matches
+        if known_incident.closed is not None
+    ]
+    last = max(ends).isoformat() if len(ends) == len(matches) else ""
+    tables = (matches[0].table, *BESIDE)
     return (*(f"table={name}" for name in tables), f"date={first.isoformat()}..{last}")

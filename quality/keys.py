@@ -72,24 +72,24 @@ class Hashes:
         if any(column.null_count for column in keys.columns):
             keys = keys.drop_null()
         columns = [_words(column) for column in keys.columns]
-        found = np.zeros(keys.num_rows, np.uint64)
-        for start in range(0, len(found), _ROWS):
-            _mix(found[start : start + _ROWS], [column[start : start + _ROWS] for column in columns])
-        self.rows += len(found)
+        hashes = np.zeros(keys.num_rows, np.uint64)
+        for start in range(0, len(hashes), _ROWS):
+            _mix(hashes[start : start + _ROWS], [column[start : start + _ROWS] for column in columns])
+        self.rows += len(hashes)
         try:
-            self._keep(found)
+            self._keep(hashes)
         except OSError:  # a disk that is full: `repeated` may say so
             self._able = False
 
-    def _keep(self, found: _Words) -> None:
+    def _keep(self, hashes: _Words) -> None:
         if self._folder is None:
-            self._held.append(found)
+            self._held.append(hashes)
             return
-        found.sort()
+        hashes.sort()
         ends = np.arange(1, 2**self._bits, dtype=np.uint64) << np.uint64(64 - self._bits)
-        for index, some in enumerate(np.split(found, np.searchsorted(found, ends))):
+        for index, in_range in enumerate(np.split(hashes, np.searchsorted(hashes, ends))):
             with (self._folder / str(index)).open("ab") as file:
-                some.tofile(file)
+                in_range.tofile(file)
 
     def distinct(self) -> bool:
         """Say whether all keys differ; False where that is not sure."""
@@ -99,9 +99,9 @@ class Hashes:
         return self._able and all(_all_differ(np.fromfile(file, np.uint64)) for file in files)
 
 
-def _all_differ(found: _Words) -> bool:
-    found.sort()
-    return not bool(np.any(found[1:] == found[:-1]))
+def _all_differ(hashes: _Words) -> bool:
+    hashes.sort()
+    return not bool(np.any(hashes[1:] == hashes[:-1]))
 
 
 def _hashable(kind: pa.DataType) -> bool:
@@ -125,15 +125,15 @@ def _words(column: pa.ChunkedArray) -> _Words:
     return words
 
 
-def _mix(found: _Words, columns: list[_Words]) -> None:
-    """Hash a key's columns into `found`, in place. Of one column's bits each change changes the hash."""
-    spare = np.empty_like(found)
+def _mix(hashes: _Words, columns: list[_Words]) -> None:
+    """Hash a key's columns into `hashes`, in place. Of one column's bits each change changes the hash."""
+    spare = np.empty_like(hashes)
     for column in columns:
-        np.bitwise_xor(found, column, out=found)
+        np.bitwise_xor(hashes, column, out=hashes)
         for shift, factor in _MIX:
-            np.multiply(found, factor, out=found)
-            np.right_shift(found, shift, out=spare)
-            np.bitwise_xor(found, spare, out=found)
+            np.multiply(hashes, factor, out=hashes)
+            np.right_shift(hashes, shift, out=spare)
+            np.bitwise_xor(hashes, spare, out=hashes)
 
 
 def repeated(lake: "Lake", contract: "Contract", files: pa.Table, columns: "Sequence[str]") -> tuple[int, int]:
@@ -142,8 +142,8 @@ def repeated(lake: "Lake", contract: "Contract", files: pa.Table, columns: "Sequ
     NULLs are not equal to one another, as in SQL's UNIQUE. ``date`` is the same in all rows, so it is left out.
     """
     with _grouped(lake, contract, files, columns) as (session, keys):
-        found = session.sql(f"SELECT sum(n), sum(n - 1) FROM ({keys})").to_arrow_table()  # noqa: S608
-    total, surplus = (found.column(index)[0].as_py() or 0 for index in (0, 1))
+        sums = session.sql(f"SELECT sum(n), sum(n - 1) FROM ({keys})").to_arrow_table()  # noqa: S608
+    total, surplus = (sums.column(index)[0].as_py() or 0 for index in (0, 1))
     return int(total), int(surplus)
 
 
@@ -151,8 +151,8 @@ def repeated_keys(lake: "Lake", contract: "Contract", files: pa.Table, columns: 
     """Return the keys that repeat in the files of one partition, each once; one more than `MOST_REPEATED` at most."""
     names = ", ".join(f'"{name}"' for name in columns if name not in contract.partition)
     with _grouped(lake, contract, files, columns) as (session, keys):
-        some = f"SELECT {names} FROM ({keys}) WHERE n > 1 LIMIT {MOST_REPEATED + 1}"  # noqa: S608
-        return session.sql(some).to_arrow_table()
+        query = f"SELECT {names} FROM ({keys}) WHERE n > 1 LIMIT {MOST_REPEATED + 1}"  # noqa: S608
+        return session.sql(query).to_arrow_table()
 
 
 @contextmanager

@@ -77,16 +77,16 @@ def compose(
     for dropped, replaced, rows in action_plan.take_rows_out(
         lake, contract, number, candidates, lambda rows: pc.is_valid(edge.judge(contract, rows))
     ):
-        one = taken[dropped["date"][0].as_py()]
-        one.files -= set(dropped["path"].to_pylist())
-        one.files |= {file.path for file in replaced}
+        target = taken[dropped["date"][0].as_py()]
+        target.files -= set(dropped["path"].to_pylist())
+        target.files |= {file.path for file in replaced}
         gone.append(dropped)
         new += replaced
         for start in range(0, rows.num_rows, _ROWS):
-            some = rows.slice(start, _ROWS)
-            reasons = edge.judge(contract, some)
-            one.reasons.update(reasons.to_pylist())
-            rejected = reject_rows(some, reasons, [None] * some.num_rows, "check", contract, number, when)
+            chunk = rows.slice(start, _ROWS)
+            reasons = edge.judge(contract, chunk)
+            target.reasons.update(reasons.to_pylist())
+            rejected = reject_rows(chunk, reasons, [None] * chunk.num_rows, "check", contract, number, when)
             new += append_files(lake, contract_of(REJECTS), rejected, number)
     if not gone:
         return None
@@ -97,11 +97,11 @@ def compose(
 def _candidates(lake: "Lake", contract: "Contract", taken: dict[date, Taken]) -> pa.Table:
     """Return the live files that hold scanned rows alone, and put merged files into the place of scanned ones."""
     live = action_plan.live_files(lake, contract.table, list(taken))
-    found = [live.slice(0, 0)]
-    for day, one in taken.items():
+    parts = [live.slice(0, 0)]
+    for day, target in taken.items():
         rows = live.filter(pc.equal(live["date"], pa.scalar(day, pa.date32())))
         paths = rows["path"].to_pylist()
-        if files_digest(paths) == files_digest(one.files):
-            one.files = set(paths)
-        found.append(rows.filter(pc.is_in(rows["path"], value_set=pa.array(one.files, pa.string()))))
-    return pa.concat_tables(found)
+        if files_digest(paths) == files_digest(target.files):
+            target.files = set(paths)
+        parts.append(rows.filter(pc.is_in(rows["path"], value_set=pa.array(target.files, pa.string()))))
+    return pa.concat_tables(parts)

@@ -95,11 +95,11 @@ def passing_rows(lake: "Lake", tables: Sequence[str]) -> Iterator[PassingRows]:
                 groups.setdefault((row["table"], row["date"], row["reason"]), []).append(((path, place), values))
     taken = retired_dates(lake)
     seen: dict[str, set[tuple[int, ...]]] = {}
-    for (table, day, reason), some in sorted(groups.items(), key=lambda one: one[0]):
-        rows = pa.Table.from_pylist([values for _, values in some], schema=arrow_schema(contracts[table]))
+    for (table, day, reason), members in sorted(groups.items(), key=lambda one: one[0]):
+        rows = pa.Table.from_pylist([values for _, values in members], schema=arrow_schema(contracts[table]))
         good = _passing(lake, contracts[table], rows, taken.get(table, {}), seen.setdefault(table, set()))
         if good:
-            places = tuple(some[index][0] for index in good)
+            places = tuple(members[index][0] for index in good)
             yield PassingRows(table, day, reason, places, rows.take(pa.array(good)))
 
 
@@ -117,12 +117,12 @@ def _passing(
     held = read(lake, contract, list(RECORDED_KEY), partitions=sorted({dates[at] for at in good})) if good else None
     there = set() if held is None else set(zip(*(held[name].to_pylist() for name in RECORDED_KEY), strict=True))
     keys = list(zip(*(rows[name].to_pylist() for name in RECORDED_KEY), strict=True))
-    found = []
+    passing = []
     for at in good:
         if keys[at] not in there and keys[at] not in seen:
             seen.add(keys[at])
-            found.append(at)
-    return found
+            passing.append(at)
+    return passing
 
 
 KINDS: Final = ("partition", "rows", "segment")
@@ -133,9 +133,9 @@ class NothingToReleaseError(RanklakeError):
 
     def __init__(self, *, without_spool: bool = False) -> None:
         hint = "fix the check, the data or the rules of the spool first; 'ranklake quality held' shows what is held"
-        what = "nothing to release: no such partition is held, and no such row in rejects passes"
+        message = "nothing to release: no such partition is held, and no such row in rejects passes"
         more = "; refused segments were not looked at, since no spool is configured"
-        super().__init__(what + (more if without_spool else ", nor does a refused segment"), hint=hint)
+        super().__init__(message + (more if without_spool else ", nor does a refused segment"), hint=hint)
 
 
 class NoSpoolError(RanklakeError):
@@ -219,9 +219,9 @@ def apply(
         now |= dict.fromkeys(_segments(lake, spool, tables, KINDS))
         for item in release.items:
             if item not in now:
-                what = _VOID[item.item_kind]
-                raise VoidProposalError(RELEASES, name, what, f"{item.table} {item.partition_date} {item.about}")
-        return partial(_write, lake, release, by, [some for item in release.items if (some := now[item]) is not None])
+                reason = _VOID[item.item_kind]
+                raise VoidProposalError(RELEASES, name, reason, f"{item.table} {item.partition_date} {item.about}")
+        return partial(_write, lake, release, by, [group for item in release.items if (group := now[item]) is not None])
 
     done, fresh = lifecycle.apply(lake, RELEASES, name, by, check, single_operator=single_operator, signing=signing)
     agreed = set(done.of("segment"))
@@ -255,29 +255,29 @@ def _candidates(
     lake: "Lake", tables: Sequence[str], kinds: Sequence[str]
 ) -> "Iterator[tuple[Item, PassingRows | None]]":
     """Yield what may be released, of some tables."""
-    for one in holds(lake) if "partition" in kinds else ():
-        if one.table in tables:
-            about = ",".join(one.checks)
-            yield Item("partition", one.table, one.partition_date, about, one.rows_failed, one.files_sha256), None
-    for some in passing_rows(lake, tables) if "rows" in kinds else ():
-        count = some.rows.num_rows
-        yield Item("rows", some.table, some.taken_out, some.reason, count, some.keys_sha256), some
+    for hold in holds(lake) if "partition" in kinds else ():
+        if hold.table in tables:
+            about = ",".join(hold.checks)
+            yield Item("partition", hold.table, hold.partition_date, about, hold.rows_failed, hold.files_sha256), None
+    for group in passing_rows(lake, tables) if "rows" in kinds else ():
+        count = group.rows.num_rows
+        yield Item("rows", group.table, group.taken_out, group.reason, count, group.keys_sha256), group
 
 
 def _write(
     lake: "Lake", release: Release, by: str, freed: Sequence[PassingRows], number: int, *, alone: bool
 ) -> "Plan":
     """Write the files of the plan: rows in their tables, what stays of ``rejects``, and the register's row."""
-    gone = {place for some in freed for place in some.places}
+    gone = {place for group in freed for place in group.places}
     new: list[DataFile] = []
     remove: dict[str, pa.Table] = {}
-    for some in freed:
-        known = lake.contract(some.table)
-        rows = some.rows.sort_by([(name, "ascending") for name in known.sort])
+    for group in freed:
+        known = lake.contract(group.table)
+        rows = group.rows.sort_by([(name, "ascending") for name in known.sort])
         new += append_files(lake, known, rows, number)
-        remove.setdefault(some.table, action_plan.live_files(lake, some.table, []).slice(0, 0))
+        remove.setdefault(group.table, action_plan.live_files(lake, group.table, []).slice(0, 0))
     if gone:
-        live = action_plan.live_files(lake, REJECTS, sorted({some.taken_out for some in freed}))
+        live = action_plan.live_files(lake, REJECTS, sorted({group.taken_out for group in freed}))
         hit = live.filter(pc.is_in(live["path"], value_set=pa.array(sorted({path for path, _ in gone}))))
         for index, path in enumerate(hit["path"].to_pylist()):
             places = {place for where, place in gone if where == path}

@@ -175,14 +175,17 @@ class CheckReport:
 def together(*summaries: dict[str, Any]) -> dict[str, Any]:
     """Return what several calls found as one summary: that of facts, and that of what was rolled up from them."""
     counts: Counter[str] = Counter()
-    for one in summaries:
-        counts.update(one["checks"])
+    for summary in summaries:
+        counts.update(summary["checks"])
     return {
-        "check_run": ", ".join(one["check_run"] for one in summaries),
-        "passed": all(one["passed"] for one in summaries),
-        **{name: sum(one[name] for one in summaries) for name in ("partitions", "unchanged", "quarantined_rows")},
+        "check_run": ", ".join(summary["check_run"] for summary in summaries),
+        "passed": all(summary["passed"] for summary in summaries),
+        **{
+            name: sum(summary[name] for summary in summaries)
+            for name in ("partitions", "unchanged", "quarantined_rows")
+        },
         "checks": dict(sorted(counts.items())),
-        **{name: [result for one in summaries for result in one[name]] for name in ("unsound", "standing")},
+        **{name: [result for summary in summaries for result in summary[name]] for name in ("unsound", "standing")},
     }
 
 
@@ -215,21 +218,21 @@ def last_checks(lake: "Lake", tables: Collection[str]) -> dict[tuple[str, date],
     rows = read(lake, contract(RESULTS), partitions=pc.unique(latest["date_max"]).to_pylist())
     rows = rows.join(latest, key, join_type="inner").filter(pc.field("ts") == pc.field("ts_max"))
     facts = rows.select(["suite", "files_sha256", *key]).group_by([*key, "suite", "files_sha256"]).aggregate([])
-    found: dict[tuple[str, date], LastCheck] = {
+    known: dict[tuple[str, date], LastCheck] = {
         (row["table"], row["partition_date"]): LastCheck(row["suite"], row["files_sha256"], errored=False, open=())
         for row in facts.to_pylist()
     }
     names = list(CheckResult.__dataclass_fields__)
     unsound = pc.is_in(rows["status"], value_set=pa.array(["failed", "errored"]))
     due = pc.fill_null(pc.ends_with(rows["message"], AGAIN), fill_value=False)
-    told = rows.filter(pc.or_(unsound, due))
+    notable = rows.filter(pc.or_(unsound, due))
     by_partition: dict[tuple[str, date], list[CheckResult]] = {}
-    for row in told.select(names).to_pylist():
+    for row in notable.select(names).to_pylist():
         by_partition.setdefault((row["table"], row["partition_date"]), []).append(CheckResult(**row))
     for where, results in by_partition.items():
         failures = (one for one in results if one.unsound)
         still = (one for one in failures if not one.rows_failed or (one.quarantined_rows or 0) < one.rows_failed)
-        last = found[where]
+        last = known[where]
         errored = any(one.is_due for one in results)
-        found[where] = LastCheck(last.suite, last.files_sha256, errored=errored, open=tuple(still))
-    return found
+        known[where] = LastCheck(last.suite, last.files_sha256, errored=errored, open=tuple(still))
+    return known

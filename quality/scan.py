@@ -66,20 +66,25 @@ def scan(
     A file that cannot be read makes the expectations errored, each with the reason.
     """
     tallies = [
-        Tally(error=one.refused, absent=any(name not in contract for name in one.columns)) for one in suite.expectations
+        Tally(error=expectation.refused, absent=any(name not in contract for name in expectation.columns))
+        for expectation in suite.expectations
     ]
     all_pairs = zip(suite.expectations, tallies, strict=True)
-    there = [(one, tally) for one, tally in all_pairs if one.is_scanned and not tally.absent]
+    there = [(expectation, tally) for expectation, tally in all_pairs if expectation.is_scanned and not tally.absent]
     judged = _grouped(there)
     unread = [pair for pair in there if pair[0].per_row or pair[0].watch is not None]
-    watched = [(one, tally, watched_columns(contract, one)) for one, tally in there if one.watch is not None]
-    read = {name for one, _ in there for name in one.columns}.union(*(names for _, _, names in watched))
+    watched = [
+        (expectation, tally, watched_columns(contract, expectation))
+        for expectation, tally in there
+        if expectation.watch is not None
+    ]
+    read = {name for expectation, _ in there for name in expectation.columns}.union(*(names for _, _, names in watched))
     columns = [name for name in contract.names if name in read or (name == _RUN and read)]
     with ExitStack() as held:
         keys = {
-            one.check.id: held.enter_context(Hashes(_key(contract, one.check), part.rows))
-            for one, _ in there
-            if one.check.kind in _KEYED
+            expectation.check.id: held.enter_context(Hashes(_key(contract, expectation.check), part.rows))
+            for expectation, _ in there
+            if expectation.check.kind in _KEYED
         }
         whole = not columns
         try:
@@ -91,10 +96,10 @@ def scan(
                 first, rest = rows.slice(0, judged_rows), rows.slice(judged_rows)
                 judged_rows -= first.num_rows
                 for where, classified in judged:
-                    some = judged[where, classified]
-                    _add(contract, suite, narrowed(first, where), some, judge, classified=classified)
+                    group = judged[where, classified]
+                    _add(contract, suite, narrowed(first, where), group, judge, classified=classified)
                     mine = narrowed(rest, where)
-                    _add(contract, suite, mine, _screen(suite, mine, some), judge, classified=classified)
+                    _add(contract, suite, mine, _screen(suite, mine, group), judge, classified=classified)
             whole = True
         except DamagedFileError as error:
             for _, tally in unread:
@@ -102,31 +107,31 @@ def scan(
         except (OSError, pa.ArrowException) as error:  # no text of theirs: it may quote a value
             for _, tally in unread:
                 tally.error = f"a data file cannot be read ({type(error).__name__})"
-        for one, tally in there:
-            if not one.per_row and one.watch is None:
-                _whole(lake, contract, part, one, tally, keys.get(one.check.id) if whole else None)
+        for expectation, tally in there:
+            if not expectation.per_row and expectation.watch is None:
+                _whole(lake, contract, part, expectation, tally, keys.get(expectation.check.id) if whole else None)
     return tallies
 
 
 def _grouped(there: "Sequence[Judged]") -> "dict[tuple[Condition | None, bool], list[Judged]]":
     """Return what is judged row by row, by the rows that it is about and by whether it reads classified columns."""
-    found: dict[tuple[Condition | None, bool], list[Judged]] = {}
-    for one, tally in there:
-        if one.per_row:
-            found.setdefault((one.where, one.classified), []).append((one, tally))
-    return found
+    groups: dict[tuple[Condition | None, bool], list[Judged]] = {}
+    for expectation, tally in there:
+        if expectation.per_row:
+            groups.setdefault((expectation.where, expectation.classified), []).append((expectation, tally))
+    return groups
 
 
-def _screen(suite: "Suite", rows: pa.Table, some: "Sequence[Judged]") -> "list[Judged]":
+def _screen(suite: "Suite", rows: pa.Table, group: "Sequence[Judged]") -> "list[Judged]":
     """Count the rows of what surely none of them fails; return the other expectations."""
     if not rows.num_rows:
         return []
     screen = Screen(rows, suite.ranges)
     doubtful = []
-    for one, tally in some:
-        count = 0 if _blank(one.check, rows) else clear(screen, one.check)
+    for expectation, tally in group:
+        count = 0 if _blank(expectation.check, rows) else clear(screen, expectation.check)
         if count is None:
-            doubtful.append((one, tally))
+            doubtful.append((expectation, tally))
         else:
             tally.checked += count
     return doubtful
@@ -136,36 +141,36 @@ def _add(
     contract: "Contract",
     suite: "Suite",
     rows: pa.Table,
-    some: "Sequence[Judged]",
+    group: "Sequence[Judged]",
     judge: "Judge",
     *,
     classified: bool,
 ) -> None:
     """Put rows to the judge, and add what it says."""
-    some = [pair for pair in some if not _blank(pair[0].check, rows)]
-    if not some or not rows.num_rows:
+    group = [pair for pair in group if not _blank(pair[0].check, rows)]
+    if not group or not rows.num_rows:
         return
-    expectations = [one for one, _ in some]
-    named = {name for one in expectations for name in one.check.columns}
+    expectations = [expectation for expectation, _ in group]
+    named = {name for expectation in expectations for name in expectation.check.columns}
     stored = arrow_schema(contract)
     runs = rows[_RUN] if _RUN in rows.column_names else None
     rows = pa.table({name: rows[name].cast(stored.field(name).type) for name in rows.column_names if name in named})
     verdicts = judge(contract, frame(rows, expectations, suite.ranges), expectations, classified=classified)
-    for (one, tally), verdict in zip(some, verdicts, strict=True):
-        if verdict.success is False and runs is not None and one.check.severity in ALARMS:
-            failed = runs.filter(failures(one.check, rows, suite.ranges)).unique()
+    for (expectation, tally), verdict in zip(group, verdicts, strict=True):
+        if verdict.success is False and runs is not None and expectation.check.severity in ALARMS:
+            failed = runs.filter(failures(expectation.check, rows, suite.ranges)).unique()
             tally.runs.update(name for name in failed.to_pylist() if name is not None)
         if verdict.success is None:
             tally.error = tally.error or verdict.error
         elif verdict.checked is None or verdict.failed is None:  # told yes or no only: Arrow counts
-            tally.checked += checked(one.check, rows, suite.ranges)
+            tally.checked += checked(expectation.check, rows, suite.ranges)
             if not verdict.success:
-                tally.failed += int(pc.sum(failures(one.check, rows, suite.ranges)).as_py() or 0)
+                tally.failed += int(pc.sum(failures(expectation.check, rows, suite.ranges)).as_py() or 0)
         else:
             tally.checked += verdict.checked
             tally.failed += verdict.failed
             whole = pa.types.is_integer(
-                rows[one.check.columns[0]].type
+                rows[expectation.check.columns[0]].type
             )  # pandas makes floats of them where one is NULL
             shown = verdict.shown[: _SHOWN - len(tally.seen)]
             tally.seen += [f"{value:.0f}" if whole and isinstance(value, float) else str(value) for value in shown]
@@ -182,9 +187,14 @@ def _key(contract: "Contract", check: "Check") -> list[str]:
 
 
 def _whole(
-    lake: "Lake", contract: "Contract", part: "Partition", one: "Expectation", tally: Tally, hashes: Hashes | None
+    lake: "Lake",
+    contract: "Contract",
+    part: "Partition",
+    expectation: "Expectation",
+    tally: Tally,
+    hashes: Hashes | None,
 ) -> None:
-    check = one.check
+    check = expectation.check
     if check.kind == "row_count":
         tally.checked = part.rows
         low, high = check.min, check.max

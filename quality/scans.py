@@ -118,10 +118,10 @@ class Scans:
         self._progress = _ScanProgress(progress)
         self._begun: list[Scanned] = []
 
-    def add(self, one: TableWork) -> None:
+    def add(self, work: TableWork) -> None:
         """Take a table; a cluster that pays begins at once to scan what the first batch has room for."""
-        self._work.append(one)
-        self._progress.total += len(one.parts)
+        self._work.append(work)
+        self._progress.total += len(work.parts)
         if isinstance(self._crew(), InProcess):
             return
         for each in self._work[len(self._begun) :]:
@@ -136,29 +136,29 @@ class Scans:
     def batches(self) -> Iterator[list[Scanned]]:
         """Yield the tables of each batch, in their order."""
         most = 1 if isinstance(self._crew(), InProcess) else BATCH_PARTITIONS
-        for one in self._work[len(self._begun) :]:
+        for work in self._work[len(self._begun) :]:
             if _is_full(self._begun, most):
                 yield self._begun
                 self._begun = []
-            self._begin(one)
+            self._begin(work)
         if self._begun:
             yield self._begun
 
-    def _begin(self, one: TableWork) -> None:
+    def _begin(self, table_work: TableWork) -> None:
         """Begin to scan a table's partitions with those of its batch; in this process they wait for who asks."""
         crew = self._crew()
         work = partial(scan_partition, lake=self._lake) if isinstance(crew, InProcess) else scan_partition
         rows = fitting_rows(crew.room().bytes_each)
         tasks = [
-            ScanTask(self._lake.address, self._lake.storage, one.contract, one.suite, part.slim(), rows)
-            for part in one.parts
+            ScanTask(self._lake.address, self._lake.storage, table_work.contract, table_work.suite, part.slim(), rows)
+            for part in table_work.parts
         ]
-        self._begun.append(Scanned(one, crew.begin(work, tasks, one.parts[0].rows), self._progress))
+        self._begun.append(Scanned(table_work, crew.begin(work, tasks, table_work.parts[0].rows), self._progress))
 
     def cancel(self) -> None:
         """Have no more of them begun."""
-        for one in self._begun:
-            one.pending.cancel()
+        for scanned in self._begun:
+            scanned.pending.cancel()
 
 
 def _is_full(begun: Sequence[Scanned], most: int) -> bool:

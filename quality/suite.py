@@ -185,15 +185,15 @@ def compile_suite(contract: "Contract", metrics: "Mapping[str, Metric]", own: "S
     )
 
 
-def _facts(one: Expectation) -> dict[str, Any]:
+def _facts(expectation: Expectation) -> dict[str, Any]:
     """Return what an expectation asks for; what only users' suites say is left out of all others."""
     unsaid = {"mostly": 1.0, "asked": "", "refused": "", "where": None}
-    return {name: value for name, value in _members(one).items() if unsaid.get(name, one) != value}
+    return {name: value for name, value in _members(expectation).items() if unsaid.get(name, expectation) != value}
 
 
-def _members(one: Any) -> dict[str, Any]:  # noqa: ANN401 - what JSON does not know; anything but a dataclass raises
+def _members(item: Any) -> dict[str, Any]:  # noqa: ANN401 - what JSON does not know; anything but a dataclass raises
     """Return a dataclass's members as they are: `asdict` would copy each of them, for every suite of every check."""
-    return {member.name: getattr(one, member.name) for member in fields(one)}
+    return {member.name: getattr(item, member.name) for member in fields(item)}
 
 
 def _expectation(contract: "Contract", check: "Check") -> Expectation:

@@ -86,16 +86,16 @@ MOST_RUNS: Final = 1_000
 """Runs that a result names."""
 
 
-def result_of(one: "Expectation", tally: "Tally", moved: int, facts: dict[str, Any]) -> CheckResult:
+def result_of(expectation: "Expectation", tally: "Tally", moved: int, facts: dict[str, Any]) -> CheckResult:
     """Return the result of an expectation on a partition, `moved` of whose rows were taken out for it."""
-    status, message = _status(one, tally)
+    status, message = _status(expectation, tally)
     known = status in {"passed", "failed"}
     return CheckResult(
         **facts,
-        expectation=one.kind,
-        column=one.about,
-        check_id=one.check.id,
-        severity=one.check.severity,
+        expectation=expectation.kind,
+        column=expectation.about,
+        check_id=expectation.check.id,
+        severity=expectation.check.severity,
         status=status,
         rows_checked=min(tally.checked, _MOST_ROWS) if known else None,
         rows_failed=min(tally.failed, _MOST_ROWS) if known else None,
@@ -103,31 +103,31 @@ def result_of(one: "Expectation", tally: "Tally", moved: int, facts: dict[str, A
         observed=", ".join(tally.seen) or None,
         message=f"{message or 'what is young was not judged'}{AGAIN}" if tally.again else message,
         quarantined_rows=moved,
-        expected=(tally.expected or one.expected) if known else None,
+        expected=(tally.expected or expectation.expected) if known else None,
         measured=None if tally.measured is None else json.dumps(tally.measured),
         duration_s=tally.seconds,
-        on_fail=one.on_fail,
+        on_fail=expectation.on_fail,
         runs=json.dumps(sorted(tally.runs)[:MOST_RUNS]) if known and tally.failed and tally.runs else None,
     )
 
 
-def status_of(one: "Expectation", tally: "Tally") -> str:
+def status_of(expectation: "Expectation", tally: "Tally") -> str:
     """Return passed, failed, errored or skipped."""
-    return _status(one, tally)[0]
+    return _status(expectation, tally)[0]
 
 
-def _status(one: "Expectation", tally: "Tally") -> tuple[str, str | None]:
+def _status(expectation: "Expectation", tally: "Tally") -> tuple[str, str | None]:
     if tally.absent:
         return "skipped", "the table has no such column yet"
     if tally.error:
         return "errored", tally.error
     if tally.unknown:
         return "skipped", tally.unknown
-    if not tally.checked and not one.judges_nothing:
+    if not tally.checked and not expectation.judges_nothing:
         return "skipped", "there was no value to judge"
     passed = not tally.failed if tally.passed is None else tally.passed
-    if one.level == "share":
-        passed = 1 - tally.failed / tally.checked >= float(one.check.min or 0)
-    elif one.mostly < 1 and tally.passed is None:
-        passed = (tally.checked - tally.failed) / tally.checked >= one.mostly
-    return ("passed", None) if passed else ("failed", one.wrong)
+    if expectation.level == "share":
+        passed = 1 - tally.failed / tally.checked >= float(expectation.check.min or 0)
+    elif expectation.mostly < 1 and tally.passed is None:
+        passed = (tally.checked - tally.failed) / tally.checked >= expectation.mostly
+    return ("passed", None) if passed else ("failed", expectation.wrong)

@@ -73,24 +73,34 @@ def inputs_of(lake: "Lake", table: str, day: date | None = None, run: str | None
 
     Raises `UnknownTableError` where no rollup has this name.
     """
-    known = {name: one for name, one in lake.contracts().items() if one.kind == "derived"}
+    known = {name: rollup_input for name, rollup_input in lake.contracts().items() if rollup_input.kind == "derived"}
     if table not in known:
         raise UnknownTableError(table, hint=did_you_mean(table, known))
     by_output: dict[Place, list[Input]] = {}
     for row in query(lake, sql_text("ranklake.quality", "inputs")).to_pylist():
-        one = _input(row)
-        by_output.setdefault((one.output_table, one.output_partition), []).append(one)
+        rollup_input = _input(row)
+        by_output.setdefault((rollup_input.output_table, rollup_input.output_partition), []).append(rollup_input)
     within = _span(lake, known[table], day, run)
     pending = [place for place in by_output if place[0] == table and _is_within(place[1], (day, day) if day else None)]
     seen = set(pending)
-    found: list[Input] = []
+    inputs: list[Input] = []
     while pending:
-        some = [one for one in by_output[pending.pop()] if _is_within(one.partition, within)]
-        found += some
-        more = {place for one in some if (place := _origin(by_output, one)) is not None} - seen
+        within_span = [
+            rollup_input for rollup_input in by_output[pending.pop()] if _is_within(rollup_input.partition, within)
+        ]
+        inputs += within_span
+        more = {place for rollup_input in within_span if (place := _origin(by_output, rollup_input)) is not None} - seen
         seen |= more
         pending += more
-    return sorted(found, key=lambda one: (STATES.index(one.state), one.table, one.partition, one.output_table))
+    return sorted(
+        inputs,
+        key=lambda rollup_input: (
+            STATES.index(rollup_input.state),
+            rollup_input.table,
+            rollup_input.partition,
+            rollup_input.output_table,
+        ),
+    )
 
 
 def _input(row: dict[str, Any]) -> Input:
@@ -105,9 +115,11 @@ def _input(row: dict[str, Any]) -> Input:
     )
 
 
-def _origin(by_output: "Mapping[Place, list[Input]]", one: Input) -> Place | None:
+def _origin(by_output: "Mapping[Place, list[Input]]", rollup_input: Input) -> Place | None:
     """Return under which output lineage has the inputs of an input, if it is derived itself, and of one date."""
-    places = ((one.table, one.partition), (one.table, _WHOLE)) if one.partition else ()
+    places = (
+        ((rollup_input.table, rollup_input.partition), (rollup_input.table, _WHOLE)) if rollup_input.partition else ()
+    )
     return next((place for place in places if place in by_output), None)
 
 

@@ -64,9 +64,9 @@ class Neighbours:
     def at(self, now: datetime) -> "Neighbours":
         """Return the same, at another time: what was looked up already is not looked up again."""
         self._recalled()
-        found = copy(self)
-        found._now_us = _micros_of(now)  # noqa: SLF001 - its own kind
-        return found
+        moved = copy(self)
+        moved._now_us = _micros_of(now)  # noqa: SLF001 - its own kind
+        return moved
 
     def of(self, contract: "Contract", part: "Partition", check: "Check") -> Surroundings:
         """Return what a check of one partition may know."""
@@ -104,10 +104,10 @@ class Neighbours:
 
     def _worlds(self) -> dict[tuple[str, int], int]:
         rows = read(self._lake, self._lake.contracts()["runs"], ["run", "attempt", "world_size"])
-        found = rows.group_by(["run", "attempt"]).aggregate([("world_size", "max")])
+        sizes = rows.group_by(["run", "attempt"]).aggregate([("world_size", "max")])
         names = ("run", "attempt", "world_size_max")
-        told = zip(*(found[name].to_pylist() for name in names), strict=True)
-        return {(run, attempt): size for run, attempt, size in told if size is not None}
+        triples = zip(*(sizes[name].to_pylist() for name in names), strict=True)
+        return {(run, attempt): size for run, attempt, size in triples if size is not None}
 
     def _known(self, table: str, column: str) -> frozenset[Any] | None:
         contract = self._lake.contracts().get(table)
@@ -124,14 +124,14 @@ class Neighbours:
         column = column or "run"
         if contract is None or handle is None or not {column, "run"} <= set(contract.names):
             return frozenset()
-        found: set[str] = set()
+        runs: set[str] = set()
         names = list(dict.fromkeys(("run", column)))
         for rows in read_batches(self._lake, contract, files(handle), names, batch_rows=_BATCH_ROWS, dictionaries=True):
             there = pc.is_valid(rows[column])
             if metric:
                 there = pc.fill_null(pc.equal(rows[column].cast(pa.string()), metric), fill_value=False)
-            found.update(pc.unique(rows["run"].filter(there).cast(pa.string())).to_pylist())
-        return frozenset(found)
+            runs.update(pc.unique(rows["run"].filter(there).cast(pa.string())).to_pylist())
+        return frozenset(runs)
 
     def _newest(self) -> dict[tuple[str, str], int]:
         contract = packaged("segments")
@@ -147,9 +147,14 @@ class Neighbours:
                 break
             dates.append(day)
         there = read(self._lake, contract, ["table", "run", "ts_max"], partitions=dates)
-        found = there.group_by(["table", "run"]).aggregate([("ts_max", "max")])
-        told = zip(found["table"].to_pylist(), found["run"].to_pylist(), _micros(found["ts_max_max"]), strict=True)
-        return {(table, run): newest for table, run, newest in told if newest is not None}
+        latest_times = there.group_by(["table", "run"]).aggregate([("ts_max", "max")])
+        triples = zip(
+            latest_times["table"].to_pylist(),
+            latest_times["run"].to_pylist(),
+            _micros(latest_times["ts_max_max"]),
+            strict=True,
+        )
+        return {(table, run): newest for table, run, newest in triples if newest is not None}
 
     def _volumes_of(self, table: str) -> Mapping[date, int]:
         if table not in self._volumes:
@@ -184,21 +189,21 @@ def _measured(lake: "Lake") -> dict[tuple[str, str], Measured]:
     names = ["table", "check_id", "partition_date", "measured", "ts"]
     rows = read(lake, lake.contracts()[RESULTS], names)
     rows = rows.filter(pc.is_valid(rows["measured"])).sort_by("ts")
-    found: dict[tuple[str, str], Measured] = {}
+    by_check: dict[tuple[str, str], Measured] = {}
     for row in rows.to_pylist():
-        found.setdefault((row["table"], row["check_id"]), {})[row["partition_date"]] = json.loads(row["measured"])
-    return found
+        by_check.setdefault((row["table"], row["check_id"]), {})[row["partition_date"]] = json.loads(row["measured"])
+    return by_check
 
 
 _FORMED: Final = ("matches", "in_set")
 """Kinds of checks that give a text a form, so that nothing else can stand in it."""
 
 
-def watched_columns(contract: "Contract", one: "Expectation") -> tuple[str, ...]:
+def watched_columns(contract: "Contract", expectation: "Expectation") -> tuple[str, ...]:
     """Return the columns that a watch reads, as far as the table has them."""
-    assert one.watch is not None, f"{one.check.kind} watches nothing"
-    names = {*one.check.columns, *one.check.by, *one.watch.also}
-    if one.watch.reads_text:
+    assert expectation.watch is not None, f"{expectation.check.kind} watches nothing"
+    names = {*expectation.check.columns, *expectation.check.by, *expectation.watch.also}
+    if expectation.watch.reads_text:
         names |= {
             column.name
             for column in contract.columns
@@ -212,12 +217,12 @@ def watched_columns(contract: "Contract", one: "Expectation") -> tuple[str, ...]
 def watch(rows: "pa.Table", watched: "Sequence[Watched]") -> None:
     """Sum up a batch of rows for each watch."""
     batch = Batch(rows)
-    for one, tally, names in watched:
-        if tally.error or one.watch is None or not names:
+    for expectation, tally, names in watched:
+        if tally.error or expectation.watch is None or not names:
             continue
-        seen = Batch(rows.select(names)) if one.watch.reads_text else batch
+        seen = Batch(rows.select(names)) if expectation.watch.reads_text else batch
         try:
-            part = one.watch.part(one.check, seen)
+            part = expectation.watch.part(expectation.check, seen)
         except Exception as error:  # noqa: BLE001 - one watch must not take the others with it; no text: it may quote a value
             tally.error = f"could not be computed ({type(error).__name__})"
         else:
@@ -229,18 +234,20 @@ def judge_watched(
     contract: "Contract", suite: "Suite", part: "Partition", tallies: "list[Tally]", neighbours: "Neighbours"
 ) -> None:
     """Judge a partition by what its batches came to; the parts are dropped."""
-    for one, tally in zip(suite.expectations, tallies, strict=True):
-        if one.watch is None or tally.absent or tally.error:
+    for expectation, tally in zip(suite.expectations, tallies, strict=True):
+        if expectation.watch is None or tally.absent or tally.error:
             continue
         try:
-            found = one.watch.judge(one.check, tally.parts, neighbours.of(contract, part, one.check))
+            finding = expectation.watch.judge(
+                expectation.check, tally.parts, neighbours.of(contract, part, expectation.check)
+            )
         except Exception as error:  # noqa: BLE001 - as above
             tally.error = f"could not be computed ({type(error).__name__})"
             continue
         finally:
             tally.parts = []
-        tally.checked, tally.failed, tally.unknown = found.checked, found.failed, found.unknown
-        tally.expected, tally.measured, tally.again = found.expected, found.measured, found.again
-        tally.seen = [found.observed] if found.observed and not one.classified else []
-        if found.measured is not None:
-            neighbours.remember(contract.table, one.check.id, part.day, found.measured)
+        tally.checked, tally.failed, tally.unknown = finding.checked, finding.failed, finding.unknown
+        tally.expected, tally.measured, tally.again = finding.expected, finding.measured, finding.again
+        tally.seen = [finding.observed] if finding.observed and not expectation.classified else []
+        if finding.measured is not None:
+            neighbours.remember(contract.table, expectation.check.id, part.day, finding.measured)

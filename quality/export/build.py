@@ -25,20 +25,20 @@ def build(folder: str, facts: Mapping[str, Any]) -> dict[str, list[str]]:
     gx = great_expectations()
     context = gx.get_context(mode="file", project_root_dir=folder)
     source = context.data_sources.add_pandas(SOURCE)
-    for one in facts["tables"]:
-        asset = source.add_dataframe_asset(one["table"])
+    for table in facts["tables"]:
+        asset = source.add_dataframe_asset(table["table"])
         batches = asset.add_batch_definition_whole_dataframe(_BATCH)
-        ready, wrong = _domain_objects(gx, one["expectations"])
-        refused[one["table"]] = wrong
-        suite = gx.ExpectationSuite(name=one["table"], meta=_meta(one, wrong))
+        ready, wrong = _domain_objects(gx, table["expectations"])
+        refused[table["table"]] = wrong
+        suite = gx.ExpectationSuite(name=table["table"], meta=_meta(table, wrong))
         for expectation in ready:
             suite.expectations.append(expectation)
         suite = context.suites.add(suite)
-        validation = gx.ValidationDefinition(name=one["table"], data=batches, suite=suite)
+        validation = gx.ValidationDefinition(name=table["table"], data=batches, suite=suite)
         validation = context.validation_definitions.add(validation)
-        context.checkpoints.add(gx.Checkpoint(name=one["table"], validation_definitions=[validation]))
-        for result in one["results"]:
-            _add_result(gx, context, one["table"], result, wrong)
+        context.checkpoints.add(gx.Checkpoint(name=table["table"], validation_definitions=[validation]))
+        for result in table["results"]:
+            _add_result(gx, context, table["table"], result, wrong)
     context.build_data_docs()
     return refused
 
@@ -54,12 +54,12 @@ def _domain_objects(gx: Any, configs: Sequence[Mapping[str, Any]]) -> tuple[list
     return ready, wrong
 
 
-def _meta(one: Mapping[str, Any], wrong: Sequence[str]) -> dict[str, Any]:
-    notes = [one["summary"]]
-    unexpressed = sorted([*one["unexpressed"], *wrong])
+def _meta(table: Mapping[str, Any], wrong: Sequence[str]) -> dict[str, Any]:
+    notes = [table["summary"]]
+    unexpressed = sorted([*table["unexpressed"], *wrong])
     if unexpressed:
         notes.append(f"not expressed in Great Expectations, but in results: {', '.join(unexpressed)}")
-    return {"table": one["table"], "ranklake_suite": one["suite"], "notes": {"format": "string", "content": notes}}
+    return {"table": table["table"], "ranklake_suite": table["suite"], "notes": {"format": "string", "content": notes}}
 
 
 def _configured(gx: Any, config: Mapping[str, Any]) -> Any:  # noqa: ANN401 - theirs
@@ -115,14 +115,14 @@ def _add_result(
     context.validation_results_store.set(key, whole)
 
 
-def _fitting(one: Mapping[str, Any], wrong: Sequence[str]) -> dict[str, Any]:
+def _fitting(check: Mapping[str, Any], wrong: Sequence[str]) -> dict[str, Any]:
     """Return what a result is of; of a check that they refused, a column that says whether it holds."""
-    refused = one["config"]["meta"]["check_id"] in wrong
-    return {**one["config"], **(one["otherwise"] if refused else {})}
+    refused = check["config"]["meta"]["check_id"] in wrong
+    return {**check["config"], **(check["otherwise"] if refused else {})}
 
 
-def _counts(one: Mapping[str, Any]) -> dict[str, Any]:
-    checked, failed = one["checked"], one["failed"]
+def _counts(check: Mapping[str, Any]) -> dict[str, Any]:
+    checked, failed = check["checked"], check["failed"]
     if checked is None or failed is None:
         return {}
     share = 100 * failed / checked if checked else 0.0

@@ -60,27 +60,31 @@ def table_facts(lake: "Lake", contract: "Contract", suite: Suite) -> dict[str, A
     }
 
 
-def _config(one: "Expectation", contract: "Contract") -> Config | None:
+def _config(expectation: "Expectation", contract: "Contract") -> Config | None:
     """Return what Great Expectations can run on the frame of `rows.partition_rows`; None if there is no word for it."""
-    told = {"severity": _severity(one.check.severity), "meta": _meta(one)}
-    if one.asked:
-        question = json.loads(one.asked)
+    common = {"severity": _severity(expectation.check.severity), "meta": _meta(expectation)}
+    if expectation.asked:
+        question = json.loads(expectation.asked)
         known = question["type"] in core_types() and not _MARKUP.search(json.dumps(question["kwargs"].get("column")))
-        return {"type": question["type"], "kwargs": question["kwargs"], **told} if known else None
-    if not one.is_scanned or one.level == "watch":
+        return {"type": question["type"], "kwargs": question["kwargs"], **common} if known else None
+    if not expectation.is_scanned or expectation.level == "watch":
         return None
-    if one.level == "table":
-        found = _of_table(one)
-        return None if found is None else {**found, **told}
-    kwargs = FORMS[one.check.kind].kwargs(one.check, contract.column(one.check.columns[0]))
-    mostly = float(one.check.min or 0) if one.level == "share" else one.mostly
+    if expectation.level == "table":
+        of_table = _of_table(expectation)
+        return None if of_table is None else {**of_table, **common}
+    kwargs = FORMS[expectation.check.kind].kwargs(expectation.check, contract.column(expectation.check.columns[0]))
+    mostly = float(expectation.check.min or 0) if expectation.level == "share" else expectation.mostly
     plain = {name: _plain(value) for name, value in kwargs.items()}
-    some = {} if one.where is None else {"row_condition": one.where.plain()}
-    return {"type": _snake(one.kind), "kwargs": plain | ({"mostly": mostly} if mostly < 1 else {}) | some, **told}
+    condition = {} if expectation.where is None else {"row_condition": expectation.where.plain()}
+    return {
+        "type": _snake(expectation.kind),
+        "kwargs": plain | ({"mostly": mostly} if mostly < 1 else {}) | condition,
+        **common,
+    }
 
 
-def _of_table(one: "Expectation") -> Config | None:
-    check = one.check
+def _of_table(expectation: "Expectation") -> Config | None:
+    check = expectation.check
     if check.kind == "row_count":
         ends = {"min_value": check.min, "max_value": check.max}
         kwargs = {name: value for name, value in ends.items() if value is not None}
@@ -93,13 +97,16 @@ def _of_table(one: "Expectation") -> Config | None:
     return {"type": "expect_compound_columns_to_be_unique", "kwargs": key}
 
 
-def _meta(one: "Expectation") -> dict[str, Any]:
-    check = one.check
+def _meta(expectation: "Expectation") -> dict[str, Any]:
+    check = expectation.check
     return {
         "check_id": check.id,
         "severity": check.severity,
-        "on_fail": one.on_fail,
-        "notes": {"format": "string", "content": [f"{check.id}: {one.expected}", *([check.doc] if check.doc else [])]},
+        "on_fail": expectation.on_fail,
+        "notes": {
+            "format": "string",
+            "content": [f"{check.id}: {expectation.expected}", *([check.doc] if check.doc else [])],
+        },
     }
 
 
@@ -151,16 +158,16 @@ def _checked(row: Mapping[str, Any], config: Config | None) -> dict[str, Any]:
     """
     id_ = row["check_id"]
     otherwise = {"type": _HOLDS, "kwargs": {"column": _MARKUP.sub("_", f"holds:{id_}"), "value_set": [1.0]}}
-    said = config or {
+    expressed = config or {
         **otherwise,
         "severity": _severity(row["severity"]),
         "meta": {"check_id": id_, "severity": row["severity"], "on_fail": row["on_fail"]},
     }
     words = [f"{id_}: {row['status']}", row["message"], row["observed"]]
     content = [one for one in words if one]
-    meta = {**said["meta"], "status": row["status"], "notes": {"format": "string", "content": content}}
+    meta = {**expressed["meta"], "status": row["status"], "notes": {"format": "string", "content": content}}
     return {
-        "config": {**said, "meta": meta},
+        "config": {**expressed, "meta": meta},
         "otherwise": otherwise,
         "success": row["status"] in {"passed", "skipped"},
         "checked": row["rows_checked"],
@@ -341,8 +348,8 @@ def _settle(folder: Path, kept: Collection[str]) -> None:
     """
     known: dict[str, str] = {one: one for one in kept}
 
-    def fixed(found: re.Match[str]) -> str:
-        return known.setdefault(found[0], str(uuid.uuid5(uuid.NAMESPACE_URL, f"ranklake:{len(known)}")))
+    def fixed(match: re.Match[str]) -> str:
+        return known.setdefault(match[0], str(uuid.uuid5(uuid.NAMESPACE_URL, f"ranklake:{len(known)}")))
 
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name.endswith(_TEXTS)):
         path.write_text(_UUID.sub(fixed, path.read_text(encoding="utf-8")), encoding="utf-8")

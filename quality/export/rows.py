@@ -31,8 +31,8 @@ def partition_rows(lake: "Lake", table: str, day: date) -> "pd.DataFrame":
     rows = read(lake, contract, list(contract.names), partitions=[day])
     stored = arrow_schema(contract)
     rows = pa.table({name: rows[name].cast(stored.field(name).type) for name in rows.column_names})
-    found = frame(rows, [one for one in suite.expectations if one.per_row], suite.ranges)
+    columns = frame(rows, [one for one in suite.expectations if one.per_row], suite.ranges)
     for name in rows.column_names:
-        if name not in found:
-            found[name] = values_of(rows[name], compared=True)
-    return found
+        if name not in columns:
+            columns[name] = values_of(rows[name], compared=True)
+    return columns

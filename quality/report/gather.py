@@ -62,20 +62,20 @@ def next_step(table: str, kind: str, check_id: str, state: str, last: date | Non
     if state not in {ERRORED, FAILING, WARNING, QUARANTINED} or not _NAME.fullmatch(table):
         return "", ""
     if state == ERRORED:
-        said = "Nothing is known: mend the cause that its message names, and check again."
-        return said, f"ranklake check {table}"
+        advice = "Nothing is known: mend the cause that its message names, and check again."
+        return advice, f"ranklake check {table}"
     if state == QUARANTINED:
-        said = "Its failing rows are in the table rejects. Find out which runs recorded them."
-        return said, f'ranklake sql "{_REJECTED.format(table=table)}"'
+        advice = "Its failing rows are in the table rejects. Find out which runs recorded them."
+        return advice, f'ranklake sql "{_REJECTED.format(table=table)}"'
     if check_id == _REPEATED:
-        said = "A run's name was used again, or two processes recorded one rank: split the run into attempts."
-        return said, "ranklake renumber RUN"
+        advice = "A run's name was used again, or two processes recorded one rank: split the run into attempts."
+        return advice, "ranklake renumber RUN"
     if kind == "derived":
-        said = "It was computed from other tables: mend what fails in those that it is made from, then roll up again."
-        return said, "ranklake rollup"
-    said = "The rows were recorded so: see what they have in common, and mend what records them."
+        advice = "It was computed from other tables: mend what fails in those that it is made from, then roll up again."
+        return advice, "ranklake rollup"
+    advice = "The rows were recorded so: see what they have in common, and mend what records them."
     check = f" --check {check_id}" if _WORD.fullmatch(check_id) else ""
-    return said, f"ranklake quality why {table} --date {last}{check}"
+    return advice, f"ranklake quality why {table} --date {last}{check}"
 
 
 Rows = list[dict[str, Any]]
@@ -171,7 +171,7 @@ def gather(lake: "Lake", sampled: "Mapping[CheckKey, Sampled]" = NO_SAMPLES) -> 
     gone = {name: days - live[name].keys() for name, days in dates.items() if name in live}
     where = statements.still_there(gone, dates.keys() - live.keys())
     counts = {row["table"]: row for row in ask(statements.totals(where, by_table=True))}
-    found = _Found(
+    queried = _QueriedState(
         _by_table(ask(statements.checks(where))),
         _by_table(ask(statements.partitions(where))),
         _histories(ctx.sql(statements.history(where)).to_arrow_table()),
@@ -182,9 +182,9 @@ def gather(lake: "Lake", sampled: "Mapping[CheckKey, Sampled]" = NO_SAMPLES) -> 
     for name, days in live.items():
         contract = contracts[name]
         suite = compile_suite(contract, metrics, own.of(contract))
-        partitions = found.of_partitions(suite, days)
+        partitions = queried.of_partitions(suite, days)
         sources = _sources(statements.of_table(name, gone.get(name, ())))
-        tables.append(_table(contract, counts.get(name), found.of_checks(contract, suite), partitions, sources))
+        tables.append(_table(contract, counts.get(name), queried.of_checks(contract, suite), partitions, sources))
     results = delta_table(lake, RESULTS)
     unchecked = sum(one.totals.partitions_unchecked for one in tables)
     overall = _totals(ask(statements.totals(where))[0], unchecked)
@@ -201,7 +201,7 @@ def gather(lake: "Lake", sampled: "Mapping[CheckKey, Sampled]" = NO_SAMPLES) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _QueriedState:
     """What the queries found: checks and partitions by table, and the history of each check."""
 
     checks: Mapping[str, Rows]
@@ -215,11 +215,13 @@ class _Found:
         every = []
         for row in self.checks.get(contract.table, ()):
             state = _state_of_check(row)
-            told = promises.get((row["check_id"], row["column"]))
+            promised = promises.get((row["check_id"], row["column"]))
             step = next_step(row["table"], contract.kind, row["check_id"], state, row["last_unsound"])
             history = self.histories[row["table"], row["check_id"], row["column"], row["severity"]]
             sampled = self.sampled.get((row["table"], row["check_id"], row["column"]))
-            every.append(CheckState(**row, state=state, promise=told, next_step=step, history=history, sampled=sampled))
+            every.append(
+                CheckState(**row, state=state, promise=promised, next_step=step, history=history, sampled=sampled)
+            )
         every.sort(key=lambda one: (STATES.index(one.state), -(one.rows_failed or 0), one.check_id, one.column or ""))
         return tuple(every)
 
@@ -244,17 +246,17 @@ def _live(lake: "Lake", table: str) -> dict[date, str]:
 
 
 def _dates(rows: Rows) -> dict[str, set[date]]:
-    found: dict[str, set[date]] = {}
+    dates: dict[str, set[date]] = {}
     for row in rows:
-        found.setdefault(row["table"], set()).add(row["partition_date"])
-    return found
+        dates.setdefault(row["table"], set()).add(row["partition_date"])
+    return dates
 
 
 def _by_table(rows: Rows) -> dict[str, Rows]:
-    found: dict[str, Rows] = {}
+    by_table: dict[str, Rows] = {}
     for row in rows:
-        found.setdefault(row["table"], []).append(row)
-    return found
+        by_table.setdefault(row["table"], []).append(row)
+    return by_table
 
 
 def _histories(rows: pa.Table) -> dict[Check, History]:

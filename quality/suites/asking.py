@@ -78,10 +78,10 @@ class Asking:
     def _defined(self) -> tuple[UserSuite, ...]:
         """Return the suites that Python files define, and a problem for each file that cannot be run."""
         values, wrong = self._process.suites()
-        found = [_defined_as(value, f"python.{number}") for number, value in enumerate(values)]
+        suites = [_defined_as(value, f"python.{number}") for number, value in enumerate(values)]
         failed = self._failed()
         broken = [UserSuite(name, name.partition(".")[0], problem=f"not run: {why}") for name, why in failed.items()]
-        return (*found, *broken, *([UserSuite("python", "python", problem=wrong)] if wrong else []))
+        return (*suites, *broken, *([UserSuite("python", "python", problem=wrong)] if wrong else []))
 
     def _failed(self) -> dict[str, str]:
         """Return the error of each Python file that could not be run, by its name."""
@@ -111,23 +111,23 @@ class Asking:
     def _open(self, suite: "Suite", tallies: "list[Tally]") -> "list[tuple[Expectation, Tally]]":
         """Return what is to be asked; what ended its process before is errored."""
         pairs = zip(suite.expectations, tallies, strict=True)
-        asked = [(one, tally) for one, tally in pairs if one.asked and not tally.absent]
-        for one, tally in asked:
-            if one.check.id in self._ended:
-                tally.error = f"not asked: its process ended on {self._ended[one.check.id]}{AGAIN}"
-        return [(one, tally) for one, tally in asked if not tally.error]
+        asked = [(expectation, tally) for expectation, tally in pairs if expectation.asked and not tally.absent]
+        for expectation, tally in asked:
+            if expectation.check.id in self._ended:
+                tally.error = f"not asked: its process ended on {self._ended[expectation.check.id]}{AGAIN}"
+        return [(expectation, tally) for expectation, tally in asked if not tally.error]
 
     def _put(self, asked: "list[tuple[Expectation, Tally]]", rows: pa.Table, part: "Partition") -> None:
         self._process.take(rows)
-        for one, tally in asked:
-            question: dict[str, Any] = json.loads(one.asked)
+        for expectation, tally in asked:
+            question: dict[str, Any] = json.loads(expectation.asked)
             if rows.num_rows < part.rows and not _is_of_a_sample(question["type"]):
-                some = f"{rows.num_rows:,} of {part.rows:,} rows"
-                tally.error = f"cannot be judged on a sample of {some}; raise suite_rows under [quality]"
+                sample = f"{rows.num_rows:,} of {part.rows:,} rows"
+                tally.error = f"cannot be judged on a sample of {sample}; raise suite_rows under [quality]"
                 continue
-            answer = self._process.judge(question["type"], question["kwargs"], classified=one.classified)
+            answer = self._process.judge(question["type"], question["kwargs"], classified=expectation.classified)
             if answer.ended:
-                self._ended[one.check.id] = part.day
+                self._ended[expectation.check.id] = part.day
             _add(tally, answer, rows.num_rows, part.rows)
             if "NotFound" in tally.error:  # it may be defined in a file that was not run
                 tally.error += "".join(f"; {name} was not run: {why}" for name, why in self._failed().items())
@@ -171,8 +171,8 @@ def _add(tally: "Tally", answer: "Answer", given: int, total: int) -> None:
         return
     tally.passed = answer.success
     tally.checked = given if answer.checked is None else answer.checked
-    told = answer.failed
-    tally.failed = min((0 if answer.success else given) if told is None else told, tally.checked)
+    failed = answer.failed
+    tally.failed = min((0 if answer.success else given) if failed is None else failed, tally.checked)
     if answer.observed is not None:
         tally.seen.append(f"{answer.observed:.6g}")
     if given < total:
@@ -198,7 +198,7 @@ def unplaced(
     earlier = [one for one in last_checks(lake, [RESULTS]).values() if one.suite == suite]
     if earlier:
         return (), earlier[-1].open
-    found = tuple(
+    results = tuple(
         CheckResult(
             check_run=check_run,
             table=RESULTS,
@@ -223,5 +223,5 @@ def unplaced(
         )
         for name, why in sorted(wrong.items())
     )
-    append_own(lake, RESULTS, lambda _: [one.row() for one in found])
-    return found, ()
+    append_own(lake, RESULTS, lambda _: [one.row() for one in results])
+    return results, ()

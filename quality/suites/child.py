@@ -74,8 +74,8 @@ def guard(scratch: Path) -> Callable[[str, tuple[Any, ...]], None]:
         if event == "open" and isinstance(args[2], int) and args[2] & _WRITES:
             _within(inside, args[0])
         elif event in _ON_PATHS:
-            for one in args:
-                _within(inside, one)
+            for arg in args:
+                _within(inside, arg)
 
     return refuse
 
@@ -132,18 +132,18 @@ class Asked:
             try:
                 self._modules.append(_imported(path, index))
             except BaseException as error:  # noqa: BLE001 - one file must not take the others with it, nor may it exit
-                wrong[path] = _told(error)  # no row is there yet that it could quote
+                wrong[path] = _error_line(error)  # no row is there yet that it could quote
         return wrong
 
     def suites(self) -> list[Any]:
         """Return the suites that the files define at their top, as JSON values; each object once."""
-        found = {
+        suites = {
             id(value): value
             for module in self._modules
             for value in vars(module).values()
             if isinstance(value, self._gx.ExpectationSuite)
         }
-        return [_plain(one) for one in found.values()]
+        return [_plain(one) for one in suites.values()]
 
     def take(self, stream: bytes) -> None:
         """Take rows, an Arrow stream, for the questions that follow."""
@@ -162,7 +162,7 @@ class Asked:
                 classified = bool(request["classified"]) or not _is_theirs(type(expectation))
                 return self._verdict(expectation, classified=classified)
         except BaseException as error:  # noqa: BLE001 - whatever a user's code raises, the other questions go on
-            return {"success": None, "error": error_text(type(error).__name__, _said(error), classified=classified)}
+            return {"success": None, "error": error_text(type(error).__name__, _message(error), classified=classified)}
 
     def _verdict(self, expectation: Any, *, classified: bool) -> dict[str, Any]:  # noqa: ANN401 - theirs
         # Of the shallow copy pandas copies what is written to, so no expectation changes the rows of the next.
@@ -186,8 +186,8 @@ def _imported(path: str, index: int) -> ModuleType:
     known = sys.modules.get(stem)
     if known is not None and getattr(known, "__file__", None) == path:
         return known
-    found = importlib.util.find_spec(stem) if stem.isidentifier() and known is None else None
-    name = stem if found is not None and found.origin == path else f"suites_{index}_{stem}"
+    spec_by_name = importlib.util.find_spec(stem) if stem.isidentifier() and known is None else None
+    name = stem if spec_by_name is not None and spec_by_name.origin == path else f"suites_{index}_{stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None, path
     assert spec.loader is not None, path
@@ -205,23 +205,23 @@ def _plain(suite: Any) -> Any:  # noqa: ANN401 - theirs
     """Return a suite as a JSON value; its error, in the place of a suite, where that fails."""
     try:
         value = json.loads(json.dumps(suite.to_json_dict(), default=str))
-        for one in value["expectations"]:
-            _settle(one["kwargs"])
+        for expectation in value["expectations"]:
+            _settle(expectation["kwargs"])
     except Exception as error:  # noqa: BLE001 - one suite must not take the others with it
-        return _told(error)
+        return _error_line(error)
     return value
 
 
-def _told(error: BaseException) -> str:
+def _error_line(error: BaseException) -> str:
     """Return an error as text that is the same in each process."""
-    return _ADDRESS.sub("0x…", f"{type(error).__name__}: {_said(error)}"[:_ERROR])
+    return _ADDRESS.sub("0x…", f"{type(error).__name__}: {_message(error)}"[:_ERROR])
 
 
 def _is_theirs(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == "great_expectations"
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     try:
         return str(error)
     except BaseException:  # noqa: BLE001 - their code, too

@@ -115,14 +115,14 @@ def narrowed(rows: pa.Table, where: Condition | None) -> pa.Table:
     """Return the rows that a condition holds for, all where there is none; text keeps no words of other rows."""
     if where is None or not rows.num_rows:
         return rows
-    some = rows.filter(where.mask(rows))
-    if some.num_rows == rows.num_rows:
+    kept = rows.filter(where.mask(rows))
+    if kept.num_rows == rows.num_rows:
         return rows
-    for index, field in enumerate(some.schema):
+    for index, field in enumerate(kept.schema):
         if pa.types.is_dictionary(field.type):
-            words = some.column(index).cast(field.type.value_type).dictionary_encode().unify_dictionaries()
-            some = some.set_column(index, field.name, words.cast(field.type))
-    return some
+            words = kept.column(index).cast(field.type.value_type).dictionary_encode().unify_dictionaries()
+            kept = kept.set_column(index, field.name, words.cast(field.type))
+    return kept
 
 
 _EXACT: Final = 2**53
@@ -147,8 +147,8 @@ def condition_of(raw: object, parser: object, contract: "Contract") -> Condition
     """Return a row condition; None where it is not sure that the scan keeps the rows which pandas would keep."""
     if isinstance(raw, str):
         return _of_text(raw, contract) if parser == "pandas" else None
-    found = _of_object(raw, contract, ("or", "and"))
-    return found if found is not None and _leaves(found) <= _MOST else None
+    condition = _of_object(raw, contract, ("or", "and"))
+    return condition if condition is not None and _leaves(condition) <= _MOST else None
 
 
 def _of_object(raw: object, contract: "Contract", joined: tuple[str, ...]) -> Condition | None:
@@ -225,16 +225,16 @@ def _column(name: object, contract: "Contract") -> "Column | None":
 
 
 def _is_number(value: Any) -> bool:  # noqa: ANN401 - whatever a file holds
-    told = isinstance(value, int | float) and not isinstance(value, bool)
-    return told and math.isfinite(value) and abs(value) <= _EXACT
+    is_numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_numeric and math.isfinite(value) and abs(value) <= _EXACT
 
 
 def _is_word(value: object) -> bool:
     return isinstance(value, str) and _PLAIN.fullmatch(value) is not None
 
 
-def _leaves(one: Condition) -> int:
-    return sum(map(_leaves, one.parts)) if one.parts else 1
+def _leaves(condition: Condition) -> int:
+    return sum(map(_leaves, condition.parts)) if condition.parts else 1
 
 
 _QUOTED: Final = re.compile(r"`[\w .-]+`")
@@ -263,12 +263,12 @@ def _texts(condition: object) -> Iterator[str]:
     if isinstance(condition, str):
         yield condition
     elif isinstance(condition, list):
-        for one in condition:
-            if not isinstance(one, str):
-                yield from _texts(one)
+        for part in condition:
+            if not isinstance(part, str):
+                yield from _texts(part)
     elif isinstance(condition, dict):
-        told = condition.get("pass_through_filter")
-        yield from (told,) if isinstance(told, str) else ()
+        passed_through = condition.get("pass_through_filter")
+        yield from (passed_through,) if isinstance(passed_through, str) else ()
         named = condition.get("column")
         name = named.get("name") if isinstance(named, dict) else None
         yield from (name,) if isinstance(name, str) and "`" in name else ()

@@ -72,14 +72,14 @@ def copy_of(uri: str, storage: Mapping[str, str]) -> Path | None:
         There are more than `MOST_FILES`.
     """
     fs, root = file_system(uri, storage)
-    found = dict(_listed(fs, root.rstrip("/"), uri))
-    if not found:
+    listed = dict(_listed(fs, root.rstrip("/"), uri))
+    if not listed:
         return None
     cache = _cache()
     index = cache / f"{_digest(uri.rstrip('/').encode())}.json"
     known = _known(index)
     files: dict[str, tuple[str, bytes]] = {}
-    for name, (place, mark) in found.items():
+    for name, (place, mark) in listed.items():
         kept = _kept(cache, known, name, mark)
         files[name] = mark, _fetched(fs, place) if kept is None else kept
     folder = _placed(cache, {name: body for name, (_, body) in files.items()})
@@ -95,12 +95,12 @@ def _listed(fs: Any, root: str, uri: str) -> Iterator[tuple[str, tuple[str, str]
         every = fs.find(root, detail=True)
     except FileNotFoundError:
         return
-    some = [(place, facts) for place, facts in sorted(every.items()) if place.endswith(ENDINGS)]
-    if len(some) > MOST_FILES:
+    candidates = [(place, facts) for place, facts in sorted(every.items()) if place.endswith(ENDINGS)]
+    if len(candidates) > MOST_FILES:
         hint = "name the prefix that holds suites alone: suites under [quality] in ranklake.toml"
         raise TooManyFilesError(f"more than {MOST_FILES:,} files", where=redact_uri(uri), hint=hint)
-    names = {place.removeprefix(root).lstrip("/") for place, _ in some}
-    for place, facts in some:
+    names = {place.removeprefix(root).lstrip("/") for place, _ in candidates}
+    for place, facts in candidates:
         name = place.removeprefix(root).lstrip("/")
         parts = PurePosixPath(name).parts
         if name and "\0" not in name and not any(part == ".." or part.startswith((".", "__")) for part in parts):
@@ -125,23 +125,27 @@ def _fetched(fs: Any, place: str) -> bytes:  # noqa: ANN401 - as above
 def _known(index: Path) -> Mapping[str, Any]:
     """Return what an index says; nothing where it is not there or is none."""
     try:
-        told = json.loads(index.read_bytes())
+        index_facts = json.loads(index.read_bytes())
     except (OSError, ValueError):
         return {}
-    sound = isinstance(told, dict) and isinstance(told.get("copy"), str) and isinstance(told.get("files"), dict)
-    return told if sound else {}
+    sound = (
+        isinstance(index_facts, dict)
+        and isinstance(index_facts.get("copy"), str)
+        and isinstance(index_facts.get("files"), dict)
+    )
+    return index_facts if sound else {}
 
 
 def _kept(cache: Path, known: Mapping[str, Any], name: str, mark: str) -> bytes | None:
     """Return a file's bytes from the cache if its mark is unchanged and its digest is right."""
-    told = known["files"].get(name) if known else None
-    if not mark or not isinstance(told, list) or told[:1] != [mark]:
+    entry = known["files"].get(name) if known else None
+    if not mark or not isinstance(entry, list) or entry[:1] != [mark]:
         return None
     try:
         body = (cache / Path(known["copy"]).name / name).read_bytes()
     except OSError:
         return None
-    return body if told[1:] == [_digest(body)] else None
+    return body if entry[1:] == [_digest(body)] else None
 
 
 def _placed(cache: Path, files: Mapping[str, bytes]) -> Path:
@@ -280,14 +284,14 @@ def read_folder(path: str, storage: Mapping[str, str] = NO_OPTIONS, code_sha256:
     return _believed(_folder(root), is_store(path), code_sha256)
 
 
-def _believed(found: SuiteFolder, from_store: bool, code_sha256: str) -> SuiteFolder:
+def _believed(folder: SuiteFolder, from_store: bool, code_sha256: str) -> SuiteFolder:
     """Return a folder without its Python files, and a problem in their place, unless they may be run."""
-    if not found.python or found.code == code_sha256 or not (code_sha256 or from_store):
-        return found
-    told = "another than" if code_sha256 else "without"
-    hint = f"if they are yours, set suites_code_sha256 under [quality] to {found.code}"
-    problem = f"not run: Python files {told} the configured digest; {hint}"
-    return SuiteFolder((*found.suites, UserSuite("python", "python", problem=problem)))
+    if not folder.python or folder.code == code_sha256 or not (code_sha256 or from_store):
+        return folder
+    relation = "another than" if code_sha256 else "without"
+    hint = f"if they are yours, set suites_code_sha256 under [quality] to {folder.code}"
+    problem = f"not run: Python files {relation} the configured digest; {hint}"
+    return SuiteFolder((*folder.suites, UserSuite("python", "python", problem=problem)))
 
 
 def _folder(root: Path) -> SuiteFolder:
@@ -321,14 +325,14 @@ def suite_of(value: object, fallback: str) -> UserSuite:
     if not isinstance(name, str) or not name:
         return UserSuite(fallback, table, problem="not a suite: it lacks a name")
     meta = value.get("meta")
-    told = meta.get("table") if isinstance(meta, dict) else None
-    table = told if isinstance(told, str) and told else _table_of(name)
+    named_table = meta.get("table") if isinstance(meta, dict) else None
+    table = named_table if isinstance(named_table, str) and named_table else _table_of(name)
     return UserSuite(printable_name(name)[:_NAME], table, tuple(value["expectations"]))
 
 
 def _files(root: Path, ending: str) -> list[Path]:
-    found = sorted(path for path in root.rglob(f"*{ending}") if path.is_file())
-    return [path for path in found if not any(part.startswith((".", "__")) for part in path.relative_to(root).parts)]
+    paths = sorted(path for path in root.rglob(f"*{ending}") if path.is_file())
+    return [path for path in paths if not any(part.startswith((".", "__")) for part in path.relative_to(root).parts)]
 
 
 def _bytes(path: Path) -> bytes:
@@ -352,12 +356,12 @@ def _read(root: Path, path: Path) -> UserSuite:
 
 def _named_once(suites: list[UserSuite]) -> Iterator[UserSuite]:
     seen: set[str] = set()
-    for one in suites:
-        if one.name in seen:
-            yield UserSuite(f"{one.name}#2", one.table, problem="another file has a suite of the same name")
+    for suite in suites:
+        if suite.name in seen:
+            yield UserSuite(f"{suite.name}#2", suite.table, problem="another file has a suite of the same name")
         else:
-            yield one
-        seen.add(one.name)
+            yield suite
+        seen.add(suite.name)
 
 
 def _table_of(name: str) -> str:

@@ -95,10 +95,10 @@ class Isolated:
     def suites(self) -> tuple[list[Any], str]:
         """Return the suites that the Python files define, as JSON values, and why there are none where it failed."""
         try:
-            found = self._ask({"suites": True}).get("suites")
+            suites = self._ask({"suites": True}).get("suites")
         except _GoneError as gone:
             return [], str(gone)
-        return (found, "") if isinstance(found, list) else ([], "no answer")
+        return (suites, "") if isinstance(suites, list) else ([], "no answer")
 
     def judge(self, kind: str, kwargs: Mapping[str, Any], *, classified: bool) -> Answer:
         """Judge the rows by one expectation; nothing that it does raises."""
@@ -107,10 +107,10 @@ class Isolated:
             if not self._has_rows:
                 self._send({"rows": len(self._rows)}, self._rows)
                 self._has_rows = True
-            found = self._ask({"type": kind, "kwargs": dict(kwargs), "classified": classified})
+            reply = self._ask({"type": kind, "kwargs": dict(kwargs), "classified": classified})
         except _GoneError as gone:
             return Answer(None, error=str(gone), ended=True)
-        return _answer(found)
+        return _answer(reply)
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         self._start()
@@ -128,11 +128,11 @@ class Isolated:
             self._refused = f"users' suites could not be started ({type(error).__name__})"
             raise _GoneError(self._refused) from None
         try:
-            found = self._exchange(None, self._start_s)
+            reply = self._exchange(None, self._start_s)
         except _GoneError as gone:
             self._refused = f"users' suites could not be started: {gone}"
             raise _GoneError(self._refused) from None
-        files = found.get("files")
+        files = reply.get("files")
         self.files = (
             {str(name): printable(str(error))[:_TEXT] for name, error in files.items()}
             if isinstance(files, dict)
@@ -186,13 +186,13 @@ class Isolated:
         finally:
             timer.cancel()
         try:
-            found = json.loads(line) if line else None
+            reply = json.loads(line) if line else None
         except ValueError:
-            found = None
-        if over.is_set() or not isinstance(found, dict):
+            reply = None
+        if over.is_set() or not isinstance(reply, dict):
             self._end()
             raise _GoneError(f"killed after {limit_s:g} s" if over.is_set() else "its process ended")
-        return found
+        return reply
 
     @staticmethod
     def _kill(process: "subprocess.Popen[bytes]", over: Event) -> None:
@@ -213,12 +213,12 @@ class Isolated:
         self._scratch.close()
 
 
-def _answer(found: Mapping[str, Any]) -> Answer:
-    success, error = found.get("success"), found.get("error")
+def _answer(reply: Mapping[str, Any]) -> Answer:
+    success, error = reply.get("success"), reply.get("error")
     if not isinstance(success, bool):
         return Answer(None, error=printable(error)[:_TEXT] if isinstance(error, str) and error else "no verdict")
-    checked, failed = (_count(found.get(name)) for name in ("checked", "failed"))
-    observed = found.get("observed")
+    checked, failed = (_count(reply.get(name)) for name in ("checked", "failed"))
+    observed = reply.get("observed")
     is_number = isinstance(observed, int | float) and not isinstance(observed, bool)
     return Answer(success, checked, failed, float(observed) if is_number else None)  # type: ignore[arg-type]
 

@@ -50,20 +50,20 @@ class OwnSuites:
     def of(self, contract: "Contract") -> tuple[Expectation, ...]:
         """Return the expectations of all suites for a table, in the order of suites and as they stand in them."""
         counts: dict[str, int] = {}
-        found = []
+        expectations = []
         for suite in self.suites:
             if suite.table != contract.table:
                 continue
             if suite.problem:
-                found.append(_refused(f"{OWN}{suite.name}", suite.problem))
+                expectations.append(_refused(f"{OWN}{suite.name}", suite.problem))
             for raw in suite.expectations:
                 try:
-                    one = self._expectation(suite, raw, contract)
+                    expectation = self._expectation(suite, raw, contract)
                 except Exception as error:  # noqa: BLE001 - users write anything; one must not take the others with it
-                    one = _refused(f"{OWN}{suite.name}:malformed", f"not understood ({type(error).__name__})")
-                counts[one.check.id] = counts.get(one.check.id, 0) + 1
-                found.append(_numbered(one, counts[one.check.id]))
-        return tuple(found)
+                    expectation = _refused(f"{OWN}{suite.name}:malformed", f"not understood ({type(error).__name__})")
+                counts[expectation.check.id] = counts.get(expectation.check.id, 0) + 1
+                expectations.append(_numbered(expectation, counts[expectation.check.id]))
+        return tuple(expectations)
 
     def _expectation(self, suite: UserSuite, raw: object, contract: "Contract") -> Expectation:
         place = f"{OWN}{suite.name}"
@@ -108,10 +108,10 @@ def problems(own: OwnSuites, tables: Collection[str]) -> dict[str, str]:
     return {one.name: _unplaced(one, tables) for one in own.suites if one.table not in tables}
 
 
-def _unplaced(one: UserSuite, tables: Collection[str]) -> str:
-    table = printable_name(one.table)[:_NAME]
-    lacking = f"no checked table {table!r}; name it in the suite's meta.table; {did_you_mean(one.table, tables)}"
-    return one.problem or lacking
+def _unplaced(suite: UserSuite, tables: Collection[str]) -> str:
+    table = printable_name(suite.table)[:_NAME]
+    lacking = f"no checked table {table!r}; name it in the suite's meta.table; {did_you_mean(suite.table, tables)}"
+    return suite.problem or lacking
 
 
 @cache
@@ -173,8 +173,8 @@ def _refused(id_: str, why: str, severity: str = "error") -> Expectation:
     return Expectation(check, "UserSuite", classified=False, numeric=False, quarantines=False, refused=why)
 
 
-def _numbered(one: Expectation, count: int) -> Expectation:
+def _numbered(expectation: Expectation, count: int) -> Expectation:
     """Return an expectation with its number among those of the same id, from the second on."""
     if count == 1:
-        return one
-    return replace(one, check=replace(one.check, id=f"{one.check.id}#{count}"))
+        return expectation
+    return replace(expectation, check=replace(expectation.check, id=f"{expectation.check.id}#{count}"))

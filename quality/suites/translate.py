@@ -44,38 +44,38 @@ def whole_pattern(regex: str, *, classes: bool = False) -> str | None:
 
 def _plain(core: str, classes: str) -> str | None:
     """Return an expression that Python and RE2 read alike but for `classes`; None if it holds what they do not."""
-    found = []
+    parts = []
     inside = negated = False
     index = 0
     while index < len(core):
-        one, rest = core[index], core[index + 1 :]
-        if one == "\\":
+        char, rest = core[index], core[index + 1 :]
+        if char == "\\":
             known = rest[:1] in string.punctuation or (rest[:1] in classes and not (inside and negated))
             if not rest or not known:  # \d is any digit to the one, ASCII to the other
                 return None
-            found.append(one + rest[0])
+            parts.append(char + rest[0])
             index += 2
             continue
-        if (_is_unlike_inside if inside else _is_unlike)(one, rest):
+        if (_is_unlike_inside if inside else _is_unlike)(char, rest):
             return None
-        if one == "[" and not inside:
+        if char == "[" and not inside:
             negated = rest[:1] == "^"
-        if one == "[" and negated:
-            one, index = "[^", index + 1
-        inside = one != "]" if inside else one[0] == "["
-        found.append(one)
+        if char == "[" and negated:
+            char, index = "[^", index + 1
+        inside = char != "]" if inside else char[0] == "["
+        parts.append(char)
         index += 1
-    return None if inside else "".join(found)
+    return None if inside else "".join(parts)
 
 
-def _is_unlike_inside(one: str, rest: str) -> bool:
-    return one == "[" or one + rest[:1] in {"--", "&&", "||", "~~"}
+def _is_unlike_inside(char: str, rest: str) -> bool:
+    return char == "[" or char + rest[:1] in {"--", "&&", "||", "~~"}
 
 
-def _is_unlike(one: str, rest: str) -> bool:
-    if one == "[":
+def _is_unlike(char: str, rest: str) -> bool:
+    if char == "[":
         return rest[:1] in {"]", ""} or rest[:2] == "^]"
-    return one in "^$" or (one in "({" and rest[:1] in {"?", ","}) or (one in "*+?}" and rest[:1] == "+")
+    return char in "^$" or (char in "({" and rest[:1] in {"?", ","}) or (char in "*+?}" and rest[:1] == "+")
 
 
 _EXACT: Final = 2**53
@@ -173,8 +173,8 @@ def _ends(given: Mapping[str, Any], *, whole: bool) -> dict[str, Any] | None:
 
 def _whole_ends(given: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return both ends of a count, which are whole: of others Great Expectations takes the whole part."""
-    told = (given.get("min_value"), given.get("max_value"))
-    fractions = any(isinstance(one, float) and not one.is_integer() for one in told)
+    ends = (given.get("min_value"), given.get("max_value"))
+    fractions = any(isinstance(one, float) and not one.is_integer() for one in ends)
     return None if fractions else _ends(given, whole=True)
 
 
@@ -246,10 +246,10 @@ def _key(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract"
         return None
     if len({one.name for one in columns}) < len(columns):
         return None
-    told = given.get("ignore_row_if", "all_values_are_missing")
+    ignored = given.get("ignore_row_if", "all_values_are_missing")
     full = all(one.required for one in columns)  # no file with NULL in them is read
     ways = {"any_value_is_missing", *(("all_values_are_missing", "never") if full else ())}
-    sure = len(columns) == 1 or told in ways
+    sure = len(columns) == 1 or ignored in ways
     return {} if sure and (len(columns) == 1) == ("column" in given) else None
 
 

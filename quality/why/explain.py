@@ -29,7 +29,7 @@ from ranklake.quality.suite import Expectation, Suite, compile_suite
 from ranklake.quality.suites.asking import own_suites
 from ranklake.quality.tables import as_stored, chosen
 from ranklake.quality.tally import Partition
-from ranklake.quality.why.explanation import CLASSIFIED, Explanation, told
+from ranklake.quality.why.explanation import CLASSIFIED, Explanation, shown_cause
 from ranklake.quality.why.facets import Counts
 from ranklake.quality.why.lift import causes
 
@@ -49,13 +49,18 @@ class TooManyKeysError(Exception):
     """So many keys repeat that they are not held."""
 
 
-def is_known(one: "Expectation") -> bool:
+def is_known(expectation: "Expectation") -> bool:
     """Say whether single rows fail a check, so that it can be told which."""
-    return one.is_scanned and (one.per_row or one.check.kind in _KEYED)
+    return expectation.is_scanned and (expectation.per_row or expectation.check.kind in _KEYED)
 
 
 def stored_rows(
-    lake: "Lake", contract: "Contract", suite: "Suite", part: "Partition", one: "Expectation", columns: Sequence[str]
+    lake: "Lake",
+    contract: "Contract",
+    suite: "Suite",
+    part: "Partition",
+    expectation: "Expectation",
+    columns: Sequence[str],
 ) -> Iterator[Judged]:
     """Yield the rows of a partition, some columns of them, with a mask of those that fail.
 
@@ -67,9 +72,9 @@ def stored_rows(
     TooManyKeysError
         More than `MOST_REPEATED` keys repeat.
     """
-    keyed = one.check.kind in _KEYED
-    judged = [name for name in one.check.columns if not keyed or name not in contract.partition]
-    about = () if one.where is None else one.where.columns
+    keyed = expectation.check.kind in _KEYED
+    judged = [name for name in expectation.check.columns if not keyed or name not in contract.partition]
+    about = () if expectation.where is None else expectation.where.columns
     names = [name for name in contract.names if name in {*judged, *about, *columns}]
     types = arrow_schema(contract)
     keys = repeated_keys(lake, contract, part.files, judged) if keyed else None
@@ -77,12 +82,12 @@ def stored_rows(
         raise TooManyKeysError
     for rows in read_batches(lake, contract, part.files, names, batch_rows=BATCH_ROWS, dictionaries=True):
         plain = pa.table({name: rows[name].cast(types.field(name).type) for name in judged})
-        failed = failures(one.check, plain, suite.ranges) if keys is None else _among(plain, keys)
-        yield rows, failed if one.where is None else pc.and_(failed, one.where.mask(rows))
+        failed = failures(expectation.check, plain, suite.ranges) if keys is None else _among(plain, keys)
+        yield rows, failed if expectation.where is None else pc.and_(failed, expectation.where.mask(rows))
 
 
 def taken_out(
-    lake: "Lake", contract: "Contract", day: "date", one: "Expectation", columns: Sequence[str]
+    lake: "Lake", contract: "Contract", day: "date", expectation: "Expectation", columns: Sequence[str]
 ) -> Iterator[Judged]:
     """Yield rows of a date that were sent to ``rejects`` for a check, some columns of them; all of them fail.
 
@@ -90,12 +95,12 @@ def taken_out(
     """
     types = arrow_schema(contract)
     names = ["table", "reason", "row"]
-    wanted = f"{one.check.id.partition(':')[0]}: "
+    wanted = f"{expectation.check.id.partition(':')[0]}: "
     handle = latest(lake, REJECTS)
     for _, rows in () if handle is None else read_some(lake, packaged(REJECTS), files(handle), names):
         mine = pc.and_(pc.equal(rows["table"], contract.table), pc.starts_with(rows["reason"], wanted))
-        found = [row_values(contract, text) for text in rows.filter(mine)["row"].to_pylist()]
-        there = [values for values in found if values is not None and values.get("date") == day]
+        values_of_rows = [row_values(contract, text) for text in rows.filter(mine)["row"].to_pylist()]
+        there = [values for values in values_of_rows if values is not None and values.get("date") == day]
         if there:
             given = pa.Table.from_pylist(there, schema=types).select(list(columns))
             yield given, pa.chunked_array([pa.repeat(pa.scalar(value=True), given.num_rows)])
@@ -106,8 +111,8 @@ def _among(rows: pa.Table, keys: pa.Table) -> pa.ChunkedArray:
     if not keys.num_rows:
         return pa.chunked_array([pa.repeat(pa.scalar(value=False), rows.num_rows)])
     numbered = rows.append_column("_row", pa.array(range(rows.num_rows)))
-    found = numbered.join(keys, keys.column_names, join_type="left semi")["_row"]
-    return pc.is_in(numbered["_row"], value_set=found.combine_chunks())
+    matches = numbered.join(keys, keys.column_names, join_type="left semi")["_row"]
+    return pc.is_in(numbered["_row"], value_set=matches.combine_chunks())
 
 
 SAMPLES: Final = 3
@@ -166,8 +171,8 @@ def judged(
     Parameters and errors are those of `explain`.
     """
     contracts = chosen(lake.contracts(), tables)
-    found = _rows(lake, tuple(contracts), day, _STATES)
-    return Counter(row["state"] for row in found if check_id is None or row["check_id"] == check_id)
+    results = _rows(lake, tuple(contracts), day, _STATES)
+    return Counter(row["state"] for row in results if check_id is None or row["check_id"] == check_id)
 
 
 def failed_results(
@@ -214,17 +219,17 @@ class Sources:
 
     def samples(self, plain: Explanation) -> tuple[dict[str, Any], ...]:
         """Return keys of some rows that fail a check, read until there are enough; none where they are not known."""
-        found: list[dict[str, Any]] = []
+        keys: list[dict[str, Any]] = []
         try:
-            contract, suite, part, one = self._located(plain)
+            contract, suite, part, expectation = self._located(plain)
             columns = tuple(name for name in contract.grain if name in contract)
-            for rows, failed in self._judged(contract, suite, part, one, columns):
-                found += _keys(contract, rows.filter(failed).slice(0, SAMPLES - len(found)))
-                if len(found) == SAMPLES:
+            for rows, failed in self._judged(contract, suite, part, expectation, columns):
+                keys += _keys(contract, rows.filter(failed).slice(0, SAMPLES - len(keys)))
+                if len(keys) == SAMPLES:
                     break
         except (_UnknownError, TooManyKeysError, DamagedFileError):
             return ()
-        return tuple(found)
+        return tuple(keys)
 
     def _located(self, plain: Explanation) -> "tuple[Contract, Suite, Partition, Expectation]":
         """Return the table, suite, partition and check of a failure. Raises `_UnknownError`."""
@@ -233,28 +238,28 @@ class Sources:
             raise _UnknownError("the table is gone")
         contract = as_stored(self._lake, self._contracts[plain.table])
         suite = compile_suite(self._contracts[plain.table], self._metrics, self._own.of(contract))
-        one = next((each for each in suite.expectations if _is(each, plain)), None)
-        if one is None:
+        expectation = next((each for each in suite.expectations if _is(each, plain)), None)
+        if expectation is None:
             raise _UnknownError("the check is no longer in the suite")
-        if not is_known(one):
+        if not is_known(expectation):
             raise _UnknownError("it judges the partition or its series as a whole, not single rows")
         day = plain.partition_date
-        return contract, suite, Partition(day, handle.version(), files(handle, [day])), one
+        return contract, suite, Partition(day, handle.version(), files(handle, [day])), expectation
 
     def _judged(
-        self, contract: "Contract", suite: Suite, part: Partition, one: Expectation, columns: Sequence[str]
+        self, contract: "Contract", suite: Suite, part: Partition, expectation: Expectation, columns: Sequence[str]
     ) -> "Iterator[Judged]":
         """Yield the rows of a partition, and those that were taken out of it for a check, with who of them fails."""
-        yield from stored_rows(self._lake, contract, suite, part, one, columns)
-        yield from taken_out(self._lake, contract, part.day, one, columns)
+        yield from stored_rows(self._lake, contract, suite, part, expectation, columns)
+        yield from taken_out(self._lake, contract, part.day, expectation, columns)
 
     def _explained(
-        self, plain: Explanation, contract: "Contract", suite: Suite, part: Partition, one: Expectation
+        self, plain: Explanation, contract: "Contract", suite: Suite, part: Partition, expectation: Expectation
     ) -> Explanation:
-        counts = Counts(contract, one.check.columns)
+        counts = Counts(contract, expectation.check.columns)
         columns = tuple(dict.fromkeys((*counts.columns, *(name for name in contract.grain if name in contract))))
         samples: list[dict[str, Any]] = []
-        for rows, failed in self._judged(contract, suite, part, one, columns):
+        for rows, failed in self._judged(contract, suite, part, expectation, columns):
             counts.add(rows, failed)
             if len(samples) < SAMPLES and pc.any(failed).as_py():
                 samples += _keys(contract, rows.filter(failed).slice(0, SAMPLES - len(samples)))
@@ -262,22 +267,22 @@ class Sources:
         if not counts.total.failed:
             return replace(total, unknown="no row fails it any more: check again")
         by_facet, facets = counts.by_facet(self._lake)
-        found = causes(by_facet, [name for name, facet in facets.items() if facet.ordered])
-        if not found:
+        candidates = causes(by_facet, [name for name, facet in facets.items() if facet.ordered])
+        if not candidates:
             return replace(total, unknown="all rows have everything in common")
-        out = [each for each in found if each.stands_out]
+        out = [each for each in candidates if each.stands_out]
         if not out:
-            return replace(total, nearest=told(found[0], facets[found[0].facet]))
+            return replace(total, nearest=shown_cause(candidates[0], facets[candidates[0].facet]))
         alike = [each for each in out[1:] if each.same_rows(out[0])]
         return replace(
             total,
-            best=told(out[0], facets[out[0].facet]),
-            alike=tuple(told(each, facets[each.facet]) for each in alike[:ALIKE]),
+            best=shown_cause(out[0], facets[out[0].facet]),
+            alike=tuple(shown_cause(each, facets[each.facet]) for each in alike[:ALIKE]),
         )
 
 
-def _is(one: Expectation, plain: Explanation) -> bool:
-    return one.check.id == plain.check_id and one.about == plain.column
+def _is(expectation: Expectation, plain: Explanation) -> bool:
+    return expectation.check.id == plain.check_id and expectation.about == plain.column
 
 
 def _keys(contract: "Contract", rows: pa.Table) -> list[dict[str, Any]]:
@@ -304,20 +309,22 @@ def samples(lake: "Lake") -> "dict[CheckKey, Sampled]":
 
     Each is of the last partition that fails it. Classified values are in none of them.
     """
-    found: dict[CheckKey, Sampled] = {}
+    keys: dict[CheckKey, Sampled] = {}
     left = MOST_ROWS
     sources: Sources | None = None
-    for one, rows in _last(lake):
-        if len(found) >= MOST_CHECKS:
+    for expectation, rows in _last(lake):
+        if len(keys) >= MOST_CHECKS:
             break
         if rows > left:
             continue
         sources = sources or Sources(lake, chosen(lake.contracts(), None))
-        told = sources.samples(one)
+        sample = sources.samples(expectation)
         left -= rows
-        if told:
-            found[one.table, one.check_id, one.column] = Sampled(one.partition_date, told)
-    return found
+        if sample:
+            keys[expectation.table, expectation.check_id, expectation.column] = Sampled(
+                expectation.partition_date, sample
+            )
+    return keys
 
 
 def _last(lake: "Lake") -> Iterator[tuple[Explanation, int]]:

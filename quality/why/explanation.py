@@ -18,7 +18,7 @@ LONGEST: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ShownCause:
     """A cause, in words that anybody may read.
 
     Attributes
@@ -84,9 +84,9 @@ class Explanation:
     observed: str | None = None
     rows: int = 0
     failed: int = 0
-    best: Told | None = None
-    alike: tuple[Told, ...] = ()
-    nearest: Told | None = None
+    best: ShownCause | None = None
+    alike: tuple[ShownCause, ...] = ()
+    nearest: ShownCause | None = None
     samples: tuple[dict[str, Any], ...] = ()
     unknown: str = ""
 
@@ -104,9 +104,9 @@ class Explanation:
         }
 
 
-def told(cause: "Cause", facet: "Facet") -> Told:
+def shown_cause(cause: "Cause", facet: "Facet") -> ShownCause:
     """Return a cause in words."""
-    return Told(
+    return ShownCause(
         cause.facet,
         facet.table,
         CLASSIFIED if facet.classified and cause.low is not None else _value(cause),
@@ -137,7 +137,7 @@ def _text(value: object) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
-def _plain(one: Told | None) -> dict[str, Any] | None:
-    if one is None:
+def _plain(cause: ShownCause | None) -> dict[str, Any] | None:
+    if cause is None:
         return None
-    return {**{name: getattr(one, name) for name in Told.__dataclass_fields__}, "share": one.share}
+    return {**{name: getattr(cause, name) for name in ShownCause.__dataclass_fields__}, "share": cause.share}

@@ -20,7 +20,7 @@ MOST_VALUES: Final = 10_000
 """Values of a facet that are counted; one with more tells rows apart, not what they share."""
 _IDENTITY: Final = ("run", "attempt", "rank")
 _POSITIONS: Final = frozenset({"incarnation", "segment", "slot", "pid", *_IDENTITY})
-_TOLD_OF: Final = ("runs", "ranks")
+_PROCESS_TABLES: Final = ("runs", "ranks")
 """Tables that tell of runs and of processes; what a rank says of itself is the last word."""
 _WORDS: Final = ("string", "bool")
 
@@ -34,7 +34,7 @@ class Facet:
     Attributes
     ----------
     name
-        A column of the table or of one in `_TOLD_OF`, `HOUR`, or `PROCESS`.
+        A column of the table or of one in `_PROCESS_TABLES`, `HOUR`, or `PROCESS`.
     table
         Where its values stand.
     classified
@@ -55,10 +55,10 @@ def own_facets(contract: "Contract", judged: Sequence[str]) -> dict[str, Facet]:
     Text, truth values and numbers that name things are facets; measured values, JSON and keys are none.
     """
     named = [one for one in contract.columns if _names(one) and one.name not in {*judged, *_POSITIONS, "date"}]
-    found = {one.name: _facet(one, contract.table) for one in named}
+    facets = {one.name: _facet(one, contract.table) for one in named}
     if "ts" in contract:
-        found[HOUR] = Facet(HOUR, contract.table, ordered=True)
-    return found
+        facets[HOUR] = Facet(HOUR, contract.table, ordered=True)
+    return facets
 
 
 def _names(column: "Column") -> bool:
@@ -94,18 +94,18 @@ class Counts:
     def add(self, rows: pa.Table, failed: pa.ChunkedArray) -> None:
         """Count rows, which have `columns`; `failed` is true where one fails, and has no NULL."""
         self.total = _plus(self.total, Count(rows.num_rows, int(pc.sum(failed).as_py() or 0)))
-        told = rows.append_column("_failed", failed.cast(pa.int64()))
+        flagged = rows.append_column("_failed", failed.cast(pa.int64()))
         for name, by_value in list(self._by_facet.items()):
             if name == HOUR:
-                hours = pc.hour(told["ts"].cast(pa.timestamp("us", "UTC")))
-                table = pa.table({HOUR: hours, "_failed": told["_failed"]})
+                hours = pc.hour(flagged["ts"].cast(pa.timestamp("us", "UTC")))
+                table = pa.table({HOUR: hours, "_failed": flagged["_failed"]})
             else:
-                table = told.select([name, "_failed"])
+                table = flagged.select([name, "_failed"])
             _count(by_value, table, [name])
             if len(by_value) > MOST_VALUES:
                 del self._by_facet[name]
         if self.identity:
-            _count(self._by_process, told.select([*self.identity, "_failed"]), self.identity)
+            _count(self._by_process, flagged.select([*self.identity, "_failed"]), self.identity)
 
     def by_facet(self, lake: "Lake") -> tuple[dict[str, dict[Any, Count]], dict[str, Facet]]:
         """Return the counts by facet and value, those of processes and of what is known of them among them.
@@ -124,7 +124,7 @@ class Counts:
         if len(self.identity) == len(_IDENTITY):
             counts[PROCESS] = _sums(((key[0], key[2]), count) for key, count in processes.items())
             facets[PROCESS] = Facet(PROCESS, "")
-        for name, (facet, values) in told_of(lake, {key[0] for key in processes if key[0] is not None}).items():
+        for name, (facet, values) in process_facts(lake, {key[0] for key in processes if key[0] is not None}).items():
             if name not in counts:
                 counts[name] = _sums((_value(values, key), count) for key, count in processes.items())
                 facets[name] = facet
@@ -132,28 +132,32 @@ class Counts:
         return {name: counts[name] for name in sorted(few, key=lambda name: facets[name].classified)}, facets
 
 
-def told_of(lake: "Lake", runs: "set[str]") -> dict[str, tuple[Facet, dict[Process, Any]]]:
+def process_facts(lake: "Lake", runs: "set[str]") -> dict[str, tuple[Facet, dict[Process, Any]]]:
     """Return what is known of processes of some runs, by column: its value for each of them, the last one told.
 
     What only ``runs`` has is of all ranks, and stands under the rank None. The rest is of the rank that told it, which
     for ``runs`` is rank 0: of others nothing is known unless they told it in ``ranks``.
     """
-    found: dict[str, tuple[Facet, dict[Process, Any]]] = {}
+    known: dict[str, tuple[Facet, dict[Process, Any]]] = {}
     of_ranks = lake.contracts()["ranks"]
-    for table in _TOLD_OF:
+    for table in _PROCESS_TABLES:
         contract = lake.contracts()[table]
-        names = [one for one in contract.columns if one.type in _WORDS and _names(one) and one.name not in _POSITIONS]
-        rows = read(lake, contract, [*_IDENTITY, "ts", *(one.name for one in names)])
+        names = [
+            column
+            for column in contract.columns
+            if column.type in _WORDS and _names(column) and column.name not in _POSITIONS
+        ]
+        rows = read(lake, contract, [*_IDENTITY, "ts", *(column.name for column in names)])
         rows = rows.filter(pc.is_in(rows["run"], value_set=pa.array(sorted(runs), pa.string()))).sort_by("ts")
         keys = list(zip(*(rows[name].to_pylist() for name in _IDENTITY), strict=True))
-        for one in names:
-            mine = keys if one.name in of_ranks else [(run, attempt, None) for run, attempt, _ in keys]
-            told = zip(mine, rows[one.name].to_pylist(), strict=True)
-            values = {key: value for key, value in told if value is not None}
+        for column in names:
+            mine = keys if column.name in of_ranks else [(run, attempt, None) for run, attempt, _ in keys]
+            pairs = zip(mine, rows[column.name].to_pylist(), strict=True)
+            values = {key: value for key, value in pairs if value is not None}
             if values:
-                before = found.get(one.name, (None, {}))[1]
-                found[one.name] = (_facet(one, table), {**before, **values})
-    return found
+                before = known.get(column.name, (None, {}))[1]
+                known[column.name] = (_facet(column, table), {**before, **values})
+    return known
 
 
 def _value(values: "Mapping[Process, Any]", process: Process) -> Any:  # noqa: ANN401 - whatever a column holds
@@ -162,26 +166,26 @@ def _value(values: "Mapping[Process, Any]", process: Process) -> Any:  # noqa: A
 
 
 def _process(identity: Sequence[str], key: Any) -> Process:  # noqa: ANN401 - a value, or those of several columns
-    told = dict(zip(identity, key if len(identity) > 1 else (key,), strict=True))
-    return told.get("run"), told.get("attempt"), told.get("rank")
+    values = dict(zip(identity, key if len(identity) > 1 else (key,), strict=True))
+    return values.get("run"), values.get("attempt"), values.get("rank")
 
 
 def _count(into: dict[Any, Count], rows: pa.Table, names: Sequence[str]) -> None:
     """Add counts of rows, with a column ``_failed`` of 0 and 1, by the value of a column or the values of several."""
-    found = rows.group_by(list(names)).aggregate([("_failed", "count"), ("_failed", "sum")])
-    keys = list(zip(*(found[name].to_pylist() for name in names), strict=True))
-    counts = zip(found["_failed_count"].to_pylist(), found["_failed_sum"].to_pylist(), strict=True)
+    counted = rows.group_by(list(names)).aggregate([("_failed", "count"), ("_failed", "sum")])
+    keys = list(zip(*(counted[name].to_pylist() for name in names), strict=True))
+    counts = zip(counted["_failed_count"].to_pylist(), counted["_failed_sum"].to_pylist(), strict=True)
     for key, (count, failed) in zip(keys, counts, strict=True):
         value = key if len(names) > 1 else key[0]
         into[value] = _plus(into.get(value, Count(0, 0)), Count(count, failed))
 
 
 def _sums(parts: Iterable[tuple[Any, Count]]) -> dict[Any, Count]:
-    found: dict[Any, Count] = {}
+    sums: dict[Any, Count] = {}
     for value, count in parts:
-        found[value] = _plus(found.get(value, Count(0, 0)), count)
-    return found
+        sums[value] = _plus(sums.get(value, Count(0, 0)), count)
+    return sums
 
 
-def _plus(one: Count, other: Count) -> Count:
-    return Count(one.rows + other.rows, one.failed + other.failed)
+def _plus(count: Count, other: Count) -> Count:
+    return Count(count.rows + other.rows, count.failed + other.failed)

@@ -85,13 +85,13 @@ def causes(counts: Mapping[str, Mapping[Any, Count]], ordered: Sequence[str] = (
     ordered
         Facets whose values have an order, so that a range of them may be the cause.
     """
-    found = []
+    candidates = []
     for facet, by_value in counts.items():
         total = Count(sum(one.rows for one in by_value.values()), sum(one.failed for one in by_value.values()))
         if total.failed and len(by_value) > 1:
-            found.append(_best(facet, by_value, total, ranges=facet in ordered))
+            candidates.append(_best(facet, by_value, total, ranges=facet in ordered))
     places = {facet: place for place, facet in enumerate(counts)}
-    return sorted(found, key=lambda one: (-one.score, one.distinct, places[one.facet]))
+    return sorted(candidates, key=lambda one: (-one.score, one.distinct, places[one.facet]))
 
 
 def _best(facet: str, by_value: Mapping[Any, Count], total: Count, *, ranges: bool) -> Cause:
@@ -133,8 +133,8 @@ def _score(here: Count, total: Count) -> float:
     """Return G of the 2 x 2 table of these rows and the rest; negative where they fail less often than the rest."""
     rest = Count(total.rows - here.rows, total.failed - here.failed)
     g = 0.0
-    for one in (here, rest):
-        for observed, of_all in ((one.failed, total.failed), (one.rows - one.failed, total.rows - total.failed)):
+    for side in (here, rest):
+        for observed, of_all in ((side.failed, total.failed), (side.rows - side.failed, total.rows - total.failed)):
             if observed:
-                g += observed * math.log(observed * total.rows / (one.rows * of_all))
+                g += observed * math.log(observed * total.rows / (side.rows * of_all))
     return 2 * g if here.failed * total.rows >= total.failed * here.rows else -2 * g

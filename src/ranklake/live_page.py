@@ -73,10 +73,10 @@ class Follower:
                 self._tell(line)
                 if time.monotonic() - self._asked > IDLE_S:
                     self._process.terminate()
-            said = _last_line(err)
+            message = _last_line(err)
         with self._news:
             if not self._line:
-                self._line = json.dumps({"error": said or f"ended with status {self._process.returncode}"})
+                self._line = json.dumps({"error": message or f"ended with status {self._process.returncode}"})
             self.ended_at = time.monotonic()
             self._news.notify_all()
 
@@ -136,8 +136,8 @@ class LivePage:
     def close(self) -> None:
         """End what follows."""
         with self._lock:
-            for one in self._followers.values():
-                one.close()
+            for follower in self._followers.values():
+                follower.close()
             self._followers.clear()
 
     def _look(self, query: dict[str, list[str]]) -> str:
@@ -154,8 +154,8 @@ class LivePage:
         """Return what follows a run. What ended some time ago begins anew: there may be another attempt, or run."""
         now = time.monotonic()
         with self._lock:
-            for name, one in list(self._followers.items()):
-                if now - one.ended_at > _AGAIN_S:
+            for name, follower in list(self._followers.items()):
+                if now - follower.ended_at > _AGAIN_S:
                     del self._followers[name]
             if run not in self._followers:
                 if len(self._followers) >= MOST_RUNS:

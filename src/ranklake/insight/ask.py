@@ -93,18 +93,18 @@ def ask(
     )
 
 
-def used(found: Answer) -> Iterator[Used | UsedTable]:
+def used(answer_: Answer) -> Iterator[Used | UsedTable]:
     """Yield the former names that a query used, each once."""
-    yield from map(UsedTable, found.sketch.tables)
-    for chosen, by_role in ((found.sketch.asked, False), (found.sketch.beneath, True)):
+    yield from map(UsedTable, answer_.sketch.tables)
+    for chosen, by_role in ((answer_.sketch.asked, False), (answer_.sketch.beneath, True)):
         for table, names in sorted(chosen.items()):
             yield from (Used(table, names[name], by_role) for name in sorted(names))
 
 
-def asked(found: Answer, consumer: str, role: "Role | None") -> Asked:
+def asked(answer_: Answer, consumer: str, role: "Role | None") -> Asked:
     """Return what the query log has of a query: its columns and former names, no value, nothing of its text."""
-    former = {table: {name: one.now for name, one in names.items()} for table, names in found.sketch.asked.items()}
-    return Asked(consumer, None if role is None else role.name, found.sketch.columns, former)
+    former = {table: {name: one.now for name, one in names.items()} for table, names in answer_.sketch.asked.items()}
+    return Asked(consumer, None if role is None else role.name, answer_.sketch.columns, former)
 
 
 def sql(  # noqa: PLR0913 - those of `ask`, and what to give
@@ -138,10 +138,10 @@ def sql(  # noqa: PLR0913 - those of `ask`, and what to give
         raise QueryError(f"unknown kind of table {as_!r}", hint=did_you_mean(as_, ("arrow", "pandas", "polars")))
     if not isinstance(lake, Lake):
         lake = _configured(lake, storage)
-    found = ask(lake, text, params, limit, as_of=as_of, role=role, verify=verify)
-    for said in dict.fromkeys(one.said for one in used(found)):
-        warnings.warn(said, FutureWarning, stacklevel=2)
-    rows = found.rows
+    answer_ = ask(lake, text, params, limit, as_of=as_of, role=role, verify=verify)
+    for warning in dict.fromkeys(one.said for one in used(answer_)):
+        warnings.warn(warning, FutureWarning, stacklevel=2)
+    rows = answer_.rows
     if as_ == "pandas":
         return rows.to_pandas()
     if as_ == "polars":

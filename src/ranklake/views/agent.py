@@ -19,6 +19,6 @@ def pass_line(done: PassResult) -> str:
     return first + "".join(text for count, text in more if count)
 
 
-def standby_line(root: Path, found: Leader) -> str:
+def standby_line(root: Path, leader: Leader) -> str:
     """Return who is the agent of a local spool that another one waits for."""
-    return f"{root} has an agent ({found}); waiting to take over"
+    return f"{root} has an agent ({leader}); waiting to take over"

@@ -33,72 +33,73 @@ _OF_COLUMNS: Final = (
 )
 
 
-def listing_lines(found: Listing) -> Iterator[str]:
+def listing_lines(listing: Listing) -> Iterator[str]:
     """Yield the tables by kind, each with what the lake holds of it."""
-    wide = max(len(one.contract.table) for one in found.tables)
+    wide = max(len(table.contract.table) for table in listing.tables)
     for kind in ("fact", "derived", "system"):
         yield f"{kind} tables"
-        for one in found.tables:
-            if one.contract.kind == kind:
-                size = one.stored
+        for table in listing.tables:
+            if table.contract.kind == kind:
+                size = table.stored
                 figures = f"{size.rows:>14,} rows {size_text(size.stored_bytes):>9}  " if size else ""
                 room = _WIDTH - wide - 4 - len(figures)
-                summary = textwrap.shorten(one.contract.summary, room, placeholder=" …")
-                yield f"  {one.contract.table:<{wide}}  {figures}{summary}"
-    yield f"{len(found.tables)} tables, {len(found.metrics)} metrics; `ranklake catalog NAME` shows one"
+                summary = textwrap.shorten(table.contract.summary, room, placeholder=" …")
+                yield f"  {table.contract.table:<{wide}}  {figures}{summary}"
+    yield f"{len(listing.tables)} tables, {len(listing.metrics)} metrics; `ranklake catalog NAME` shows one"
 
 
-def entry_lines(found: TableEntry | Metric | UnregisteredMetric) -> Iterator[str]:
+def entry_lines(entry: TableEntry | Metric | UnregisteredMetric) -> Iterator[str]:
     """Yield what a table or metric is."""
-    if isinstance(found, TableEntry):
-        yield from _table(found)
-    elif isinstance(found, Metric):
-        yield from _metric(found)
+    if isinstance(entry, TableEntry):
+        yield from _table(entry)
+    elif isinstance(entry, Metric):
+        yield from _metric(entry)
     else:
-        yield from _unregistered(found)
+        yield from _unregistered(entry)
 
 
-def _table(found: TableEntry) -> Iterator[str]:
-    one = found.contract
-    yield f"{one.table} (version {one.version}, {one.kind}): {one.summary}"
-    yield f"owner {one.owner}, steward {one.steward}; retention class {one.retention}"
-    yield f"one row per {', '.join(one.grain)}; partitioned by {', '.join(one.partition)}"
-    if found.stored is not None:
-        yield _stored(found.stored)
-    if found.archived:
-        yield _archived(found.archived)
+def _table(entry: TableEntry) -> Iterator[str]:
+    contract = entry.contract
+    yield f"{contract.table} (version {contract.version}, {contract.kind}): {contract.summary}"
+    yield f"owner {contract.owner}, steward {contract.steward}; retention class {contract.retention}"
+    yield f"one row per {', '.join(contract.grain)}; partitioned by {', '.join(contract.partition)}"
+    if entry.stored is not None:
+        yield _stored(entry.stored)
+    if entry.archived:
+        yield _archived(entry.archived)
     yield ""
-    rows = [(c.name, c.type, c.unit or "", _class(c), "required" if c.required else "") for c in one.columns]
+    rows = [(c.name, c.type, c.unit or "", _class(c), "required" if c.required else "") for c in contract.columns]
     lines = table_lines([TextColumn("")] * len(rows[0]), rows, has_head=False)
-    for line, column in zip(lines, one.columns, strict=True):
+    for line, column in zip(lines, contract.columns, strict=True):
         yield line
         yield from textwrap.wrap(column.doc, _WIDTH, initial_indent="    ", subsequent_indent="    ")
     yield ""
-    yield from map(_proof, found.masks)
-    if found.unproven:
-        yield f"masks where values are stored: not known: {found.unproven}"
-    for check in one.all_checks():
+    yield from map(_proof, entry.masks)
+    if entry.unproven:
+        yield f"masks where values are stored: not known: {entry.unproven}"
+    for check in contract.all_checks():
         yield f"check {check.id} ({check.severity}, {check.on_fail}): {promise(check)}"
-    for change in told(one.table):
+    for change in told(contract.table):
         line = f"since version {change.since}: {change.what} ({change.migration})"
         yield from textwrap.wrap(line, _WIDTH, subsequent_indent="    ", break_on_hyphens=False)
 
 
-def _proof(one: Proof) -> str:
+def _proof(proof: Proof) -> str:
     seen = {
-        "masked": f"{one.values:,} distinct values of a sample are",
+        "masked": f"{proof.values:,} distinct values of a sample are",
         "unseen": "no value was seen",
-        "due": f"{one.unmasked:,} of {one.values:,} distinct values of a sample are due",
-        "unmasked": f"{one.unmasked:,} of {one.values:,} distinct values of a sample are NOT",
+        "due": f"{proof.unmasked:,} of {proof.values:,} distinct values of a sample are due",
+        "unmasked": f"{proof.unmasked:,} of {proof.values:,} distinct values of a sample are NOT",
     }
-    return f"{one.column} is masked {one.place} ({one.mask}): {seen[one.status]}"
+    return f"{proof.column} is masked {proof.place} ({proof.mask}): {seen[proof.status]}"
 
 
-def _archived(some: Sequence[Archive]) -> str:
+def _archived(archives: Sequence[Archive]) -> str:
     """Return in a line what of a table is archived."""
-    days = [one.partition_date for one in some]
-    rows = f"{sum(one.rows for one in some):,} rows of {min(days)} to {max(days)}"
-    return f"archived: {rows}, {size_text(sum(one.bytes for one in some))}; 'ranklake retain archives list' shows where"
+    days = [archive.partition_date for archive in archives]
+    rows = f"{sum(archive.rows for archive in archives):,} rows of {min(days)} to {max(days)}"
+    size = size_text(sum(archive.bytes for archive in archives))
+    return f"archived: {rows}, {size}; 'ranklake retain archives list' shows where"
 
 
 def _stored(size: TableSize) -> str:
@@ -117,19 +118,19 @@ def _class(column: Column) -> str:
     return f"{column.class_} ({column.mask})" if column.mask else column.class_
 
 
-def _metric(one: Metric) -> Iterator[str]:
-    yield f"{one.name}: {one.doc}"
+def _metric(metric: Metric) -> Iterator[str]:
+    yield f"{metric.name}: {metric.doc}"
     facts = {
-        "unit": one.unit,
-        "kind": one.kind,
-        "due": f"once per {one.sampling}",
-        "range": span(one),
-        "stored in": one.stored_in,
-        "owner": one.owner,
-        "status": "" if one.status == "active" else one.status,
-        "deprecated": one.deprecated or "",
-        "replaced by": one.replaced_by or "",
-        "also known as": ", ".join(one.aka),
+        "unit": metric.unit,
+        "kind": metric.kind,
+        "due": f"once per {metric.sampling}",
+        "range": span(metric),
+        "stored in": metric.stored_in,
+        "owner": metric.owner,
+        "status": "" if metric.status == "active" else metric.status,
+        "deprecated": metric.deprecated or "",
+        "replaced by": metric.replaced_by or "",
+        "also known as": ", ".join(metric.aka),
     }
     for key, value in facts.items():
         if value:
@@ -160,24 +161,24 @@ def size_lines(held: Sequence[TableSize]) -> list[str]:
     return table_lines(_SIZES, rows, gap="")
 
 
-def column_size_lines(found: Sizes) -> Iterator[str]:
+def column_size_lines(sizes: Sizes) -> Iterator[str]:
     """Yield how much each column of a table takes, the largest first."""
-    each = f", {found.value_bytes:.2f} a value" if found.value_bytes is not None else ""
+    each = f", {sizes.value_bytes:.2f} a value" if sizes.value_bytes is not None else ""
     yield (
-        f"{found.table}: {found.rows:,} rows in {found.files:,} files, {size_text(found.stored_bytes)}; "
-        f"{found.row_bytes:.2f} bytes a row{each}"
+        f"{sizes.table}: {sizes.rows:,} rows in {sizes.files:,} files, {size_text(sizes.stored_bytes)}; "
+        f"{sizes.row_bytes:.2f} bytes a row{each}"
     )
     rows = [
         (
             column.column,
             size_text(column.stored_bytes),
-            f"{column.stored_bytes / found.stored_bytes:.1%}",
-            f"{column.stored_bytes / found.rows:.3f}",
+            f"{column.stored_bytes / sizes.stored_bytes:.1%}",
+            f"{column.stored_bytes / sizes.rows:.3f}",
             f"{column.stored_bytes / column.values:.3f}" if column.values else "",
             size_text(column.plain_bytes),
             f"  {', '.join(column.encodings)}",
         )
-        for column in sorted(found.columns, key=lambda column: -column.stored_bytes)
+        for column in sorted(sizes.columns, key=lambda column: -column.stored_bytes)
     ]
-    rest = ("(footers and indexes)", size_text(found.rest_bytes), f"{found.rest_bytes / found.stored_bytes:.1%}")
+    rest = ("(footers and indexes)", size_text(sizes.rest_bytes), f"{sizes.rest_bytes / sizes.stored_bytes:.1%}")
     yield from table_lines(_OF_COLUMNS, [*rows, rest], gap="")

@@ -38,30 +38,30 @@ _NUMBERS: Final[Sequence[tuple[str, str, Shown]]] = (
 _SHOWN: Final = {column: (title, shown) for title, column, shown in _NUMBERS}
 
 
-def comparison_lines(found: Comparison, width: int | None) -> list[str]:
+def comparison_lines(comparison: Comparison, width: int | None) -> list[str]:
     """Return a comparison as lines: numbers, phases, variance, then what differs."""
-    names = [printable(run) for run in found.runs]
+    names = [printable(run) for run in comparison.runs]
     figures = [
-        (title, [_shown(row, column, shown) for row in found.summaries.rows]) for title, column, shown in _NUMBERS
+        (title, [_shown(row, column, shown) for row in comparison.summaries.rows]) for title, column, shown in _NUMBERS
     ]
     phases = [
-        (phase, ["-" if one.one.get(phase) is None else time_text(one.one[phase]) for one in found.phases])
+        (phase, ["-" if one.one.get(phase) is None else time_text(one.one[phase]) for one in comparison.phases])
         for phase in ("step", "slowest", *PHASES)
-        if any(one.one.get(phase) is not None for one in found.phases)
+        if any(one.one.get(phase) is not None for one in comparison.phases)
     ]
     lines = _side_by_side("", names, figures, width)
     if phases:
         lines += ["", *_side_by_side("mean of a step", names, phases, width)]
     reasons = [
         f"MFU of {name} is unknown: {row.get('mfu_reason') or 'no summary of the run'}"
-        for name, row in zip(names, found.summaries.rows, strict=True)
+        for name, row in zip(names, comparison.summaries.rows, strict=True)
         if row.get("mfu_ratio") is None
     ]
     lines += ["", *reasons] if reasons else []
-    lines += ["", *_variance(found)]
-    lines += ["", *_differing("settings", names, found.settings, width)]
-    lines += ["", *_differing("surroundings", names, found.surroundings, width)]
-    return [*lines, "", f"{counted(found.alike, 'value')} of settings and surroundings alike in all"]
+    lines += ["", *_variance(comparison)]
+    lines += ["", *_differing("settings", names, comparison.settings, width)]
+    lines += ["", *_differing("surroundings", names, comparison.surroundings, width)]
+    return [*lines, "", f"{counted(comparison.alike, 'value')} of settings and surroundings alike in all"]
 
 
 def _shown(row: Row, column: str, shown: Shown) -> str:
@@ -70,28 +70,30 @@ def _shown(row: Row, column: str, shown: Shown) -> str:
     return shown(row[column]) if row else "unknown"
 
 
-def _variance(found: Comparison) -> Iterator[str]:
-    row = found.variance.one
+def _variance(comparison: Comparison) -> Iterator[str]:
+    row = comparison.variance.one
     if not row:
-        yield f"variance unknown: {found.variance.reason}"
+        yield f"variance unknown: {comparison.variance.reason}"
         return
-    like = "with equal settings" if not found.settings else f"whose settings differ in {len(found.settings):,}"
-    yield f"over {counted(len(found.runs), 'run')} {like}: mean ± standard deviation"
+    like = (
+        "with equal settings" if not comparison.settings else f"whose settings differ in {len(comparison.settings):,}"
+    )
+    yield f"over {counted(len(comparison.runs), 'run')} {like}: mean ± standard deviation"
     for name in MEASURES:
         title, shown = _SHOWN[name]
         if row[f"{name}_n"]:
             mean, deviation = row[f"{name}_mean"], row[f"{name}_std"]
             share = f" ({100 * deviation / abs(mean):.1f} % of it)" if deviation is not None and mean else ""
-            few = "" if row[f"{name}_n"] == len(found.runs) else f", known of {row[f'{name}_n']}"
+            few = "" if row[f"{name}_n"] == len(comparison.runs) else f", known of {row[f'{name}_n']}"
             yield f"  {title:<10} {shown(mean)} ± {shown(deviation)}{share}{few}"
 
 
-def _differing(title: str, names: Sequence[str], found: Sequence[Difference], width: int | None) -> list[str]:
-    if not found:
+def _differing(title: str, names: Sequence[str], differences: Sequence[Difference], width: int | None) -> list[str]:
+    if not differences:
         return [f"no {title} differ"]
-    rows = [(printable(one.name), [_short(value) for value in one.values]) for one in found[:_MOST]]
+    rows = [(printable(one.name), [_short(value) for value in one.values]) for one in differences[:_MOST]]
     lines = _side_by_side(f"{title} that differ", names, rows, width)
-    more = len(found) - len(rows)
+    more = len(differences) - len(rows)
     return [*lines, f"and {more:,} more; --json has all"] if more else lines
 
 
@@ -108,7 +110,7 @@ def _side_by_side(
     lines = table_lines([TextColumn(title), *numbers(names)], [(name, *values) for name, values in rows])
     if width is None or max(map(len, lines)) <= width:
         return lines
-    told = [title] if title else []
+    block = [title] if title else []
     for name, values in rows:
-        told += [name, *(f"  {run}: {value}" for run, value in zip(names, values, strict=True))]
-    return told
+        block += [name, *(f"  {run}: {value}" for run, value in zip(names, values, strict=True))]
+    return block

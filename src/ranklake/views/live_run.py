@@ -68,17 +68,17 @@ def _head(facts: LiveRun) -> Iterator[str]:
     yield f"{time_text(facts.step_time_s)} a step{pace}"
 
 
-def _cells(one: LiveRank) -> tuple[str, ...]:
+def _cells(rank: LiveRank) -> tuple[str, ...]:
     return (
-        str(one.rank),
-        _number(one.step),
-        or_dash(one.step_time_s, time_text(one.step_time_s)),
-        or_dash(one.self_time_s, time_text(one.self_time_s)),
-        "-" if one.slower_ratio is None else _signed(one.slower_ratio),
-        or_dash(one.since_step_s, f"{time_text(one.since_step_s)} ago"),
-        f"{one.gap_rows:,}",
-        or_dash(one.loss, number_text(one.loss)),
-        _STATES[one.state],
+        str(rank.rank),
+        _number(rank.step),
+        or_dash(rank.step_time_s, time_text(rank.step_time_s)),
+        or_dash(rank.self_time_s, time_text(rank.self_time_s)),
+        "-" if rank.slower_ratio is None else _signed(rank.slower_ratio),
+        or_dash(rank.since_step_s, f"{time_text(rank.since_step_s)} ago"),
+        f"{rank.gap_rows:,}",
+        or_dash(rank.loss, number_text(rank.loss)),
+        _STATES[rank.state],
     )
 
 
@@ -92,10 +92,10 @@ def _plot(title: str, curve: Curve, width: int | None) -> list[str]:
 
 def _trouble(facts: LiveRun) -> Iterator[str]:
     yield from (f"step {step:,}: {flagged}" for step, flagged in facts.flagged)
-    for one in facts.told:
-        moment = datetime.fromtimestamp(one.time_ns / 1e9, UTC)
-        yield f"{moment:%H:%M:%S} {one.severity} {one.event}{f': {one.message}' if one.message else ''}"
-    yield from (f"gap: {one.rows:,} rows of {one.table}: {one.reason}" for one in facts.gaps)
+    for event in facts.told:
+        moment = datetime.fromtimestamp(event.time_ns / 1e9, UTC)
+        yield f"{moment:%H:%M:%S} {event.severity} {event.event}{f': {event.message}' if event.message else ''}"
+    yield from (f"gap: {event.rows:,} rows of {event.table}: {event.reason}" for event in facts.gaps)
     if facts.unreadable:
         yield f"{counted(facts.unreadable, 'segment')} here cannot be read: encrypted, or damaged"
     if not facts.gaps:

@@ -18,9 +18,9 @@ _MOST_TITLE: Final = 60
 _FEW: Final = 60
 
 
-def plot_spec(found: Sequence[Plotted], axis: str, *, is_log: bool = False) -> Spec:
+def plot_spec(curves: Sequence[Plotted], axis: str, *, is_log: bool = False) -> Spec:
     """Return curves as a Vega-Lite specification: a chart a metric, a colour a run."""
-    charts = [_chart(list(every), axis, is_log=is_log) for _, every in groupby(found, lambda one: one.metric)]
+    charts = [_chart(list(every), axis, is_log=is_log) for _, every in groupby(curves, lambda one: one.metric)]
     return {"$schema": SCHEMA, "background": "white", "config": {"view": {"stroke": "#d4d4d8"}}, "vconcat": charts}
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from ranklake.printable import printable
 from ranklake.quality.backtest import Backtest, Outcome
-from ranklake.quality.why.explanation import Explanation, Told
+from ranklake.quality.why.explanation import Explanation, ShownCause
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.words import counted
 
@@ -24,16 +24,16 @@ def backtest_lines(done: Backtest) -> list[str]:
     return [*table, *_summary(done)]
 
 
-def _cells(one: Outcome) -> Sequence[str]:
-    check = f"{one.check_id} (no longer there)" if one.is_gone else one.check_id
-    errored = f" ({one.errored:,} not computed)" if one.errored else ""
-    counts = (f"{one.partitions:,}", f"{one.fired:,}", f"{one.fires:,}{errored}")
-    return (one.table, check, one.severity, *counts, _days(one.newly), _days(one.no_longer))
+def _cells(outcome: Outcome) -> Sequence[str]:
+    check = f"{outcome.check_id} (no longer there)" if outcome.is_gone else outcome.check_id
+    errored = f" ({outcome.errored:,} not computed)" if outcome.errored else ""
+    counts = (f"{outcome.partitions:,}", f"{outcome.fired:,}", f"{outcome.fires:,}{errored}")
+    return (outcome.table, check, outcome.severity, *counts, _days(outcome.newly), _days(outcome.no_longer))
 
 
-def _days(found: Sequence[date]) -> str:
-    more = f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
-    return ", ".join(map(str, found[:_SHOWN])) + more
+def _days(days: Sequence[date]) -> str:
+    more = f" and {len(days) - _SHOWN:,} more" if len(days) > _SHOWN else ""
+    return ", ".join(map(str, days[:_SHOWN])) + more
 
 
 def _summary(done: Backtest) -> Iterator[str]:
@@ -46,40 +46,41 @@ def _summary(done: Backtest) -> Iterator[str]:
         yield f"unknown of {counted(count, 'partition')}: {reason}"
 
 
-def explanation_lines(one: Explanation) -> list[str]:
+def explanation_lines(explanation: Explanation) -> list[str]:
     """Return what there is to say of one failure: the check, what explains it, keys of rows."""
-    about = f" ({one.column})" if one.column else ""
-    lines = [f"{one.table} {one.partition_date}  {one.check_id}{about}  {one.severity}"]
-    return [*lines, *(f"  {line}" for line in _explanation_facts(one)), ""]
+    about = f" ({explanation.column})" if explanation.column else ""
+    lines = [f"{explanation.table} {explanation.partition_date}  {explanation.check_id}{about}  {explanation.severity}"]
+    return [*lines, *(f"  {line}" for line in _explanation_facts(explanation)), ""]
 
 
-def _explanation_facts(one: Explanation) -> Iterator[str]:
-    if one.unknown:
-        yield one.unknown
-        if one.message:
-            yield printable(one.message)
-        if one.observed and one.observed not in (one.message or ""):
-            yield f"observed: {printable(one.observed)}"
+def _explanation_facts(explanation: Explanation) -> Iterator[str]:
+    if explanation.unknown:
+        yield explanation.unknown
+        if explanation.message:
+            yield printable(explanation.message)
+        if explanation.observed and explanation.observed not in (explanation.message or ""):
+            yield f"observed: {printable(explanation.observed)}"
         return
-    yield f"{one.failed:,} of {counted(one.rows, 'row')} fail"
-    if one.best is not None:
-        yield f"best explained by {_named(one.best)}: {_fail_counts(one.best)}"
-        if one.alike:
-            yield f"as many rows: {', '.join(_named(each) for each in one.alike)}"
-    elif one.nearest is not None:
-        held = f"{one.nearest.share:.0%} of the failing rows"
-        yield f"nothing stands out; nearest is {_named(one.nearest)} with {held}: {_fail_counts(one.nearest)}"
-    for sample in one.samples:
+    yield f"{explanation.failed:,} of {counted(explanation.rows, 'row')} fail"
+    if explanation.best is not None:
+        yield f"best explained by {_named(explanation.best)}: {_fail_counts(explanation.best)}"
+        if explanation.alike:
+            yield f"as many rows: {', '.join(_named(each) for each in explanation.alike)}"
+    elif explanation.nearest is not None:
+        nearest = explanation.nearest
+        held = f"{nearest.share:.0%} of the failing rows"
+        yield f"nothing stands out; nearest is {_named(nearest)} with {held}: {_fail_counts(nearest)}"
+    for sample in explanation.samples:
         yield "row " + " ".join(f"{name}={value}" for name, value in sample.items())
 
 
-def _named(one: Told) -> str:
-    return f"{one.facet} {one.value}"
+def _named(cause: ShownCause) -> str:
+    return f"{cause.facet} {cause.value}"
 
 
-def _fail_counts(one: Told) -> str:
-    here = f"{one.failed:,} of its {counted(one.rows, 'row')} fail"
-    if not one.rest_rows:
+def _fail_counts(cause: ShownCause) -> str:
+    here = f"{cause.failed:,} of its {counted(cause.rows, 'row')} fail"
+    if not cause.rest_rows:
         return f"{here}; there are no others"
-    times = "" if one.lift is None else f", {one.lift:,.1f} times as often"
-    return f"{here}, {one.rest_failed:,} of the other {one.rest_rows:,}{times}"
+    times = "" if cause.lift is None else f", {cause.lift:,.1f} times as often"
+    return f"{here}, {cause.rest_failed:,} of the other {cause.rest_rows:,}{times}"

@@ -48,7 +48,7 @@ def run_lines(
         Who holds its critical path, in words; empty to say nothing of it.
     """
     made = [f"artifact    {name}: {told}" for name, told in said.items()] if said is not None else _made(facts)
-    lines = [_head(facts), *_about(facts), *_said(facts), "", *_ranks(facts, width, beside or {}), ""]
+    lines = [_head(facts), *_about(facts), *_annotations(facts), "", *_ranks(facts, width, beside or {}), ""]
     lines += [
         *_loss(facts, width),
         _mfu(facts),
@@ -83,22 +83,22 @@ def _about(facts: RunFacts) -> Iterator[str]:
     took = time_text(summary["wall_ns"] / 1e9)
     yield f"began {moment_text(summary['ts'])}, last seen {moment_text(summary['end_ts'])}, {took}"
     yield f"steps       {steps_done(summary)}"
-    told = ended(facts)
-    if told.what:
-        yield f"ended       {told.what}"
-        yield f"            {told.next_step}"
+    end = ended(facts)
+    if end.what:
+        yield f"ended       {end.what}"
+        yield f"            {end.next_step}"
 
 
-def _said(facts: RunFacts) -> Iterator[str]:
+def _annotations(facts: RunFacts) -> Iterator[str]:
     """Yield what people said of it: tags, summary values, notes."""
-    said = annotations_of(facts.run, facts.annotations.rows)
-    if said.tags:
-        yield f"tags        {tag_text(said.tags)}"
-    for key, value in itertools.islice(said.summary.items(), MOST_TAGS):
+    annotations = annotations_of(facts.run, facts.annotations.rows)
+    if annotations.tags:
+        yield f"tags        {tag_text(annotations.tags)}"
+    for key, value in itertools.islice(annotations.summary.items(), MOST_TAGS):
         shown = number_text(value) if isinstance(value, float) else str(value)
         yield f"summary     {printable(key)} {printable(_clipped(shown))}"
-    if len(said.summary) > MOST_TAGS:
-        yield f"            and {len(said.summary) - MOST_TAGS:,} more: ranklake show {facts.run} --json"
+    if len(annotations.summary) > MOST_TAGS:
+        yield f"            and {len(annotations.summary) - MOST_TAGS:,} more: ranklake show {facts.run} --json"
     for row in facts.notes.rows[:_MOST_MADE]:
         yield f"note        {moment_text(row['ts'])} {printable(_clipped(row['text'] or 'masked'))}"
     if facts.annotations.reason:
@@ -128,11 +128,11 @@ def _ranks(facts: RunFacts, width: int | None, beside: Mapping[int, str]) -> lis
     if len(rows) > len(shown):
         lines.append(f"the {len(shown)} ranks with the longest self time, of {len(rows):,}")
     world = facts.summary.one.get("world_size")
-    told = sum(row["speaks_for"] for row in rows)
-    if told > len(rows):
-        lines.append(f"these rows speak for {counted(told, 'rank')}")
-    if world is not None and world > told:
-        lines.append(f"{counted(world - told, 'rank')} of {world:,} recorded no step here")
+    covered = sum(row["speaks_for"] for row in rows)
+    if covered > len(rows):
+        lines.append(f"these rows speak for {counted(covered, 'rank')}")
+    if world is not None and world > covered:
+        lines.append(f"{counted(world - covered, 'rank')} of {world:,} recorded no step here")
     return lines
 
 
@@ -175,8 +175,8 @@ def _loss(facts: RunFacts, width: int | None) -> list[str]:
     plot = curve_lines([loss for loss in losses if math.isfinite(loss)], width=columns)
     first, last = facts.loss.rows[0]["step"], facts.loss.rows[-1]["step"]
     odd = sum(not math.isfinite(loss) for loss in losses)
-    told = [f"NaN or infinite in {odd:,} of {len(losses):,} parts of the steps"] if odd else []
-    return [f"loss by step {first:,} to {last:,} (mean of the ranks)", *plot, *told, *diverged, ""]
+    notes = [f"NaN or infinite in {odd:,} of {len(losses):,} parts of the steps"] if odd else []
+    return [f"loss by step {first:,} to {last:,} (mean of the ranks)", *plot, *notes, *diverged, ""]
 
 
 def _mfu(facts: RunFacts) -> str:
@@ -191,25 +191,26 @@ def _mfu(facts: RunFacts) -> str:
 
 
 def _goodput(facts: RunFacts) -> Iterator[str]:
-    found = facts.goodput.one
-    if found.get("goodput_ratio") is None:
-        said = facts_in(found.get("unavailable")).get("goodput_ratio")
-        yield f"goodput     unknown: {facts.goodput.reason or said or 'no productive step'}"
+    goodput = facts.goodput.one
+    if goodput.get("goodput_ratio") is None:
+        why = facts_in(goodput.get("unavailable")).get("goodput_ratio")
+        yield f"goodput     unknown: {facts.goodput.reason or why or 'no productive step'}"
         return
-    wall = found["wall_ns"]
+    wall = goodput["wall_ns"]
     unsaved = f"; {NOTHING_SAVED}" if saved_nothing(facts.summary.one) else ""
-    yield f"goodput     {percent_text(found['goodput_ratio'])} of {time_text(wall / 1e9)} wall time{unsaved}"
-    parts = {kind: found[f"{kind}_ns"] for kind in _KINDS[1:]}
-    told = [f"{kind.replace('_', ' ')} {percent_text(part / wall)}" for kind, part in parts.items() if part and wall]
-    if told:
-        yield f"            the rest: {', '.join(told)}"
+    yield f"goodput     {percent_text(goodput['goodput_ratio'])} of {time_text(wall / 1e9)} wall time{unsaved}"
+    parts = {kind: goodput[f"{kind}_ns"] for kind in _KINDS[1:]}
+    kinds = [f"{kind.replace('_', ' ')} {percent_text(part / wall)}" for kind, part in parts.items() if part and wall]
+    if kinds:
+        yield f"            the rest: {', '.join(kinds)}"
 
 
 def _failed_checks(facts: RunFacts) -> Iterator[str]:
-    for one in facts.caveats.failed.get(facts.run, ()):
-        doubts = f"; in doubt: {', '.join(name.replace('_', ' ') for name in one.numbers)}" if one.numbers else ""
-        rows = counted(one.rows, "row")
-        yield f"check       {one.severity}: {one.about} failed for {rows}{doubts}; ranklake quality why {one.table}"
+    for check in facts.caveats.failed.get(facts.run, ()):
+        doubts = f"; in doubt: {', '.join(name.replace('_', ' ') for name in check.numbers)}" if check.numbers else ""
+        rows = counted(check.rows, "row")
+        failed = f"{check.severity}: {check.about} failed for {rows}{doubts}"
+        yield f"check       {failed}; ranklake quality why {check.table}"
 
 
 def _stragglers(facts: RunFacts) -> list[str]:
@@ -249,11 +250,11 @@ def _count(value: int | None) -> str:
 
 
 def _trouble(facts: RunFacts) -> list[str]:
-    told = [row for row in facts.events.rows if row["severity"] in _TROUBLE]
+    events = [row for row in facts.events.rows if row["severity"] in _TROUBLE]
     return [
         f"{row['severity']:<11} {counted(row['n'], row['event'].replace('_', ' '))}"
         + (f", last in step {row['last_step']:,}" if row["last_step"] is not None else "")
-        for row in told[:_MOST_MADE]
+        for row in events[:_MOST_MADE]
     ]
 
 
@@ -335,13 +336,13 @@ def _media(facts: RunFacts) -> Iterator[str]:
         yield f"            and {len(facts.media.rows) - _MOST_MADE} more: ranklake media {facts.run}"
 
 
-def media_lines(found: Answered, width: int | None) -> list[str]:
+def media_lines(answer: Answered, width: int | None) -> list[str]:
     """Return what a run showed as a table, a line for each name and kind; none where it showed nothing."""
     heads = [TextColumn("name"), TextColumn("kind"), *numbers(["times", "first step", "last step", "bytes"])]
     cells = [
         (printable(row["name"]), _kind(row), f"{row['n']:,}", _count(row["first_step"]), _count(row["last_step"]),
          _bytes(row["bytes"]))
-        for row in found.rows
+        for row in answer.rows
     ]  # fmt: skip
     return fitting(heads, cells, width) if cells else []
 
@@ -363,8 +364,8 @@ def _logs(facts: RunFacts) -> str:
 
 
 def _gaps(facts: RunFacts) -> str:
-    told = [
+    tables = [
         f"{row['table']}: {row['gap_rows'] or 0:,} not recorded, {row['rows_rejected'] or 0:,} in quarantine"
         for row in facts.gaps.rows
     ]
-    return f"gaps        {'; '.join(told) or facts.gaps.reason or 'none'}"
+    return f"gaps        {'; '.join(tables) or facts.gaps.reason or 'none'}"

@@ -49,15 +49,15 @@ def ended(facts: RunFacts) -> Ended:
     if first["ranks"] > 1 and is_of_one_kind:
         who = f"{counted(first['ranks'], 'rank')}, first rank {first['rank']},"
     did = DID[first["event"]]
-    what = f"{who} {did.replace('was', 'were', 1) if first['ranks'] > 1 and is_of_one_kind else did}{_how(first)}"
+    sentence = f"{who} {did.replace('was', 'were', 1) if first['ranks'] > 1 and is_of_one_kind else did}{_how(first)}"
     where = placed(row for row in facts.nodes.rows if (row["attempt"], row["rank"]) == (last, first["rank"]))
     if where and not (first["ranks"] > 1 and is_of_one_kind):
-        what += f", {where}"
+        sentence += f", {where}"
     others = [row for row in rows if row["rank"] != first["rank"]]
     if others and not is_of_one_kind:
-        what += f"; {_of_others(facts, others)}"
+        sentence += f"; {_of_others(facts, others)}"
     injected = facts.summary.one.get("injected")
-    return Ended(what, f"It was done on purpose: {injected}." if injected else _NEXT[first["event"]])
+    return Ended(sentence, f"It was done on purpose: {injected}." if injected else _NEXT[first["event"]])
 
 
 def saved_nothing(summary: Row) -> bool:
@@ -67,8 +67,8 @@ def saved_nothing(summary: Row) -> bool:
 
 def launcher_of(facts: RunFacts, attempt: int) -> str:
     """Return what started an attempt's ranks, and so ends the others when one of them does; empty if nothing did."""
-    found = [row["launcher"] for row in facts.code.rows if row["attempt"] == attempt and row["launcher"]]
-    return "" if not found or found[0] == "none" else str(found[0])
+    launchers = [row["launcher"] for row in facts.code.rows if row["attempt"] == attempt and row["launcher"]]
+    return "" if not launchers or launchers[0] == "none" else str(launchers[0])
 
 
 def _of_others(facts: RunFacts, rows: Sequence[Row]) -> str:
@@ -82,13 +82,13 @@ def _of_others(facts: RunFacts, rows: Sequence[Row]) -> str:
 
 
 def _how(row: Row) -> str:
-    said = facts_in(row["attributes"])
+    attributes = facts_in(row["attributes"])
     step = "" if row["step"] is None else f" in step {row['step']:,}"
     if not step and row["last_step"] is not None:
         step = f" after step {row['last_step']:,}"
-    if said.get("exception"):
-        return f" with {said['exception']}{step}"
-    return f" ({said['signal']}){step}" if said.get("signal") else step
+    if attributes.get("exception"):
+        return f" with {attributes['exception']}{step}"
+    return f" ({attributes['signal']}){step}" if attributes.get("signal") else step
 
 
 def path_words(path: CriticalPath, slow: str = "") -> str:
@@ -109,8 +109,8 @@ def path_line(cause: Cause) -> str:
     """Return a line for the prompt; empty for a run of one rank, or of no spans at all, of which there is none."""
     if cause.found is None:
         return f"path        unknown: {cause.reason}" if cause.reason != NO_SPANS else ""
-    told = path_words(cause.found.critical_path, cause.what)
-    return f"path        {told} (ranklake what-if {cause.found.run})" if told else ""
+    words = path_words(cause.found.critical_path, cause.what)
+    return f"path        {words} (ranklake what-if {cause.found.run})" if words else ""
 
 
 def path_facts(cause: Cause) -> Mapping[str, Any]:
@@ -140,5 +140,5 @@ def why_slow(facts: RunFacts) -> str:
     phase = max(longer, key=lambda one: longer[one], default="")
     if not phase or mine[phase] < _LONGER * usual[phase]:
         return ""
-    whose = "the other rank's" if len(others) == 1 else "the others'"
-    return f"Rank {slow}'s {phase} takes {time_text(mine[phase])} a step, {whose} {time_text(usual[phase])}"
+    others_words = "the other rank's" if len(others) == 1 else "the others'"
+    return f"Rank {slow}'s {phase} takes {time_text(mine[phase])} a step, {others_words} {time_text(usual[phase])}"

@@ -31,16 +31,16 @@ def axis_title(axis: str, last: float) -> tuple[str, float]:
     return f"time since the first step ({unit})", size
 
 
-def metric_title(one: Plotted) -> str:
+def metric_title(curve: Plotted) -> str:
     """Return what a metric is called, with its unit where it has one."""
-    unit = one.unit.replace("{", "").replace("}", "")
-    return printable(one.metric) + ("" if unit in {"", "1", "ratio"} else f" ({printable(unit)})")
+    unit = curve.unit.replace("{", "").replace("}", "")
+    return printable(curve.metric) + ("" if unit in {"", "1", "ratio"} else f" ({printable(unit)})")
 
 
-def plot_lines(found: Sequence[Plotted], axis: str, width: int | None, *, is_log: bool = False) -> list[str]:
+def plot_lines(curves: Sequence[Plotted], axis: str, width: int | None, *, is_log: bool = False) -> list[str]:
     """Return curves as lines: a frame a metric, a letter a run where there are several."""
     lines: list[str] = []
-    for _, every in groupby(found, lambda one: one.metric):
+    for _, every in groupby(curves, lambda one: one.metric):
         lines += ["", *_frame(list(every), axis, width or WIDTH, is_log=is_log)]
     return lines[1:]
 
@@ -126,18 +126,18 @@ def _between(first: str, title: str, last: str, columns: int, margin: int) -> st
 
 
 def _notes(every: Sequence[Plotted], pieces: Sequence[Sequence[Sequence[Point]]], *, is_log: bool) -> Iterator[str]:
-    for letter, one, of_run in zip(_LETTERS, every, pieces, strict=False):
+    for letter, curve, of_run in zip(_LETTERS, every, pieces, strict=False):
         shown = sum(map(len, of_run))
-        left_out = sum(1 for _, value in one.points if math.isfinite(value)) - shown
-        told = []
-        if not one.points:
-            told.append(f"{UNKNOWN}, {one.answered.reason or 'no values'}")
+        left_out = sum(1 for _, value in curve.points if math.isfinite(value)) - shown
+        notes = []
+        if not curve.points:
+            notes.append(f"{UNKNOWN}, {curve.answered.reason or 'no values'}")
         if is_log and left_out:
-            told.append(f"{left_out:,} points are not above zero")
-        if gaps := [x for x, value in one.points if not math.isfinite(value)]:
-            told.append(f"{len(gaps):,} points are not finite, the first at {number_text(gaps[0])}")
+            notes.append(f"{left_out:,} points are not above zero")
+        if gaps := [x for x, value in curve.points if not math.isfinite(value)]:
+            notes.append(f"{len(gaps):,} points are not finite, the first at {number_text(gaps[0])}")
         if len(every) > 1:
             last = f", last {number_text(of_run[-1][-1][1])}" if of_run else ""
-            yield "; ".join([f"{letter} {printable(one.run)}{last}", *told])
-        elif told:
-            yield "; ".join(told)
+            yield "; ".join([f"{letter} {printable(curve.run)}{last}", *notes])
+        elif notes:
+            yield "; ".join(notes)

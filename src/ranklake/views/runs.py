@@ -35,7 +35,7 @@ _COLUMNS = (
 
 
 def run_table(
-    rows: Sequence[Row], said: Mapping[str, Annotations], width: int | None, caveats: Caveats | None = None
+    rows: Sequence[Row], annotations: Mapping[str, Annotations], width: int | None, caveats: Caveats | None = None
 ) -> list[str]:
     """Return a line a run, worst or newest first as they come; unknown numbers are dashes, ``show`` has the reason.
 
@@ -44,22 +44,22 @@ def run_table(
     if not rows:
         return ["no runs"]
     doubts = caveats or Caveats()
-    lines = fitting(_COLUMNS, [_cells(row, said[row["run"]], doubts) for row in rows], width)
-    for one, runs in _by_check(rows, doubts).items():
+    lines = fitting(_COLUMNS, [_cells(row, annotations[row["run"]], doubts) for row in rows], width)
+    for check, runs in _by_check(rows, doubts).items():
         named = ", ".join(map(printable, runs[:_MOST_NAMED]))
         more = f" and {len(runs) - _MOST_NAMED:,} more" if len(runs) > _MOST_NAMED else ""
         lines.append(
-            f"! a check failed ({one.severity}): {one.about}, of {named}{more}; ranklake quality why {one.table}"
+            f"! a check failed ({check.severity}): {check.about}, of {named}{more}; ranklake quality why {check.table}"
         )
     return lines
 
 
 def _by_check(rows: Sequence[Row], doubts: Caveats) -> dict[FailedCheck, list[str]]:
-    found: dict[FailedCheck, list[str]] = {}
+    by_check: dict[FailedCheck, list[str]] = {}
     for row in rows:
-        for one in doubts.failed.get(row["run"], ()):
-            found.setdefault(one, []).append(row["run"])
-    return found
+        for check in doubts.failed.get(row["run"], ()):
+            by_check.setdefault(check, []).append(row["run"])
+    return by_check
 
 
 def tag_words(tags: Mapping[str, str | None], most: int = MOST_TAGS) -> list[str]:
@@ -74,14 +74,14 @@ def tag_text(tags: Mapping[str, str | None]) -> str:
     return printable(", ".join(tag_words(tags)))
 
 
-def _cells(row: Row, said: Annotations, doubts: Caveats) -> tuple[str, ...]:
+def _cells(row: Row, annotations: Annotations, doubts: Caveats) -> tuple[str, ...]:
     def shown(column: str, text: str) -> str:
         return f"{text} !" if row[column] is not None and doubts.of(row["run"], column) else text
 
     return (
         printable(row["run"]),
         row["status"],
-        printable(said.name),
+        printable(annotations.name),
         shown("steps", or_dash(row["steps"], number_text(row["steps"]))),
         moment_text(row["ts"]),
         shown("wall_ns", time_text(row["wall_ns"] / 1e9)),
@@ -93,5 +93,5 @@ def _cells(row: Row, said: Annotations, doubts: Caveats) -> tuple[str, ...]:
         shown("restarts", number_text(row["restarts"] or 0)),
         shown("straggler_rank", or_dash(row["straggler_rank"], f"rank {row['straggler_rank']}")),
         printable(row["job"] or ""),
-        tag_text(said.tags),
+        tag_text(annotations.tags),
     )

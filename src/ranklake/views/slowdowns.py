@@ -22,41 +22,41 @@ _FIGURE: Final = re.compile(r"(?<= )\d+\.\d+(?= |$)|[░▒▓█]")
 """What is coloured in a line of a table: a slowdown, or a shade that stands for one."""
 
 
-def show_slowdowns(found: Slowdowns) -> None:
+def show_slowdowns(slow: Slowdowns) -> None:
     """Print them, in colours where a terminal has them."""
     console = Console(highlight=False)
-    for line in _words(found):
+    for line in _words(slow):
         console.print(Text(printable(line)), soft_wrap=True)
-    for lines in (*_tables(found), _workers(found)):
+    for lines in (*_tables(slow), _workers(slow)):
         for place, line in enumerate(lines):
             console.print(_coloured(line) if place else Text(line, style="bold"), soft_wrap=True)
 
 
-def _words(found: Slowdowns) -> Iterator[str]:
-    stages, dp_size = len(found.by_stage), len(found.by_dp_rank)
+def _words(slow: Slowdowns) -> Iterator[str]:
+    stages, dp_size = len(slow.by_stage), len(slow.by_dp_rank)
     shape = f"{counted(dp_size, 'data-parallel rank')}, {counted(stages, 'stage')}"
-    yield f"run {found.run}, attempt {found.attempt}: {counted(len(found.per_step), 'step')}, {shape}"
-    yield from (f"note: {note}" for note in found.notes)
-    took = found.step_time_s
+    yield f"run {slow.run}, attempt {slow.attempt}: {counted(len(slow.per_step), 'step')}, {shape}"
+    yield from (f"note: {note}" for note in slow.notes)
+    took = slow.step_time_s
     times = f"a step takes {_time(took.no_delay)} without launch delays, {_time(took.ideal)} ideal"
-    yield f"S    {found.s:.4f}  {times}; recorded were {_time(took.recorded)}"
-    worst = ", ".join(map(str, found.worst_ranks[:_MOST_ROWS]))
-    many = len(found.worst_ranks) > 1
+    yield f"S    {slow.s:.4f}  {times}; recorded were {_time(took.recorded)}"
+    worst = ", ".join(map(str, slow.worst_ranks[:_MOST_ROWS]))
+    many = len(slow.worst_ranks) > 1
     goes = f"of the slowdown goes if {'ranks' if many else 'rank'} {worst} alone {'are' if many else 'is'} ideal"
-    yield f"M_W  {_share(found.m_w)}  {goes}"
+    yield f"M_W  {_share(slow.m_w)}  {goes}"
     if stages > 1:
-        yield f"M_S  {_share(found.m_s)}  of the slowdown goes if the last stage alone is ideal"
-    told = path_words(found.critical_path)
-    if told:
-        yield f"path {told}"
+        yield f"M_S  {_share(slow.m_s)}  of the slowdown goes if the last stage alone is ideal"
+    path = path_words(slow.critical_path)
+    if path:
+        yield f"path {path}"
 
 
-def _tables(found: Slowdowns) -> Iterator[list[str]]:
-    slowest = dict(sorted(found.per_step.items(), key=lambda item: -item[1]))
+def _tables(slow: Slowdowns) -> Iterator[list[str]]:
+    slowest = dict(sorted(slow.per_step.items(), key=lambda item: -item[1]))
     parts: tuple[tuple[str, Mapping[Any, float]], ...] = (
-        ("operations", found.by_kind),
-        ("stage", found.by_stage),
-        ("data-parallel rank", found.by_dp_rank),
+        ("operations", slow.by_kind),
+        ("stage", slow.by_stage),
+        ("data-parallel rank", slow.by_dp_rank),
         ("step", slowest),
     )
     for title, of in parts:
@@ -64,7 +64,7 @@ def _tables(found: Slowdowns) -> Iterator[list[str]]:
             head = f"{title}, slowest first" if len(of) <= _MOST_ROWS else f"{title}, slowest {_MOST_ROWS}"
             rows = [(str(name), f"{s:.4f}") for name, s in list(of.items())[:_MOST_ROWS]]
             yield table_lines([TextColumn(head), *numbers(["slowdown"])], rows)
-    path = found.critical_path
+    path = slow.critical_path
     shares: tuple[tuple[str, Mapping[Any, float]], ...] = (
         ("operations", path.by_kind),
         ("stage", path.by_stage),
@@ -76,11 +76,11 @@ def _tables(found: Slowdowns) -> Iterator[list[str]]:
             yield table_lines([TextColumn(title), *numbers(["of the critical path"])], rows)
 
 
-def _workers(found: Slowdowns) -> list[str]:
+def _workers(slow: Slowdowns) -> list[str]:
     """Return the workers' slowdowns, a row a stage; in shades where there are too many columns for numbers."""
-    cells = {(one.stage, one.dp_rank): one.s for one in found.by_worker}
-    ranks = range(len(found.by_dp_rank))
-    stages = range(len(found.by_stage))
+    cells = {(one.stage, one.dp_rank): one.s for one in slow.by_worker}
+    ranks = range(len(slow.by_dp_rank))
+    stages = range(len(slow.by_stage))
     if len(ranks) <= _MOST_COLUMNS:
         heads = [TextColumn("workers"), *numbers(f"dp {dp}" for dp in ranks)]
         return table_lines(
@@ -100,13 +100,13 @@ def _shade(s: float) -> str:
 def _coloured(line: str) -> Text:
     """Return a line of a table with its slowdowns, or the shades that stand for them, in colours."""
     text = Text(line)
-    for found in _FIGURE.finditer(line):
-        figure = found.group()
+    for match in _FIGURE.finditer(line):
+        figure = match.group()
         if figure in _SHADES:
             style = _HEAT[len(_SHADES) - 1 - _SHADES.index(figure)][1].rpartition(" ")[2]
         else:
             style = next((style for low, style in _HEAT if float(figure) >= low), "")
-        text.stylize(style, *found.span())
+        text.stylize(style, *match.span())
     return text
 
 

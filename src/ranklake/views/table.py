@@ -60,7 +60,7 @@ def table_lines(
         for place, column in enumerate(columns)
     ]
     lines = [
-        gap.join(column.filled(*pair) for column, *pair in zip(columns, row, widths, strict=False)).rstrip()
+        gap.join(column.filled(cell, width) for column, cell, width in zip(columns, row, widths, strict=False)).rstrip()
         for row in cells
     ]
     rules = [rule.join("-" * width for width in widths)] if rule else []

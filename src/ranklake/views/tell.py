@@ -19,9 +19,9 @@ def tell(*lines: object, err: bool = False) -> None:
         click.echo(printable(str(line)), err=err)  # noqa: TID251 - printable already
 
 
-def tell_damaged(found: "Iterable[Damage]") -> None:
+def tell_damaged(damage: "Iterable[Damage]") -> None:
     """Name damaged data files on stderr, a line each."""
-    tell(*(f"damaged: {one}" for one in found), err=True)
+    tell(*(f"damaged: {one}" for one in damage), err=True)
 
 
 def tell_broken(done: "Mapping[str, Any]") -> None:

@@ -20,33 +20,33 @@ _TOLD: Final = (
 )
 
 
-def trace_file(found: StepTrace, suffix: str) -> tuple[bytes, int]:
+def trace_file(trace: StepTrace, suffix: str) -> tuple[bytes, int]:
     """Return the bytes of a file, compressed for the suffix ``.gz``, and how many events are in it."""
-    events = list(trace_events(found))
+    events = list(trace_events(trace))
     body = ",\n".join(json.dumps(event, separators=(",", ":")) for event in events)
     about = {
-        "run": found.run,
-        "attempt": found.attempt,
-        "step": found.step,
-        "trace_id": found.trace_id,
-        "begins_unix_ns": str(_begin(found)),
-        "spans_sql": found.spans.sql,
-        "logs_sql": found.logs.sql,
-        "logs_unknown": found.logs.reason,
+        "run": trace.run,
+        "attempt": trace.attempt,
+        "step": trace.step,
+        "trace_id": trace.trace_id,
+        "begins_unix_ns": str(_begin(trace)),
+        "spans_sql": trace.spans.sql,
+        "logs_sql": trace.logs.sql,
+        "logs_unknown": trace.logs.reason,
     }
     text = f'{{"displayTimeUnit":"ns","otherData":{json.dumps(about)},"traceEvents":[\n{body}\n]}}\n'
     return (gzip.compress(text.encode(), mtime=0) if suffix == ".gz" else text.encode()), len(events)
 
 
-def trace_events(found: StepTrace) -> Iterator[Event]:
+def trace_events(trace: StepTrace) -> Iterator[Event]:
     """Yield events, times in microseconds from the first span's begin: a process a rank, a thread a stream.
 
     A span that reaches out of the one before it on its stream has a thread of its own, as threads only nest.
     Collectives of one sequence number are tied by arrows. Log lines are instants, tied to spans by their ids.
     """
-    begin = _begin(found)
+    begin = _begin(trace)
     flows: dict[tuple[str, int], list[Event]] = {}
-    for rank, rows in groupby(found.spans.rows, lambda row: row["rank"]):
+    for rank, rows in groupby(trace.spans.rows, lambda row: row["rank"]):
         yield {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank}"}}
         yield {"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0, "args": {"sort_index": rank}}
         threads: dict[tuple[str, int], int] = {}
@@ -55,17 +55,17 @@ def trace_events(found: StepTrace) -> Iterator[Event]:
                 threads[stream, lane] = len(threads) + 1
                 name = f"{stream}, beside" if lane else stream
                 yield _about(rank, threads[stream, lane], "thread_name", name=name)
-            event = _slice(found, row, threads[stream, lane], begin, end_ns)
+            event = _slice(trace, row, threads[stream, lane], begin, end_ns)
             yield event
             if row["sequence"] is not None:
                 flows.setdefault((row["process_group"] or "", row["sequence"]), []).append(event)
     yield from _arrows(flows)
-    for row in found.logs.rows:
-        yield _line(found, row, begin)
+    for row in trace.logs.rows:
+        yield _line(trace, row, begin)
 
 
-def _begin(found: StepTrace) -> int:
-    return min((int(row["start_ns"]) for row in found.spans.rows), default=0)
+def _begin(trace: StepTrace) -> int:
+    return min((int(row["start_ns"]) for row in trace.spans.rows), default=0)
 
 
 def _lanes(rows: Iterable[Row]) -> Iterator[tuple[str, int, Row, int]]:
@@ -87,8 +87,8 @@ def _lanes(rows: Iterable[Row]) -> Iterator[tuple[str, int, Row, int]]:
                 break
 
 
-def _slice(found: StepTrace, row: Row, thread: int, begin: int, end_ns: int) -> Event:
-    told = {name: row[name] for name in _TOLD if row[name] is not None}
+def _slice(trace: StepTrace, row: Row, thread: int, begin: int, end_ns: int) -> Event:
+    attributes = {name: row[name] for name in _TOLD if row[name] is not None}
     return {
         "ph": "X",
         "name": row["name"],
@@ -98,36 +98,36 @@ def _slice(found: StepTrace, row: Row, thread: int, begin: int, end_ns: int) -> 
         "ts": (row["start_ns"] - begin) / 1000,
         "dur": (end_ns - row["start_ns"]) / 1000,
         "args": {
-            "step": found.step,
-            **told,
-            **_ids(found, row),
+            "step": trace.step,
+            **attributes,
+            **_ids(trace, row),
             **({"recorded_us": row["duration_ns"] / 1000} if end_ns - row["start_ns"] != row["duration_ns"] else {}),
         },
     }
 
 
-def _ids(found: StepTrace, row: Row) -> Mapping[str, str]:
+def _ids(trace: StepTrace, row: Row) -> Mapping[str, str]:
     """Return ids as texts: no reader of JSON rounds them."""
     parent = {"parent_id": str(row["parent_id"])} if row.get("parent_id") is not None else {}
     span = {"span_id": str(row["span_id"])} if row["span_id"] is not None else {}
-    return {"trace_id": found.trace_id, "incarnation": str(row["incarnation"]), **span, **parent}
+    return {"trace_id": trace.trace_id, "incarnation": str(row["incarnation"]), **span, **parent}
 
 
 def _arrows(flows: Mapping[tuple[str, int], list[Event]]) -> Iterator[Event]:
     for number, ((group, sequence), slices) in enumerate(sorted(flows.items()), start=1):
-        if len({one["pid"] for one in slices}) < 2:  # noqa: PLR2004 - an arrow has two ends
+        if len({slice_["pid"] for slice_ in slices}) < 2:  # noqa: PLR2004 - an arrow has two ends
             continue
-        slices.sort(key=lambda one: (one["ts"], one["pid"]))
-        for place, one in enumerate(slices):
+        slices.sort(key=lambda slice_: (slice_["ts"], slice_["pid"]))
+        for place, slice_ in enumerate(slices):
             ends = {"ph": "f", "bp": "e"} if place == len(slices) - 1 else {"ph": "t" if place else "s"}
             name = f"{group} {sequence}".strip()
-            at = {"pid": one["pid"], "tid": one["tid"], "ts": one["ts"]}
+            at = {"pid": slice_["pid"], "tid": slice_["tid"], "ts": slice_["ts"]}
             yield {**ends, "name": name, "cat": "collective", "id": number, **at}
 
 
-def _line(found: StepTrace, row: Row, begin: int) -> Event:
+def _line(trace: StepTrace, row: Row, begin: int) -> Event:
     names = ("template", "exception_type", "source_file", "source_line")
-    told = {name: row[name] for name in names if row[name] is not None}
+    attributes = {name: row[name] for name in names if row[name] is not None}
     return {
         "ph": "i",
         "s": "p",
@@ -136,9 +136,9 @@ def _line(found: StepTrace, row: Row, begin: int) -> Event:
         "pid": row["rank"],
         "tid": 0,
         "ts": (row["at_ns"] - begin) / 1000,
-        "args": {"step": found.step, **told, **_ids(found, row)},
+        "args": {"step": trace.step, **attributes, **_ids(trace, row)},
     }
 
 
-def _about(rank: int, thread: int, what: str, **args: object) -> Event:
-    return {"ph": "M", "name": what, "pid": rank, "tid": thread, "args": args}
+def _about(rank: int, thread: int, kind: str, **args: object) -> Event:
+    return {"ph": "M", "name": kind, "pid": rank, "tid": thread, "args": args}

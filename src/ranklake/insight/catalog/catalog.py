@@ -40,8 +40,8 @@ def find(name: str, overlay: Path | Overlay | None = None) -> Contract | Metric:
 
 def pages(contracts: Mapping[str, Contract], metrics: Mapping[str, Metric]) -> dict[str, str]:
     """Return the catalog's files by name: an index, a page for the metrics and one per table."""
-    found = {"README.md": _index(contracts, metrics), "metrics.md": _metrics(metrics)}
-    return found | {f"{name}.md": _table(one) for name, one in contracts.items()}
+    files = {"README.md": _index(contracts, metrics), "metrics.md": _metrics(metrics)}
+    return files | {f"{name}.md": _table(one) for name, one in contracts.items()}
 
 
 def _index(contracts: Mapping[str, Contract], metrics: Mapping[str, Metric]) -> str:
@@ -58,42 +58,50 @@ def _index(contracts: Mapping[str, Contract], metrics: Mapping[str, Metric]) -> 
     return "\n".join(lines)
 
 
-def _summary(one: Contract) -> str:
-    return one.summary if one.status == "active" else f"{one.summary} Planned; nothing writes it yet."
+def _summary(table: Contract) -> str:
+    return table.summary if table.status == "active" else f"{table.summary} Planned; nothing writes it yet."
 
 
-def _table(one: Contract) -> str:
+def _table(table: Contract) -> str:
     rows = [
         (f"`{name}`", type_, unit, class_, doc)
         for name, type_, unit, class_, doc in (
-            (c.name, _type(c), c.unit or "", _class(c), _doc(c)) for c in one.columns
+            (c.name, _type(c), c.unit or "", _class(c), _doc(c)) for c in table.columns
         )
     ]
     lines = [
         _NOTE,
         "",
-        f"# {one.name}",
+        f"# {table.name}",
         "",
-        *_prose(_summary(one)),
+        *_prose(_summary(table)),
         "",
-        f"Version {one.version}; {one.kind}; retention class `{one.retention}`.",
-        f"Owner: {one.owner}. Steward: {one.steward}.",
-        *([f"Its folder is `tables/{one.table}`; roles, options and logs know it by that, too."] if one.called else []),
-        *_prose(f"One row per {_code(one.grain)}; partitioned by {_code(one.partition)}; sorted by {_code(one.sort)}."),
+        f"Version {table.version}; {table.kind}; retention class `{table.retention}`.",
+        f"Owner: {table.owner}. Steward: {table.steward}.",
+        *(
+            [f"Its folder is `tables/{table.table}`; roles, options and logs know it by that, too."]
+            if table.called
+            else []
+        ),
+        *_prose(
+            f"One row per {_code(table.grain)}; partitioned by {_code(table.partition)}; sorted by {_code(table.sort)}."
+        ),
         "",
         "## Columns",
         "",
         *_grid(("column", "type", "unit", "class", "what it is"), rows),
         "",
     ]
-    checks = [(f"`{check.id}`", promise(check), check.severity, check.on_fail, check.doc) for check in one.all_checks()]
+    checks = [
+        (f"`{check.id}`", promise(check), check.severity, check.on_fail, check.doc) for check in table.all_checks()
+    ]
     if checks:
         lines += ["## Checks", "", *_grid(("check", "what fails", "severity", "on failure", "why"), checks), ""]
-    if changes := told(one.table, one.operators):
+    if changes := told(table.table, table.operators):
         history = [(c.since, _code(c.columns), c.what, f"`{c.migration}`") for c in changes]
         lines += ["## History", "", *_grid(("since version", "columns", "what changed", "migration"), history), ""]
-    if one.retired:
-        gone = [(f"`{t.name}`", str(t.id), t.type, str(t.retired_in), t.reason) for t in one.retired]
+    if table.retired:
+        gone = [(f"`{t.name}`", str(t.id), t.type, str(t.retired_in), t.reason) for t in table.retired]
         lines += ["## Retired", "", *_grid(("column", "id", "type", "in version", "reason"), gone), ""]
     return "\n".join(lines)
 
@@ -112,11 +120,11 @@ def _metrics(metrics: Mapping[str, Metric]) -> str:
     return "\n".join([_NOTE, "", "# Metrics", "", *_grid(head, rows), ""])
 
 
-def span(one: Metric) -> str:
+def span(metric: Metric) -> str:
     """Return the valid range of a metric, such as ``0 to …``; empty if every number is valid."""
-    if one.min is None and one.max is None:
+    if metric.min is None and metric.max is None:
         return ""
-    return f"{'…' if one.min is None else f'{one.min:g}'} to {'…' if one.max is None else f'{one.max:g}'}"
+    return f"{'…' if metric.min is None else f'{metric.min:g}'} to {'…' if metric.max is None else f'{metric.max:g}'}"
 
 
 def _type(column: Column) -> str:
@@ -136,10 +144,12 @@ def _doc(column: Column) -> str:
     return text
 
 
-def _fate(one: Metric) -> str:
-    fate = "" if one.status == "active" else f" {one.status.capitalize()}; nothing records it yet."
-    if one.deprecated:
-        fate += f" Deprecated since {one.deprecated}" + (f"; use `{one.replaced_by}`." if one.replaced_by else ".")
+def _fate(metric: Metric) -> str:
+    fate = "" if metric.status == "active" else f" {metric.status.capitalize()}; nothing records it yet."
+    if metric.deprecated:
+        fate += f" Deprecated since {metric.deprecated}" + (
+            f"; use `{metric.replaced_by}`." if metric.replaced_by else "."
+        )
     return fate
 
 

@@ -71,12 +71,14 @@ def refresh(lake: "Lake", *, now: datetime | None = None) -> Refreshed:
     contracts = lake.contracts()
     live = {name: live_files(lake, name) for name in contracts}
     sizes = {name: table_size(name, *live[name]) for name in contracts}
-    tables = [_table_row(one, sizes[one.table], moment) for one in contracts.values()]
+    tables = [_table_row(table, sizes[table.table], moment) for table in contracts.values()]
     columns: list[Row] = []
-    for one in contracts.values():
-        files = live[one.table][1]
-        some = None if files is None or not files.num_rows else newest(files, MOST_FILES)
-        columns += _column_rows(one, sizes[one.table], None if some is None else column_sizes(lake, one, some), moment)
+    for table in contracts.values():
+        files = live[table.table][1]
+        chosen = None if files is None or not files.num_rows else newest(files, MOST_FILES)
+        columns += _column_rows(
+            table, sizes[table.table], None if chosen is None else column_sizes(lake, table, chosen), moment
+        )
     seen = _seen(lake, contracts, {name: files for name, (_, files) in live.items() if files is not None})
     metrics = _metric_rows(lake.metrics(), lives(lake), seen, moment)
     for name, rows in (("catalog_tables", tables), ("catalog_columns", columns), ("catalog_metrics", metrics)):
@@ -99,12 +101,12 @@ def _replace(lake: "Lake", name: str, rows: list[Row], day: date) -> None:
             return
 
 
-def _table_row(one: "Contract", size: TableSize, moment: datetime) -> Row:
+def _table_row(table: "Contract", size: TableSize, moment: datetime) -> Row:
     return {
-        "table": one.table, "kind": one.kind, "contract_version": one.version, "owner": one.owner,
-        "steward": one.steward, "summary": one.summary, "grain": ",".join(one.grain),
-        "partition": ",".join(one.partition), "sort": ",".join(one.sort), "retention": one.retention,
-        "column_count": len(one.columns), "rows": size.rows, "files": size.files, "stored_bytes": size.stored_bytes,
+        "table": table.table, "kind": table.kind, "contract_version": table.version, "owner": table.owner,
+        "steward": table.steward, "summary": table.summary, "grain": ",".join(table.grain),
+        "partition": ",".join(table.partition), "sort": ",".join(table.sort), "retention": table.retention,
+        "column_count": len(table.columns), "rows": size.rows, "files": size.files, "stored_bytes": size.stored_bytes,
         "table_version": size.version, "first_date": size.first_date, "last_date": size.last_date,
         "last_ts": size.last_ts, "written_ts": size.written, "freshness_s": _since(size.written, moment),
         "daily_growth_rows": size.daily_rows, "daily_growth_bytes": size.daily_bytes,
@@ -112,26 +114,26 @@ def _table_row(one: "Contract", size: TableSize, moment: datetime) -> Row:
     }  # fmt: skip
 
 
-def _column_rows(one: "Contract", size: TableSize, sizes: Sizes | None, moment: datetime) -> Iterable[Row]:
+def _column_rows(table: "Contract", size: TableSize, sizes: Sizes | None, moment: datetime) -> Iterable[Row]:
     measured = {} if sizes is None else {column.column: column for column in sizes.columns}
     scale = 1.0 if sizes is None or not sizes.stored_bytes else size.stored_bytes / sizes.stored_bytes
-    for position, column in enumerate(one.columns):
-        found = measured.get(column.name)
+    for position, column in enumerate(table.columns):
+        size_of = measured.get(column.name)
         row: Row = {
-            "table": one.table, "column": column.name, "position": position, "column_id": column.id,
+            "table": table.table, "column": column.name, "position": position, "column_id": column.id,
             "type": column.type, "unit": column.unit, "class": column.class_, "mask": column.mask,
             "required": column.required, "doc": column.doc, "since": column.since, "deprecated": column.deprecated,
             "aka": ",".join(column.aka) or None, "files_read": 0 if sizes is None else sizes.files,
             "ts": moment, "date": moment.date(),
         }  # fmt: skip
-        if found is not None and sizes is not None:
+        if size_of is not None and sizes is not None:
             row |= {
-                "value_count": found.values,
-                "stored_bytes": round(found.stored_bytes * scale),
-                "plain_bytes": round(found.plain_bytes * scale),
-                "mean_row_bytes": found.stored_bytes / sizes.rows if sizes.rows else None,
-                "mean_value_bytes": found.stored_bytes / found.values if found.values else None,
-                "encodings": ",".join(found.encodings) or None,
+                "value_count": size_of.values,
+                "stored_bytes": round(size_of.stored_bytes * scale),
+                "plain_bytes": round(size_of.plain_bytes * scale),
+                "mean_row_bytes": size_of.stored_bytes / sizes.rows if sizes.rows else None,
+                "mean_value_bytes": size_of.stored_bytes / size_of.values if size_of.values else None,
+                "encodings": ",".join(size_of.encodings) or None,
             }
         yield row
 
@@ -140,19 +142,19 @@ def _seen(
     lake: "Lake", contracts: Mapping[str, "Contract"], live: Mapping[str, pa.Table]
 ) -> dict[str, dict[str, Seen]]:
     """Return what was found in the newest files: by table, by metric (of `LONG`) or column (of all others)."""
-    found = {
+    seen = {
         name: _named(lake, contracts[name], newest(live[name], most_rows=MOST_ROWS)) for name in LONG if name in live
     }
     for name, files in live.items():
         if name not in LONG and files.num_rows:
-            found[name] = _filled(contracts[name], newest(files, most_rows=MOST_ROWS))
-    return found
+            seen[name] = _filled(contracts[name], newest(files, most_rows=MOST_ROWS))
+    return seen
 
 
-def _named(lake: "Lake", one: "Contract", some: pa.Table) -> dict[str, Seen]:
+def _named(lake: "Lake", table: "Contract", chosen: pa.Table) -> dict[str, Seen]:
     parts = [
         batch.group_by("metric").aggregate([("ts", "count"), ("ts", "max")])
-        for batch in read_batches(lake, one, some, ["metric", "ts"], batch_rows=_BATCH_ROWS)
+        for batch in read_batches(lake, table, chosen, ["metric", "ts"], batch_rows=_BATCH_ROWS)
     ]
     if not parts:
         return {}
@@ -160,17 +162,17 @@ def _named(lake: "Lake", one: "Contract", some: pa.Table) -> dict[str, Seen]:
     return {row["metric"]: (row["ts_count_sum"], row["ts_max_max"]) for row in summed.to_pylist()}
 
 
-def _filled(one: "Contract", some: pa.Table) -> dict[str, Seen]:
+def _filled(table: "Contract", chosen: pa.Table) -> dict[str, Seen]:
     """Return values by column, as the Delta log counts them; the last of them is not older than the last row."""
-    rows = pc.sum(some["num_records"]).as_py() or 0
-    last = pc.max(some["max.ts"]).as_py() if "max.ts" in some.column_names else None
-    found: dict[str, Seen] = {}
-    for column in one.columns:
-        told = f"null_count.{column.name}"
-        if told in some.column_names and not some[told].null_count:
-            values = rows - pc.sum(some[told]).as_py()
-            found[column.name] = (values, last if values else None)
-    return found
+    rows = pc.sum(chosen["num_records"]).as_py() or 0
+    last = pc.max(chosen["max.ts"]).as_py() if "max.ts" in chosen.column_names else None
+    seen: dict[str, Seen] = {}
+    for column in table.columns:
+        statistic = f"null_count.{column.name}"
+        if statistic in chosen.column_names and not chosen[statistic].null_count:
+            values = rows - pc.sum(chosen[statistic]).as_py()
+            seen[column.name] = (values, last if values else None)
+    return seen
 
 
 def _metric_rows(
@@ -181,21 +183,22 @@ def _metric_rows(
 ) -> list[Row]:
     """Return a row a metric, with where it stands by the trail: what `ranklake metric` did since the registry."""
     rows = []
-    for one in registry.values():
-        table, _, column = one.stored_in.partition(".")
-        places = [(name, one.name) for name in LONG] if table in LONG else [(table, column)]
-        found = [seen.get(name, {}).get(what, (0, None)) for name, what in places]
-        count = sum(values for values, _ in found)
-        last = max((at for _, at in found if at is not None), default=None)
-        life = every[one.name]
+    for metric in registry.values():
+        table, _, column = metric.stored_in.partition(".")
+        places = [(name, metric.name) for name in LONG] if table in LONG else [(table, column)]
+        counts = [seen.get(name, {}).get(what, (0, None)) for name, what in places]
+        count = sum(values for values, _ in counts)
+        last = max((at for _, at in counts if at is not None), default=None)
+        life = every[metric.name]
         has_left = life.status in _LEFT and life.since is not None
-        deprecated = one.deprecated or (life.since.date().isoformat() if has_left and life.since else None)
-        replaced_by = one.replaced_by or ",".join(link.name for link in life.links) or None
+        deprecated = metric.deprecated or (life.since.date().isoformat() if has_left and life.since else None)
+        replaced_by = metric.replaced_by or ",".join(link.name for link in life.links) or None
         rows.append({
-            "metric": one.name, "status": life.status, "unit": one.unit, "kind": one.kind, "owner": one.owner,
-            "sampling": one.sampling, "stored_in": one.stored_in, "range_min": one.min, "range_max": one.max,
-            "doc": one.doc, "since": one.since, "deprecated": deprecated, "replaced_by": replaced_by,
-            "aka": ",".join(one.aka) or None, "seen_values": count, "last_ts": last,
+            "metric": metric.name, "status": life.status, "unit": metric.unit, "kind": metric.kind,
+            "owner": metric.owner, "sampling": metric.sampling, "stored_in": metric.stored_in,
+            "range_min": metric.min, "range_max": metric.max,
+            "doc": metric.doc, "since": metric.since, "deprecated": deprecated, "replaced_by": replaced_by,
+            "aka": ",".join(metric.aka) or None, "seen_values": count, "last_ts": last,
             "freshness_s": _since(last, moment), "ts": moment, "date": moment.date(),
         })  # fmt: skip
     strangers: dict[str, Row] = {}

@@ -189,12 +189,12 @@ def newest(live: pa.Table, most_files: int | None = None, most_rows: int | None 
     return live.take(pa.array(order, pa.int64()))
 
 
-def column_sizes(lake: "Lake", contract: "Contract", some: pa.Table) -> Sizes:
+def column_sizes(lake: "Lake", contract: "Contract", chosen: pa.Table) -> Sizes:
     """Return what the columns of a table take in some of its files, by their footers.
 
     Parameters
     ----------
-    some
+    chosen
         Rows of `ranklake.lake.tables.live_files.files`.
     """
     stored: Counter[str] = Counter()
@@ -203,7 +203,7 @@ def column_sizes(lake: "Lake", contract: "Contract", some: pa.Table) -> Sizes:
     nulls: Counter[str] = Counter()
     untold: set[str] = set()
     encodings: defaultdict[str, set[str]] = defaultdict(set)
-    for name, chunk in _chunks(lake, contract.table, some.select(["path", "date"]).to_pylist()):
+    for name, chunk in _chunks(lake, contract.table, chosen.select(["path", "date"]).to_pylist()):
         stored[name] += chunk.total_compressed_size
         plain[name] += chunk.total_uncompressed_size
         counts[name] += chunk.num_values
@@ -217,17 +217,17 @@ def column_sizes(lake: "Lake", contract: "Contract", some: pa.Table) -> Sizes:
         name = column.name
         missing: int | None = nulls[name]
         if name in untold:
-            missing = 0 if column.required else _nulls_of(some, name)
+            missing = 0 if column.required else _nulls_of(chosen, name)
         pages = tuple(sorted(encodings[name] - _LEVELS)) or tuple(sorted(encodings[name]))
         values = None if missing is None else max(0, counts[name] - missing)
         columns.append(ColumnSize(name, values, stored[name], plain[name], pages))
-    rows, size = (pc.sum(some[of]).as_py() or 0 for of in ("num_records", "size_bytes"))
-    return Sizes(contract.table, rows, some.num_rows, size, tuple(columns))
+    rows, size = (pc.sum(chosen[of]).as_py() or 0 for of in ("num_records", "size_bytes"))
+    return Sizes(contract.table, rows, chosen.num_rows, size, tuple(columns))
 
 
-def _chunks(lake: "Lake", table: str, some: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
+def _chunks(lake: "Lake", table: str, chosen: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
     """Yield each column chunk's column and metadata. Raises `ranklake.lake.tables.integrity.DamagedFileError`."""
-    for row in some:
+    for row in chosen:
         with lake.fs.open(lake.path("tables", table, row["path"]), "rb") as source, reading(table, row):
             footer = pq.read_metadata(source)
             for group in range(footer.num_row_groups):
@@ -237,12 +237,12 @@ def _chunks(lake: "Lake", table: str, some: Sequence[Mapping[str, Any]]) -> Iter
                     yield chunk.path_in_schema.partition(".")[0], chunk
 
 
-def _nulls_of(some: pa.Table, name: str) -> int | None:
+def _nulls_of(chosen: pa.Table, name: str) -> int | None:
     """Return a column's NULLs by the Delta log; None where it does not tell of all files."""
     column = f"null_count.{name}"
-    if column not in some.column_names or some[column].null_count:
+    if column not in chosen.column_names or chosen[column].null_count:
         return None
-    return int(pc.sum(some[column]).as_py() or 0)
+    return int(pc.sum(chosen[column]).as_py() or 0)
 
 
 def _written_ms(live: pa.Table) -> list[int]:
@@ -253,5 +253,5 @@ def _written_ms(live: pa.Table) -> list[int]:
 def _latest(live: pa.Table) -> datetime | None:
     if "max.ts" not in live.column_names:
         return None
-    found = pc.max(live["max.ts"]).as_py()
-    return found if isinstance(found, datetime) else None
+    latest = pc.max(live["max.ts"]).as_py()
+    return latest if isinstance(latest, datetime) else None

@@ -104,29 +104,29 @@ def on_path(trace: Trace, own: Floats) -> Marks:
     """
     graph = trace.graph
     shape = own.shape[1:]
-    starts, ends = ([np.broadcast_to(one, shape) for one in of] for of in run(graph, lambda node: own[node]))
-    found = np.zeros(own.shape, bool)
+    starts, ends = ([np.broadcast_to(member, shape) for member in of] for of in run(graph, lambda node: own[node]))
+    marks = np.zeros(own.shape, bool)
     all_steps = np.arange(shape[0])
     node, dp = _latest(graph.last, ends, all_steps, None)
     for nodes, meets, over_dp in zip(graph.groups[::-1], graph.meets[::-1], graph.over_dp[::-1], strict=True):
         at = np.flatnonzero(np.isin(node, nodes))
         if not len(at):
             continue
-        found[node[at], at, dp[at]] = True
+        marks[node[at], at, dp[at]] = True
         if meets:
             last, of_dp = _latest(nodes, starts, at, None if over_dp else dp[at])
             own_start = np.array([starts[n][step, lane] for n, step, lane in zip(node[at], at, dp[at], strict=True)])
             last_start = np.array([starts[n][step, lane] for n, step, lane in zip(last, at, of_dp, strict=True)])
             waited = last_start > own_start
             node[at[waited]], dp[at[waited]] = last[waited], of_dp[waited]
-        for one in nodes:
-            here = at[node[at] == one]
-            before = graph.waits_for[one]
+        for member in nodes:
+            here = at[node[at] == member]
+            before = graph.waits_for[member]
             if not before:
                 node[here] = -1
             elif len(here):
                 node[here], dp[here] = _latest(before, ends, here, dp[here])
-    return found
+    return marks
 
 
 def _latest(

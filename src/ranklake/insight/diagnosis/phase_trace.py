@@ -128,7 +128,7 @@ def phase_trace(rows: pa.Table, notes: tuple[str, ...] = ()) -> Trace:
         all((at := cells.get((int(step), dp))) is not None and tuple(at.nodes) == usual for dp in range(dp_size))
         for step in steps
     ])  # fmt: skip
-    told = left_out(whole, steps)
+    more_notes = left_out(whole, steps)
     _judge(usual, dp_size, [cells[int(step), dp] for step in steps[whole] for dp in range(dp_size)])
     shape = (int(whole.sum()), dp_size, len(usual))
     chosen = [cells[int(step), dp] for step in steps[whole] for dp in range(dp_size)]
@@ -141,7 +141,7 @@ def phase_trace(rows: pa.Table, notes: tuple[str, ...] = ()) -> Trace:
         ranks=ranks,
         start_ns=np.ascontiguousarray(start_ns.astype(np.float64).transpose(2, 0, 1)),
         duration_ns=np.ascontiguousarray(lengths.transpose(2, 0, 1)),
-        notes=(*notes, *told),
+        notes=(*notes, *more_notes),
     )
 
 

@@ -72,8 +72,8 @@ class _Builder:
 
     def recorded(self, stage: int, *names: str) -> list[int]:
         """Return the stage's nodes of some names in the order in which they started."""
-        found = [node for name in names for node in self.nodes[stage, name]]
-        return sorted(found, key=lambda node: (self.template.start_ns[node], node))
+        nodes = [node for name in names for node in self.nodes[stage, name]]
+        return sorted(nodes, key=lambda node: (self.template.start_ns[node], node))
 
     def stage(self, stage: int) -> None:
         computes = self.recorded(stage, "forward-compute", "backward-compute")
@@ -159,7 +159,7 @@ class _Builder:
 
     def groups(self) -> list[tuple[int, ...]]:
         """Return the nodes that end together; every other node alone."""
-        found: list[tuple[int, ...]] = []
+        groups: list[tuple[int, ...]] = []
         for direction, hop in (("forward", 1), ("backward", -1)):
             for stage in range(self.stages):
                 other = (stage + hop) % self.stages
@@ -171,14 +171,14 @@ class _Builder:
                         where="spans",
                         hint="record both sides",
                     )
-                found += zip(sends, recvs, strict=True)
+                groups += zip(sends, recvs, strict=True)
         for name in ("embedding-grads-all-reduce", "optimizer-clip-main-grad"):
             of_stages = [nodes for stage in range(self.stages) if (nodes := self.nodes[stage, name])]
             if len({len(nodes) for nodes in of_stages}) > 1:
                 raise WhatIfError(f"stages differ in how many {name} they have a step", where="spans")
-            found += zip(*of_stages, strict=True)
-        grouped = {node for group in found for node in group}
-        return found + [(node,) for node in range(len(self.template.names)) if node not in grouped]
+            groups += zip(*of_stages, strict=True)
+        grouped = {node for group in groups for node in group}
+        return groups + [(node,) for node in range(len(self.template.names)) if node not in grouped]
 
 
 def pipeline_graph(template: Template) -> Graph:
@@ -234,7 +234,7 @@ def pipeline_trace(spans: Spans, notes: tuple[str, ...] = ()) -> Trace:
     key = cell * len(_NAMES) + spans.operation
     counts = np.bincount(key, minlength=len(steps) * ranks.size * len(_NAMES))
     whole = _whole(counts.reshape(len(steps), dp_size, -1))
-    told = left_out(whole, steps)
+    more_notes = left_out(whole, steps)
     order = np.lexsort((spans.position, spans.start_ns, key))
     order = order[whole[step_at[order]]]
     shape = (int(whole.sum()), dp_size, -1)
@@ -255,7 +255,7 @@ def pipeline_trace(spans: Spans, notes: tuple[str, ...] = ()) -> Trace:
         ranks=ranks,
         start_ns=np.ascontiguousarray(start_ns.transpose(2, 0, 1)),
         duration_ns=np.ascontiguousarray(duration_ns.transpose(2, 0, 1)),
-        notes=(*notes, *told),
+        notes=(*notes, *more_notes),
     )
 
 

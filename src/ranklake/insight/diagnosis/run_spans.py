@@ -111,9 +111,9 @@ def _ends(rows: pa.Table) -> tuple[Ints, npt.NDArray[np.float64]] | None:
     first = np.r_[True, cell[1:] != cell[:-1]]
     occurrence = np.arange(len(cell)) - np.maximum.accumulate(np.where(first, np.arange(len(cell)), 0))
     _, event = np.unique(name[order].astype(np.int64) * (len(cell) + 1) + occurrence, return_inverse=True)
-    found = np.full((int(event.max()) + 1, len(ranks)), np.nan)
-    found[event, rank[order]] = (ends - ends.min())[order]
-    return ranks, found[~np.isnan(found).any(axis=1)]
+    left_at = np.full((int(event.max()) + 1, len(ranks)), np.nan)
+    left_at[event, rank[order]] = (ends - ends.min())[order]
+    return ranks, left_at[~np.isnan(left_at).any(axis=1)]
 
 
 _ATTEMPTS = "SELECT attempt, count(*) AS n FROM spans WHERE run = $run AND step IS NOT NULL GROUP BY attempt"
@@ -145,27 +145,29 @@ def read_spans(
     WhatIfError
         No such run or attempt, or it has no spans of steps, or fewer ranks than it said it had.
     """
-    found = query(lake, _ATTEMPTS, {"run": run}, role=role)["attempt"].to_pylist()
-    if not found:
+    attempts = query(lake, _ATTEMPTS, {"run": run}, role=role)["attempt"].to_pylist()
+    if not attempts:
         known = [name for name in query(lake, _RUNS, role=role)["run"].to_pylist() if name is not None]
         if run in known:
             hint = "record phases of its steps (run.phase), or import them: ranklake import"
             raise WhatIfError("no spans of any step", where=f"run {run}", hint=hint)
         raise WhatIfError(f"unknown run {run!r}", where="RUN", hint=did_you_mean(run, known) or "ingest one first")
-    if attempt is not None and attempt not in found:
-        shown = ", ".join(map(str, sorted(found)))
+    if attempt is not None and attempt not in attempts:
+        shown = ", ".join(map(str, sorted(attempts)))
         raise WhatIfError(f"attempt {attempt} has no spans", where=f"run {run}", hint=f"these have: {shown}")
-    chosen = max(found) if attempt is None else attempt
+    chosen = max(attempts) if attempt is None else attempt
     rows = query(lake, _ROWS, {"run": run, "attempt": chosen}, role=role)
-    said = query(lake, _SIZES, {"run": run, "attempt": chosen}, role=role).to_pylist()[0]
-    rows, clocks = one_clock(rows, said["world_size"], said["local_world_size"])
+    sizes = query(lake, _SIZES, {"run": run, "attempt": chosen}, role=role).to_pylist()[0]
+    rows, clocks = one_clock(rows, sizes["world_size"], sizes["local_world_size"])
     rows, notes = place(rows)
     if not _has_operations(rows):
         need_phases(rows)
-    _all_there(said, rows, run)
-    others = len(found) - 1
-    told = () if attempt is not None or not others else (f"attempt {chosen}, the last of {others + 1} with spans",)
-    return chosen, rows, (*told, *clocks, *notes)
+    _all_there(sizes, rows, run)
+    others = len(attempts) - 1
+    chosen_note = (
+        () if attempt is not None or not others else (f"attempt {chosen}, the last of {others + 1} with spans",)
+    )
+    return chosen, rows, (*chosen_note, *clocks, *notes)
 
 
 def one_clock(rows: pa.Table, ranks: int | None, ranks_of_node: int | None) -> tuple[pa.Table, tuple[str, ...]]:
@@ -182,21 +184,21 @@ def one_clock(rows: pa.Table, ranks: int | None, ranks_of_node: int | None) -> t
     nodes = len(set(clock_of.values()))
     if nodes == 1:
         return rows, ()
-    found = clock_offsets(rows, clock_of)
-    if found is None:
+    offsets = clock_offsets(rows, clock_of)
+    if offsets is None:
         return rows, (
             f"clocks of {nodes} nodes are taken as they are: too few collectives of all ranks tell them apart",
         )
-    told = counted(found.collectives, "collective")
-    if all(abs(offset) <= found.spread_ns[clock] for clock, offset in found.offset_ns.items()):
-        within = max(found.spread_ns.values()) / 1e6
-        return rows, (f"clocks of {nodes} nodes agree within {within:.3f} ms, by {told}",)
-    worst = max(found.offset_ns, key=lambda clock: abs(found.offset_ns[clock]))
+    basis = counted(offsets.collectives, "collective")
+    if all(abs(offset) <= offsets.spread_ns[clock] for clock, offset in offsets.offset_ns.items()):
+        within = max(offsets.spread_ns.values()) / 1e6
+        return rows, (f"clocks of {nodes} nodes agree within {within:.3f} ms, by {basis}",)
+    worst = max(offsets.offset_ns, key=lambda clock: abs(offsets.offset_ns[clock]))
     note = (
-        f"clocks of {nodes} nodes aligned by {told}: node {worst} was off most, by "
-        f"{found.offset_ns[worst] / 1e6:+.3f} ms (within {found.spread_ns[worst] / 1e6:.3f} ms)"
+        f"clocks of {nodes} nodes aligned by {basis}: node {worst} was off most, by "
+        f"{offsets.offset_ns[worst] / 1e6:+.3f} ms (within {offsets.spread_ns[worst] / 1e6:.3f} ms)"
     )
-    return aligned(rows, clock_of, found), (note,)
+    return aligned(rows, clock_of, offsets), (note,)
 
 
 def trace_of(rows: pa.Table, notes: tuple[str, ...] = ()) -> Trace:
@@ -218,23 +220,23 @@ def _has_operations(rows: pa.Table) -> bool:
     return bool(rows.num_rows and pc.any(pc.is_in(rows["name"], computes)).as_py())
 
 
-def _all_there(said: dict[str, int | None], rows: pa.Table, run: str) -> None:
+def _all_there(sizes: dict[str, int | None], rows: pa.Table, run: str) -> None:
     """Hold the ranks that recorded spans against what the run said of its size.
 
     Without any other coordinate than a data-parallel one, every rank of the job is a data-parallel one.
     """
-    expected = {"dp_rank": said["dp_rank"], "pp_rank": said["pp_rank"]}
+    expected = {"dp_rank": sizes["dp_rank"], "pp_rank": sizes["pp_rank"]}
     others = ("tp_rank", "cp_rank", "ep_rank")
     if (
         all(rows[axis].null_count == rows.num_rows for axis in others)
         and not pc.any(pc.not_equal(rows["pp_rank"], 0)).as_py()
     ):
-        expected["dp_rank"] = expected["dp_rank"] or said["world_size"]
+        expected["dp_rank"] = expected["dp_rank"] or sizes["world_size"]
     for axis, count in expected.items():
-        found = len(pc.unique(rows[axis]))
-        if count is not None and found < count:
+        present = len(pc.unique(rows[axis]))
+        if count is not None and present < count:
             raise WhatIfError(
-                f"{_NOUNS[axis]}: spans of {found} of {count}",
+                f"{_NOUNS[axis]}: spans of {present} of {count}",
                 where=f"run {run}",
                 hint="bring in what the other ranks recorded",
             )

@@ -186,7 +186,7 @@ def step_times(graph: Graph, lengths: Lengths) -> Floats:
 def _latest(nodes: tuple[int, ...], ends: list[Floats]) -> Floats:
     if not nodes:
         return np.zeros(1)
-    found = ends[nodes[0]]
+    latest = ends[nodes[0]]
     for node in nodes[1:]:
-        found = np.maximum(found, ends[node])
-    return found
+        latest = np.maximum(latest, ends[node])
+    return latest

@@ -145,8 +145,8 @@ def integers(rows: pa.Table, name: str, missing: int | None = None) -> Ints:
         column = column.cast(pa.int64())
     if missing is not None and column.null_count:
         column = pc.fill_null(column, pa.scalar(missing, column.type))
-    found: Ints = column.to_numpy().astype(np.int64)
-    return found
+    values: Ints = column.to_numpy().astype(np.int64)
+    return values
 
 
 def left_out(whole: npt.NDArray[np.bool_], steps: Ints) -> tuple[str, ...]:
@@ -220,8 +220,8 @@ def _first_ranks(cell: Ints, rank: Ints) -> Ints:
     cells, place_of = np.unique(cell, return_inverse=True)
     lowest = np.full(len(cells), np.iinfo(np.int64).max)
     np.minimum.at(lowest, place_of, rank)
-    found: Ints = lowest[place_of]
-    return found
+    first: Ints = lowest[place_of]
+    return first
 
 
 def rank_grid(dp_rank: Ints, stage: Ints, rank: Ints) -> Ints:
@@ -233,8 +233,10 @@ def rank_grid(dp_rank: Ints, stage: Ints, rank: Ints) -> Ints:
         No spans of some of them, though there are spans of later ones; or coordinates that no job has.
     """
     if (int(dp_rank.max()) + 1) * (int(stage.max()) + 1) > _MOST_RANKS:
-        what = f"coordinates up to dp_rank {dp_rank.max():,} and pp_rank {stage.max():,} are more ranks than a job has"
-        raise WhatIfError(what, where="spans", hint="give every rank its coordinates, run.coordinates(dp=…, pp=…)")
+        message = (
+            f"coordinates up to dp_rank {dp_rank.max():,} and pp_rank {stage.max():,} are more ranks than a job has"
+        )
+        raise WhatIfError(message, where="spans", hint="give every rank its coordinates, run.coordinates(dp=…, pp=…)")
     ranks = np.full((int(dp_rank.max()) + 1, int(stage.max()) + 1), -1, np.int64)
     ranks[dp_rank, stage] = rank
     absent = np.argwhere(ranks < 0)

@@ -14,9 +14,9 @@ _GAP: Final = 1.05
 """Steps begin so many step times apart."""
 
 
-def timeline(found: WhatIf) -> Iterator[dict[str, Any]]:
+def timeline(analysis: WhatIf) -> Iterator[dict[str, Any]]:
     """Yield trace events, times in microseconds: a process a data-parallel rank, a thread a stage and stream."""
-    trace, graph, ideal = found.trace, found.trace.graph, found.lengths_ns
+    trace, graph, ideal = analysis.trace, analysis.trace.graph, analysis.lengths_ns
     starts, ends = run(graph, lambda node: ideal[node : node + 1])
     threads = {pair: number for number, pair in enumerate(sorted(set(zip(graph.stages, graph.streams, strict=True))))}
     several = len(trace.ranks) and trace.ranks.shape[1] > 1
@@ -27,7 +27,7 @@ def timeline(found: WhatIf) -> Iterator[dict[str, Any]]:
             yield _named("thread_name", dp, thread, f"{place} (rank {trace.ranks[dp, stage]})")
             yield {"ph": "M", "name": "thread_sort_index", "pid": dp, "tid": thread, "args": {"sort_index": thread}}
     for at, step in enumerate(trace.steps.tolist()):
-        begin = at * found.ideal_ns * _GAP
+        begin = at * analysis.ideal_ns * _GAP
         for node, name in enumerate(graph.names):
             for dp in range(len(trace.ranks)):
                 yield {
@@ -42,7 +42,7 @@ def timeline(found: WhatIf) -> Iterator[dict[str, Any]]:
                 }
 
 
-def write_timeline(found: WhatIf, path: Path) -> int:
+def write_timeline(analysis: WhatIf, path: Path) -> int:
     """Write the timeline to ``.json`` or ``.json.gz``, whole or not at all; return how many events it has.
 
     Raises
@@ -55,7 +55,7 @@ def write_timeline(found: WhatIf, path: Path) -> int:
         with gzip.open(scratch, "wt") if path.suffix == ".gz" else scratch.open("w") as file:
             file.write('{"displayTimeUnit": "ms", "traceEvents": [')
             count = 0
-            for event in timeline(found):
+            for event in timeline(analysis):
                 file.write(",\n" if count else "\n")
                 file.write(json.dumps(event))
                 count += 1
@@ -63,10 +63,10 @@ def write_timeline(found: WhatIf, path: Path) -> int:
         scratch.replace(path)
     except OSError as error:
         scratch.unlink(missing_ok=True)
-        what = f"cannot be written: {error.strerror}"
-        raise WhatIfError(what, where=str(path), hint="name another file with --timeline") from error
+        message = f"cannot be written: {error.strerror}"
+        raise WhatIfError(message, where=str(path), hint="name another file with --timeline") from error
     return count
 
 
-def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
+def _named(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}

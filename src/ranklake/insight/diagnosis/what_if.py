@@ -122,8 +122,8 @@ def what_if(trace: Trace) -> WhatIf:
 def recorded_times(trace: Trace) -> Floats:
     """Return the steps' times as recorded, ns."""
     last = list(trace.graph.last)
-    found: Floats = (trace.start_ns[last] + trace.duration_ns[last]).max(axis=(0, 2))
-    return found
+    times: Floats = (trace.start_ns[last] + trace.duration_ns[last]).max(axis=(0, 2))
+    return times
 
 
 def _some_kept(trace: Trace, own: Floats, ideal: Floats, kept: npt.NDArray[np.bool_]) -> Floats:
@@ -162,26 +162,26 @@ def _dp_ranks_kept(trace: Trace, own: Floats, ideal: Floats) -> Floats:
     return _in_pieces(some, count, (own.shape[0], own.shape[1], min(count, 2)))
 
 
-def _in_pieces(some: Callable[[slice, slice], Floats], scenarios: int, shape: tuple[int, ...]) -> Floats:
+def _in_pieces(step_times_of: Callable[[slice, slice], Floats], scenarios: int, shape: tuple[int, ...]) -> Floats:
     """Return (scenarios, steps), worked out for as many of both at a time as memory should hold."""
     nodes, steps, lanes = shape
-    found = np.empty((scenarios, steps))
+    times = np.empty((scenarios, steps))
     width = max(1, min(steps, _AT_A_TIME // (nodes * lanes)))
     height = max(1, min(scenarios, _AT_A_TIME // (nodes * lanes * width)))
     for top in range(0, scenarios, height):
         for left in range(0, steps, width):
             at = slice(top, top + height), slice(left, left + width)
-            found[at] = some(*at)
-    return found
+            times[at] = step_times_of(*at)
+    return times
 
 
 def _workers(trace: Trace, by_stage: Mapping[int, float], by_dp: Floats) -> list[Worker]:
-    found = [
+    workers = [
         Worker(int(trace.ranks[dp, stage]), dp, stage, min(float(by_dp[dp]), by_stage[stage]))
         for dp in range(len(by_dp))
         for stage in by_stage
     ]
-    return sorted(found, key=lambda worker: (-worker.s, worker.rank))
+    return sorted(workers, key=lambda worker: (-worker.s, worker.rank))
 
 
 def _slowest_first(slowdowns: dict[_Key, float]) -> dict[_Key, float]:
@@ -239,21 +239,21 @@ class Slowdowns:
     notes: Sequence[str]
 
 
-def slowdowns(run: str, attempt: int, found: WhatIf) -> Slowdowns:
+def slowdowns(run: str, attempt: int, analysis: WhatIf) -> Slowdowns:
     """Return what an analysis tells."""
     return Slowdowns(
         run=run,
         attempt=attempt,
-        s=found.s,
-        by_kind=dict(found.by_kind),
-        by_stage=dict(found.by_stage),
-        by_dp_rank=dict(found.by_dp_rank),
-        by_worker=list(found.workers),
-        m_w=found.m_w,
-        m_s=found.m_s,
-        worst_ranks=[one.rank for one in found.workers[: found.worst]],
-        per_step=dict(found.step_s),
-        step_time_s=StepTimes(found.recorded_ns / 1e9, found.no_delay_ns / 1e9, found.ideal_ns / 1e9),
-        critical_path=found.path,
-        notes=list(found.trace.notes),
+        s=analysis.s,
+        by_kind=dict(analysis.by_kind),
+        by_stage=dict(analysis.by_stage),
+        by_dp_rank=dict(analysis.by_dp_rank),
+        by_worker=list(analysis.workers),
+        m_w=analysis.m_w,
+        m_s=analysis.m_s,
+        worst_ranks=[one.rank for one in analysis.workers[: analysis.worst]],
+        per_step=dict(analysis.step_s),
+        step_time_s=StepTimes(analysis.recorded_ns / 1e9, analysis.no_delay_ns / 1e9, analysis.ideal_ns / 1e9),
+        critical_path=analysis.path,
+        notes=list(analysis.trace.notes),
     )

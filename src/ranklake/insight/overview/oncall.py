@@ -105,13 +105,13 @@ def of_ranks(states: Iterable[RankState], failed: Iterable[Row], where: Sequence
 
     `where` has the ranks' nodes, as of `ranklake.insight.runs.facts`.
     """
-    told = {(row["run"], row["attempt"]) for row in failed}
-    bad = [one for one in states if (one.run, one.attempt) not in told]
+    in_failed = {(row["run"], row["attempt"]) for row in failed}
+    bad = [one for one in states if (one.run, one.attempt) not in in_failed]
     for (run, state), group in groupby(sorted(bad, key=_by_state), key=lambda one: (one.run, one.state)):
         ranks = list(group)
-        said, step = _RANKS[state]
+        meaning, step = _RANKS[state]
         heard = max((one.heard for one in ranks if one.heard is not None), default=None)
-        detail = f"{_some([one.rank for one in ranks])}: {said}{_on(where, run, ranks)}"
+        detail = f"{_ranks_text([one.rank for one in ranks])}: {meaning}{_on(where, run, ranks)}"
         detail += f"; last heard {heard:%Y-%m-%d %H:%M} UTC" if heard is not None else ""
         yield Need("failing", f"{_count(len(ranks), 'rank')} of run {run} {state}", detail, step, run)
 
@@ -124,7 +124,7 @@ def of_failed(rows: Iterable[Row], states: Iterable[RankState], where: Sequence[
         detail = f"attempt {row['attempt']}, {steps_done(row)}, {row['end_ts']:%Y-%m-%d %H:%M} UTC"
         for state, group in groupby(of_attempt, key=lambda one: one.state):
             ranks = list(group)
-            detail += f"; {_some([one.rank for one in ranks])}: {_RANKS[state][0]}{_on(where, row['run'], ranks)}"
+            detail += f"; {_ranks_text([one.rank for one in ranks])}: {_RANKS[state][0]}{_on(where, row['run'], ranks)}"
         detail += "; it saved no checkpoint" if row["checkpoints"] == 0 else ""
         detail += f"; on purpose: {row['injected']}" if row["injected"] else ""
         yield Need("failing", f"run {row['run']} {row['status']}", detail, f"ranklake show {row['run']}", row["run"])
@@ -132,39 +132,41 @@ def of_failed(rows: Iterable[Row], states: Iterable[RankState], where: Sequence[
 
 def _on(where: Iterable[Row], run: str, ranks: Iterable[RankState]) -> str:
     wanted = {(run, one.attempt, one.rank) for one in ranks}
-    said = placed(row for row in where if (row["run"], row["attempt"], row["rank"]) in wanted)
-    return f", {said}" if said else ""
+    place = placed(row for row in where if (row["run"], row["attempt"], row["rank"]) in wanted)
+    return f", {place}" if place else ""
 
 
-def _by_state(one: RankState) -> tuple[str, str, int]:
-    return one.run, one.state, one.rank
+def _by_state(rank: RankState) -> tuple[str, str, int]:
+    return rank.run, rank.state, rank.rank
 
 
 def _of_checks(rows: Iterable[Row]) -> Iterator[Need]:
     for row in rows:
         state = "failing" if row["severity"] == "critical" else "warning"
-        said = f"{row['severity']}: {_count(row['partitions'], 'partition')}, {row['first_date']} to {row['last_date']}"
-        what = f"check {row['check_id']} of {row['table']} {row['status']}"
-        yield Need(state, what, said, f"ranklake quality why {row['table']} --check {row['check_id']}")
+        detail = (
+            f"{row['severity']}: {_count(row['partitions'], 'partition')}, {row['first_date']} to {row['last_date']}"
+        )
+        title = f"check {row['check_id']} of {row['table']} {row['status']}"
+        yield Need(state, title, detail, f"ranklake quality why {row['table']} --check {row['check_id']}")
 
 
 def _of_devices(rows: Iterable[Row]) -> Iterator[Need]:
     for row in rows:
-        told = []
+        signs = []
         if row["ecc_uncorrected_count"]:
-            told.append(f"{_count(row['ecc_uncorrected_count'], 'uncorrected ECC error')}")
+            signs.append(f"{_count(row['ecc_uncorrected_count'], 'uncorrected ECC error')}")
         if row["xid_count"]:
-            told.append(_count(row["xid_count"], "XID error"))
+            signs.append(_count(row["xid_count"], "XID error"))
         if (row["temperature_max_celsius"] or 0) >= HOT_CELSIUS:
-            told.append(f"{row['temperature_max_celsius']:.0f} °C")
+            signs.append(f"{row['temperature_max_celsius']:.0f} °C")
         if (row["throttled_ratio"] or 0) > THROTTLED_RATIO:
-            told.append(f"throttled {100 * row['throttled_ratio']:.0f} % of the time")
+            signs.append(f"throttled {100 * row['throttled_ratio']:.0f} % of the time")
         state = "failing" if row["ecc_uncorrected_count"] or row["xid_count"] else "warning"
         step = (
             "take it out of its pool and look at nvidia-smi -q there" if state == "failing" else "look at its cooling"
         )
         held = f"; held by {row['holder']}" if row["holder"] else ""
-        yield Need(state, f"device {row['device_uuid']}", f"{', '.join(told)}{held}", step, row["holder"] or "")
+        yield Need(state, f"device {row['device_uuid']}", f"{', '.join(signs)}{held}", step, row["holder"] or "")
 
 
 def _of_links(rows: Iterable[Row]) -> Iterator[Need]:
@@ -172,7 +174,7 @@ def _of_links(rows: Iterable[Row]) -> Iterator[Need]:
              "nvlink_replay_count": "NVLink replay", "pcie_replay_count": "PCIe replay"}  # fmt: skip
     plurals = {"NVLink recovery": "NVLink recoveries"}
     for row in rows:
-        told = [
+        counts = [
             f"{row[name]:,} {plurals.get(said, f'{said}s') if row[name] > 1 else said}"
             for name, said in kinds.items()
             if row[name]
@@ -180,7 +182,7 @@ def _of_links(rows: Iterable[Row]) -> Iterator[Need]:
         state = "failing" if row["nvlink_recovery_count"] else "warning"
         held = f"; held by {row['holder']}" if row["holder"] else ""
         step = "nvidia-smi nvlink -e there; if it goes on, take it out of its pool and have the link reseated"
-        yield Need(state, f"links of {row['device_uuid']}", f"{', '.join(told)}{held}", step, row["holder"] or "")
+        yield Need(state, f"links of {row['device_uuid']}", f"{', '.join(counts)}{held}", step, row["holder"] or "")
 
 
 def of_stragglers(rows: Iterable[Row], where: Sequence[Row] = ()) -> Iterator[Need]:
@@ -191,13 +193,13 @@ def of_stragglers(rows: Iterable[Row], where: Sequence[Row] = ()) -> Iterator[Ne
         every = list(group)
         worst = every[0]
         ranks = sorted({row["rank"] for row in every})
-        whose = "its own work takes" if len(ranks) == 1 else f"of rank {worst['rank']}, the worst, the own work takes"
-        detail = f"{_some(ranks)}: {whose} {100 * worst['excess_ratio']:.1f} % longer than that of its peers"
+        subject = "its own work takes" if len(ranks) == 1 else f"of rank {worst['rank']}, the worst, the own work takes"
+        detail = f"{_ranks_text(ranks)}: {subject} {100 * worst['excess_ratio']:.1f} % longer than that of its peers"
         detail += "" if worst["excess_s"] is None else f", {worst['excess_s']:.3g} s more a step"
         detail += f", through {worst['cause']}" if worst["cause"] else ""
         attempt = {(row["attempt"], row["rank"]) for row in every}
-        said = placed(row for row in where if row["run"] == run and (row["attempt"], row["rank"]) in attempt)
-        detail += f"; {said}" if said else ""
+        place = placed(row for row in where if row["run"] == run and (row["attempt"], row["rank"]) in attempt)
+        detail += f"; {place}" if place else ""
         detail += f"; on purpose: {worst['injected']}" if worst["injected"] else ""
         yield Need("warning", f"{_count(len(ranks), 'slow rank')} of run {run}", detail, f"ranklake show {run}", run)
 
@@ -206,10 +208,10 @@ def _of_running(rows: Iterable[Row]) -> Iterator[Need]:
     for row in rows:
         if row["unsaved_s"] is not None and row["unsaved_s"] > UNSAVED_S:
             saved = row["checkpoint_ts"]
-            said = "never saved a checkpoint" if saved is None else f"last saved {saved:%Y-%m-%d %H:%M} UTC"
+            last_save = "never saved a checkpoint" if saved is None else f"last saved {saved:%Y-%m-%d %H:%M} UTC"
             hours = f"{row['unsaved_s'] / 3600:.1f} hours of work would be lost"
             yield Need(
-                "warning", f"run {row['run']} has not saved", f"{said}; {hours}", "save a checkpoint", row["run"]
+                "warning", f"run {row['run']} has not saved", f"{last_save}; {hours}", "save a checkpoint", row["run"]
             )
 
 
@@ -220,7 +222,7 @@ def _of_pipeline(row: Row) -> list[Need]:
     return [Need("warning", f"the newest row came {row['lag_s'] / 3600:.1f} hours late", detail, "ranklake doctor")]
 
 
-def _some(ranks: list[int]) -> str:
+def _ranks_text(ranks: list[int]) -> str:
     word = "rank" if len(ranks) == 1 else "ranks"
     shown = ", ".join(map(str, ranks[:_SHOWN]))
     return f"{word} {shown}, … ({len(ranks):,})" if len(ranks) > _SHOWN else f"{word} {shown}"

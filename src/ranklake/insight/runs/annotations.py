@@ -47,18 +47,18 @@ def annotations_of(run: str, rows: Iterable[Row]) -> Annotations:
 def annotations_of_each(ask: Ask, runs: Iterable[str]) -> tuple[dict[str, Annotations], Answered]:
     """Return what was said of each of some runs, and what told it."""
     names = tuple(runs)
-    found = ask(statements.annotations(statements.among(names)))
+    answer = ask(statements.annotations(statements.among(names)))
     of: dict[str, list[Row]] = {name: [] for name in names}
-    for row in found.rows:
+    for row in answer.rows:
         of[row["run"]].append(row)
-    return {name: annotations_of(name, of[name]) for name in names}, found
+    return {name: annotations_of(name, of[name]) for name in names}, answer
 
 
 def tagged(ask: Ask, tags: Mapping[str, str]) -> tuple[str, ...]:
     """Return the runs that have all of some tags, each with its value; an empty value stands for any."""
-    found = ask(statements.annotations("kind = 'tag'"))
+    answer = ask(statements.annotations("kind = 'tag'"))
     of: dict[str, dict[str, str | None]] = {}
-    for row in found.rows:
+    for row in answer.rows:
         of.setdefault(row["run"], {})[row["key"] or ""] = row["value"]
     return tuple(
         sorted(

@@ -79,13 +79,13 @@ def asking(lake: "Lake", role: "Role | None" = None) -> Ask:
         if role is not None and (masked := spoilt(role, sql, opened)):
             return Answered(sql, (), f"role {role.name} sees {masked}, and numbers of that would be wrong")
         try:
-            found = answer_next(lake, opened, sql, role)
+            result = answer_next(lake, opened, sql, role)
         except QueryError as error:
             if role is None or not error.what.startswith("unknown "):
                 raise
             return Answered(sql, (), f"role {role.name} does not see it ({error.what})")
-        versions = read_by(sql, found.versions) if role is None else {}
-        return Answered(sql, tuple(found.rows.to_pylist()), versions=versions)
+        versions = read_by(sql, result.versions) if role is None else {}
+        return Answered(sql, tuple(result.rows.to_pylist()), versions=versions)
 
     return ask
 
@@ -94,11 +94,11 @@ def spoilt(role: "Role", sql: str, opened: Opened) -> str:
     """Return a column that a question may name and that the role sees cut short, with its mask; empty for none."""
     words = set(_WORD.findall(sql))
     for table in sorted(set(_READS.findall(sql)) & set(opened.contracts)):
-        for one in role.sights(opened.contracts[table]) if role.sees(table) else ():
-            if one.mask is None or one.is_hidden or one.mask.kind in _WHOLE_MASKS:
+        for sight in role.sights(opened.contracts[table]) if role.sees(table) else ():
+            if sight.mask is None or sight.is_hidden or sight.mask.kind in _WHOLE_MASKS:
                 continue
-            if one.column.name in words or _ALL_COLUMNS.search(sql):
-                return f"{table}.{one.column.name} as {one.mask.said}"
+            if sight.column.name in words or _ALL_COLUMNS.search(sql):
+                return f"{table}.{sight.column.name} as {sight.mask.said}"
     return ""
 
 

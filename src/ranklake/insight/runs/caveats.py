@@ -96,9 +96,9 @@ class Caveats:
 def caveats(ask: Ask, runs: Iterable[str]) -> Caveats:
     """Return what is to be known of the numbers of some runs, by the last checks of what they are made of."""
     wanted = set(runs)
-    found = ask(statements.failed_checks())
+    answer = ask(statements.failed_checks())
     failed: dict[str, list[FailedCheck]] = {}
-    for row in found.rows:
+    for row in answer.rows:
         column = row["column"] or ""
         numbers = _MADE_OF.get((row["table"], column), (column,) if row["table"] in _OF_RUNS else ())
         check = FailedCheck(
@@ -106,14 +106,14 @@ def caveats(ask: Ask, runs: Iterable[str]) -> Caveats:
         )
         for run in wanted.intersection(json.loads(row["runs"])):
             failed.setdefault(run, []).append(check)
-    return Caveats({run: tuple(_first_causes(some)) for run, some in failed.items()}, found)
+    return Caveats({run: tuple(_first_causes(some)) for run, some in failed.items()}, answer)
 
 
-def _first_causes(some: Sequence[FailedCheck]) -> list[FailedCheck]:
+def _first_causes(failed: Sequence[FailedCheck]) -> list[FailedCheck]:
     """Return failed checks without those that fail again in what is derived; each with the numbers of all of them."""
-    found: dict[tuple[str, str, date], FailedCheck] = {}
-    for one in sorted(some, key=lambda one: one.table not in _FACTS):
-        key = (one.column, one.check_id, one.day)
-        first = found.setdefault(key, one)
-        found[key] = replace(first, numbers=tuple(dict.fromkeys((*first.numbers, *one.numbers))))
-    return list(found.values())
+    first_by_key: dict[tuple[str, str, date], FailedCheck] = {}
+    for check in sorted(failed, key=lambda check: check.table not in _FACTS):
+        key = (check.column, check.check_id, check.day)
+        first = first_by_key.setdefault(key, check)
+        first_by_key[key] = replace(first, numbers=tuple(dict.fromkeys((*first.numbers, *check.numbers))))
+    return list(first_by_key.values())

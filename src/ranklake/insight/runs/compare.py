@@ -26,16 +26,16 @@ class Difference:
 
 def settings(row: Row) -> Mapping[str, str]:
     """Return configuration and labels of a row of ``code.sql``, as text by name."""
-    found = dict(_texts(facts_in(row.get("config"))))
-    return found | {f"label {name}": value for name, value in _texts(facts_in(row.get("labels"))).items()}
+    values = dict(_texts(facts_in(row.get("config"))))
+    return values | {f"label {name}": value for name, value in _texts(facts_in(row.get("labels"))).items()}
 
 
 def surroundings(row: Row) -> Mapping[str, str]:
     """Return code, machine, software and environment of a row of ``code.sql``, as text by name."""
-    found = {name: _text(value) for name, value in row.items() if name not in _OF_THE_RUN and value is not None}
+    values = {name: _text(value) for name, value in row.items() if name not in _OF_THE_RUN and value is not None}
     for column, word in zip(_SURROUNDINGS, ("variable", "package", "determinism"), strict=True):
-        found |= {f"{word} {name}": value for name, value in _texts(facts_in(row.get(column))).items()}
-    return found
+        values |= {f"{word} {name}": value for name, value in _texts(facts_in(row.get(column))).items()}
+    return values
 
 
 def _texts(facts: Mapping[str, object]) -> dict[str, str]:
@@ -50,9 +50,9 @@ def differences(of_each: Iterable[Mapping[str, str]]) -> tuple[tuple[Difference,
     """Return what is not the same everywhere, by name, and how much is."""
     every = list(of_each)
     names = sorted({name for one in every for name in one})
-    told = [Difference(name, tuple(one.get(name) for one in every)) for name in names]
-    differing = tuple(one for one in told if len(set(one.values)) > 1)
-    return differing, len(told) - len(differing)
+    all_values = [Difference(name, tuple(one.get(name) for one in every)) for name in names]
+    differing = tuple(one for one in all_values if len(set(one.values)) > 1)
+    return differing, len(all_values) - len(differing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +89,20 @@ def changes(ask: Ask, run: str, code: Answered) -> tuple[Changes, ...]:
     if not code.rows:
         return ()
     last = code.rows[-1]
-    told = []
+    changed = []
     earlier = [row for row in code.rows if row["attempt"] < last["attempt"]]
     if earlier:
-        told.append(_since(f"attempt {earlier[-1]['attempt']}", run, earlier[-1], last, code))
+        changed.append(_since(f"attempt {earlier[-1]['attempt']}", run, earlier[-1], last, code))
     for row in ask(statements.previous(statements.among((run,)))).rows:
         other = ask(statements.of_run("code", row["before"], most=_MOST_ATTEMPTS))
         if other.rows:
-            told.append(_since(f"run {row['before']}", row["before"], other.rows[-1], last, other))
-    return tuple(told)
+            changed.append(_since(f"run {row['before']}", row["before"], other.rows[-1], last, other))
+    return tuple(changed)
 
 
-def _since(what: str, run: str, before: Row, now: Row, code: Answered) -> Changes:
+def _since(since: str, run: str, before: Row, now: Row, code: Answered) -> Changes:
     rows = (before, now)
-    return Changes(what, run, differences(map(settings, rows))[0], differences(map(surroundings, rows))[0], code)
+    return Changes(since, run, differences(map(settings, rows))[0], differences(map(surroundings, rows))[0], code)
 
 
 MEASURES: Final = ("last_loss", "mean_step_time_s", "tokens_per_s", "mfu_ratio", "goodput_ratio")
@@ -147,8 +147,8 @@ class Comparison:
 
 def compare(ask: Ask, runs: tuple[str, ...]) -> Comparison:
     """Compare runs by their whole names, each named once."""
-    found = ask(statements.summaries(statements.among(runs)))
-    by_run = {row["run"]: row for row in found.rows}
+    summaries = ask(statements.summaries(statements.among(runs)))
+    by_run = {row["run"]: row for row in summaries.rows}
     code = tuple(ask(statements.of_run("code", run, most=_MOST_ATTEMPTS)) for run in runs)
     last = [one.rows[-1] if one.rows else {} for one in code]
     of_settings, alike = differences(map(settings, last))
@@ -157,7 +157,7 @@ def compare(ask: Ask, runs: tuple[str, ...]) -> Comparison:
     few = len(runs) < _FEWEST_REPEATS
     return Comparison(
         runs=runs,
-        summaries=Answered(found.sql, tuple(by_run.get(run, {}) for run in runs), found.reason),
+        summaries=Answered(summaries.sql, tuple(by_run.get(run, {}) for run in runs), summaries.reason),
         phases=tuple(ask(statements.of_run("phases", run)) for run in runs),
         settings=of_settings,
         surroundings=of_surroundings,

@@ -140,13 +140,13 @@ def shared(ask: Ask, runs: Sequence[str], most: int, scalars: str = "scalars") -
 
     `scalars` is as of `plotted`: a metric that one run has under its old name, and another under the new, is one.
     """
-    found: dict[str, list[int]] = {}
+    counts_of: dict[str, list[int]] = {}
     for run in runs:
         for row in ask(statements.of_run("metric_names", run, scalars=scalars)).rows:
             if row["n"]:
-                found.setdefault(str(row["metric"]), []).append(row["n"])
-    common = [metric for metric, counts in found.items() if len(counts) > 1]
-    return sorted(common, key=lambda metric: (-sum(found[metric]), metric))[:most]
+                counts_of.setdefault(str(row["metric"]), []).append(row["n"])
+    common = [metric for metric, counts in counts_of.items() if len(counts) > 1]
+    return sorted(common, key=lambda metric: (-sum(counts_of[metric]), metric))[:most]
 
 
 def _of_metric(
@@ -157,11 +157,11 @@ def _of_metric(
         name, column, unit = OF_STEPS[_STORED[metric]]
     every = []
     for run in runs:
-        found = ask(statements.of_run(name, run, metric, parts=PARTS, scalars=scalars))
-        if name == "metric" and axis == "time" and not found.rows and not found.reason:
-            found = ask(statements.of_run("metric_time", run, metric, parts=PARTS, scalars=scalars))
-        rows = [row for row in found.rows if row[column] is not None or row.get(_FLAGGED.get(column, ""))]
-        every.append(Plotted(run, metric, unit, column, found, _points(rows, column, axis, smooth)))
+        answer = ask(statements.of_run(name, run, metric, parts=PARTS, scalars=scalars))
+        if name == "metric" and axis == "time" and not answer.rows and not answer.reason:
+            answer = ask(statements.of_run("metric_time", run, metric, parts=PARTS, scalars=scalars))
+        rows = [row for row in answer.rows if row[column] is not None or row.get(_FLAGGED.get(column, ""))]
+        every.append(Plotted(run, metric, unit, column, answer, _points(rows, column, axis, smooth)))
     if not any(one.points for one in every):
         raise _nothing(ask, every, metric, axis, scalars)
     return every
@@ -197,21 +197,23 @@ def smoothed(values: Sequence[float], neighbours: int) -> list[float]:
 def _nothing(ask: Ask, every: Sequence[Plotted], metric: str, axis: str, scalars: str) -> NothingToPlotError:
     """Return why there is nothing to plot."""
     of = every[0].run if len(every) == 1 else "the runs"
-    reason = next((one.answered.reason for one in every if one.answered.reason), "")
+    reason = next((curve.answered.reason for curve in every if curve.answered.reason), "")
     if reason:
         return NothingToPlotError(reason, where=metric, hint="ask whoever keeps the roles for the table")
-    if any(one.answered.rows and any(row[one.column] is not None for row in one.answered.rows) for one in every):
+    if any(
+        curve.answered.rows and any(row[curve.column] is not None for row in curve.answered.rows) for curve in every
+    ):
         return NothingToPlotError(f"{metric} of {of} has no {axis} to be drawn over", hint="draw it over --x step")
-    for one in every:
-        for row in ask(statements.of_run("metric_names", one.run, scalars=scalars)).rows:
+    for curve in every:
+        for row in ask(statements.of_run("metric_names", curve.run, scalars=scalars)).rows:
             if row["metric"] == metric and not row["n"]:
                 return NothingToPlotError(f"{metric} of {of} was recorded without steps", hint="draw it over --x time")
     known = {name for name, (file, column, _) in OF_STEPS.items() if _is_known(ask, every, file, column)}
-    for one in every:
-        known |= {str(row["metric"]) for row in ask(statements.of_run("metric_names", one.run, scalars=scalars)).rows}
-    what = f"{of} {'has' if len(every) == 1 else 'have'} no values by step of {metric!r}"
+    for curve in every:
+        known |= {str(row["metric"]) for row in ask(statements.of_run("metric_names", curve.run, scalars=scalars)).rows}
+    message = f"{of} {'has' if len(every) == 1 else 'have'} no values by step of {metric!r}"
     nothing = "no step was recorded, or none is rolled up yet: run 'ranklake rollup'"
-    return NothingToPlotError(what, hint=did_you_mean(metric, known) or nothing)
+    return NothingToPlotError(message, hint=did_you_mean(metric, known) or nothing)
 
 
 def _is_known(ask: Ask, every: Sequence[Plotted], file: str, column: str) -> bool:

@@ -38,15 +38,15 @@ def placed(rows: Iterable[Row]) -> str:
     known = [row for row in rows if row["node"] is not None]
     if not known:
         return ""
-    found = sorted({row["node"] for row in known})
+    nodes_seen = sorted({row["node"] for row in known})
     count = known[0]["node_count"]
     if count == 1:
         where = "on the run's only node"
-    elif len(found) == 1:
-        where = f"{'all ' * (len(known) > 1)}on node {found[0]} of 0 to {count - 1}"
+    elif len(nodes_seen) == 1:
+        where = f"{'all ' * (len(known) > 1)}on node {nodes_seen[0]} of 0 to {count - 1}"
     else:
-        shown = ", ".join(map(str, found[:_MOST_NAMED])) + (", …" if len(found) > _MOST_NAMED else "")
-        return f"on {len(found):,} of {count:,} nodes: {shown}"
+        shown = ", ".join(map(str, nodes_seen[:_MOST_NAMED])) + (", …" if len(nodes_seen) > _MOST_NAMED else "")
+        return f"on {len(nodes_seen):,} of {count:,} nodes: {shown}"
     local = known[0]["local_rank"]
     return f"{where}, local rank {local}" if len(known) == 1 and local is not None else where
 
@@ -177,9 +177,9 @@ def gather(ask: Ask, run: str) -> RunFacts:
 
 def _ends(ask: Ask, run: str, *, has_steps: bool) -> Answered:
     """Return what ended a run's attempts, with each rank's last step where steps may be read."""
-    found = Answered("", (), "steps are not read")
+    answer = Answered("", (), "steps are not read")
     for steps in (*(["steps"] if has_steps else []), _NO_STEPS):
-        found = ask(statements.of_run("ends", run, most=_MOST, within_s=_WITHIN_S, steps=steps))
-        if not found.reason:
+        answer = ask(statements.of_run("ends", run, most=_MOST, within_s=_WITHIN_S, steps=steps))
+        if not answer.reason:
             break
-    return found
+    return answer

@@ -88,7 +88,7 @@ def find(ask: Ask, wanted: Wanted, sort: str = "newest", limit: int | None = Non
         called = statements.among(tuple(called_so(ask, wanted.run)))
         where.append(f"(starts_with(run, {literal(wanted.run)}) OR {called})")
     if wanted.labels or wanted.settings:
-        where.append(statements.among(_told(ask, wanted)))
+        where.append(statements.among(_runs_with(ask, wanted)))
     if wanted.tags:
         where.append(statements.among(tagged(ask, wanted.tags)))
     inner = statements.summaries(" AND ".join(where) or "TRUE", " AND ".join(having) or "TRUE")
@@ -99,8 +99,8 @@ def find(ask: Ask, wanted: Wanted, sort: str = "newest", limit: int | None = Non
 def named(ask: Ask, text: str) -> str:
     """Return the one run with a name, or whose name begins so. Raises `NoSuchRunError`."""
     begins = f"run = {literal(text)} OR starts_with(run, {literal(text)})"
-    found = _seen(ask(f"SELECT DISTINCT run FROM run_summary WHERE {begins} ORDER BY run LIMIT {_MOST_KNOWN}"))  # noqa: S608 - likewise
-    names = [str(row["run"]) for row in found.rows] if text else []
+    answer = _seen(ask(f"SELECT DISTINCT run FROM run_summary WHERE {begins} ORDER BY run LIMIT {_MOST_KNOWN}"))  # noqa: S608 - likewise
+    names = [str(row["run"]) for row in answer.rows] if text else []
     if text in names or len(names) == 1:
         return text if text in names else names[0]
     if not names and (called := called_so(ask, text)):
@@ -108,9 +108,9 @@ def named(ask: Ask, text: str) -> str:
         if len(names) == 1:
             return names[0]
     if names:
-        told = ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
+        shown = ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
         error = NoSuchRunError(
-            f"{len(names)} runs begin with {text!r}, or are called so", hint=f"write more of the name: {told}"
+            f"{len(names)} runs begin with {text!r}, or are called so", hint=f"write more of the name: {shown}"
         )
         error.is_ambiguous = True
         raise error
@@ -120,10 +120,10 @@ def named(ask: Ask, text: str) -> str:
     raise NoSuchRunError(f"no run {text!r}", hint=did_you_mean(text, [str(row["run"]) for row in known.rows]))
 
 
-def _seen(found: Answered) -> Answered:
-    if found.reason:
-        raise UnseenError(found.reason, where="--role", hint="ask whoever keeps the roles for run_summary")
-    return found
+def _seen(answer: Answered) -> Answered:
+    if answer.reason:
+        raise UnseenError(answer.reason, where="--role", hint="ask whoever keeps the roles for run_summary")
+    return answer
 
 
 def _conditions(wanted: Wanted) -> tuple[list[str], list[str]]:
@@ -149,19 +149,19 @@ def _conditions(wanted: Wanted) -> tuple[list[str], list[str]]:
     return where, having
 
 
-def _told(ask: Ask, wanted: Wanted) -> tuple[str, ...]:
+def _runs_with(ask: Ask, wanted: Wanted) -> tuple[str, ...]:
     """Return the runs whose labels and settings are as wanted: JSON is read here, after SQL left out most of it."""
     asked = [("labels", name) for name in wanted.labels] + [("config", name.split(".")[-1]) for name in wanted.settings]
     # What JSON writes as it is can be looked for in it; of other names all is read.
     holds = [f"strpos({column}, {literal(name)}) > 0" for column, name in asked if json.dumps(name) == f'"{name}"']
-    found = ask(f"SELECT DISTINCT run, labels, config FROM runs WHERE {' AND '.join(holds) or 'TRUE'}")  # noqa: S608 - quoted
-    if found.reason:
-        raise UnseenError(found.reason, where="--role", hint="ask whoever keeps the roles for runs")
+    answer = ask(f"SELECT DISTINCT run, labels, config FROM runs WHERE {' AND '.join(holds) or 'TRUE'}")  # noqa: S608 - quoted
+    if answer.reason:
+        raise UnseenError(answer.reason, where="--role", hint="ask whoever keeps the roles for runs")
     return tuple(
         sorted(
             {
                 row["run"]
-                for row in found.rows
+                for row in answer.rows
                 if _has(facts_in(row["labels"]), wanted.labels) and _has(facts_in(row["config"]), wanted.settings)
             }
         )
@@ -181,16 +181,16 @@ def value_of(facts: Mapping[str, object], name: str) -> object:
     return value_of(inner, rest) if dot and isinstance(inner, dict) else None
 
 
-def said_equal(value: object, said: str) -> bool:
+def said_equal(value: object, text: str) -> bool:
     """Say whether a value is what somebody typed: text by its letters, numbers by what they are worth."""
     if isinstance(value, bool) or value is None:
-        return str(value).lower() == said.lower() and value is not None
+        return str(value).lower() == text.lower() and value is not None
     if isinstance(value, (int, float)):
         try:
-            return float(said) == float(value)
+            return float(text) == float(value)
         except (ValueError, OverflowError):
             return False
-    return isinstance(value, str) and value == said
+    return isinstance(value, str) and value == text
 
 
 def flat(facts: Mapping[str, object], above: str = "") -> Iterable[tuple[str, object]]:

@@ -159,13 +159,13 @@ def medium(ask: Ask, run: str, name: str, step: int | None = None, rank: int | N
     row = rows[0]
     hidden = ""
     for column in COLUMNS:
-        found = ask(statements.of_run("media_bytes", run, column=column, keys=key_condition(row)))
-        hidden = hidden or found.reason
-        if found.rows:
+        answer = ask(statements.of_run("media_bytes", run, column=column, keys=key_condition(row)))
+        hidden = hidden or answer.reason
+        if answer.rows:
             return Medium(
                 run=run, name=row["name"], kind=row["kind"], media_type=row["media_type"] or "", attempt=row["attempt"],
                 rank=row["rank"], step=row["step"], ts=row["ts"], others=len(rows) - 1,
-                raw=_raw(row["kind"], found.one["held"], name), sql=found.sql,
+                raw=_raw(row["kind"], answer.one["held"], name), sql=answer.sql,
             )  # fmt: skip
     hint = "use a role that sees it as it is" if hidden else ""
     raise MediumError(hidden or "the role sees nothing of its content", where=f"medium {name!r}", hint=hint)

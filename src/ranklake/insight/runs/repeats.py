@@ -61,10 +61,10 @@ class Repeats:
     verdicts: tuple[Verdict, ...]
 
 
-def repeats(ask: Ask, found: Comparison) -> Repeats:
+def repeats(ask: Ask, comparison: Comparison) -> Repeats:
     """Return the groups that runs of a comparison fall into. Runs without settings are repeats of none."""
     by_settings: dict[object, list[str]] = {}
-    for run, code in zip(found.runs, found.code, strict=True):
+    for run, code in zip(comparison.runs, comparison.code, strict=True):
         settings = _settings(code.rows[-1] if code.rows else {})
         by_settings.setdefault(settings or run, []).append(run)
     groups = [Group(tuple(runs), ask(statements.variance(tuple(runs)))) for runs in by_settings.values()]
@@ -85,15 +85,15 @@ def _is_seed(name: str) -> bool:
 
 
 def _verdict(measure: str, group: int, first: Row, other: Row) -> Verdict:
-    one, two = (_spread(row, measure) for row in (first, other))
-    if one is None or two is None:
+    base, compared = (_spread(row, measure) for row in (first, other))
+    if base is None or compared is None:
         return Verdict(measure, group, None, None, "unknown of a group")
-    difference = two[1] - one[1]
-    if min(one[0], two[0]) < _FEWEST:
+    difference = compared[1] - base[1]
+    if min(base[0], compared[0]) < _FEWEST:
         return Verdict(measure, group, difference, None, "fewer than two repeats")
-    if not one[2] and not two[2]:
+    if not base[2] and not compared[2]:
         return Verdict(measure, group, difference, None, "no group varies")
-    result = ttest_ind_from_stats(one[1], one[2], one[0], two[1], two[2], two[0], equal_var=False)
+    result = ttest_ind_from_stats(base[1], base[2], base[0], compared[1], compared[2], compared[0], equal_var=False)
     return Verdict(measure, group, difference, float(result.pvalue))
 
 
@@ -106,11 +106,11 @@ def _spread(row: Mapping[str, float | None], measure: str) -> tuple[int, float, 
 
 def corrected(verdicts: Sequence[Verdict]) -> Iterable[Verdict]:
     """Yield verdicts with p-values after Holm's correction: the least is multiplied by their number, and so on."""
-    known = sorted((one.p_value, place) for place, one in enumerate(verdicts) if one.p_value is not None)
+    known = sorted((verdict.p_value, place) for place, verdict in enumerate(verdicts) if verdict.p_value is not None)
     values: dict[int, float] = {}
     least = 0.0
     for rank, (p_value, place) in enumerate(known):
         least = max(least, min(1.0, p_value * (len(known) - rank)))
         values[place] = least
-    for place, one in enumerate(verdicts):
-        yield Verdict(one.measure, one.group, one.difference, values.get(place), one.reason)
+    for place, verdict in enumerate(verdicts):
+        yield Verdict(verdict.measure, verdict.group, verdict.difference, values.get(place), verdict.reason)

@@ -135,12 +135,12 @@ def runs_state(lake: "Lake", run: str = "", role: "Role | None" = None, *, has_r
 
 def run_state(ask: Ask, run: str, scalars: str = "scalars", *, is_for_role: bool = False) -> RunState:
     """Return all that is told of a run; `scalars` and `is_for_role` are as of `RunsState`."""
-    found = gather(ask, run)
+    facts = gather(ask, run)
     lines = statements.of_run("lines", run, most=MOST_LINES, characters=MOST_CHARACTERS)
     return RunState(
-        facts=found,
-        curves=curves(ask, run, found.summary.one.get("rank_steps") or 0, scalars),
-        changes=changes(ask, run, found.code),
+        facts=facts,
+        curves=curves(ask, run, facts.summary.one.get("rank_steps") or 0, scalars),
+        changes=changes(ask, run, facts.code),
         lines=ask(lines) if is_for_role else Answered(lines, (), NO_LINES),
         media=media(ask, run, is_for_role=is_for_role),
     )
@@ -153,7 +153,7 @@ def _marks(ask: Ask, runs: tuple[str, ...], scalars: str) -> dict[str, str]:
     of its devices. Plans that change rows which were stored before are few, and change all.
     """
     among = statements.among(runs)
-    told: dict[str, list[str]] = {run: [] for run in runs}
+    parts_of: dict[str, list[str]] = {run: [] for run in runs}
     for sql in (
         statements.marks(among),
         statements.sampled(runs),
@@ -162,11 +162,11 @@ def _marks(ask: Ask, runs: tuple[str, ...], scalars: str) -> dict[str, str]:
         statements.previous(among),
     ):
         for row in ask(sql).rows:
-            told[row["run"]].append(repr(sorted(row.items())))
+            parts_of[row["run"]].append(repr(sorted(row.items())))
     for run, failed in caveats(ask, runs).failed.items():
-        told[run].append(repr(failed))
+        parts_of[run].append(repr(failed))
     before = f"{_asked()} {scalars} {ask(statements.rewrites()).rows!r}"
-    return {run: hashlib.sha256("\n".join([before, *parts]).encode()).hexdigest() for run, parts in told.items()}
+    return {run: hashlib.sha256("\n".join([before, *parts]).encode()).hexdigest() for run, parts in parts_of.items()}
 
 
 def _seen_mark(ask: Ask, why: Callable[[str], Cause], run: str) -> str:

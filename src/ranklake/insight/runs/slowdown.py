@@ -66,53 +66,55 @@ def slowdown_cause(lake: "Lake", ask: Ask, run: str, role: "Role | None" = None,
         return Cause(None, f"{count:,} spans are too many to simulate here; run 'ranklake what-if {run}'")
     try:
         chosen, rows, notes = read_spans(lake, run, role=role)
-        found = slowdowns(run, chosen, what_if(trace_of(rows, notes)))
+        slow = slowdowns(run, chosen, what_if(trace_of(rows, notes)))
     except WhatIfError as error:
         return Cause(None, error.what)
     except QueryError as error:
         if role is None:
             raise
         return Cause(None, f"role {role.name} does not see it ({error.what})")
-    return _cause(found)
+    return _cause(slow)
 
 
-def _cause(found: Slowdowns) -> Cause:
+def _cause(analysis: Slowdowns) -> Cause:
     """Return the part that is to blame, by the paper's shares first, else by the slowdown that a part makes alone."""
-    stages = len(found.by_stage)
-    if found.s < SLOW:
-        return Cause(found)
-    if found.m_s is not None and found.m_s >= MAJOR:
-        what = f"the last stage (stage {stages - 1} of 0 to {stages - 1})"
+    stages = len(analysis.by_stage)
+    if analysis.s < SLOW:
+        return Cause(analysis)
+    if analysis.m_s is not None and analysis.m_s >= MAJOR:
+        part = f"the last stage (stage {stages - 1} of 0 to {stages - 1})"
         step = "Give it fewer layers: the loss is computed there, too. Its timeline:"
-        return Cause(found, "", what, found.m_s, f"{step} ranklake what-if {found.run} --timeline FILE")
-    if found.m_w is not None and found.m_w >= MAJOR:
-        slow = _slow_ones(found)
+        return Cause(analysis, "", part, analysis.m_s, f"{step} ranklake what-if {analysis.run} --timeline FILE")
+    if analysis.m_w is not None and analysis.m_w >= MAJOR:
+        slow = _slow_ones(analysis)
         shown = ", ".join(map(str, slow[:_MOST_NAMED])) + (f", … ({len(slow):,})" if len(slow) > _MOST_NAMED else "")
-        what = f"rank{'s' * (len(slow) > 1)} {shown}"
-        return Cause(found, "", what, found.m_w, "Look at the host and device there: clocks, throttling, neighbours.")
+        part = f"rank{'s' * (len(slow) > 1)} {shown}"
+        return Cause(
+            analysis, "", part, analysis.m_w, "Look at the host and device there: clocks, throttling, neighbours."
+        )
     parts: list[tuple[float, str, str]] = []
     if stages > 1:
-        stage, s = _alone(found.by_stage)
+        stage, s = _alone(analysis.by_stage)
         parts.append((s, f"stage {stage} of 0 to {stages - 1}", "Move layers away from it."))
-    if len(found.by_dp_rank) > 1:
-        rank, s = _alone(found.by_dp_rank)
+    if len(analysis.by_dp_rank) > 1:
+        rank, s = _alone(analysis.by_dp_rank)
         parts.append((s, f"data-parallel rank {rank}", "Look at its hosts, and at the length of its sequences."))
-    kind, s = next(iter(found.by_kind.items()))
+    kind, s = next(iter(analysis.by_kind.items()))
     parts.append((s, f"{kind} operations on all ranks", "Their times differ from each other: look for uneven work."))
-    worst, what, step = max(parts, key=lambda one: one[0])
-    if worst - 1 >= MAJOR * (found.s - 1):
-        return Cause(found, "", what, None, step)
-    return Cause(found, "", MANY, None, "Compare stages, ranks and kinds below.")
+    worst, part, step = max(parts, key=lambda one: one[0])
+    if worst - 1 >= MAJOR * (analysis.s - 1):
+        return Cause(analysis, "", part, None, step)
+    return Cause(analysis, "", MANY, None, "Compare stages, ranks and kinds below.")
 
 
-def _slow_ones(found: Slowdowns) -> Sequence[int]:
+def _slow_ones(slow: Slowdowns) -> Sequence[int]:
     """Return those of the worst ranks that are nearly as slow as the worst: the others are among them by their number.
 
     Of 4,096 ranks the worst are 123, of which one may be slow.
     """
-    by_rank = {one.rank: one.s - 1 for one in found.by_worker}
-    worst = max((by_rank.get(rank, 0.0) for rank in found.worst_ranks), default=0.0)
-    return [rank for rank in found.worst_ranks if by_rank.get(rank, worst) >= MAJOR * worst]
+    by_rank = {one.rank: one.s - 1 for one in slow.by_worker}
+    worst = max((by_rank.get(rank, 0.0) for rank in slow.worst_ranks), default=0.0)
+    return [rank for rank in slow.worst_ranks if by_rank.get(rank, worst) >= MAJOR * worst]
 
 
 def _alone(parts: Mapping[int, float]) -> tuple[int, float]:

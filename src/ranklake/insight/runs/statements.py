@@ -42,8 +42,8 @@ def variance(runs: tuple[str, ...]) -> str:
 
 def nodes(where: str, ranks: Collection[int] | None = None) -> str:
     """Return the SQL of one row per attempt and rank that tells its node, of some runs; of some ranks, or of all."""
-    some = "TRUE" if ranks is None else f"rank IN ({', '.join(map(str, sorted(ranks)))})"
-    return _filled("nodes", runs=where, ranks=some)
+    of_ranks = "TRUE" if ranks is None else f"rank IN ({', '.join(map(str, sorted(ranks)))})"
+    return _filled("nodes", runs=where, ranks=of_ranks)
 
 
 def annotations(where: str) -> str:

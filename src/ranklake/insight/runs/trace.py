@@ -50,10 +50,10 @@ def step_trace(ask: Ask, run: str, step: int, attempt: int | None = None) -> Ste
     """
     if not 0 <= step < _GREATEST:
         raise RanklakeError(f"no step has the number {step}", where="--step", hint="name a step from 0 on")
-    found = ask(statements.of_run("traced", run, step=step))
-    if found.reason:
-        raise RanklakeError(found.reason, where="--role", hint="ask whoever keeps the roles for spans")
-    rows = [row for row in found.rows if attempt in {None, row["attempt"]}]
+    answer = ask(statements.of_run("traced", run, step=step))
+    if answer.reason:
+        raise RanklakeError(answer.reason, where="--role", hint="ask whoever keeps the roles for spans")
+    rows = [row for row in answer.rows if attempt in {None, row["attempt"]}]
     having = [row["attempt"] for row in rows if row["spans"]]
     if not having:
         of = "" if attempt is None else f" in attempt {attempt}"

@@ -105,7 +105,7 @@ def stacked_by_date(values: Values, states: Sequence[str], measure: str) -> Spec
         160,
         mark={"type": "bar", "binSpacing": 0},
         encoding={
-            "x": {**day, "scale": {"type": "utc"}, "axis": _DATES},
+            "x": day | {"scale": {"type": "utc"}, "axis": _DATES},
             "y": {"field": "count", "type": "quantitative", "title": measure, "axis": {"tickMinStep": 1}},
             "color": _by_state(states),
             "tooltip": [day, {"field": "state", "type": "nominal"}, quantity("count", measure, ",")],
@@ -124,7 +124,7 @@ def states_by_date(values: Values, states: Sequence[str], rows: Sequence[str], d
         _ROW_PX * len(rows),
         mark={"type": "rect"},
         encoding={
-            "x": {**day, "scale": {"type": "utc", "domain": [str(days[0]), str(days[-1])]}, "axis": _DATES},
+            "x": day | {"scale": {"type": "utc", "domain": [str(days[0]), str(days[-1])]}, "axis": _DATES},
             "y": {"field": "row", "type": "nominal", "title": None, "sort": list(rows),
                   "axis": {"labelLimit": {"expr": "width < 500 ? 110 : 220"}}},
             "color": _by_state(states),
@@ -153,11 +153,11 @@ def lines_by_time(values: Values, parts: Mapping[str, str], title: str, form: st
         _HEIGHT,
         mark={"type": "line", "point": True, "strokeWidth": 2, "invalid": "break-paths-show-domains"},
         encoding={
-            "x": {**time, "scale": {"type": "utc"}, "axis": _HOURS if by_hour else _DATES},
+            "x": time | {"scale": {"type": "utc"}, "axis": _HOURS if by_hour else _DATES},
             "y": {"field": "amount", "type": "quantitative", "title": title, "axis": {"format": form}},
             "color": _by_part(list(parts.values()), _LINES),
             "tooltip": [
-                {**time, "format": "%Y-%m-%d %H:%M"} if by_hour else time,
+                time | ({"format": "%Y-%m-%d %H:%M"} if by_hour else {}),
                 {"field": "part", "type": "nominal", "title": "measure"},
                 quantity("amount", title, form),
             ],

@@ -1,6 +1,7 @@
 """The page of runs side by side: curves on the same axes, what differs, and what repeats say of chance."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -8,7 +9,7 @@ from ranklake.insight.runs.compare import MEASURES, Comparison, Difference
 from ranklake.insight.runs.curves import Plotted
 from ranklake.insight.runs.repeats import LEVEL, Repeats, Verdict
 from ranklake.views.html.charts import Chart, compared, short
-from ranklake.views.html.figures import FactTable, sourced
+from ranklake.views.html.figures import answer_table, sourced
 from ranklake.views.html.run_curves import AXES
 from ranklake.views.html.run_pages import COLUMNS, marks_of
 from ranklake.views.html.run_tables import STATES
@@ -32,36 +33,40 @@ _TITLES: Final[Mapping[str, tuple[str, str, Any]]] = {
 }
 
 
-def section(found: Comparison, drawn: Sequence[Sequence[Plotted]], chance: Repeats) -> Section:
+def section(comparison: Comparison, drawn: Sequence[Sequence[Plotted]], chance: Repeats) -> Section:
     """Return the page; `drawn` are metrics, each of all runs."""
-    headline = _headline(found, chance)
-    digest = digest_of((found, drawn, chance))
-    page = Page(HOME, "Compare", "compare.html", partial(_facts, found, drawn, chance, headline), digest)
-    entry = Entry(f"compare {', '.join(found.runs)}"[:200], "comparison", "compare", HOME)
+    headline = _headline(comparison, chance)
+    digest = digest_of((comparison, drawn, chance))
+    page = Page(HOME, "Compare", "compare.html", partial(_facts, comparison, drawn, chance, headline), digest)
+    entry = Entry(f"compare {', '.join(comparison.runs)}"[:200], "comparison", "compare", HOME)
     return Section(SECTION, "Compare", "passed", headline, HOME, (page,), (entry,))
 
 
-def _headline(found: Comparison, chance: Repeats) -> str:
-    settings = counted(len(found.settings), "setting")
-    told = [counted(len(found.runs), "run"), f"{settings} differ" if len(found.settings) != 1 else "1 setting differs"]
+def _headline(comparison: Comparison, chance: Repeats) -> str:
+    settings = counted(len(comparison.settings), "setting")
+    facts = [
+        counted(len(comparison.runs), "run"),
+        f"{settings} differ" if len(comparison.settings) != 1 else "1 setting differs",
+    ]
     if significant := [one for one in chance.verdicts if one.is_significant]:
-        told.append(f"{', '.join(dict.fromkeys(_TITLES[one.measure][0] for one in significant))} differ significantly")
+        facts.append(f"{', '.join(dict.fromkeys(_TITLES[one.measure][0] for one in significant))} differ significantly")
     elif any(one.p_value is not None for one in chance.verdicts):
-        told.append("no difference is significant")
+        facts.append("no difference is significant")
     elif len(chance.groups) > 1:
-        told.append("without repeats chance cannot be told from a difference")
-    return ", ".join(told)
+        facts.append("without repeats chance cannot be told from a difference")
+    return ", ".join(facts)
 
 
-def _facts(found: Comparison, drawn: Sequence[Sequence[Plotted]], chance: Repeats, headline: str) -> Mapping[str, Any]:
-    runs = FactTable(
-        "Runs", sourced("runs", found.summaries), COLUMNS, ["run"], "runs",
-        [row for row in found.summaries.rows if row], {}, STATES, f"Unknown: {found.summaries.reason or 'no summary'}.",
-        marks=marks_of([row for row in found.summaries.rows if row], found.caveats),
-    )  # fmt: skip
+def _facts(
+    comparison: Comparison, drawn: Sequence[Sequence[Plotted]], chance: Repeats, headline: str
+) -> Mapping[str, Any]:
+    summaries = replace(comparison.summaries, rows=tuple(row for row in comparison.summaries.rows if row))
+    marks = marks_of(summaries.rows, comparison.caveats)
+    runs = answer_table("runs", "Runs", summaries, ["run"], COLUMNS, "Unknown: no summary.", states=STATES, marks=marks)
+    code_note = "The last row: that of the last attempt. Likewise for each run."
     return {
         "headline": headline,
-        "runs": found.runs,
+        "runs": comparison.runs,
         "table": runs,
         "charts": list(_charts(drawn)),
         "level": LEVEL,
@@ -72,18 +77,18 @@ def _facts(found: Comparison, drawn: Sequence[Sequence[Plotted]], chance: Repeat
         ],
         "measures": [_TITLES[name][:2] for name in MEASURES],
         "differing": [
-            ("settings", "Settings that differ", _rows(found.settings), len(found.settings)),
-            ("surroundings", "Surroundings that differ", _rows(found.surroundings), len(found.surroundings)),
+            ("settings", "Settings that differ", _rows(comparison.settings), len(comparison.settings)),
+            ("surroundings", "Surroundings that differ", _rows(comparison.surroundings), len(comparison.surroundings)),
         ],
         "most": _MOST,
-        "alike": found.alike,
-        "code_source": sourced("code", found.code[0], "The last row: that of the last attempt. Likewise for each run."),
-        "unknown": [(run, one.reason) for run, one in zip(found.runs, found.code, strict=True) if one.reason],
+        "alike": comparison.alike,
+        "code_source": sourced("code", comparison.code[0], code_note),
+        "unknown": [(run, one.reason) for run, one in zip(comparison.runs, comparison.code, strict=True) if one.reason],
     }  # fmt: skip
 
 
-def _rows(found: Sequence[Difference]) -> Sequence[Difference]:
-    return found[:_MOST]
+def _rows(differences: Sequence[Difference]) -> Sequence[Difference]:
+    return differences[:_MOST]
 
 
 def _name(place: int) -> str:
@@ -109,10 +114,10 @@ def _cells(place: int, row: Mapping[str, Any], verdicts: Sequence[Verdict]) -> I
         }
 
 
-def _verdict(one: Verdict) -> str:
-    if one.p_value is None:
-        return f"not tested: {one.reason}"
-    return f"{'differs' if one.is_significant else 'no difference shown'} (p = {one.p_value:.2g})"
+def _verdict(verdict: Verdict) -> str:
+    if verdict.p_value is None:
+        return f"not tested: {verdict.reason}"
+    return f"{'differs' if verdict.is_significant else 'no difference shown'} (p = {verdict.p_value:.2g})"
 
 
 def _charts(drawn: Sequence[Sequence[Plotted]]) -> Iterator[Chart]:

@@ -26,11 +26,11 @@ _LEAST_EXCESS: Final = 0.1
 """Below it nothing is shown in the strongest colour."""
 
 
-def charts(found: RunState) -> Iterator[Chart]:
+def charts(run: RunState) -> Iterator[Chart]:
     """Yield the charts of a run that something is known for."""
-    steps, utilization = found.curves.steps, found.curves.utilization
+    steps, utilization = run.curves.steps, run.curves.utilization
     source = sourced("curve", steps)
-    yield from _loss(found)
+    yield from _loss(run)
     timed = [row for row in steps.rows if row["step_time_s"] is not None]
     values = values_of(timed, [*AXES, "step_time_s", "step_time_min_s", "step_time_max_s"])
     if values:
@@ -48,7 +48,7 @@ def charts(found: RunState) -> Iterator[Chart]:
             yield Chart(column.replace("_", "-"), title, words, curve(values, column, title.lower()), source)
     values = values_of(utilization.rows, [*AXES, "mfu_ratio", "hfu_ratio"])
     if values:
-        row = found.facts.summary.one
+        row = run.facts.summary.one
         peak = f"{row.get('peak_dtype')} peak: {row.get('peak_source')}"
         words = f"Model FLOPs ({row.get('flops_convention')}) over a {peak}."
         spec = curve(values, "mfu_ratio", "MFU", form=PERCENT)
@@ -58,14 +58,14 @@ def charts(found: RunState) -> Iterator[Chart]:
         values = [{name: row[name] or 0.0 for name in row} for row in values_of(steps.rows, ["step", *phases])]
         words = "Seconds of a mean step by phase, of the ranks that have the phase; phases may overlap."
         yield Chart("phases", "Where a step's time goes", words, stacked(values, phases, "s"), source)
-    yield from _goodput(found.facts.goodput)
+    yield from _goodput(run.facts.goodput)
 
 
-def _loss(found: RunState) -> Iterator[Chart]:
-    losses = found.curves.losses
+def _loss(run: RunState) -> Iterator[Chart]:
+    losses = run.curves.losses
     band = {row["part"]: row for row in losses.rows}
     none = {"loss_min": None, "loss_max": None}
-    rows = [{**none, **row, **band.get(row["part"], none), "step": row["step"]} for row in found.curves.steps.rows]
+    rows = [{**none, **row, **band.get(row["part"], none), "step": row["step"]} for row in run.curves.steps.rows]
     first = min((row["non_finite_step"] for row in rows if row["non_finite_step"] is not None), default=None)
     flagged = "loss_non_finite_steps"
     kept = [row for row in rows if row["loss"] is not None or row[flagged]]
@@ -77,11 +77,11 @@ def _loss(found: RunState) -> Iterator[Chart]:
         if first is not None:
             words += f" NaN or infinite first in step {first:,}: an upright line wherever it was."
         note = f"No band: {losses.reason}." if losses.reason else f"The band: {' '.join(losses.sql.split())}"
-        yield Chart("loss", "Loss", words, spec, sourced("curve", found.curves.steps, note))
+        yield Chart("loss", "Loss", words, spec, sourced("curve", run.curves.steps, note))
 
 
-def _goodput(found: Answered) -> Iterator[Chart]:
-    goodput = found.one
+def _goodput(answer: Answered) -> Iterator[Chart]:
+    goodput = answer.one
     if not goodput.get("wall_ns"):
         return
     wall_ns = goodput["wall_ns"]
@@ -96,12 +96,12 @@ def _goodput(found: Answered) -> Iterator[Chart]:
         if (ns := goodput[f"{kind}_ns"])
     ]
     words = "Share of the wall time of all attempts by kind; goodput is the productive share."
-    yield Chart("goodput", "Where the wall time went", words, bars(parts, "of wall time"), sourced("goodput", found))
+    yield Chart("goodput", "Where the wall time went", words, bars(parts, "of wall time"), sourced("goodput", answer))
 
 
-def rank_heat(found: RunState) -> HeatMap | None:
+def rank_heat(run: RunState) -> HeatMap | None:
     """Return the map of ranks by step; None where it is not known."""
-    heat = found.curves.heat
+    heat = run.curves.heat
     if not heat.rows:
         return None
     parts = sorted({row["part"]: row["step"] for row in reversed(heat.rows)}.items())
@@ -142,10 +142,10 @@ def _ranks(rows: Sequence[Row]) -> str:
     return f"rank {first:,}" if first == last else f"ranks {first:,} to {last:,}"
 
 
-def metrics(found: Answered, units: Mapping[str, str]) -> Iterator[Chart]:
+def metrics(answer: Answered, units: Mapping[str, str]) -> Iterator[Chart]:
     """Yield a chart a metric; `units` are theirs by name."""
     by_metric: dict[str, list[Row]] = {}
-    for row in found.rows:
+    for row in answer.rows:
         by_metric.setdefault(str(row["metric"]), []).append(row)
     for place, (metric, rows) in enumerate(by_metric.items()):
         flagged = ["non_finite"] if any(row["non_finite"] for row in rows) else []
@@ -157,10 +157,10 @@ def metrics(found: Answered, units: Mapping[str, str]) -> Iterator[Chart]:
             continue
         form = ",.3~s" if max(abs(value["mean"] or 0) for value in values) >= _MANY else ",.4~g"
         spec = curve(values, "mean", "value" if is_plain else unit, ("low", "high"), form, "non_finite")
-        yield Chart(f"metric-{place}", metric, words, {**spec, "height": 120}, sourced("metrics", found))
+        yield Chart(f"metric-{place}", metric, words, {**spec, "height": 120}, sourced("metrics", answer))
 
 
-def not_drawn(found: Curves) -> list[str]:
+def not_drawn(curves: Curves) -> list[str]:
     """Return the metrics of a run that no chart of its page shows."""
-    drawn = {str(row["metric"]) for row in found.metrics.rows if row["mean"] is not None}
-    return [name for row in found.names.rows if (name := str(row["metric"])) not in drawn]
+    drawn = {str(row["metric"]) for row in curves.metrics.rows if row["mean"] is not None}
+    return [name for row in curves.names.rows if (name := str(row["metric"])) not in drawn]

@@ -64,52 +64,52 @@ class Medium:
     unknown: str = ""
 
 
-def drawn(found: Media) -> Iterator[Medium]:
+def drawn(media: Media) -> Iterator[Medium]:
     """Yield the media whose bytes are held, those of a name one after another, the latest first."""
     room, pixels = _MOST_CELLS, _MOST_PIXELS
-    for row in sorted(found.listed.rows, key=lambda row: (row["name"], row["kind"])):  # stable: the latest stay first
-        held = found.held.get(key(row))
+    for row in sorted(media.listed.rows, key=lambda row: (row["name"], row["kind"])):  # stable: the latest stay first
+        held = media.held.get(key(row))
         if held is None:
             continue
-        one = _medium(row, held, found.captions.get(key(row), ""))
-        cells = sum(len(row) for _, rows in (one.table or ("", ()), one.matrix or ("", ())) for row in rows)
-        _, width, height = one.image or ("", 0, 0)
+        medium = _medium(row, held, media.captions.get(key(row), ""))
+        cells = sum(len(row) for _, rows in (medium.table or ("", ()), medium.matrix or ("", ())) for row in rows)
+        _, width, height = medium.image or ("", 0, 0)
         if cells > room or width * height > pixels:
-            yield replace(one, image=None, table=None, matrix=None, more="", unknown="Not drawn: the page is full.")
+            yield replace(medium, image=None, table=None, matrix=None, more="", unknown="Not drawn: the page is full.")
         else:
             room, pixels = room - cells, pixels - width * height
-            yield one
+            yield medium
 
 
 def _medium(row: Row, held: str, caption: str) -> Medium:
     step = "outside of steps" if row["step"] is None else f"step {row['step']:,}"
-    told = {"name": row["name"], "kind": row["kind"].replace("_", " "), "caption": caption}
+    common = {"name": row["name"], "kind": row["kind"].replace("_", " "), "caption": caption}
     about = f"{step}, rank {row['rank']}" + (f", attempt {row['attempt']}" if row["attempt"] else "")
     try:
         drawing = _DRAWN.get(row["kind"], _text)(held)
     except (BadValueError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
         why = str(error) if isinstance(error, BadValueError) else "what is stored is damaged"
         drawing = {"unknown": f"Not drawn: {why}."}
-    return Medium(about=about, **told, **drawing)
+    return Medium(about=about, **common, **drawing)
 
 
 def _image(held: str) -> Mapping[str, Any]:
     try:
-        found = image_file(base64.b64decode(held, validate=True))
+        file = image_file(base64.b64decode(held, validate=True))
     except binascii.Error as error:
         raise BadValueError("no base64") from error
-    address = f"data:{found.media_type};base64,{held}"
-    return {"image": (address, found.width, found.height)}
+    address = f"data:{file.media_type};base64,{held}"
+    return {"image": (address, file.width, file.height)}
 
 
 def _table(held: str) -> Mapping[str, Any]:
-    told = json.loads(held)
-    heads = list(map(_cell, told["columns"]))
-    rows = [list(map(_cell, row[:_MOST_COLUMNS])) for row in told["rows"][:_MOST_ROWS]]
+    table = json.loads(held)
+    heads = list(map(_cell, table["columns"]))
+    rows = [list(map(_cell, row[:_MOST_COLUMNS])) for row in table["rows"][:_MOST_ROWS]]
     left = [
         f"the first {most} of {counted(count, noun)}"
         for count, most, noun in (
-            (len(told["rows"]), _MOST_ROWS, "row"),
+            (len(table["rows"]), _MOST_ROWS, "row"),
             (len(heads), _MOST_COLUMNS, "column"),
         )
         if count > most
@@ -125,12 +125,12 @@ def _cell(value: object) -> str:
 
 
 def _matrix(held: str) -> Mapping[str, Any]:
-    told = json.loads(held)
-    labels = list(map(_cell, told["labels"]))
-    if len(labels) < len(told["counts"]) or not all(isfinite(one) for row in told["counts"] for one in row):
+    matrix = json.loads(held)
+    labels = list(map(_cell, matrix["labels"]))
+    if len(labels) < len(matrix["counts"]) or not all(isfinite(one) for row in matrix["counts"] for one in row):
         raise BadValueError("a matrix without numbers, or without labels")
     rows = []
-    for row in told["counts"][:_MOST_CLASSES]:
+    for row in matrix["counts"][:_MOST_CLASSES]:
         most = sum(row) or 1  # a shade is the share of the row: what became of a true class
         rows.append([(number_text(one), round(_LEVELS * min(1, max(0, one / most)))) for one in row[:_MOST_CLASSES]])
     more = f"the first {_MOST_CLASSES} of {len(labels):,} classes" if len(labels) > _MOST_CLASSES else ""

@@ -122,8 +122,8 @@ def _list_parts(runs: RunsState) -> Mapping[str, Any]:
 
 def _note(runs: RunsState, run: str) -> str:
     """Return what people call a run, its team and its tags."""
-    said, team = runs.said[run], runs.teams.get(run)
-    return " · ".join([said.name, *([f"team {team}"] if team else []), *tag_words(said.tags)])
+    annotations, team = runs.said[run], runs.teams.get(run)
+    return " · ".join([annotations.name, *([f"team {team}"] if team else []), *tag_words(annotations.tags)])
 
 
 def _search_name(runs: RunsState, run: str) -> str:
@@ -154,7 +154,7 @@ def _run_parts(runs: RunsState, run: str) -> Mapping[str, Any]:
     state, cause = run_state(runs.ask, run, runs.scalars, is_for_role=runs.is_for_role), runs.why(run)
     facts = state.facts
     summary, end = facts.summary.one, ended(facts)
-    said = annotations_of(run, facts.annotations.rows)
+    annotations = annotations_of(run, facts.annotations.rows)
     injected, leads = summary.get("injected"), bool(cause.what) and not end.what
     last = facts.code.rows[-1] if facts.code.rows else {}
     return {
@@ -163,9 +163,11 @@ def _run_parts(runs: RunsState, run: str) -> Mapping[str, Any]:
         "state": STATES.get(summary.get("status", ""), "unchecked"),
         "headline": _headline(facts),
         "about": _about(facts),
-        "name": said.name,
-        "tags": tag_words(said.tags),
-        "summary": tag_words({key: None if value is None else str(value) for key, value in said.summary.items()}),
+        "name": annotations.name,
+        "tags": tag_words(annotations.tags),
+        "summary": tag_words(
+            {key: None if value is None else str(value) for key, value in annotations.summary.items()}
+        ),
         "figures": list(_figures(facts)),
         "ended": end,
         "hosts": f"ranklake show {run}" if facts.nodes.rows and not runs.is_for_role else "",

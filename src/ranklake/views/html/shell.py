@@ -137,10 +137,10 @@ def _shown(value: object) -> object:
 
 
 def _files(folder: Traversable) -> list[Traversable]:
-    found: list[Traversable] = []
-    for one in folder.iterdir():
-        if one.is_dir() and one.name != "__pycache__":
-            found += _files(one)
-        elif one.is_file():
-            found.append(one)
-    return found
+    paths: list[Traversable] = []
+    for child in folder.iterdir():
+        if child.is_dir() and child.name != "__pycache__":
+            paths += _files(child)
+        elif child.is_file():
+            paths.append(child)
+    return paths

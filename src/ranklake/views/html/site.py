@@ -120,7 +120,7 @@ def publish(place: Lake, *made: Section, role: str = "") -> Published:
     known: dict[str, dict[str, Any]] = before["pages"]
     pages = dict(known)
     kept = {} if role else before["sections"]
-    sections = {**kept, **{one.name: _told(one) for one in made}}
+    sections = {**kept, **{one.name: _section_facts(one) for one in made}}
     sections = {name: sections[name] for name in sorted(sections, key=SECTIONS.index)}
     mine = {page.path: one.name for one in made for page in one.pages}
     every = [*(page for one in made for page in one.pages), _home(sections)]
@@ -192,18 +192,18 @@ def _stale(known: dict[str, dict[str, Any]], mine: dict[str, str], sections: set
     return [path for path, one in known.items() if one["section"] in sections and path not in mine]
 
 
-def _told(section: Section) -> dict[str, Any]:
-    told = {name: getattr(section, name) for name in ("name", "title", "state", "headline", "href")}
-    return {**told, "entries": [asdict(one) for one in section.entries]}
+def _section_facts(section: Section) -> dict[str, Any]:
+    facts = {name: getattr(section, name) for name in ("name", "title", "state", "headline", "href")}
+    return {**facts, "entries": [asdict(one) for one in section.entries]}
 
 
 def _home(sections: dict[str, Any]) -> Page:
-    told = [
+    shown = [
         {**{name: value for name, value in one.items() if name != "entries"}, "about": _ABOUT.get(key, "")}
         for key, one in sections.items()
     ]
-    digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()
-    return Page(_HOME, "Report", "home.html", lambda: {"sections": told}, digest)
+    digest = hashlib.sha256(json.dumps(shown).encode()).hexdigest()
+    return Page(_HOME, "Report", "home.html", lambda: {"sections": shown}, digest)
 
 
 def _finish(place: Lake, before: dict[str, Any], after: dict[str, Any], there: set[str]) -> None:
@@ -218,12 +218,12 @@ def _finish(place: Lake, before: dict[str, Any], after: dict[str, Any], there: s
 def _listing(place: Lake) -> set[str]:
     """Return the files of the place, from its root."""
     try:
-        found: list[str] = place.fs.find(place.root)
+        paths: list[str] = place.fs.find(place.root)
     except FileNotFoundError:
         return set()
     except OSError as error:
         raise cannot_write(place.root, error) from error
-    return {path[len(place.root) :].lstrip("/") for path in found}
+    return {path[len(place.root) :].lstrip("/") for path in paths}
 
 
 def _manifest(place: Lake, there: set[str], role: str) -> dict[str, Any]:
@@ -237,16 +237,16 @@ def _manifest(place: Lake, there: set[str], role: str) -> dict[str, Any]:
             raise NotASiteError("a report without its manifest", where=place.uri, hint="name an empty place")
         return empty
     try:
-        found = json.loads(place.fs.cat_file(place.path(MANIFEST)))
-        if found["format"] != _FORMAT or not isinstance(found["pages"], dict):
+        manifest = json.loads(place.fs.cat_file(place.path(MANIFEST)))
+        if manifest["format"] != _FORMAT or not isinstance(manifest["pages"], dict):
             return _unread(place, empty)
-        whose = str(found.get("role", ""))
-        if isinstance(found["sections"], dict) and whose == role:
-            return dict(found)
+        owner = str(manifest.get("role", ""))
+        if isinstance(manifest["sections"], dict) and owner == role:
+            return dict(manifest)
     except (ValueError, KeyError, TypeError, RecursionError):
         return _unread(place, empty)
-    what = f"the report as {f'role {whose}' if whose else 'whoever may see all'} sees it"
-    raise NotASiteError(what, where=place.uri, hint="name another place: a site is for one role")
+    site = f"the report as {f'role {owner}' if owner else 'whoever may see all'} sees it"
+    raise NotASiteError(site, where=place.uri, hint="name another place: a site is for one role")
 
 
 def _unread(place: Lake, empty: dict[str, Any]) -> dict[str, Any]:

@@ -30,8 +30,8 @@ def verdict(cause: Cause) -> str:
     if not cause.what:
         return f"Stragglers cost {slower}: nothing to mend"
     many = len(cause.found.worst_ranks) if cause.what.startswith("rank") else 1
-    whose = "it alone is" if many == 1 else f"the slowest {many:,} ranks alone are"
-    share = "" if cause.share is None else f"; {_share(cause.share)} of that goes if {whose} ideal"
+    subject = "it alone is" if many == 1 else f"the slowest {many:,} ranks alone are"
+    share = "" if cause.share is None else f"; {_share(cause.share)} of that goes if {subject} ideal"
     return f"Steps take {slower} longer than ideal, through {cause.what}{share}"
 
 
@@ -41,17 +41,17 @@ def _share(share: float) -> str:
 
 def slowdown_charts(cause: Cause) -> Iterator[Chart]:
     """Yield charts of what was simulated; none where nothing was."""
-    found = cause.found
-    if found is None:
+    slow = cause.found
+    if slow is None:
         return
-    source = _source(found)
-    stages, dp_ranks = len(found.by_stage), len(found.by_dp_rank)
-    parts = [(f"stage {stage}", s) for stage, s in found.by_stage.items()] if stages > 1 else []
-    if dp_ranks == len(found.by_worker):
-        parts += [(f"rank {one.rank}", one.s) for one in found.by_worker] if dp_ranks > 1 else []
+    source = _source(slow)
+    stages, dp_ranks = len(slow.by_stage), len(slow.by_dp_rank)
+    parts = [(f"stage {stage}", s) for stage, s in slow.by_stage.items()] if stages > 1 else []
+    if dp_ranks == len(slow.by_worker):
+        parts += [(f"rank {one.rank}", one.s) for one in slow.by_worker] if dp_ranks > 1 else []
     else:
-        parts += [(f"dp rank {one}", s) for one, s in found.by_dp_rank.items()] if dp_ranks > 1 else []
-    parts += list(found.by_kind.items())
+        parts += [(f"dp rank {one}", s) for one, s in slow.by_dp_rank.items()] if dp_ranks > 1 else []
+    parts += list(slow.by_kind.items())
     parts = sorted(parts, key=lambda one: -one[1])[:_MOST]
     parts = [one for one in parts if one[1] > _SEEN] or parts[:1]
     words = "Step time if this part alone kept its own durations and all else were ideal, less the ideal step time."
@@ -60,11 +60,11 @@ def slowdown_charts(cause: Cause) -> Iterator[Chart]:
 
 def slowdown_map(cause: Cause) -> HeatMap | None:
     """Return ranks by stage and data-parallel rank, the slower the stronger; None where bars have each of them."""
-    found = cause.found
-    if found is None or (len(found.by_stage) == 1 and len(found.by_dp_rank) <= _MOST):
+    slow = cause.found
+    if slow is None or (len(slow.by_stage) == 1 and len(slow.by_dp_rank) <= _MOST):
         return None
-    stages, dp_ranks = sorted(found.by_stage), sorted(found.by_dp_rank)
-    of = {(one.stage, one.dp_rank): one.s - 1 for one in found.by_worker}
+    stages, dp_ranks = sorted(slow.by_stage), sorted(slow.by_dp_rank)
+    of = {(one.stage, one.dp_rank): one.s - 1 for one in slow.by_worker}
     size = -(-len(dp_ranks) // _MOST_COLUMNS)
     groups = [dp_ranks[place : place + size] for place in range(0, len(dp_ranks), size)]
     values = [
@@ -78,7 +78,7 @@ def slowdown_map(cause: Cause) -> HeatMap | None:
         name="workers",
         title="Which ranks slow it",
         description=words,
-        source=_source(found),
+        source=_source(slow),
         rows=[f"stage {stage}" for stage in stages],
         columns=[f"{group[0]:,}" if size == 1 else f"{group[0]:,} to {group[-1]:,}" for group in groups],
         values=values,
@@ -95,30 +95,30 @@ def slowdown_map(cause: Cause) -> HeatMap | None:
 
 def slowdown_tables(cause: Cause) -> Iterator[FactTable]:
     """Yield tables of what was simulated, worst first: kinds of operations, stages, ranks, and steps to look at."""
-    found = cause.found
-    if found is None:
+    slow = cause.found
+    if slow is None:
         return
-    path = found.critical_path
+    path = slow.critical_path
     paces = {one.step: one for one in path.paces}
-    kinds = [{"part": name, "s": s, "path": path.by_kind.get(name)} for name, s in found.by_kind.items()]
-    stages = [{"part": stage, "s": s, "path": path.by_stage.get(stage)} for stage, s in found.by_stage.items()]
+    kinds = [{"part": name, "s": s, "path": path.by_kind.get(name)} for name, s in slow.by_kind.items()]
+    stages = [{"part": stage, "s": s, "path": path.by_stage.get(stage)} for stage, s in slow.by_stage.items()]
     ranks = [
         {"rank": one.rank, "stage": one.stage, "dp_rank": one.dp_rank, "s": one.s, "path": path.by_rank.get(one.rank)}
-        for one in found.by_worker[:_MOST_ROWS]
+        for one in slow.by_worker[:_MOST_ROWS]
     ]
     steps = [
-        {"step": step, "s": s, **_paced(paces.get(step)), "command": f"ranklake trace {found.run} --step {step}"}
-        for step, s in sorted(found.per_step.items(), key=lambda one: -one[1])[:_MOST]
+        {"step": step, "s": s, **_paced(paces.get(step)), "command": f"ranklake trace {slow.run} --step {step}"}
+        for step, s in sorted(slow.per_step.items(), key=lambda one: -one[1])[:_MOST]
     ]
-    whole = f"ranklake what-if {found.run} --timeline FILE"
+    whole = f"ranklake what-if {slow.run} --timeline FILE"
     for name, caption, rows, columns in (
         ("what-if-kinds", "What if: by kind of operation", kinds, (_KIND, _SLOWER, _ON_PATH)),
         ("what-if-stages", "What if: by stage", stages if len(stages) > 1 else [], (_STAGE, _SLOWER, _ON_PATH)),
-        ("what-if-ranks", RANKS_TITLE, ranks if len(found.by_worker) > 1 else [], _RANKS),
+        ("what-if-ranks", RANKS_TITLE, ranks if len(slow.by_worker) > 1 else [], _RANKS),
         ("what-if-steps", f"Slowest steps, and their timelines; of all: {whole}", steps, _STEPS),
     ):
         if rows:
-            yield FactTable(caption, _source(found), columns, [columns[0].name], name, rows)
+            yield FactTable(caption, _source(slow), columns, [columns[0].name], name, rows)
 
 
 def _paced(pace: Pace | None) -> Mapping[str, Any]:
@@ -126,9 +126,9 @@ def _paced(pace: Pace | None) -> Mapping[str, Any]:
     return {"rank": None, "kind": None} if pace is None else {"rank": pace.rank, "kind": pace.kind}
 
 
-def _source(found: Slowdowns) -> Source:
-    note = f"No SQL: 'ranklake what-if {found.run} --json' simulates the steps from their spans."
-    return Source("what-if", "", " ".join([note, *(f"{one}." for one in found.notes)]))
+def _source(slow: Slowdowns) -> Source:
+    note = f"No SQL: 'ranklake what-if {slow.run} --json' simulates the steps from their spans."
+    return Source("what-if", "", " ".join([note, *(f"{one}." for one in slow.notes)]))
 
 
 def _excess(s: float) -> str:
