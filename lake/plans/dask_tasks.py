@@ -18,7 +18,6 @@ from ranklake.lake.plans.workers import ONE, Done, Others, Result, Room, Task, W
 
 _LOST: Final = ("cancelled", "lost")
 """What futures are called whose scheduler does not know them: it died, or was started again."""
-_FAILED: Final = ("error", *_LOST)
 ROOM_S: Final = 5.0
 """For how long what workers have is taken to be the same. To ask the scheduler takes as long as to send it a task, and
 a round asks for each of its tasks."""
@@ -71,19 +70,6 @@ class OnDask(Workers):
         self._compare()
         return Begun(self.client, work, list(tasks), urgency)
 
-    def begin_after(
-        self, work: Callable[[Task, Sequence[Any]], Result], task: Task, before: Others, urgency: int = 0
-    ) -> "Begun[Task, Result] | None":
-        """Submit a task that depends on others: the scheduler gives it their results, whoever has them.
-
-        None where some of the others were not begun here. Raises as `begin`.
-        """
-        begun = [one for one in before if isinstance(one, Begun)]
-        if len(begun) < len(before):
-            return None
-        self._compare()
-        return Begun(self.client, work, [task], urgency, begun)
-
     def wait(self, pending: Others) -> None:
         """Wait until one of those that were begun here has ended, in whatever way."""
         begun = [one for one in pending if isinstance(one, Begun)]
@@ -106,13 +92,7 @@ class OnDask(Workers):
 
 
 class Begun(Generic[Task, Result]):
-    """Tasks that were submitted to a cluster.
-
-    Parameters
-    ----------
-    before
-        What the work gets the results of, beside its task; those that were begun anew since have it begun anew, too.
-    """
+    """Tasks that were submitted to a cluster."""
 
     is_put_off: Final = False
 
@@ -122,16 +102,11 @@ class Begun(Generic[Task, Result]):
         work: Callable[..., Result],
         tasks: list[Task],
         urgency: int,
-        before: "Sequence[Begun[Any, Any]]" = (),
     ) -> None:
-        self._client, self._work, self._before = client, work, before
-        self._fed = self._to_feed()
+        self._client, self._work = client, work
         self._groups: list[tuple[Sequence[Task], int]] = []
         self.futures: list[Any] = []
         self.more(tasks, urgency)
-
-    def _to_feed(self) -> list[list[Any]]:
-        return [one.futures for one in self._before]
 
     def more(self, tasks: Sequence[Task], urgency: int = 0) -> None:
         """Submit further tasks. Raises `ClusterLostError` where the scheduler is gone."""
@@ -144,7 +119,7 @@ class Begun(Generic[Task, Result]):
         if self._client.status == "closed":
             raise _lost()
         # No retries of a task that fails: an outage is for whoever runs the whole, a mistake stays one.
-        graph = _graph(self._work, sealed, self._fed)
+        graph = _graph(self._work, sealed)
         return list(self._client.get(graph, list(graph), sync=False, priority=urgency))
 
     @property
@@ -174,21 +149,13 @@ class Begun(Generic[Task, Result]):
 
     def results(self, done: Done = None, lost: Callable[[Task], Result] | None = None) -> list[Result]:
         """Return results in the order of the tasks; parameters and errors as for `OnDask.run`."""
-        if not self.futures or _keys(self._to_feed()) != _keys(self._fed):  # another try
-            self._begin_anew()
+        if not self.futures:  # another try
+            self.futures = [future for tasks, urgency in self._groups for future in self._submitted(tasks, urgency)]
         try:
             return self._gathered(done, lost)
         except BaseException:
             self.cancel()
             raise
-
-    def _begin_anew(self) -> None:
-        """Submit all of them again, and first what feeds them where it failed: workers that die take results along."""
-        for one in self._before:
-            if not one.futures or any(future.status in _FAILED for future in one.futures):
-                one._begin_anew()  # noqa: SLF001 - its own kind
-        self._fed = self._to_feed()
-        self.futures = [future for tasks, urgency in self._groups for future in self._submitted(tasks, urgency)]
 
     def _gathered(self, done: Done, lost: Callable[[Task], Result] | None) -> list[Result]:
         from distributed import KilledWorker
@@ -230,28 +197,19 @@ def _lost() -> ClusterLostError:
     return ClusterLostError("the Dask scheduler was lost while it had tasks", hint=hint)
 
 
-def _graph(work: Callable[..., Any], sealed: Sequence[bytes], fed: list[list[Any]]) -> dict[str, Any]:
-    """Return a graph of tasks that wait with the scheduler for the first worker that is free, and for what feeds them.
+def _graph(work: Callable[..., Any], sealed: Sequence[bytes]) -> dict[str, Any]:
+    """Make a graph of tasks that wait with the scheduler for the first worker that is free.
 
-    Dask puts others into a worker's own queue: a few that come at a time, and all that depend on others, which wait for
-    the worker that has those then, while another has nothing to do.
+    Dask puts a few tasks that come at a time into a worker's own queue, where they wait while another worker is idle.
     """
     from dask._task_spec import Task as Node
-    from dask._task_spec import parse_input
 
-    graph = {}
-    for one in sealed:
-        key = f"{_opened.__name__}-{uuid4()}"
-        graph[key] = Node(key, _opened, work, one, *([parse_input(fed)] if fed else []), _data_producer=True)
-    return graph
+    keys = [f"{_opened.__name__}-{uuid4()}" for _ in sealed]
+    return {key: Node(key, _opened, work, task, _data_producer=True) for key, task in zip(keys, sealed, strict=True)}
 
 
-def _keys(futures: Sequence[Sequence[Any]]) -> list[list[str]]:
-    return [[one.key for one in some] for some in futures]
-
-
-def _opened(work: Callable[..., Result], sealed: bytes, *found: Sequence[Sequence[object]]) -> Result:
-    return work(pickle.loads(sealed), *found)  # noqa: S301 - who speaks to a worker runs code there anyway
+def _opened(work: Callable[..., Result], sealed: bytes) -> Result:
+    return work(pickle.loads(sealed))  # noqa: S301 - who speaks to a worker runs code there anyway
 
 
 Versions = dict[str, str]

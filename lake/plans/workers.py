@@ -96,16 +96,6 @@ class Workers(ABC):
     def begin(self, work: Callable[[Task], Result], tasks: Sequence[Task], urgency: int = 0) -> Pending[Task, Result]:
         """Begin tasks and go on; of those that wait for a worker the more urgent come first."""
 
-    def begin_after(
-        self, work: Callable[[Task, Sequence[Any]], Result], task: Task, before: Others, urgency: int = 0
-    ) -> Pending[Task, Result] | None:
-        """Begin a task once others have ended, with what came of them, whoever has asked for that by then.
-
-        None where nothing is gained by it: it is begun like any other once their results are there.
-        """
-        del work, task, before, urgency
-        return None
-
     def wait(self, pending: Others) -> None:
         """Wait until one of those that it began has ended; at once where none is under way."""
         del pending

@@ -219,14 +219,14 @@ def test_tasks_wait_for_the_first_worker_that_is_free(tmp_path):
         done = crew.begin(abs, [-1])
         crew.wait([done])
         begun = crew.begin(held_up, [str(gate)] * 2)
-        after = crew.begin_after(joined, "after ", [done])
+        after = crew.begin(abs, [-2])
         scheduler = crew.client.cluster.scheduler
         while sum(task.state in {"queued", "processing"} for task in list(scheduler.tasks.values())) < 3:
             time.sleep(0.01)
         states = Counter(task.state for task in list(scheduler.tasks.values()))
         gate.unlink()
         assert begun.results() == [None] * 2
-        assert after.results() == ["after [[1]]"]
+        assert after.results() == [2]
     assert states == {"memory": 1, "processing": 2, "queued": 1}
 
 
@@ -257,11 +257,6 @@ def test_what_is_abandoned_is_waited_for_where_it_was_begun(tmp_path):
     assert InProcess().begin(held_up, [str(gate)]).abandon() == []
 
 
-def joined(task, found):
-    """Return a task and what others came to."""
-    return f"{task}{found}"
-
-
 def failing_once(path):
     """Fail where a file is, and remove it."""
     if os.path.exists(path):  # noqa: PTH110 - what a worker gets
@@ -272,33 +267,15 @@ def failing_once(path):
 
 @pytest.mark.slow
 @pytest.mark.leaky("distributed keeps threads of its own for a while")
-def test_a_task_begins_with_what_others_come_to(tmp_path):
-    """Nobody has to ask for the others first; who tries those again that failed gets the later ones, too."""
+def test_what_failed_is_begun_anew_when_it_is_asked_for_again(tmp_path):
+    """A task that fails is tried once; who asks again has all tasks carried out again."""
     mark = tmp_path / "mark"
     with workers(DaskSection(workers=2)) as crew:
-        first = crew.begin(abs, [-1, 2])
-        second = crew.begin_after(joined, "second ", [first])
-        third = crew.begin_after(joined, "third ", [first, second])
-        assert third.results() == ["third [[1, 2], ['second [[1, 2]]']]"]
-        assert second.results() == ["second [[1, 2]]"]
-        assert crew.begin_after(joined, "", [InProcess().begin(abs, [1])]) is None
         mark.touch()
-        first = crew.begin(failing_once, [str(mark)])
-        second = crew.begin_after(joined, "second ", [first])
-        third = crew.begin_after(joined, "third ", [second])
+        begun = crew.begin(failing_once, [str(mark)])
         with pytest.raises(OSError, match="away"):
-            first.results()
-        assert first.results() == [str(mark)]
-        assert second.results() == [f"second [['{mark}']]"]
-        assert third.results() == [f"""third [["second [['{mark}']]"]]"""]
-        mark.touch()
-        first = crew.begin(abs, [-1])
-        assert first.results() == [1]
-        first.futures = crew.begin(failing_once, [str(mark)]).futures  # as if its worker died, and another try failed
-        second = crew.begin_after(joined, "second ", [first])
-        with pytest.raises(OSError, match="away"):
-            second.results()
-        assert second.results() == ["second [[1]]"]
+            begun.results()
+        assert begun.results() == [str(mark)]
 
 
 CLUSTER = """
