@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest.disowned import DISOWN, TABLE, Claim, claim_of, set_aside
+from ranklake.lake.ingest.disowned import DISOWN, TABLE, Claim, claim_of, disowned_claims
 from ranklake.lake.ingest.rejects import REJECTED_ROWS, reject_rows
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import drive
@@ -94,7 +94,7 @@ def _whose(rows: pa.Table, stream: tuple[Any, ...]) -> pa.ChunkedArray:
 
 def _compose(lake: "Lake", claim: Claim, number: int, by: str, reason: str) -> "Plan | None":
     """Write the files of the plan; None where it is set aside already and no row of it is in a table."""
-    begun = claim in set_aside(lake)
+    begun = claim in disowned_claims(lake)
     new: list[DataFile] = []
     gone: dict[str, pa.Table] = {}
     moved, when = 0, datetime.now(UTC)

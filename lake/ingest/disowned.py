@@ -61,14 +61,14 @@ class Claim:
         return cls(folders.rpartition("/")[2] or None, (found["run"], *numbers), segment)
 
     def covers(self, table: str, stream: Stream, segment: int | None) -> bool:
-        """Say whether something is part of it; a `segment` of None stands for the stream as a whole."""
+        """Whether something is part of it; a `segment` of None stands for the stream as a whole."""
         return (
             self.stream == stream and self.table in {None, table} and (self.segment is None or self.segment == segment)
         )
 
 
-def set_aside(lake: "Lake") -> list[Claim]:
-    """Return what was disowned."""
+def disowned_claims(lake: "Lake") -> list[Claim]:
+    """Claims of the table ``disowned``."""
     return [claim_of(row) for row in read(lake, contract(TABLE), COLUMNS).to_pylist()]
 
 

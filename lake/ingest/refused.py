@@ -110,7 +110,7 @@ def _found(spool: "Spool", row: dict[str, Any]) -> tuple[Spooled, RefusedSegment
 def _passes(
     lake: "Lake", spool: "Spool", known: pa.Table, item: Spooled, one: RefusedSegment, authenticator: Authenticator
 ) -> bool:
-    """Return whether the next ingest would take it in, as far as it and what came before tell."""
+    """Whether the next ingest would take it in, as far as it and what came before tell."""
     (candidate,) = candidates(spool, [[item]])
     places = [rule.prefix for rule in authenticator.rules]
     if candidate.refused or (candidate.prefix is not None and candidate.prefix not in places):

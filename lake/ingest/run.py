@@ -87,7 +87,7 @@ def purge(
 
 
 def _is_sound(spool: Spool, item: Spooled) -> bool:
-    """Say whether a file that was read as damaged has the digest in its name after all; then have it read again."""
+    """Whether a file that was read as damaged has the digest in its name after all; then have it read again."""
     try:
         raw = Reader(spool.fs, [item.path]).read(item.path)
     except (OSError, UnreadError):

@@ -129,7 +129,7 @@ _LARGE_ROWS: Final = 4096
 
 
 def all_text(column: pa.ChunkedArray, meant: list[str]) -> bool:
-    """Say whether each chunk is of one text, as meant; False where that is not sure."""
+    """Whether each chunk is of one text, as meant; False where that is not sure."""
     if column.null_count or not pa.types.is_dictionary(column.type) or column.num_chunks != len(meant):
         return False
     words = pa.chunked_array([chunk.dictionary for chunk in column.chunks], column.type.value_type)
@@ -151,7 +151,7 @@ def validate(column: pa.ChunkedArray, counts: Counts) -> None:
 
 
 def all_number(column: pa.ChunkedArray, meant: list[int], counts: Counts) -> bool:
-    """Say whether the rows of each segment hold its number."""
+    """Whether the rows of each segment hold its number."""
     if column.null_count:
         return False
     if _in_chunks(column, counts):
@@ -169,7 +169,7 @@ def extremes(column: pa.ChunkedArray, counts: Counts) -> tuple[list[int], list[i
 
 
 def _in_chunks(column: pa.ChunkedArray, counts: Counts) -> bool:
-    """Say whether it pays to look at each segment where it lies: many small ones are put together first."""
+    """Whether it pays to look at each segment where it lies: many small ones are put together first."""
     return len(counts) == column.num_chunks and int(counts.sum()) >= len(counts) * _LARGE_ROWS
 
 
@@ -260,7 +260,7 @@ def conformed(stored: pa.Table, target: Contract, footer: SegmentFooter) -> pa.T
 
 
 def fits(schema: pa.Schema, target: Contract) -> bool:
-    """Say whether columns are the contract's, under its types; a dictionary of text is text."""
+    """Whether columns are the contract's, under its types; a dictionary of text is text."""
     meant, required = _meant(target)
     names = schema.names
     plain = [type_.value_type if pa.types.is_dictionary(type_) else type_ for type_ in schema.types]

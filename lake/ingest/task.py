@@ -342,7 +342,7 @@ def _compact(group: Group) -> TaskResult:
 
 
 def _is_of_segments(error: Exception) -> bool:
-    """Say whether an error can come of what segments hold; Arrow's about their bytes has no number of the system's."""
+    """Whether an error can come of what segments hold; Arrow's about their bytes has no number of the system's."""
     if isinstance(error, OSError):
         return error.errno is None
     return not isinstance(error, (MemoryError, ImportError, LakeError, EncryptionError))

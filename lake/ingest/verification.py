@@ -54,7 +54,7 @@ def _verify_signature(lake: "Lake", writers: "Writers", plan: "Plan", row: Mappi
 
 
 def _asks_signatures(rules: object, place: object, prefix: str) -> bool:
-    """Say whether a plan's rule at a place asks for signatures of a prefix."""
+    """Whether a plan's rule at a place asks for signatures of a prefix."""
     if not isinstance(rules, list) or not isinstance(place, int) or not 0 <= place < len(rules):
         return False
     rule = rules[place]

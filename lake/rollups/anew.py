@@ -88,7 +88,7 @@ class _Asked:
         return found if all(map(found.is_fit, rollup.tables)) else None
 
     def is_fit(self, name: str) -> bool:
-        """Say whether an input has the contract that the query is written for."""
+        """Whether an input has the contract that the query is written for."""
         handle, wanted = latest(self.lake, name), self.lake.contract(name)
         if handle is None or wanted.overlay is not None:
             return True
@@ -110,7 +110,7 @@ class _Asked:
         return {day: Anew(tuple(some), inputs[day]) for day, some in files.items() if some}
 
     def standing(self, days: Mapping[date, str]) -> dict[date, bool]:
-        """Return whether dates with these inputs come out as they are."""
+        """Whether dates with these inputs come out as they are."""
         now = self.digests(days)
         same = {day for day, digest in days.items() if now.get(day) == digest}
         if self.rollup.scope == "run":

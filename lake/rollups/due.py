@@ -106,7 +106,7 @@ def _days_of(lake: "Lake", item: "Input", table: Snapshot, extents: Mapping[date
 
 
 def _is_frozen(rollup: "Rollup", day: date, was: Collection[Key], gone: Collection[Key]) -> bool:
-    """Return whether retention took what an output date was computed from: it would come out smaller."""
+    """Whether retention took what an output date was computed from: it would come out smaller."""
     leads = rollup.inputs[: rollup.leads]
     over = {item.table for item in leads if item.reach == "over"}
     return any((item.table, partition(day)) in gone for item in leads if item.reach != "over") or any(
@@ -115,7 +115,7 @@ def _is_frozen(rollup: "Rollup", day: date, was: Collection[Key], gone: Collecti
 
 
 def reaches(rollup: "Rollup", day: date, gone: Collection[Key]) -> bool:
-    """Return whether an output date of a partition rollup depends on input partitions of which some are gone."""
+    """Whether an output date of a partition rollup depends on input partitions of which some are gone."""
     for item in rollup.inputs:
         days = item.days(day)
         until = day + timedelta(MAX_DAYS) if item.reach == "over" else day
@@ -219,7 +219,7 @@ def _runs_kept_back(lake: "Lake", inputs: Mapping[str, Snapshot], kept_back: Col
 
 
 def _overlaps(span: tuple[date, date], gone: Collection[Key], tables: Collection[str]) -> bool:
-    """Return whether retention took inputs of a run: a rebuild would know less than the row that stands."""
+    """Whether retention took inputs of a run: a rebuild would know less than the row that stands."""
     return any(table in tables and span[0] - _DAY <= day_of(name) <= span[1] + _DAY for table, name in gone)
 
 

@@ -87,7 +87,7 @@ class Published:
     is_relative: bool = False
 
     def verdict(self, stated: float | None, computed: float | None) -> str:
-        """Say whether a stated figure is what its own inputs give."""
+        """Whether a stated figure is what its own inputs give."""
         if stated is None or computed is None:
             return UNKNOWN
         room = self.tolerance * abs(stated) if self.is_relative else self.tolerance

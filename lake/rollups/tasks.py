@@ -242,7 +242,7 @@ def _written(
 
 
 def stands(lake: Lake, known: "Contract", held: Snapshot, day: date, rows: pa.Table) -> bool:
-    """Return whether the table holds just these rows on a date: then what reads them need not be computed again."""
+    """Whether the table holds just these rows on a date: then what reads them need not be computed again."""
     if day not in held.digests:
         return bool(rows.num_rows == 0)
     if sum(held.files([day])["num_records"].to_pylist()) != rows.num_rows:

@@ -51,7 +51,7 @@ def without(
 
 
 def _is_read(key: Key, inputs: Collection[Key], day: date) -> bool:
-    """Return whether a date is computed from a partition: by itself, or with all of its table up to that date."""
+    """Whether a date is computed from a partition: by itself, or with all of its table up to that date."""
     return key in inputs or ((key[0], WHOLE) in inputs and day_of(key[1]) <= day)
 
 

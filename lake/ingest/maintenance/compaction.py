@@ -204,8 +204,8 @@ _ROW_CPU_S: Final = 0.5e-6
 
 
 @dataclass(slots=True)
-class Merged:
-    """What came of merging.
+class CompactionResult:
+    """Result of `merge_small`.
 
     Attributes
     ----------
@@ -233,7 +233,7 @@ def merge_small(
     *,
     thorough: bool = False,
     progress: "Progress | None" = None,
-) -> Merged:
+) -> CompactionResult:
     """Merge small files until there is nothing to merge, of those that were there at first and a few that came since.
 
     Parameters
@@ -246,7 +246,7 @@ def merge_small(
     Raises what the store raises; merged files that no plan names stay behind then, for `purge`.
     """
     composer = _Composer(lake, workers, mergeable_tables(lake, tables), thorough=thorough, progress=progress)
-    done = Merged()
+    done = CompactionResult()
     while (plan := drive(lake, composer.compose, workers).plan) is not None:
         done.plans.append(plan.number)
         done.files_before += sum(map(len, plan.body["remove"].values()))

@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import clock
 from ranklake.lake.contracts.delta import CHECKPOINT_EVERY
-from ranklake.lake.ingest.maintenance.compaction import Merged, merge_small, mergeable_tables, merges_due
+from ranklake.lake.ingest.maintenance.compaction import CompactionResult, merge_small, mergeable_tables, merges_due
 from ranklake.lake.ingest.maintenance.vacuum import GRACE, garbage, remove
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import last_finished
@@ -259,16 +259,16 @@ def _vacuum(lake: "Lake", grace: timedelta, *, dry_run: bool) -> tuple[Counter[s
     return purged, purged_bytes
 
 
-def _merge(lake: "Lake", workers: "Workers", progress: "Progress | None") -> Merged:
+def _merge(lake: "Lake", workers: "Workers", progress: "Progress | None") -> CompactionResult:
     drive(lake, lambda _: None, workers)  # what a dead driver left half done would keep everything from being purged
     return merge_small(lake, workers, thorough=True, progress=progress)
 
 
-def _foreseen(lake: "Lake") -> Merged:
+def _foreseen(lake: "Lake") -> CompactionResult:
     number = last_finished(lake) + 1
     due = list(merges_due(lake, mergeable_tables(lake), number, thorough=True, today=datetime.now(UTC).date()))
     size = sum(row["size_bytes"] for task in due for row in task.files)
-    return Merged([], sum(len(task.files) for task in due), len(due), size)
+    return CompactionResult([], sum(len(task.files) for task in due), len(due), size)
 
 
 def _follow(lake: "Lake", *, dry_run: bool) -> list[str]:

@@ -139,7 +139,7 @@ GROUP_ROWS: Final = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayResult:
     """What a replay did, or would do.
 
     Attributes
@@ -180,7 +180,7 @@ def replay(
     *,
     dry_run: bool = False,
     progress: "Progress | None" = None,
-) -> Replayed:
+) -> ReplayResult:
     """Rebuild a table's partitions from the first to the last of `days`.
 
     Parameters
@@ -262,9 +262,9 @@ class _Composer:
         facts = {"segments": len(chosen.segments), "partitions": [day.isoformat() for day in chosen.days]}
         return action_plan.compose(number, REPLAY.name, add=new, remove={self.table: chosen.live}, facts=facts)
 
-    def result(self, plan: int | None, chosen: Selection, after: pa.Table, began: float) -> Replayed:
+    def result(self, plan: int | None, chosen: Selection, after: pa.Table, began: float) -> ReplayResult:
         """Return what was done."""
-        return Replayed(
+        return ReplayResult(
             self.table,
             tuple(day.isoformat() for day in chosen.days),
             tuple(day.isoformat() for day in chosen.kept),
@@ -348,13 +348,13 @@ def _check_rows(lake: "Lake", table: str, chosen: Selection, new: "Sequence[Data
         raise ReplayError(what, where=table, hint="see 'ranklake status'; nothing was changed")
 
 
-def _recomputed(lake: "Lake", table: str, first: date, last: date, *, dry_run: bool, began: float) -> Replayed:
+def _recomputed(lake: "Lake", table: str, first: date, last: date, *, dry_run: bool, began: float) -> ReplayResult:
     """Rebuild partitions of a derived table by its rollup."""
     span = [first + timedelta(days=offset) for offset in range((last - first).days + 1)]
     before = live_files(delta_table(lake, table), span)
     done, kept = recompute(lake, table, span, dry_run=dry_run)
     after = live_files(delta_table(lake, table), span)
-    return Replayed(
+    return ReplayResult(
         table,
         tuple(day.isoformat() for day in done),
         tuple(day.isoformat() for day in kept),

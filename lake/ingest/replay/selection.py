@@ -144,7 +144,7 @@ def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _spans(row: Mapping[str, Any], day: date) -> bool:
-    """Return whether a segment can hold rows of a date; one whose times nobody can read may hold any."""
+    """Whether a segment can hold rows of a date; one whose times nobody can read may hold any."""
     low, high = row["ts_min"], row["ts_max"]
     return low is None or high is None or low.date() <= day <= high.date()
 

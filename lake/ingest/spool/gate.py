@@ -35,12 +35,12 @@ class UnreadError(RanklakeError):
 
 
 def may_be_read_yet(why: str | None) -> bool:
-    """Say whether a reason of the table ``segments`` is one of `UNREAD`, or that of a segment that waits (`NEWER`)."""
+    """Whether a reason of the table ``segments`` is one of `UNREAD`, or that of a segment that waits (`NEWER`)."""
     return why in UNREAD or is_newer(why)
 
 
 def is_newer(why: str | None) -> bool:
-    """Say whether a reason of the table ``segments`` is that of a newer writer's segment, which waits."""
+    """Whether a reason of the table ``segments`` is that of a newer writer's segment, which waits."""
     return why is not None and why.startswith(NEWER)
 
 

@@ -85,7 +85,7 @@ class Rounds:
             return
 
     def may_wait(self, day: str, now: datetime) -> bool:
-        """Return whether a folder need not be listed now."""
+        """Whether a folder need not be listed now."""
         seen = self.days.get(day)
         if seen is None or is_recent(day, now):
             return False
@@ -123,7 +123,7 @@ class Rounds:
         return bool(known)
 
     def purge_is_due(self, old: Mapping[str, int], now: datetime) -> bool:
-        """Return whether to look for segments that may go, and remember that it was done.
+        """Whether to look for segments that may go, and remember that it was done.
 
         Parameters
         ----------
@@ -138,7 +138,7 @@ class Rounds:
 
 
 def is_recent(day: str, now: datetime) -> bool:
-    """Return whether a folder, with or without its prefix, may still get what is sealed now, or is none of a day."""
+    """Whether a folder, with or without its prefix, may still get what is sealed now, or is none of a day."""
     try:
         found = date.fromisoformat(day.rpartition("/")[2])
     except ValueError:

@@ -270,7 +270,7 @@ class Spool:
         return Spooled(path, table, size, name, name.sha256, one.modified)
 
     def is_readable(self, item: Spooled, why: str) -> bool:
-        """Say whether a file that could not be read, and why, can be now."""
+        """Whether a file that could not be read, and why, can be now."""
         try:
             raw = Reader(self.fs, []).read(item.path)
             return why != UNSTEADY or Reader(self.fs, []).read_again(item.path) == raw

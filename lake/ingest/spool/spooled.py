@@ -75,7 +75,7 @@ def misread(told: pa.Table) -> dict[str, str]:
 
 
 def is_rewritten(item: Spooled, judged: Mapping[str, datetime]) -> bool:
-    """Return whether a file was written after one at its place was found damaged (`judged`, by path)."""
+    """Whether a file was written after one at its place was found damaged (`judged`, by path)."""
     when = judged.get(item.path)
     return when is not None and item.modified is not None and item.modified > when
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ranklake.lake.ingest.disowned import Claim, set_aside
+from ranklake.lake.ingest.disowned import Claim, disowned_claims
 from ranklake.lake.ingest.ingestion_index import Stream, stream_of_row
 from ranklake.lake.ingest.spool.gate import IRREGULAR, may_be_read_yet
 from ranklake.lake.query.sql import session
@@ -112,7 +112,7 @@ def read_accounts(lake: "Lake", incarnations: Collection[int]) -> Accounts:
         context.from_arrow(_numbers(wanted), name="wanted")
         for row in context.sql(_HELD).to_arrow_table().to_pylist():
             held[row["table"], stream_of_row(row), row["segment"]] = row["rows"]
-    aside = set_aside(lake)
+    aside = disowned_claims(lake)
     if aside:
         believed = _believed(claims_of(lake, {claim.stream[3] for claim in aside}), aside)
         disowned = {claim.stream for claim in aside}
