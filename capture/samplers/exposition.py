@@ -1,6 +1,7 @@
 """Exposition: strict parser of the Prometheus text format, version 0.0.4; malformed pages are refused.
 
-Source: https://prometheus.io/docs/instrumenting/exposition_formats/.
+Source: https://prometheus.io/docs/instrumenting/exposition_formats/. The parser of prometheus_client does not serve: it
+renames counters whose names lack ``_total``, as DCGM's do, and takes pages that were cut.
 """
 
 import re

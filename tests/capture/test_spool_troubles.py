@@ -212,7 +212,8 @@ def test_a_file_system_without_a_page_to_spare(tmp_path):
 READ_ONLY = """
 import json, os, sys, time
 from ranklake import capture
-import ranklake.capture.recording.threads, ranklake.capture.training.start  # who drops rights may not read them then
+import encodings.utf_8_sig  # who drops rights may not read modules then
+import ranklake.capture.recording.threads, ranklake.capture.training.start
 os.setgid(65534); os.setuid(65534)
 run = capture.start(job="j", run="r", spool=sys.argv[1], local_dir=sys.argv[2])
 handle = run.scalar("x")

@@ -45,7 +45,7 @@ PHASES = {
         "metrics/meter",
         "metrics/scalar_writer",
         "metrics/value_log",
-        "series/series",
+        "lanes/series",
         "spool/frames",
         "steps/phase",
         "steps/phases",
@@ -56,7 +56,6 @@ PHASES = {
     ),
     "rotate": code(
         "lanes/lane",
-        "lanes/pages",
         "lanes/shards",
         "lanes/slots",
         "lanes/written",
@@ -67,7 +66,7 @@ PHASES = {
     ),
     "seal": code(
         "common/arrays",
-        "sealing/folded",
+        "sealing/tables",
         "sealing/seal",
         "sealing/segment_bytes",
         "sealing/tables",
