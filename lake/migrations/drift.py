@@ -74,11 +74,11 @@ def drift(lake: "Lake", tables: Collection[str] | None = None, commits: int = 50
         elif (handle := latest(lake, name)) is not None:
             one = _as_of(contracts[name], handle)
             sides = (_columns(handle, one), _properties(handle, one), _commits(lake, name, handle, commits))
-            found += [Drift(name, *told) for told in (line for side in sides for line in side)]
+            found += [Drift(name, *deviation) for side in sides for deviation in side]
     return found
 
 
-Told = tuple[str, str, str]
+Deviation = tuple[str, str, str]
 """Severity, what, mend."""
 
 
@@ -106,7 +106,7 @@ def _as_of(contract: "Contract", handle: DeltaTable) -> "Contract":
     return replace(before, columns=(*before.columns, *own.columns), retired=(*before.retired, *own.retired))
 
 
-def _columns(handle: DeltaTable, contract: "Contract") -> Iterator[Told]:
+def _columns(handle: DeltaTable, contract: "Contract") -> Iterator[Deviation]:
     meant = {field["metadata"]["id"]: field for field in contract_fields(contract)}
     names = {field["name"]: id_ for id_, field in meant.items()}
     retired = {str(one.id): one.name for one in contract.retired}
@@ -135,7 +135,7 @@ def _columns(handle: DeltaTable, contract: "Contract") -> Iterator[Told]:
         yield "error", f"{what}, and not by {', '.join(contract.partition)}", "restore the table from a backup"
 
 
-def _column(field: Mapping[str, Any], meant: Mapping[str, Any]) -> Iterator[Told]:
+def _column(field: Mapping[str, Any], meant: Mapping[str, Any]) -> Iterator[Deviation]:
     hint = "restore the table's schema from before that commit; a contract changes by a migration"
     pairs = [("name", field["name"], meant["name"]), ("type", field["type"], meant["type"])]
     pairs += [(key, field["metadata"].get(key), meant["metadata"].get(key)) for key in ("unit", "class")]
@@ -146,7 +146,7 @@ def _column(field: Mapping[str, Any], meant: Mapping[str, Any]) -> Iterator[Told
         yield "warning", f"column {meant['name']} may not be NULL, and the contract lets it", hint
 
 
-def _properties(handle: DeltaTable, contract: "Contract") -> Iterator[Told]:
+def _properties(handle: DeltaTable, contract: "Contract") -> Iterator[Deviation]:
     with reading_log(handle):
         told, protocol = handle.metadata().configuration, handle.protocol()
     meant = table_configuration(contract)
@@ -180,7 +180,7 @@ def _properties(handle: DeltaTable, contract: "Contract") -> Iterator[Told]:
         )
 
 
-def _commits(lake: "Lake", table: str, handle: DeltaTable, most: int) -> Iterator[Told]:
+def _commits(lake: "Lake", table: str, handle: DeltaTable, most: int) -> Iterator[Deviation]:
     for one in foreign_commits(lake, table, handle, most):
         what = f"version {one.version} ({one.operation}) is not a commit of ranklake"
         if one.has_files:

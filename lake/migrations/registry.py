@@ -230,7 +230,7 @@ def _faults(migration: Migration) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ColumnChange:
     """A step of a migration.
 
     Attributes
@@ -259,10 +259,10 @@ class Change:
         return f"{self.version} of added columns" if self.is_of_added else str(self.version)
 
 
-def told(table: str, overlay: "Overlay | None" = None) -> tuple[Change, ...]:
+def column_changes(table: str, overlay: "Overlay | None" = None) -> tuple[ColumnChange, ...]:
     """Return the changes of a table, oldest first. Raises `MigrationError` where migrations cannot be read."""
     return tuple(
-        Change(one.to_version, one.is_of_added, _columns(step), step.text, one.label)
+        ColumnChange(one.to_version, one.is_of_added, _columns(step), step.text, one.label)
         for one in load_migrations(overlay=overlay)
         if one.table == table
         for step in one.steps

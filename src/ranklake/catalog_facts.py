@@ -12,7 +12,7 @@ from ranklake.insight.catalog.catalog import UnknownNameError, find
 from ranklake.insight.catalog.sizes import TableSize, live_files, table_size
 from ranklake.lake.contracts import Contract, Metric, load_contracts, load_metrics
 from ranklake.lake.contracts.overlay import Overlay
-from ranklake.lake.migrations.registry import told
+from ranklake.lake.migrations.registry import column_changes
 from ranklake.lake.query.sql import query
 from ranklake.lake.store.store import Lake, NotALakeError
 from ranklake.retention.archive.register import Archive, archives
@@ -60,7 +60,7 @@ class TableEntry:
         one = self.contract
         columns = [{key.rstrip("_"): value for key, value in asdict(column).items()} for column in one.columns]
         checks, retired = ([asdict(item) for item in items] for items in (one.checks, one.retired))
-        history = [asdict(change) for change in told(one.table)]
+        history = [asdict(change) for change in column_changes(one.table)]
         told_of = {"columns": columns, "checks": checks, "retired": retired, "history": history}
         masks = {"masks": [one.plain() for one in self.masks], "masks_unknown": self.unproven or None}
         return self._facts(_WHOLE, {**told_of, "archived": [moved.plain() for moved in self.archived], **masks})

@@ -61,45 +61,45 @@ def queries(  # noqa: PLR0913 - a command's options
     if uri is not None:
         lake = Context.of(configured(ctx), {**given(ctx), "lake.uri": uri}).open_lake()
         metrics, overlay = renamed(lake), lake.overlay
-    known, names = load_tables(begin, end, migration, folder, metrics, overlay), dialects_of(dialect)
-    found = [one if isinstance(one, FileOutcome) else outcome(one, known, names) for one in walk(paths)]
+    tables, dialects = load_tables(begin, end, migration, folder, metrics, overlay), dialects_of(dialect)
+    files = [file if isinstance(file, FileOutcome) else outcome(file, tables, dialects) for file in walk(paths)]
     if is_writing:
-        for one in found:
-            if one.is_changed:
-                write(one)
+        for file in files:
+            if file.is_changed:
+                write(file)
     if as_json:
-        shown = [{**one.plain(), "diff": "".join(_diff(one))} for one in found if _is_told(one)]
-        show_json({"files": len(found), "written": is_writing, "told": shown})
+        shown = [{**file.plain(), "diff": "".join(_diff(file))} for file in files if _is_shown(file)]
+        show_json({"files": len(files), "written": is_writing, "told": shown})
     else:
-        _show(found, is_writing=is_writing)
-    return 0 if all(one.is_done for one in found) else 1
+        _show(files, is_writing=is_writing)
+    return 0 if all(file.is_done for file in files) else 1
 
 
-def _show(found: "list[FileOutcome]", *, is_writing: bool) -> None:
-    for one in found:
-        if not is_writing:
-            text = "".join(_diff(one))
-            click.echo(printable_lines(text) if sys.stdout.isatty() else text, nl=False)  # noqa: TID251 - a document, as it is
-    for one in found:
-        if one.passed_over:
-            tell(f"{one.path}: passed over: {one.passed_over}", err=True)
-        for finding in one.findings:
-            tell(f"{one.path}:{one.line_of(finding)}: {'note: ' if finding.is_note else ''}{finding.what}", err=True)
-    changed = sum(one.is_changed for one in found)
-    left = sum(not one.is_done for one in found)
-    said = f"{counted(len(found), 'file')}: {changed} {'written' if is_writing else 'to change'}"
+def _show(files: "list[FileOutcome]", *, is_writing: bool) -> None:
+    for file in files if not is_writing else ():
+        text = "".join(_diff(file))
+        click.echo(printable_lines(text) if sys.stdout.isatty() else text, nl=False)  # noqa: TID251 - a document, as it is
+    for file in files:
+        if file.passed_over:
+            tell(f"{file.path}: passed over: {file.passed_over}", err=True)
+        for finding in file.findings:
+            note = "note: " if finding.is_note else ""
+            tell(f"{file.path}:{file.line_of(finding)}: {note}{finding.what}", err=True)
+    changed = sum(file.is_changed for file in files)
+    left = sum(not file.is_done for file in files)
+    summary = f"{counted(len(files), 'file')}: {changed} {'written' if is_writing else 'to change'}"
     more = "; to write: --write" if changed and not is_writing else ""
-    tell(f"{said}, {left} with something left to do{more}")
+    tell(f"{summary}, {left} with something left to do{more}")
 
 
-def _is_told(one: "FileOutcome") -> bool:
-    return one.is_changed or bool(one.findings or one.passed_over)
+def _is_shown(file: "FileOutcome") -> bool:
+    return file.is_changed or bool(file.findings or file.passed_over)
 
 
-def _diff(one: "FileOutcome") -> Iterator[str]:
+def _diff(file: "FileOutcome") -> Iterator[str]:
     """Yield the lines of a unified diff, as `patch` takes it."""
-    before, after = (_lines(text) for text in (one.before, one.after))
-    name = one.path.as_posix().lstrip("/")
+    before, after = (_lines(text) for text in (file.before, file.after))
+    name = file.path.as_posix().lstrip("/")
     for line in difflib.unified_diff(before, after, f"a/{name}", f"b/{name}"):
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 

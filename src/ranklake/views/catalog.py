@@ -9,7 +9,7 @@ from ranklake.insight.catalog.catalog import span
 from ranklake.insight.catalog.sizes import Sizes, TableSize
 from ranklake.lake.contracts import Column, Metric
 from ranklake.lake.contracts.checks.registry import promise
-from ranklake.lake.migrations.registry import told
+from ranklake.lake.migrations.registry import column_changes
 from ranklake.retention.archive.register import Archive
 from ranklake.retention.plans.mask_proof import Proof
 from ranklake.views.table import TextColumn, numbers, table_lines
@@ -79,7 +79,7 @@ def _table(entry: TableEntry) -> Iterator[str]:
         yield f"masks where values are stored: not known: {entry.unproven}"
     for check in contract.all_checks():
         yield f"check {check.id} ({check.severity}, {check.on_fail}): {promise(check)}"
-    for change in told(contract.table):
+    for change in column_changes(contract.table):
         line = f"since version {change.since}: {change.what} ({change.migration})"
         yield from textwrap.wrap(line, _WIDTH, subsequent_indent="    ", break_on_hyphens=False)
 
