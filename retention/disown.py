@@ -2,9 +2,9 @@
 
     audit row (begun) ─▶ one numbered plan: rows from the table to ``rejects``, a row of ``disowned`` ─▶ audit row
 
-From then on its claims do not count in the books (`ranklake.lake.ingest.status.reconciliation`). Whoever dies before
-the plan is written leaves files that no commit names; whoever dies later leaves a plan that the next driver finishes,
-and the next call of the same writes the row that is missing in the trail.
+From then on its claims do not count when rows are reconciled (`ranklake.lake.ingest.status.reconciliation`). A process
+that dies before the plan is written leaves files that no commit names. One that dies later leaves a plan that the next
+driver finishes; the next call of the same writes the missing row of the audit log.
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class NothingClaimedError(RanklakeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Disowned:
+class DisownResult:
     """What was done: the plan that did it, the rows it moved, and whether this call did it."""
 
     claim: Claim
@@ -53,7 +53,7 @@ class Disowned:
     fresh: bool
 
 
-def disown(lake: "Lake", claim: Claim, by: str, reason: str) -> Disowned:
+def disown(lake: "Lake", claim: Claim, by: str, reason: str) -> DisownResult:
     """Set a segment or a stream aside: its rows go to ``rejects``, and what it says does not count any more.
 
     What was set aside already stays so; rows of it that came since go, too. Raises `NothingClaimedError`, and what the
@@ -69,14 +69,14 @@ def disown(lake: "Lake", claim: Claim, by: str, reason: str) -> Disowned:
         (row for row in read(lake, contract(TABLE)).to_pylist() if claim_of(row) == claim), key=lambda row: row["plan"]
     )
     audit.record(lake, by, "disowned", f"{claim} by plan {row['plan']}", None, {"rows": row["rows"]}, once=True)
-    return Disowned(claim, row["plan"], row["rows"], fresh)
+    return DisownResult(claim, row["plan"], row["rows"], fresh)
 
 
 def _segments(lake: "Lake", claim: Claim) -> list[dict[str, Any]]:
     """Return the rows of ``segments`` that a claim covers. Raises `NothingClaimedError`."""
     names = ["table", *_STREAM, "segment", "ts_min", "ts_max", "rows_stored"]
     known = read(lake, contract("segments"), names)
-    mine = known.filter(_whose(known, claim.stream)).to_pylist()
+    mine = known.filter(_of_stream(known, claim.stream)).to_pylist()
     found = [row for row in mine if claim.covers(row["table"], claim.stream, row["segment"])]
     if not found:
         hint = "'ranklake status' names streams that do not add up; ask the table segments for others"
@@ -84,7 +84,7 @@ def _segments(lake: "Lake", claim: Claim) -> list[dict[str, Any]]:
     return found
 
 
-def _whose(rows: pa.Table, stream: tuple[Any, ...]) -> pa.ChunkedArray:
+def _of_stream(rows: pa.Table, stream: tuple[Any, ...]) -> pa.ChunkedArray:
     """Return true where a row is a stream's."""
     mask = pc.equal(rows["incarnation"], pa.scalar(stream[3], rows["incarnation"].type))
     for name, value in zip(_STREAM[:3], stream[:3], strict=True):
@@ -127,7 +127,7 @@ def _compose(lake: "Lake", claim: Claim, number: int, by: str, reason: str) -> "
 
 
 def _rows_of(rows: pa.Table, claim: Claim) -> pa.ChunkedArray:
-    mask = _whose(rows, claim.stream)
+    mask = _of_stream(rows, claim.stream)
     return mask if claim.segment is None else pc.and_(mask, pc.equal(rows["segment"], claim.segment))
 
 

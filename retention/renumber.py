@@ -1,7 +1,7 @@
 """Renumbering: lives of a run that were recorded under one attempt become attempts of their own.
 
 A run whose name was used again has its steps twice under one (run, attempt, rank), and fails the check ``steps_unique``
-for ever. Its lives are told apart by the incarnations of their ranks:
+for ever. Its lives are reported apart by the incarnations of their ranks:
 
     audit row (begun) ─▶ one numbered plan: the rows of later lives with a number of their own ─▶ audit row
 
@@ -55,7 +55,7 @@ class OneLifeError(RanklakeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Renumbered:
+class RenumberResult:
     """What was done.
 
     Attributes
@@ -85,13 +85,13 @@ class Life:
     steps: bool
 
 
-def renumber(lake: "Lake", run: str, by: str) -> Renumbered:
+def renumber(lake: "Lake", run: str, by: str) -> RenumberResult:
     """Give later lives of a run, where steps repeat, the attempts behind its highest.
 
     Raises `UnknownRunError`, `NoRepeatError`, `OneLifeError`, and what the trail and the store raise; nothing was
     changed then.
     """
-    done: list[Renumbered] = []
+    done: list[RenumberResult] = []
 
     def compose(number: int) -> "Plan | None":
         plan, made = _compose(lake, run, number, by)
@@ -158,7 +158,7 @@ def _lives(segments: list[dict[str, Any]]) -> list[Life]:
     ]
 
 
-def _compose(lake: "Lake", run: str, number: int, by: str) -> "tuple[Plan | None, Renumbered]":
+def _compose(lake: "Lake", run: str, number: int, by: str) -> "tuple[Plan | None, RenumberResult]":
     names = ["table", "run", "attempt", "rank", "incarnation", "ts_min", "ts_max", "rows_stored"]
     known = read(lake, contract("segments"), names)
     repeated = repeated_in_run(lake, run)
@@ -194,7 +194,7 @@ def _compose(lake: "Lake", run: str, number: int, by: str) -> "tuple[Plan | None
         if dropped:
             gone[table] = pa.concat_tables(dropped)
     plan = action_plan.compose(number, RENUMBER.name, add=added, remove=gone, facts={"run": run}) if gone else None
-    return plan, Renumbered(run, number, new, moved, within)
+    return plan, RenumberResult(run, number, new, moved, within)
 
 
 def refuse_unknown(run: str, known: pa.ChunkedArray) -> None:

@@ -45,14 +45,14 @@ class Repeated:
 
 def repeated_in_run(lake: "Lake", run: str) -> list[Repeated]:
     """Return the attempts of a run that hold steps twice, on whatever dates. Raises what `query` raises."""
-    return _asked(lake, "run = $run", {"run": run})
+    return _query(lake, "run = $run", {"run": run})
 
 
 def repeated_on_dates(lake: "Lake", days: Iterable[date]) -> list[Repeated]:
     """Return the attempts that hold steps twice in the rows of some dates. Raises what `query` raises."""
     named = ", ".join(f"DATE '{day.isoformat()}'" for day in sorted(set(days)))
-    return _asked(lake, f"date IN ({named})", {}) if named else []
+    return _query(lake, f"date IN ({named})", {}) if named else []
 
 
-def _asked(lake: "Lake", rows: str, params: dict[str, str]) -> list[Repeated]:
+def _query(lake: "Lake", rows: str, params: dict[str, str]) -> list[Repeated]:
     return [Repeated(**row) for row in query(lake, _REPEATED.format(rows), params).to_pylist()]

@@ -39,7 +39,7 @@ GROUP BY s."table", s.sha256"""
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class SweepResult:
     """What a sweep of the spool did.
 
     Attributes
@@ -61,15 +61,15 @@ class Swept:
     raw: int = 0
 
 
-def sweep(lake: "Lake", spool: "Spool", by: str) -> Swept:
+def sweep(lake: "Lake", spool: "Spool", by: str) -> SweepResult:
     """Delete from the spool what holds only rows that approved retention plans took; say so in the audit trail before.
 
-    Killed on the way, the next sweep goes on. Raises what the stores raise.
+    Killed half-way, the next sweep goes on. Raises what the stores raise.
     """
     again, raw = _erased_again(lake, spool), _raw_again(lake)
     over = _over(lake, spool) | again
     if not over and not raw:
-        return Swept()
+        return SweepResult()
     by_file: dict[str, list[bool]] = {}
     sizes: dict[str, int] = {}
     opened: set[str] = set()
@@ -82,7 +82,7 @@ def sweep(lake: "Lake", spool: "Spool", by: str) -> Swept:
     going = sorted(path for path, members in by_file.items() if all(members))
     opened -= set(going)
     in_packs = sum(sum(members) for path, members in by_file.items() if not all(members) and path not in opened)
-    done = Swept(
+    done = SweepResult(
         len(going), sum(sizes[path] for path in going), sum(len(by_file[path]) for path in going), in_packs, len(raw)
     )
     if going or raw or opened:

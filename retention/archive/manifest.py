@@ -54,7 +54,7 @@ class Manifest:
     files
         By path.
     added_version
-        Version of the columns that an overlay adds to a table of ours; not in the JSON where it is the first.
+        Version of the columns that an overlay adds to a table of ours.
     """
 
     lake: str
@@ -69,27 +69,25 @@ class Manifest:
     @property
     def rows(self) -> int:
         """Rows of all files."""
-        return sum(one.rows for one in self.files)
+        return sum(file.rows for file in self.files)
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all files."""
-        return sum(one.size_bytes for one in self.files)
+        return sum(file.size_bytes for file in self.files)
 
     @property
     def table_files(self) -> pa.Table:
         """The files as rows of `ranklake.lake.tables.live_files.files`."""
         rows = [
-            {"path": one.path, "size_bytes": one.size_bytes, "num_records": one.rows, "date": self.partition_date}
-            for one in self.files
+            {"path": file.path, "size_bytes": file.size_bytes, "num_records": file.rows, "date": self.partition_date}
+            for file in self.files
         ]
         return pa.Table.from_pylist(rows, schema=FILE_SCHEMA)
 
     def to_json(self) -> bytes:
         """Return its bytes: equal manifests have equal ones."""
         body = {**asdict(self), "format": FORMAT, "partition_date": self.partition_date.isoformat()}
-        if self.added_version == 1:
-            del body["added_version"]
         return json.dumps(body, sort_keys=True, indent=1).encode()
 
     @property
@@ -106,8 +104,8 @@ class Manifest:
 def columns_of(contract: "Contract") -> tuple[dict[str, Any], ...]:
     """Return what a manifest says of the columns of a contract."""
     return tuple(
-        {"id": one.id, "name": one.name, "type": one.type, "unit": one.unit, "class": one.class_}
-        for one in contract.columns
+        {"id": column.id, "name": column.name, "type": column.type, "unit": column.unit, "class": column.class_}
+        for column in contract.columns
     )
 
 

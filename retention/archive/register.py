@@ -91,7 +91,7 @@ def archive_name(manifest_sha256: str) -> str:
 
 def archives(lake: "Lake", table: str | None = None, day: date | None = None) -> list[Archive]:
     """Return the archives of a lake that were not removed, by table, date and time."""
-    some = [one for one in every_archive(lake).values() if one.removed is None]
+    some = [archive for archive in every_archive(lake).values() if archive.removed is None]
     some = [one for one in some if table in {None, one.table} and day in {None, one.partition_date}]
     return sorted(some, key=lambda one: (one.table, one.partition_date, str(one.archived), one.archive))
 
@@ -123,7 +123,7 @@ def every_archive(lake: "Lake") -> dict[str, Archive]:
 
 
 def valid_rows(lake: "Lake") -> list[dict[str, Any]]:
-    """Return the rows of the register but for those of plans that were cancelled."""
+    """Return the rows of the register except those of plans that were cancelled."""
     rows = read(lake, contract(TABLE)).to_pylist()
     cancelled = cancelled_plans(lake) if rows else set()
     return [row for row in rows if row["plan"] not in cancelled]
@@ -195,9 +195,9 @@ def examine(lake: "Lake", some: "Iterable[Archive]") -> Iterator[Examined]:
         yield Examined(one, sound, tuple(faults), unread)
 
 
-def _disagreements(lake: "Lake", one: "Archive", manifest: Manifest) -> Iterator[str]:
-    said = (one.table, one.partition_date, one.rows, one.bytes, len(manifest.files))
+def _disagreements(lake: "Lake", archive: "Archive", manifest: Manifest) -> Iterator[str]:
+    said = (archive.table, archive.partition_date, archive.rows, archive.bytes, len(manifest.files))
     if manifest.lake != owner(lake):
         yield f"{manifest.name}: the manifest is of another lake"
-    if said != (manifest.table, manifest.partition_date, manifest.rows, manifest.size_bytes, one.files):
+    if said != (manifest.table, manifest.partition_date, manifest.rows, manifest.size_bytes, archive.files):
         yield f"{manifest.name}: the manifest and the register do not agree"

@@ -3,7 +3,7 @@
     approved? ─▶ every file at hand, and what was written ─▶ migrations since ─▶ masks that came due since
         ─▶ files beside tables ─▶ record: from then on they can be asked for ─▶ audit row
 
-Nothing of it is a row of a table: books, checks and rollups stay as they are. Killed on the way, the next call begins
+Nothing of it is a row of a table: books, checks and rollups stay as they are. Killed half-way, the next call begins
 anew; what no record names nobody sees.
 """
 
@@ -47,7 +47,7 @@ _LOOK_EVERY_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Files that a store was asked for, and that are not at hand yet."""
+    """Files that a store was asked for, and that are not available yet."""
 
     files: int
 
@@ -88,11 +88,11 @@ def rehydrate(
     if known is not None and known.versions == versions:
         return known
     opened = [(one, *_opened(lake, one)) for one in some]
-    waiting = _asked(opened)
+    waiting = _request_cold_files(opened)
     ends = time.monotonic() + wait_s
     while waiting and time.monotonic() < ends:
         sleep(min(_LOOK_EVERY_S, wait_s))
-        waiting = _asked(opened)
+        waiting = _request_cold_files(opened)
     if waiting:
         return Waiting(waiting)
     remove(lake, name)
@@ -112,32 +112,32 @@ def end(lake: "Lake", name: str, by: str) -> int:
     return gone
 
 
-def _archives(lake: "Lake", found: Rehydration, day: date) -> list[Archive]:
-    if found.until <= day:
-        raise RehydrationError(f"it was for until {found.until}", where=found.name, hint="propose it anew")
+def _archives(lake: "Lake", rehydration: Rehydration, day: date) -> list[Archive]:
+    if rehydration.until <= day:
+        raise RehydrationError(f"it was for until {rehydration.until}", where=rehydration.name, hint="propose it anew")
     every = every_archive(lake)
-    gone = [one for one in found.archives if one not in every or every[one].removed is not None]
+    gone = [archive for archive in rehydration.archives if archive not in every or every[archive].removed is not None]
     if gone:
-        raise RehydrationError(f"{gone[0]} is archived no more", where=found.name, hint="propose what is left")
-    return [every[one] for one in found.archives]
+        raise RehydrationError(f"{gone[0]} is archived no more", where=rehydration.name, hint="propose what is left")
+    return [every[one] for one in rehydration.archives]
 
 
 def needs_approval(some: list[Archive], policies: "Policies") -> bool:
-    """Say whether the policy asked for an approval when the rows were archived, or asks for it today."""
+    """Return whether the policy asked for an approval when the rows were archived, or asks for it today."""
     asking = {
         rule.destination.to for rule in policies.rules if rule.destination is not None and not rule.destination.free
     }
     return any(one.needs_approval or one.uri in asking for one in some)
 
 
-def _opened(lake: "Lake", one: Archive) -> tuple["Lake", Manifest]:
-    place = open_place(lake, one.uri)
+def _opened(lake: "Lake", archive: Archive) -> tuple["Lake", Manifest]:
+    place = open_place(lake, archive.uri)
     refuse_other(lake, place)
-    return place, read_manifest(place, one.manifest_sha256)
+    return place, read_manifest(place, archive.manifest_sha256)
 
 
-def _asked(opened: "list[tuple[Archive, Lake, Manifest]]") -> int:
-    """Ask for all files that are not at hand; return how many those are."""
+def _request_cold_files(opened: "list[tuple[Archive, Lake, Manifest]]") -> int:
+    """Ask for all files that are not available; return how many those are."""
     waiting = 0
     for _, place, manifest in opened:
         for file in manifest.files:
@@ -155,18 +155,18 @@ def _asked(opened: "list[tuple[Archive, Lake, Manifest]]") -> int:
 def _brought_back(
     lake: "Lake",
     name: str,
-    one: Archive,
+    archive: Archive,
     place: "Lake",
     manifest: Manifest,
     masked: "Callable[[Contract, date, pa.Table], pa.Table]",
 ) -> Iterator[DataFile]:
     """Write an archive's rows beside the tables, as the table's contract has them now, and masked as is due now."""
     refuse_unsound(place, manifest)
-    target = as_read(latest(lake, one.table), lake.contract(one.table))
+    target = as_read(latest(lake, archive.table), lake.contract(archive.table))
     for file in manifest.table_files.to_pylist():
-        rows = masked(target, one.partition_date, current_rows(place, manifest, file, lake))
+        rows = masked(target, archive.partition_date, current_rows(place, manifest, file, lake))
         if rows.num_rows:
-            yield write_partition(place_of(lake, name), target, rows, one.partition_date, 0)
+            yield write_partition(place_of(lake, name), target, rows, archive.partition_date, 0)
 
 
 def current_rows(place: "Lake", manifest: Manifest, file: dict[str, object], lake: "Lake") -> pa.Table:
@@ -177,12 +177,12 @@ def current_rows(place: "Lake", manifest: Manifest, file: dict[str, object], lak
 
 
 def masking_on(lake: "Lake", policies: "Policies", as_of: date) -> Callable[["Contract", date, pa.Table], pa.Table]:
-    """Return what masks rows of a table and date as rules and legal holds say on a day.
+    """Return a function that masks rows of a table and date as rules and legal holds say on a day.
 
     What it returns raises `PolicyError` where columns are hashed and there is no key.
     """
     holds = holds_of(lake, as_of)
-    runs = run_facts(lake, [*policies.rules, *(one.rule for one in holds)])
+    runs = run_facts(lake, [*policies.rules, *(hold.rule for hold in holds)])
 
     def masked(contract: "Contract", day: date, rows: pa.Table) -> pa.Table:
         masks = Masks(lake, contract, policies.rules, ())

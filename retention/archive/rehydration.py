@@ -17,7 +17,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.tables.read import read
 from ranklake.retention.archive.register import Archive, archives
 from ranklake.retention.proposals import lifecycle
-from ranklake.retention.proposals.approvals import stand
+from ranklake.retention.proposals.approvals import approval_status
 from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
 from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, digest_of
 from ranklake.retention.proposals.steps import Step, recorded_actions
@@ -96,11 +96,15 @@ def register(lake: "Lake") -> dict[str, Rehydration]:
     return {name: replace(one, approved=_approved(lake, one)) for name, one in found.items()}
 
 
-def _approved(lake: "Lake", one: Rehydration) -> datetime | None:
+def _approved(lake: "Lake", rehydration: Rehydration) -> datetime | None:
     """Return when enough people had approved it; None if they have not."""
     trail = recorded_actions(lake, _KIND)
-    steps = trail.get(one.name, {}).get(_KIND.applied, [])
-    enough = [step.ts for step in steps if one.intact and not stand(lake, _KIND, one, trail, step.ts).lacking]
+    steps = trail.get(rehydration.name, {}).get(_KIND.applied, [])
+    enough = [
+        step.ts
+        for step in steps
+        if rehydration.intact and not approval_status(lake, _KIND, rehydration, trail, step.ts).lacking
+    ]
     return enough[0] if enough else None
 
 
@@ -134,13 +138,13 @@ def write_down(
     return REHYDRATIONS.find(lake, made.name)
 
 
-def propose(lake: "Lake", found: Rehydration, by: str, signing: Signing = NOT_SIGNING) -> None:
+def propose(lake: "Lake", rehydration: Rehydration, by: str, signing: Signing = NOT_SIGNING) -> None:
     """Write into the trail who proposed a rehydration, and so may not approve it."""
-    lifecycle.propose(lake, REHYDRATIONS, found.name, by, signing)
+    lifecycle.propose(lake, REHYDRATIONS, rehydration.name, by, signing)
 
 
-def _take_effect(lake: "Lake", found: Rehydration, by: str) -> bool:
-    return audit.record(lake, by, _KIND.applied, found.name, None, dict(found.facts), once=True) is not None
+def _take_effect(lake: "Lake", rehydration: Rehydration, by: str) -> bool:
+    return audit.record(lake, by, _KIND.applied, rehydration.name, None, dict(rehydration.facts), once=True) is not None
 
 
 REHYDRATIONS: Final = ProposalKind(

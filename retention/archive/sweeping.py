@@ -14,7 +14,7 @@ from ranklake.retention.archive.manifest import FOLDER, name_of, read_manifest
 from ranklake.retention.archive.place import refuse_other
 from ranklake.retention.archive.register import ARCHIVED, REMOVED, TABLE, archive_places, archives, valid_rows
 from ranklake.retention.archive.rehydrated import rehydrated, remove
-from ranklake.retention.proposals.kept import kept
+from ranklake.retention.proposals.kept import kept_plans
 from ranklake.retention.proposals.retention_plans import cancelled_plans
 
 if TYPE_CHECKING:
@@ -24,15 +24,15 @@ _TABLES: Final = "tables"
 
 
 @dataclass(frozen=True, slots=True)
-class SweptArchives:
+class ArchiveSweepResult:
     """What a sweep of archives deleted: files and bytes of them."""
 
     files: int = 0
     size_bytes: int = 0
 
 
-def sweep_archives(lake: "Lake") -> SweptArchives:
-    """Delete files that no archive holds; killed on the way, the next sweep goes on.
+def sweep_archives(lake: "Lake") -> ArchiveSweepResult:
+    """Delete files that no archive holds; killed half-way, the next sweep goes on.
 
     A copy that an application is making right now stays: its original is in the lake until the register has the
     archive. So the register is read last.
@@ -50,14 +50,14 @@ def sweep_archives(lake: "Lake") -> SweptArchives:
         }
         finished = last_finished(lake)
         loose = {path for path in there if path.startswith(f"{_TABLES}/") and not _may_be_made(lake, path, finished)}
-        known, wanted = _known(lake, place)
+        known, wanted = _manifests_and_files(lake, place)
         loose |= (known | _cancelled(lake, place, there)) & there.keys()
         for path in sorted(loose - wanted):
             files += delete(place, place.path(path))
             size_bytes += there[path]
         remove_dead(place.fs, map(place.path, loose - wanted))
     forget_ended(lake)
-    return SweptArchives(files, size_bytes)
+    return ArchiveSweepResult(files, size_bytes)
 
 
 def forget_ended(lake: "Lake", *, dry_run: bool = False) -> list[str]:
@@ -66,7 +66,7 @@ def forget_ended(lake: "Lake", *, dry_run: bool = False) -> list[str]:
     Rows that no rule keeps are not seen beside their table until the day for which somebody asked for them.
     """
     back = rehydrated(lake)
-    there = {(one.table, one.partition_date.isoformat()) for one in archives(lake)} if back else set()
+    there = {(archive.table, archive.partition_date.isoformat()) for archive in archives(lake)} if back else set()
     over = [
         one.name
         for one in back
@@ -78,7 +78,7 @@ def forget_ended(lake: "Lake", *, dry_run: bool = False) -> list[str]:
 
 
 def _may_be_made(lake: "Lake", path: str, finished: int) -> bool:
-    """Say whether a data file may be that of an application that is under way."""
+    """Return whether a data file may be that of an application that is under way."""
     number = plan_of(path.split("/", 2)[2])
     return number is None or number > finished or bool(lake.fs.exists(lake.path(path)))
 
@@ -92,17 +92,17 @@ def _cancelled(lake: "Lake", place: "Lake", there: Collection[str]) -> set[str]:
         mine = row["plan"] in plans and row["row_kind"] == ARCHIVED and row["uri"].rstrip("/") == place.uri
         if mine and name_of(row["manifest_sha256"]) in there:
             manifest = read_manifest(place, row["manifest_sha256"])
-            found |= {f"{_TABLES}/{manifest.table}/{one.path}" for one in manifest.files}
+            found |= {f"{_TABLES}/{manifest.table}/{file.path}" for file in manifest.files}
     return found
 
 
-def _known(lake: "Lake", place: "Lake") -> tuple[set[str], set[str]]:
+def _manifests_and_files(lake: "Lake", place: "Lake") -> tuple[set[str], set[str]]:
     """Return the manifests that the register knows of a place, and the files of archives that did not end.
 
     Those of an unfinished plan are among the latter, and those that ended by a plan that can be cancelled yet.
     """
     rows, valid = read(lake, contract(TABLE)).to_pylist(), valid_rows(lake)
-    pending = {one.plan.number for one in kept(lake)}
+    pending = {kept_plan.plan.number for kept_plan in kept_plans(lake)}
     ended = {
         row["archive"]
         for row in valid
@@ -117,5 +117,5 @@ def _known(lake: "Lake", place: "Lake") -> tuple[set[str], set[str]]:
     wanted: set[str] = set()
     for sha256 in (sha256 for name, sha256 in newest.items() if name not in ended):
         manifest = read_manifest(place, sha256)
-        wanted |= {manifest.name, *(f"{_TABLES}/{manifest.table}/{one.path}" for one in manifest.files)}
+        wanted |= {manifest.name, *(f"{_TABLES}/{manifest.table}/{file.path}" for file in manifest.files)}
     return {name_of(one) for one in every}, wanted

@@ -42,7 +42,7 @@ _ROW: Final = ("archive", "row_kind", "table", "partition_date", "manifest_sha25
 
 
 def verify_retention(lake: "Lake", plan: "Plan") -> None:
-    """Look whether exactly what somebody approved goes, and is in an archive that verifies where it was to be."""
+    """Check that exactly what somebody approved goes, and is in an archive that verifies where it was to be."""
     _verify_approved(lake, plan)
     name = plan.body["facts"]["retention_plan"]
     approved = RETENTION_PLANS.find(lake, name)
@@ -115,7 +115,7 @@ def _row_of(manifest: Manifest, item: Item, number: int, name: str) -> dict[str,
 
 
 def _verify_rows(lake: "Lake", plan: "Plan", expected: list[dict[str, Any]]) -> None:
-    """Look whether the rows that a plan brings to the register of archives are those of its own archives."""
+    """Check that the rows that a plan brings to the register of archives are those of its own archives."""
     rows = [row for one in plan.body["add"] if one["table"] == ARCHIVES_TABLE for row in _rows(lake, plan, one)]
     made = [
         {key: value for key, value in row.items() if key != "archive"} for row in rows if row["row_kind"] == ARCHIVED
@@ -143,7 +143,7 @@ def _rows(lake: "Lake", plan: "Plan", file: Mapping[str, Any]) -> Iterator[dict[
 
 
 def _verify_approved(lake: "Lake", plan: "Plan") -> None:
-    """Look whether exactly what somebody approved goes."""
+    """Check that exactly what somebody approved goes."""
     verify_files(lake, plan)
     approved = begun_proposal(lake, plan, RETENTION_PLANS, "retention_plan", "remove rows")
     name = approved.name
@@ -177,7 +177,7 @@ def _verify_approved(lake: "Lake", plan: "Plan") -> None:
 
 
 def _verify_aggregates(lake: "Lake", plan: "Plan", approved: RetentionPlan) -> None:
-    """Look whether what the plan brings into `DOWNSAMPLED` counts exactly the rows that were to become aggregates."""
+    """Check that what the plan brings into `DOWNSAMPLED` counts exactly the rows that were to become aggregates."""
     agreed = {
         (item.table, item.partition_date.isoformat(), (item.interval_s or 0) * 1_000_000_000): item.rows
         for item in approved.items

@@ -2,7 +2,7 @@
 
     files of a partition ──copy──▶ archive ──read again: same digest?──▶ manifest ──▶ storage class ──▶ ``archives``
 
-Each step can be made again. Killed on the way, the next call finds the copies by their names, which hold their
+Each step can be made again. Killed half-way, the next call finds the copies by their names, which hold their
 digests; copies of rows of a partition have names of their own each time, so those that no manifest names are strays.
 """
 
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Stowed:
+class WrittenArchive:
     """Rows that lie in an archive: its manifest, and what is written down of it."""
 
     manifest: Manifest
     archive: Archive
 
 
-class Stow:
+class ArchiveWriter:
     """Puts rows of one partition into an archive.
 
     Parameters
@@ -76,7 +76,7 @@ class Stow:
         assert digest is not None
         self._files.append(ArchivedFile(made.path, made.rows, made.size_bytes, digest))
 
-    def done(self) -> Stowed:
+    def done(self) -> WrittenArchive:
         """Write the manifest, move the copies into their class, and return what is written down of them."""
         manifest = Manifest(
             owner(self.lake),
@@ -90,9 +90,9 @@ class Stow:
         )
         self.place.put_if_absent(manifest.name, manifest.to_json())
         read_manifest(self.place, manifest.sha256)
-        for one in manifest.files:
+        for file in manifest.files:
             move_to(
-                self.place, self.place.path("tables", self.item.table, one.path), self.to.storage_class, self.to.tag
+                self.place, self.place.path("tables", self.item.table, file.path), self.to.storage_class, self.to.tag
             )
         made = Archive(
             archive=archive_name(manifest.sha256),
@@ -109,7 +109,7 @@ class Stow:
             proposal=self.proposal,
             plan=self.number,
         )
-        return Stowed(manifest, made)
+        return WrittenArchive(manifest, made)
 
 
 def copy_file(lake: "Lake", place: "Lake", table: str, path: str, rows: int) -> ArchivedFile:
@@ -156,7 +156,7 @@ def _as_row(path: str, size_bytes: int, rows: int, item: "Item") -> dict[str, ob
     return {"path": path, "size_bytes": size_bytes, "num_records": rows, "date": item.partition_date}
 
 
-def made_rows(some: "Iterable[Stowed]") -> Iterator[dict[str, Any]]:
+def archived_rows(some: "Iterable[WrittenArchive]") -> Iterator[dict[str, Any]]:
     """Yield the rows of archives that a plan makes."""
     yield from (one.archive.row(ARCHIVED) for one in some)
 

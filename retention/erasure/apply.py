@@ -1,12 +1,12 @@
-"""Applies an erasure: rows go by one numbered plan, then every other trace; then everything is searched anew.
+"""Applies an erasure: rows go by one numbered plan, then every other trace; then everything is searched again.
 
     approved? same subject? same rows? ─▶ audit row (begun) ─▶ one numbered plan: rows out of tables, names out of
         ``segments``, raw bytes, the register's row, fences ─▶ what rollups brought meanwhile ─▶ shares, keys, logs,
         plans, old versions, hints, spool, folders ─▶ a search of every file
         ─▶ a certificate, named by its digest ─▶ audit row
 
-Whoever dies on the way leaves what the next call for the same erasure finishes: the plan is finished by whoever finds
-it, what comes after is done again until the search finds nothing.
+Killed half-way, the next call for the same erasure goes on: whoever finds the plan finishes it, and what comes after is
+done again until the search finds nothing.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ from ranklake.retention.erasure.certificate import Certificate, certify
 from ranklake.retention.erasure.keys import PLACE, forget_keys
 from ranklake.retention.erasure.places import DELETED, FORGOTTEN, Done, erase_files, erase_versions
 from ranklake.retention.erasure.plan import Found, find, member_check, planned, refuse_unfit
-from ranklake.retention.erasure.rows import Going, files_with_left_words, going, rewritten, written_anew
+from ranklake.retention.erasure.rows import DatedRows, files_with_left_words, rewritten, subject_rows, written_anew
 from ranklake.retention.erasure.subject import OtherSubjectError, Reach
 from ranklake.retention.proposals import lifecycle
 from ranklake.retention.proposals.erasures import (
@@ -65,7 +65,7 @@ SCRATCH: Final = "scratch of processes that died"
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class ErasureResult:
     """What an application did.
 
     Attributes
@@ -96,7 +96,7 @@ def apply(
     single_operator: bool = False,
     signing: Signing = NOT_SIGNING,
     progress: "Progress | None" = None,
-) -> Applied:
+) -> ErasureResult:
     """Erase what an approved erasure names, prove it, and return what was done. Can be called again.
 
     Raises
@@ -135,7 +135,7 @@ def apply(
     certificate = certify(reach, subject, erasure, done, progress=progress)
     details = {"certificate": certificate.name, "is_clean": certificate.is_clean}
     audit.record(lake, by, CERTIFIED, name, None, details, once=True, once_for=certificate.name)
-    return Applied(erasure, fresh, tuple(done), certificate)
+    return ErasureResult(erasure, fresh, tuple(done), certificate)
 
 
 def _refuse_other(lake: "Lake", erasure: Erasure, now: Found) -> None:
@@ -198,25 +198,25 @@ def _write(
 def settle(lake: "Lake", subject: "Subject") -> None:
     """Take the subject's rows out of derived tables, after the plan of its erasure; again changes nothing.
 
-    Raises what the stores raise. Whoever dies on the way leaves what the next call finds.
+    Raises what the stores raise. A process that dies half-way leaves what the next call finds.
     """
     for contract in lake.contracts().values():
-        while contract.kind == "derived" and (found := list(going(lake, subject, contract))):
+        while contract.kind == "derived" and (found := list(subject_rows(lake, subject, contract))):
             for one in found:
                 _take(lake, subject, one)
 
 
-def _take(lake: "Lake", subject: "Subject", one: Going) -> None:
+def _take(lake: "Lake", subject: "Subject", dated: DatedRows) -> None:
     """Replace the files of a date that hold rows of the subject; leave it to the next look where a rollup did."""
-    table = one.item.table or ""
+    table = dated.item.table or ""
     handle = delta_table(lake, table)
-    gone = one.files["path"].to_pylist()
+    gone = dated.files["path"].to_pylist()
     if handle is None or not live_paths(handle).issuperset(gone):
         return
     number = number_of(handle) + 1
-    new = rewritten(lake, subject, one, number)
+    new = rewritten(lake, subject, dated, number)
     try:
-        swap(handle, number, add=new, remove=one.files)
+        swap(handle, number, add=new, remove=dated.files)
     except LostRaceError:
         gone = [file.path for file in new]
     for path in gone:

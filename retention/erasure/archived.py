@@ -30,14 +30,14 @@ from ranklake.retention.archive.rehydrate import current_rows
 from ranklake.retention.archive.sweeping import sweep_archives
 from ranklake.retention.erasure.roots import ARCHIVES
 from ranklake.retention.erasure.rows import marks_in
+from ranklake.retention.holds.holds import count_held
 from ranklake.retention.plans.cancel import rows_of
-from ranklake.retention.policies.order import Level
-from ranklake.retention.policies.parts import Parts, RunFacts
-from ranklake.retention.proposals.kept import KeptFile, kept
+from ranklake.retention.policies.parts import RunFacts
+from ranklake.retention.proposals.kept import KeptFile, kept_plans
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Lake
-    from ranklake.retention.erasure.search import Searched
+    from ranklake.retention.erasure.search import FileMatches
     from ranklake.retention.erasure.subject import Subject
     from ranklake.retention.holds.hold import Hold
 
@@ -58,10 +58,10 @@ class Hit:
         return {**named, "num_records": self.file.rows, "date": self.archive.partition_date}
 
 
-def hits(lake: "Lake", found: "Collection[Searched]") -> Iterator[Hit]:
+def hits(lake: "Lake", found: "Collection[FileMatches]") -> Iterator[Hit]:
     """Yield the archived files that hold a value, as the register knows them."""
     there = {one.source.uri for one in found if one.source.place == ARCHIVES and one.counts}
-    for archive in _there(lake) if there else ():
+    for archive in _existing_archives(lake) if there else ():
         place = open_place(lake, archive.uri)
         manifest = read_manifest(place, archive.manifest_sha256)
         for file in manifest.files:
@@ -69,37 +69,34 @@ def hits(lake: "Lake", found: "Collection[Searched]") -> Iterator[Hit]:
                 yield Hit(archive, place, manifest, file)
 
 
-def _there(lake: "Lake") -> list[Archive]:
+def _existing_archives(lake: "Lake") -> list[Archive]:
     """Return the archives whose files are there: those that ended by a plan that can be cancelled yet among them."""
     ended = {
         name
-        for one in kept(lake)
-        for days in one.plan.body["facts"].get(ENDED, {}).values()
+        for kept_plan in kept_plans(lake)
+        for days in kept_plan.plan.body["facts"].get(ENDED, {}).values()
         for some in days.values()
         for name in some
     }
-    return [one for one in every_archive(lake).values() if one.removed is None or one.archive in ended]
+    return [archive for archive in every_archive(lake).values() if archive.removed is None or archive.archive in ended]
 
 
-def held_rows(lake: "Lake", subject: "Subject", one: Hit, hold: "Hold", facts: RunFacts) -> int:
+def held_rows(lake: "Lake", subject: "Subject", hit: Hit, hold: "Hold", facts: RunFacts) -> int:
     """Return how many rows of the subject in an archived file a hold is about."""
-    contract = lake.contract(one.archive.table)
-    if not hold.covers(one.archive.partition_date) or not hold.rule.may_match(contract):
+    contract = lake.contract(hit.archive.table)
+    if not hold.covers(hit.archive.partition_date) or not hold.rule.may_match(contract):
         return 0
-    rows = current_rows(one.place, one.manifest, one.row, lake)
-    mine = rows.filter(marks_in(lake, subject, one.archive.table, rows))
-    parts = Parts(lake, contract, (), (hold.rule,), facts)
-    if not parts.columns:
-        return int(mine.num_rows) if parts.of_table().level is Level.HOLD else 0
-    return int(pc.sum(parts.mask(mine, lambda values: parts.of(values).level is Level.HOLD)).as_py() or 0)
+    rows = current_rows(hit.place, hit.manifest, hit.row, lake)
+    mine = rows.filter(marks_in(lake, subject, hit.archive.table, rows))
+    return count_held(lake, contract, mine, hold, facts)
 
 
-def erase_archived(lake: "Lake", subject: "Subject", found: "Collection[Searched]", proposal: str) -> int:
-    """Take the subject's rows out of archived files; return how many files were written anew or went."""
+def erase_archived(lake: "Lake", subject: "Subject", found: "Collection[FileMatches]", proposal: str) -> int:
+    """Take the subject's rows out of archived files; return how many files were rewritten or went."""
     changed = 0
     by_archive: dict[str, list[Hit]] = {}
-    for one in hits(lake, found):
-        by_archive.setdefault(one.archive.archive, []).append(one)
+    for hit in hits(lake, found):
+        by_archive.setdefault(hit.archive.archive, []).append(hit)
     for some in by_archive.values():
         first, gone = some[0], {one.file.path for one in some}
         new = [file for one in some for file in _without(lake, subject, one)]
@@ -113,10 +110,10 @@ def erase_archived(lake: "Lake", subject: "Subject", found: "Collection[Searched
     return changed
 
 
-def _without(lake: "Lake", subject: "Subject", one: Hit) -> Iterator[ArchivedFile]:
+def _without(lake: "Lake", subject: "Subject", hit: Hit) -> Iterator[ArchivedFile]:
     """Write an archived file without the subject's rows, under the contract that it has; nothing where all go."""
-    marks = marks_in(lake, subject, one.archive.table, current_rows(one.place, one.manifest, one.row, lake))
-    rows = stored_rows(one.place, one.archive.table, one.row).filter(pc.invert(marks))
+    marks = marks_in(lake, subject, hit.archive.table, current_rows(hit.place, hit.manifest, hit.row, lake))
+    rows = stored_rows(hit.place, hit.archive.table, hit.row).filter(pc.invert(marks))
     if not rows.num_rows:
         return
     for at, field in enumerate(rows.schema):
@@ -126,19 +123,19 @@ def _without(lake: "Lake", subject: "Subject", one: Hit) -> Iterator[ArchivedFil
     pq.write_table(rows, sink, compression="zstd", write_page_checksum=True)
     raw = sink.getvalue().to_pybytes()
     digest = hashlib.sha256(raw).hexdigest()
-    number = plan_of(one.file.path) or 0
-    path = f"date={one.archive.partition_date.isoformat()}/p{number:010d}-{uuid.uuid4().hex}-{digest}.parquet"
-    target = one.place.path("tables", one.archive.table, path)
-    overwrite(one.place.fs, target, raw, local=one.place.is_local)
-    move_to(one.place, target, one.archive.storage_class, None)
+    number = plan_of(hit.file.path) or 0
+    path = f"date={hit.archive.partition_date.isoformat()}/p{number:010d}-{uuid.uuid4().hex}-{digest}.parquet"
+    target = hit.place.path("tables", hit.archive.table, path)
+    overwrite(hit.place.fs, target, raw, local=hit.place.is_local)
+    move_to(hit.place, target, hit.archive.storage_class, None)
     yield ArchivedFile(path, rows.num_rows, len(raw), digest)
 
 
-def kept_hits(lake: "Lake", found: "Collection[Searched]") -> Iterator[KeptFile]:
+def kept_hits(lake: "Lake", found: "Collection[FileMatches]") -> Iterator[KeptFile]:
     """Yield the kept files in which a value was found."""
     there = {one.source.uri for one in found if one.counts and one.source.version is None}
-    for one in kept(lake) if there else ():
-        yield from (file for file in one.files if lake.path("tables", file.table, file.path) in there)
+    for kept_plan in kept_plans(lake) if there else ():
+        yield from (file for file in kept_plan.files if lake.path("tables", file.table, file.path) in there)
 
 
 def held_in(lake: "Lake", subject: "Subject", file: KeptFile, hold: "Hold", facts: RunFacts) -> int:
@@ -148,10 +145,7 @@ def held_in(lake: "Lake", subject: "Subject", file: KeptFile, hold: "Hold", fact
         return 0
     rows = rows_of(lake, as_read(latest(lake, file.table), contract), file)
     mine = rows.filter(marks_in(lake, subject, file.table, rows))
-    parts = Parts(lake, contract, (), (hold.rule,), facts)
-    if not parts.columns:
-        return int(mine.num_rows) if parts.of_table().level is Level.HOLD else 0
-    return int(pc.sum(parts.mask(mine, lambda values: parts.of(values).level is Level.HOLD)).as_py() or 0)
+    return count_held(lake, contract, mine, hold, facts)
 
 
 def replaced(
@@ -167,9 +161,14 @@ def replaced(
         rows = rows_of(lake, target, file)
         rest = rows.filter(pc.invert(marks_in(lake, subject, file.table, rows)))
         new = [
-            {"path": one.path, "size_bytes": one.size_bytes, "num_records": one.rows, "version": target.stamp}
-            | {"date": one.partition.isoformat()}
-            for one in (append_files(lake, target, rest, number) if rest.num_rows else ())
+            {
+                "path": append_file.path,
+                "size_bytes": append_file.size_bytes,
+                "num_records": append_file.rows,
+                "version": target.stamp,
+            }
+            | {"date": append_file.partition.isoformat()}
+            for append_file in (append_files(lake, target, rest, number) if rest.num_rows else ())
         ]
         told.setdefault(file.table, []).append({"path": file.path, "by": new})
     return told

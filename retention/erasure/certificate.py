@@ -25,7 +25,7 @@ from ranklake.lake.store.ssh_signatures import SignatureError, load_signers, ver
 from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.erasure.keys import PLACE, key_store, keys_left
 from ranklake.retention.erasure.rows import why_it_stays
-from ranklake.retention.erasure.search import told_of
+from ranklake.retention.erasure.search import summarize
 from ranklake.retention.erasure.subject import Reach
 from ranklake.retention.proposals.approvals import plain
 from ranklake.retention.proposals.erasures import CERTIFIED, ERASURES, Erasure, Item
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ranklake.lake.store.ssh_signatures import Signers
     from ranklake.lake.store.store import Lake
     from ranklake.retention.erasure.places import Done
-    from ranklake.retention.erasure.search import Searched
+    from ranklake.retention.erasure.search import FileMatches
     from ranklake.retention.erasure.subject import Subject
 
 
@@ -87,7 +87,7 @@ class Certificate:
     @property
     def unsearched(self) -> int:
         """How many files could not be looked into, whatever they hold."""
-        return sum(int(one["files"]) for one in self.facts["search"]["unsearched"])
+        return sum(int(fact["files"]) for fact in self.facts["search"]["unsearched"])
 
     @classmethod
     def parse(cls, raw: bytes, where: str) -> "Certificate":
@@ -117,13 +117,13 @@ def certify(
     every = list(reach.each(subject, progress))
     left = [one for one in every if not (one.counts and _may_stay(lake, subject, one))]
     stays = [one for one in every if one.counts and _may_stay(lake, subject, one)]
-    found, kept = told_of(left, subject.sought), told_of(stays, subject.sought)
+    found, kept = summarize(left, subject.sought), summarize(stays, subject.sought)
     keys = [{"place": PLACE, "where": uri, "files": 1, "count": 1} for uri in keys_left(lake, subject)]
     facts = {
         "format": FORMAT,
         "lake": lake_identity(lake),
         "erasure": erasure.name,
-        "subject": {"kind": subject.said, "scrypt_sha256": subject.sha256},
+        "subject": {"kind": subject.kind, "scrypt_sha256": subject.sha256},
         "items_sha256": erasure.items_sha256,
         "items": [{**asdict(item), "partition_date": _iso(item.partition_date)} for item in erasure.items],
         "plan": erasure.plan,
@@ -161,18 +161,18 @@ def certificates(lake: "Lake", name: str) -> list[Certificate]:
     return sorted(found, key=lambda one: one.facts["search"]["at"])
 
 
-def _may_stay(lake: "Lake", subject: "Subject", one: "Searched") -> bool:
-    """Say whether a file may hold what it holds: the books, and other runs' words about a run."""
-    if why_it_stays(lake, one):
+def _may_stay(lake: "Lake", subject: "Subject", matches: "FileMatches") -> bool:
+    """Return whether a file may hold what it holds: accounting tables, and other runs' words about a run."""
+    if why_it_stays(lake, matches):
         return True
-    columns = {where for where in one.counts if where.startswith("column ")}
-    return subject.run is not None and columns == set(one.counts) and "column run" not in columns
+    columns = {where for where in matches.counts if where.startswith("column ")}
+    return subject.run is not None and columns == set(matches.counts) and "column run" not in columns
 
 
 def _keys(lake: "Lake") -> dict[str, Any]:
     """Return which columns are under keys of subjects, and the places in which keys were looked for."""
     store = key_store(lake)
-    places = [] if store is None else [one.uri for one in store.places]
+    places = [] if store is None else [place.uri for place in store.places]
     return {"columns": sorted(known_columns(lake)), "places": places}
 
 
@@ -216,26 +216,26 @@ def _iso(day: date | None) -> str | None:
 Faults = list[str]
 
 
-def verify_alone(found: Certificate, name: str) -> Faults:
-    """Return what is wrong with a certificate by itself.
+def verify_alone(certificate: Certificate, name: str) -> Faults:
+    """Return the faults of a certificate by itself.
 
     Parameters
     ----------
     name
         The digest that it is named by; empty where that is not known.
     """
-    facts = found.facts
+    facts = certificate.facts
     try:
         items = [
             Item(
                 **{
-                    **one,
+                    **fact,
                     "partition_date": None
-                    if one["partition_date"] is None
-                    else date.fromisoformat(one["partition_date"]),
+                    if fact["partition_date"] is None
+                    else date.fromisoformat(fact["partition_date"]),
                 }
             )
-            for one in facts["items"]
+            for fact in facts["items"]
         ]
         steps = list(_listed_steps(facts))
         search, erasure, digest = facts["search"], facts["erasure"], facts["items_sha256"]
@@ -246,7 +246,7 @@ def verify_alone(found: Certificate, name: str) -> Faults:
     others = {plain(step.actor) for step in steps if step.action == ERASURES.begin}
     alone = any(step.details.get("single_operator") for step in steps)
     faults = {
-        "its bytes do not have the digest of its name": bool(name) and found.name != name,
+        "its bytes do not have the digest of its name": bool(name) and certificate.name != name,
         "its items are not those that its name stands for": Erasure.of_items(items).name != erasure,
         "its items do not have the digest that was approved": digest_of(asdict(item) for item in items) != digest,
         "it says that nothing was left, and what": bool(is_clean) == bool(left),
@@ -259,35 +259,35 @@ def verify_alone(found: Certificate, name: str) -> Faults:
     return [what for what, wrong in faults.items() if wrong]
 
 
-def verify_signatures(found: Certificate, signers_file: str) -> Faults:
-    """Return what is wrong with the signatures of those who proposed, approved and applied, by their keys."""
+def verify_signatures(certificate: Certificate, signers_file: str) -> Faults:
+    """Return the faults of the signatures of those who proposed, approved and applied, by their keys."""
     signers = load_signers(signers_file)
     wanted = (ERASURES.propose, ERASURES.approve, ERASURES.begin)
     return [
         f"row {step.seq} of the audit trail ({step.action}): {wrong}"
-        for step in _listed_steps(found.facts)
+        for step in _listed_steps(certificate.facts)
         if step.action in wanted and (wrong := _signature_fault(step, signers))
     ]
 
 
-def verify_with_lake(found: Certificate, lake: "Lake") -> Faults:
+def verify_with_lake(certificate: Certificate, lake: "Lake") -> Faults:
     """Return what of a certificate a lake does not bear out: identity, trail, rows of the trail, files that went."""
-    facts = found.facts
+    facts = certificate.facts
     proof = prove(lake)
     rows = trail(lake)
-    said = {(row["seq"], row["action"], row["actor"]) for row in rows}
-    told = [row for row in rows if row["action"] == CERTIFIED and found.name in (row["details"] or "")]
+    recorded = {(row["seq"], row["action"], row["actor"]) for row in rows}
+    told = [row for row in rows if row["action"] == CERTIFIED and certificate.name in (row["details"] or "")]
     there = [
-        one["path"]
-        for one in facts["files"]["removed"]
-        if lake.fs.exists(lake.path("tables", one["table"], one["path"]))
+        fact["path"]
+        for fact in facts["files"]["removed"]
+        if lake.fs.exists(lake.path("tables", fact["table"], fact["path"]))
     ]
     faults = {
         "it is of another lake": lake_identity(lake) != facts["lake"],
         f"the audit trail is broken: {proof.why}": not proof.whole,
         "the audit trail does not know it": not told,
         "the audit trail has other steps": not {(one["seq"], one["action"], one["actor"]) for one in facts["steps"]}
-        <= said,
+        <= recorded,
         f"{len(there)} files that went are there": bool(there),
     }
     return [what for what, wrong in faults.items() if wrong]
@@ -298,8 +298,8 @@ def _day(text: str | None) -> date | None:
 
 
 def _listed_steps(facts: Mapping[str, Any]) -> Iterable[Step]:
-    for one in facts["steps"]:
-        yield Step(**{**one, "ts": datetime.fromisoformat(one["ts"])})
+    for fact in facts["steps"]:
+        yield Step(**{**fact, "ts": datetime.fromisoformat(fact["ts"])})
 
 
 def _signature_fault(step: Step, signers: "Signers") -> str:

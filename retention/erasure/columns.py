@@ -97,12 +97,16 @@ def _worded(metadata: pq.FileMetaData) -> list[str]:
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     columns = [group.column(at) for group in groups for at in range(group.num_columns)]
     return sorted(
-        {one.path_in_schema for one in columns if one.has_dictionary_page and one.physical_type == "BYTE_ARRAY"}
+        {
+            column.path_in_schema
+            for column in columns
+            if column.has_dictionary_page and column.physical_type == "BYTE_ARRAY"
+        }
     )
 
 
 def has_text(kind: pa.DataType) -> bool:
-    """Say whether values of a type can hold text, at any depth."""
+    """Return whether values of a type can hold text, at any depth."""
     if isinstance(kind, pa.BaseExtensionType):
         return has_text(kind.storage_type)
     if pa.types.is_nested(kind):

@@ -125,7 +125,8 @@ def _is_archive(file: IO[bytes]) -> bool:
 
 
 def _is_zip(file: IO[bytes]) -> bool:
-    """Say whether a file is a zip archive: a file of a store cannot be sought in before its start, as zipfile would."""
+    """Return whether a file is a zip archive."""
+    # zipfile would seek before the start of a shorter file, which files of stores refuse
     long_enough = file.seek(0, 2) >= _LEAST_ZIP
     file.seek(0)
     return long_enough and zipfile.is_zipfile(file)

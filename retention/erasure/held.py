@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from ranklake.errors import RanklakeError
 from ranklake.lake.tables.read import read_some
 from ranklake.retention.erasure.archived import Hit, held_in, held_rows
-from ranklake.retention.erasure.rows import Going, text_columns
+from ranklake.retention.erasure.rows import DatedRows, text_columns
 from ranklake.retention.holds.hold import Hold
 from ranklake.retention.holds.holds import holds_of
 from ranklake.retention.policies.order import Level
@@ -29,7 +29,7 @@ class HeldError(RanklakeError):
 def refuse_held(
     lake: "Lake",
     subject: "Subject",
-    rows: Iterable[Going],
+    rows: Iterable[DatedRows],
     raw: Iterable[Item],
     archived: Iterable[Hit],
     kept: Iterable[KeptFile],
@@ -44,7 +44,7 @@ def refuse_held(
         return
     facts = run_facts(lake, [one.rule for one in holds])
     for hold in holds:
-        held = sum(_held(lake, subject, one, hold, facts) for one in rows if one.item.place != NAMES)
+        held = sum(_rows_on_hold(lake, subject, one, hold, facts) for one in rows if one.item.place != NAMES)
         held += sum(held_rows(lake, subject, one, hold, facts) for one in archived)
         held += sum(held_in(lake, subject, one, hold, facts) for one in kept)
         held += sum(_is_about(lake, hold, item) for item in raw)
@@ -53,16 +53,16 @@ def refuse_held(
             raise HeldError(what, hint="a hold goes before every erasure; see 'ranklake retain holds'")
 
 
-def _held(lake: "Lake", subject: "Subject", one: Going, hold: Hold, facts: RunFacts) -> int:
-    contract, day = lake.contract(one.item.table or ""), one.item.partition_date
+def _rows_on_hold(lake: "Lake", subject: "Subject", dated: DatedRows, hold: Hold, facts: RunFacts) -> int:
+    contract, day = lake.contract(dated.item.table or ""), dated.item.partition_date
     if day is None or not hold.covers(day) or not hold.rule.may_match(contract):
         return 0
     parts = Parts(lake, contract, (), (hold.rule,), facts)
     if not parts.columns:
-        return one.item.rows if parts.of_table().level is Level.HOLD else 0
+        return dated.item.rows if parts.of_table().level is Level.HOLD else 0
     texts = text_columns(contract)
     count = 0
-    for _, rows in read_some(lake, contract, one.files, list(dict.fromkeys([*texts, *parts.columns]))):
+    for _, rows in read_some(lake, contract, dated.files, list(dict.fromkeys([*texts, *parts.columns]))):
         mine = rows.filter(subject.marks(rows.select(texts)))
         count += int(pc.sum(parts.mask(mine, lambda values: parts.of(values).level is Level.HOLD)).as_py() or 0)
     return count

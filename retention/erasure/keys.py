@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from ranklake.retention.erasure.archived import hits, kept_hits
 from ranklake.retention.erasure.held import refuse_held
 from ranklake.retention.erasure.needles import WORDS, needles
-from ranklake.retention.erasure.rows import going
+from ranklake.retention.erasure.rows import subject_rows
 from ranklake.retention.erasure.search import Trace
 from ranklake.retention.holds.holds import holds_of
 from ranklake.retention.proposals.erasures import FILES, Item
@@ -32,7 +32,7 @@ PLACE: Final = "keys of subjects"
 def key_store(lake: "Lake") -> KeyStore | None:
     """Return the keys of a lake's subjects; None where none are configured, and no column was ever stored under keys.
 
-    Raises `ranklake.retention.subjects.store.SubjectKeysError` where some were, and the keys are not at hand.
+    Raises `ranklake.retention.subjects.store.SubjectKeysError` where some were, and the keys are not available.
     """
     return KeyStore(lake) if has_keys(lake) else None
 
@@ -61,7 +61,9 @@ def refuse_held_keys(reach: "Reach", subject: "Subject", today: date) -> None:
     if not ids:
         return
     sealed = replace(subject, sought=needles([f"s-{one}" for one in ids], within=WORDS), run=None)
-    rows = [one for contract in lake.contracts().values() for one in going(lake, sealed, contract)]
+    rows = [
+        subject_row for contract in lake.contracts().values() for subject_row in subject_rows(lake, sealed, contract)
+    ]
     found = [one for one in reach.each(sealed) if one.counts]
     refuse_held(lake, sealed, rows, (), list(hits(lake, found)), list(kept_hits(lake, found)), today)
 

@@ -181,7 +181,7 @@ class Needles:
     def count(self, raw: bytes) -> int:
         """Return how often bytes hold a value; where one spelling holds another, the most frequent counts.
 
-        What is sealed in them counts, too, as far as it can be opened.
+        What is sealed in them counts, too, where it can be opened.
         """
         return self._spelt_in(raw) + self._sealed_in(raw) + self.short.count(raw)
 
@@ -212,7 +212,7 @@ class Needles:
 
     def masked(self, name: str) -> str:
         """Return a name that can be shown: values in it are left out, in one pass over it, wherever they stand."""
-        spelt = [f"(?i:{re.escape(one)})" for one in sorted(self.texts, key=len, reverse=True)]
+        spelt = [f"(?i:{re.escape(text)})" for text in sorted(self.texts, key=len, reverse=True)]
         coded = [re.escape(one.decode()) for one in sorted(self.exact, key=len, reverse=True)]
         shown = re.sub("|".join((*spelt, *coded)), _MASK, name) if spelt else name
         rest = shown.replace(_MASK, "\0")  # which may hold a value itself
@@ -255,7 +255,7 @@ def needles(values: Iterable[str], within: str = "", columns: Iterable[str] = ()
     spelt = dict.fromkeys(one for value in forms for one in _spelt(value))
     folded = dict.fromkeys(fold(one.encode()) for one in spelt)
     coded: dict[bytes, str] = {}
-    for spelling in dict.fromkeys(one for value in spelt for one in cases(value)):
+    for spelling in dict.fromkeys(case for value in spelt for case in cases(value)):
         for coding in _CODINGS:
             coded |= {raw.lower(): coding for raw in _coded(spelling, coding) if raw.lower() not in coded}
     coded = {raw: coding for raw, coding in coded.items() if raw not in folded}

@@ -1,6 +1,6 @@
 """What is done about files outside of live rows in which a subject is found, kind of place by kind of place.
 
-    Delta's log, old checkpoints   bounds and words out; a checkpoint is made anew
+    Delta's log, old checkpoints   bounds and words out; a checkpoint is made again
     plans of the lake              names out, sealed anew where they were
     old versions of tables         deleted, exactly those
     hints, summaries               deleted: they are made again
@@ -10,7 +10,7 @@
     folders that were named        text and databases without the values; other files deleted
     versions kept by a bucket      deleted, last; what a lock of the bucket keeps is in the certificate, and until when
 
-Each step can be made again: whoever dies on the way is followed by the next call.
+Each step can be made again: the next call goes on where one died.
 """
 
 from collections import Counter
@@ -46,7 +46,7 @@ from ranklake.retention.shares.register import shares
 if TYPE_CHECKING:
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.store.store import Lake
-    from ranklake.retention.erasure.search import Searched
+    from ranklake.retention.erasure.search import FileMatches
     from ranklake.retention.erasure.subject import Reach, Subject
 
 DELETED, REDACTED, RENEWED, REWRITTEN = "deleted", "values taken out", "made anew", "written without the rows"
@@ -72,7 +72,7 @@ class Done:
 def erase_files(
     reach: "Reach",
     subject: "Subject",
-    found: "Iterable[Searched]",
+    found: "Iterable[FileMatches]",
     holds: Callable[[str, bytes], bool],
     proposal: str,
 ) -> list[Done]:
@@ -92,8 +92,8 @@ def erase_files(
     lake, spool = reach.lake, reach.spool
     roots = [lake, *(open_place(lake, share.uri) for share in shares(lake))]
     counts: Counter[tuple[str, str]] = Counter()
-    renewed: dict[tuple[int, str], list[Searched]] = {}
-    archived: list[Searched] = []
+    renewed: dict[tuple[int, str], list[FileMatches]] = {}
+    archived: list[FileMatches] = []
     for one in found:
         if not one.counts or one.source.is_folder or one.source.version is not None:
             continue
@@ -158,7 +158,7 @@ def _in_lake(lake: "Lake", path: str, subject: "Subject") -> str:
 
 
 def _is_left_over(lake: "Lake", table: str, path: str) -> bool:
-    """Say whether a data file is neither live nor that of somebody who is at work."""
+    """Return whether a data file is neither live nor that of somebody who is at work."""
     handle, number = delta_table(lake, table), plan_of(path)
     if handle is None or number is None or number > number_of(handle):
         return False

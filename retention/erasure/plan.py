@@ -19,8 +19,8 @@ from ranklake.retention.erasure.columns import Hit
 from ranklake.retention.erasure.contents import look
 from ranklake.retention.erasure.held import refuse_held
 from ranklake.retention.erasure.keys import key_items, refuse_held_keys
-from ranklake.retention.erasure.rows import Going, going, why_it_stays
-from ranklake.retention.erasure.search import Searched, opener
+from ranklake.retention.erasure.rows import DatedRows, subject_rows, why_it_stays
+from ranklake.retention.erasure.search import FileMatches, opener
 from ranklake.retention.erasure.spooled import as_items, refuse_waiting, slot_files
 from ranklake.retention.erasure.subject import Reach
 from ranklake.retention.plans.due import raw_bytes
@@ -61,17 +61,19 @@ class Found:
         Raw bytes in quarantine, as items.
     """
 
-    rows: tuple[Going, ...]
-    files: tuple[Searched, ...]
+    rows: tuple[DatedRows, ...]
+    files: tuple[FileMatches, ...]
     raw: tuple[Item, ...]
 
 
 def find(reach: Reach, subject: "Subject", progress: "Progress | None" = None) -> Found:
     """Look where a subject is, now. Raises what the stores raise."""
     lake = reach.lake
-    rows = [one for contract in lake.contracts().values() for one in going(lake, subject, contract)]
+    rows = [
+        subject_row for contract in lake.contracts().values() for subject_row in subject_rows(lake, subject, contract)
+    ]
     files = tuple(one for one in reach.each(subject, progress) if one.counts or one.unsearched)
-    hit = [one.source.path for one in files if one.counts]
+    hit = [file.source.path for file in files if file.counts]
     digests = {path.rpartition("/")[2] for path in hit if path.startswith("quarantine/")}
     raw = []
     for table, day, some in raw_bytes(lake) if digests else ():
@@ -97,7 +99,7 @@ def make_plan(
     finish(lake, ERASURE, InProcess())  # what an application that died left half done
     found = find(reach, subject, progress)
     refuse_unfit(reach, subject, found, today)
-    recorded = {one for some in found.rows for one in some.slot_files}
+    recorded = {slot_file for some in found.rows for slot_file in some.slot_files}
     if spool is not None:
         recorded |= set(slot_files(spool, reach.spooled(found.files), member_check(lake, subject)))
     items = [
@@ -113,7 +115,7 @@ def make_plan(
 
 
 def _about(subject: "Subject") -> str:
-    return f"{subject.said}: {subject.rule}" if subject.sought.short.columns else subject.said
+    return f"{subject.kind}: {subject.rule}" if subject.sought.short.columns else subject.kind
 
 
 def planned(lake: "Lake", found: Found) -> list[Item]:
@@ -156,15 +158,15 @@ def member_check(lake: "Lake", subject: "Subject") -> Callable[[str, bytes], boo
     return holds
 
 
-def _counted(lake: "Lake", subject: "Subject", files: Iterable[Searched]) -> list[Item]:
+def _counted(lake: "Lake", subject: "Subject", files: Iterable[FileMatches]) -> list[Item]:
     """Return how many files of each kind of place hold something, and what stays."""
     counts: Counter[tuple[str, str]] = Counter()
-    for one in files:
-        stays = why_it_stays(lake, one) if one.counts else ""
-        if one.counts and not one.source.is_folder:
-            counts[(STAYS if stays else FILES, one.source.place + (f": {stays}" if stays else ""))] += 1
-        for why in one.unsearched:
-            counts[STAYS, f"{one.source.place}: {why}"] += 1
+    for file in files:
+        stays = why_it_stays(lake, file) if file.counts else ""
+        if file.counts and not file.source.is_folder:
+            counts[(STAYS if stays else FILES, file.source.place + (f": {stays}" if stays else ""))] += 1
+        for why in file.unsearched:
+            counts[STAYS, f"{file.source.place}: {why}"] += 1
     return [
         Item(place, about=subject.sought.masked(about), files=count) for (place, about), count in sorted(counts.items())
     ]

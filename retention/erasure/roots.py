@@ -89,8 +89,8 @@ class IrregularError(OSError):
 def sources(lake: "Lake", spool: "Spool | None", folders: Sequence[Path]) -> Iterator[Source]:
     """Yield every file of a lake, a spool and some local folders, links and odd files among them."""
     live, in_grace = _live(lake), kept_paths(lake)
-    for one in _files(lake.fs, lake.path("").rstrip("/"), local=lake.is_local):
-        yield replace(one, place=_place_in_lake(one.path, live, in_grace))
+    for file in _files(lake.fs, lake.path("").rstrip("/"), local=lake.is_local):
+        yield replace(file, place=_place_in_lake(file.path, live, in_grace))
     for share in shares(lake):
         place = open_place(lake, share.uri)
         for one in _files(place.fs, place.root.rstrip("/"), local=place.is_local):
@@ -128,7 +128,7 @@ def _files(fs: Any, top: str, *, local: bool) -> Iterator[Source]:  # noqa: ANN4
 def _live(lake: "Lake") -> dict[str, set[str]]:
     """Return the paths of each table's live data files."""
     found = {}
-    for name in sorted({one.partition("/")[0] for one in _tables(lake)}):
+    for name in sorted({table.partition("/")[0] for table in _tables(lake)}):
         handle = latest(lake, name)
         found[name] = set() if handle is None else live_paths(handle)
     return found
@@ -173,7 +173,7 @@ def kept_versions(lake: "Lake", spool: "Spool | None") -> Iterator[tuple[Source,
         why = UNKNOWN
         if keeps:
             try:
-                yield from ((one, "") for one in _sources(fs, root))
+                yield from ((source, "") for source in _sources(fs, root))
             except (OSError, RanklakeError):
                 why = UNLISTED
             else:
@@ -192,7 +192,10 @@ def with_lock(source: Source) -> Source:
 def _places(lake: "Lake", spool: "Spool | None") -> Iterator[tuple[Any, str]]:
     seen: list[str] = []
     places = [lake, *archive_places(lake), *(open_place(lake, share.uri) for share in shares(lake))]
-    for fs, root in (*((one.fs, one.root) for one in places), *(() if spool is None else ((spool.fs, spool.root),))):
+    for fs, root in (
+        *((place.fs, place.root) for place in places),
+        *(() if spool is None else ((spool.fs, spool.root),)),
+    ):
         top = f"{root.strip('/')}/"
         if not any(top.startswith(other) for other in seen):
             seen.append(top)
@@ -201,6 +204,8 @@ def _places(lake: "Lake", spool: "Spool | None") -> Iterator[tuple[Any, str]]:
 
 def _sources(fs: Any, root: str) -> Iterator[Source]:  # noqa: ANN401 - fsspec ships no types
     top = f"{root.strip('/')}/"
-    for one in versions(fs, top):
-        if one.is_marker or not one.is_current:
-            yield Source(PLACE, one.path, one.path.removeprefix(top), fs, is_folder=one.is_marker, version=one)
+    for version in versions(fs, top):
+        if version.is_marker or not version.is_current:
+            yield Source(
+                PLACE, version.path, version.path.removeprefix(top), fs, is_folder=version.is_marker, version=version
+            )

@@ -17,7 +17,7 @@ from ranklake.lake.tables.row_keys import digest_text, key_columns, keys_digest
 from ranklake.lake.tables.tables import latest, refuse_unfit
 from ranklake.retention.erasure.columns import LEFT_WORDS, has_text
 from ranklake.retention.erasure.roots import ARCHIVES, COPIES, FOLDER
-from ranklake.retention.erasure.search import Searched
+from ranklake.retention.erasure.search import FileMatches
 from ranklake.retention.policies.model import KEPT
 from ranklake.retention.proposals.erasures import NAME_COLUMNS, NAMED, NAMES, ROWS, Item
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Going:
+class DatedRows:
     """Rows of a partition that go, or whose names do.
 
     Attributes
@@ -46,28 +46,34 @@ class Going:
     slot_files: frozenset[SlotFile] = frozenset()
 
 
-def is_book(contract: "Contract") -> bool:
-    """Say whether a table is of the books, whose rows no erasure takes."""
+def is_accounting_table(contract: "Contract") -> bool:
+    """Return whether a table does the accounting, so that no erasure takes its rows."""
     return contract.retention in KEPT
 
 
-def why_it_stays(lake: "Lake", one: Searched) -> str:
+def why_it_stays(lake: "Lake", matches: FileMatches) -> str:
     """Return why a file in which a subject is found is not touched; empty if it is."""
-    top, _, rest = one.source.path.partition("/")
-    if one.source.place.startswith((FOLDER, COPIES, ARCHIVES, "segments in", "records of imports")):
+    top, _, rest = matches.source.path.partition("/")
+    if matches.source.place.startswith((FOLDER, COPIES, ARCHIVES, "segments in", "records of imports")):
         return ""
     table = rest.partition("/")[0]
     known = lake.contracts().get(table)
-    if top == "tables" and known is not None and is_book(known) and table != NAMED and "/_delta_log/" not in f"/{rest}":
+    if (
+        top == "tables"
+        and known is not None
+        and is_accounting_table(known)
+        and table != NAMED
+        and "/_delta_log/" not in f"/{rest}"
+    ):
         return "the books, which are kept"
     return "operators' own words" if top == "contracts" else ""
 
 
-def going(lake: "Lake", subject: "Subject", contract: "Contract") -> Iterator[Going]:
-    """Yield what goes of a table, by date; nothing of the books but names in ``segments``."""
+def subject_rows(lake: "Lake", subject: "Subject", contract: "Contract") -> Iterator[DatedRows]:
+    """Yield what goes of a table, by date; of accounting tables only names in ``segments``."""
     named = contract.table == NAMED
     handle = latest(lake, contract.table)
-    if handle is None or (is_book(contract) and not named):
+    if handle is None or (is_accounting_table(contract) and not named):
         return
     live = files(refuse_unfit(handle, contract))
     keys = key_columns(contract, NAME_COLUMNS if named else ())
@@ -89,11 +95,11 @@ def going(lake: "Lake", subject: "Subject", contract: "Contract") -> Iterator[Go
             place = NAMES if named else ROWS
             item = Item(place, contract.table, day, None, sum(counts.values()), len(counts), digest)
             hit = partition.filter(pc.is_in(partition["path"], value_set=pa.array(list(counts))))
-            yield Going(item, hit, partition, frozenset(slot_files))
+            yield DatedRows(item, hit, partition, frozenset(slot_files))
 
 
-def files_with_left_words(lake: "Lake", files_found: "Iterable[Searched]") -> dict[str, list[str]]:
-    """Paths of live files, by table, whose dictionaries hold a value that no row has; none of the books."""
+def files_with_left_words(lake: "Lake", files_found: "Iterable[FileMatches]") -> dict[str, list[str]]:
+    """Paths of live files, by table, whose dictionaries hold a value that no row has; none of accounting tables."""
     paths: dict[str, list[str]] = {}
     for one in files_found:
         top, _, rest = one.source.path.partition("/")
@@ -101,7 +107,7 @@ def files_with_left_words(lake: "Lake", files_found: "Iterable[Searched]") -> di
         is_own = top == "tables" and one.source.uri == lake.path(one.source.path)
         if is_own and one.source.version is None and any(where.startswith(LEFT_WORDS) for where in one.counts):
             known = lake.contracts().get(table)
-            if known is not None and (table == NAMED or not is_book(known)):
+            if known is not None and (table == NAMED or not is_accounting_table(known)):
                 paths.setdefault(table, []).append(path)
     return paths
 
@@ -130,20 +136,20 @@ def _slot_files(contract: "Contract", rows: pa.Table) -> set[SlotFile]:
     return {(contract.table, row["incarnation"], row["segment"]) for row in pairs}
 
 
-def rewritten(lake: "Lake", subject: "Subject", one: Going, number: int) -> "list[DataFile]":
+def rewritten(lake: "Lake", subject: "Subject", dated: DatedRows, number: int) -> "list[DataFile]":
     """Write the files of a partition without the rows that go, or with pseudonyms; commit nothing.
 
     Raises `ranklake.lake.tables.integrity.DamagedFileError`.
     """
-    contract = lake.contract(one.item.table or "")
-    if one.item.place == NAMES:
+    contract = lake.contract(dated.item.table or "")
+    if dated.item.place == NAMES:
         return [
             file
-            for _, rows in read_some(lake, contract, one.files, verify=True)
+            for _, rows in read_some(lake, contract, dated.files, verify=True)
             for file in append_files(lake, contract, with_pseudonyms(rows, subject), number)
         ]
     texts = text_columns(contract)
-    taken = take_rows_out(lake, contract, number, one.files, lambda rows: subject.marks(rows.select(texts)))
+    taken = take_rows_out(lake, contract, number, dated.files, lambda rows: subject.marks(rows.select(texts)))
     return [file for _, added, _ in taken for file in added]
 
 

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.plans.plan import Progress
     from ranklake.lake.store.store import Lake
-    from ranklake.retention.subjects.keys import Whose
+    from ranklake.retention.subjects.keys import SubjectName
 
 
 _REMEMBERED: Final = 65_536
 
 
-def opened_by_others(lake: "Lake", subjects: "Collection[Whose]") -> Callable[[str], str | None] | None:
-    """Return what opens sealed texts by all keys but those of some subjects; None where a lake has no such keys.
+def opened_by_others(lake: "Lake", subjects: "Collection[SubjectName]") -> Callable[[str], str | None] | None:
+    """Return a function that opens what keys of other subjects sealed; None where a lake has no keys.
 
     Keys are read when the first sealed text is met. It raises as `ranklake.retention.subjects.store.KeyStore` then.
     """
@@ -80,7 +80,7 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class Traces:
+class SearchResult:
     """What a search found: traces, what could not be looked into (reason by place, with the number of files), sizes."""
 
     found: tuple[Trace, ...]
@@ -109,8 +109,8 @@ def search(
     folders: Sequence[Path] = (),
     *,
     progress: "Progress | None" = None,
-) -> Traces:
-    """Look for values in every file of a lake, a spool and some folders; nothing is written, no value is told.
+) -> SearchResult:
+    """Look for values in every file of a lake, a spool and some folders; nothing is written, no value is reported.
 
     A value is found as it is, in JSON, HTML, URLs, base64 and hex, and in letters of either case; in columns of
     Parquet, archives, gzip, SQLite, segments that a configured key opens, and in what keys of other people sealed.
@@ -123,11 +123,11 @@ def search(
     """
     given = list(values)
     sought = replace(needles(given), opened=opened_by_others(lake, given))
-    return told_of(each(lake, spool, sought, folders, progress=progress), sought)
+    return summarize(each(lake, spool, sought, folders, progress=progress), sought)
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
+class FileMatches:
     """A file, or a folder: how often values are where in it, and why parts of it were not looked into."""
 
     source: Source
@@ -142,7 +142,7 @@ def each(
     folders: Sequence[Path] = (),
     *,
     progress: "Progress | None" = None,
-) -> Iterator[Searched]:
+) -> Iterator[FileMatches]:
     """Yield every file of a lake, a spool and some folders with what is found in it; see `search`."""
     opened = opener(lake.config.encryption_key)
     yield from each_version(lake, spool, sought)
@@ -153,25 +153,25 @@ def each(
             progress(number, len(every))
 
 
-def each_version(lake: "Lake", spool: "Spool | None", sought: Needles) -> Iterator[Searched]:
+def each_version(lake: "Lake", spool: "Spool | None", sought: Needles) -> Iterator[FileMatches]:
     """Yield every version that a bucket keeps beside a current one, with what is found in it; see `each`."""
     opened = opener(lake.config.encryption_key)
     for source, why_not in list(kept_versions(lake, spool)):
         if why_not:
-            yield Searched(source, Counter(), frozenset({why_not}))
+            yield FileMatches(source, Counter(), frozenset({why_not}))
             continue
         found = _searched(source, sought, opened)
         yield replace(found, source=with_lock(source)) if found.counts else found
 
 
-def _searched(source: Source, sought: Needles, opened: Decrypt) -> Searched:
+def _searched(source: Source, sought: Needles, opened: Decrypt) -> FileMatches:
     counts, why = (Counter[str](), set[str]()) if source.is_folder else _in(source, sought, opened)
     if count := sought.count(source.path.encode(errors="replace")):
         counts[NAME] = count
-    return Searched(source, counts, frozenset(why))
+    return FileMatches(source, counts, frozenset(why))
 
 
-def told_of(some: Iterable[Searched], sought: Needles) -> Traces:
+def summarize(some: Iterable[FileMatches], sought: Needles) -> SearchResult:
     """Return what was found, by kinds of places."""
     found: dict[tuple[str, str], list[tuple[str, int]]] = {}
     missed: dict[tuple[str, str], list[tuple[str, int]]] = {}
@@ -182,11 +182,11 @@ def told_of(some: Iterable[Searched], sought: Needles) -> Traces:
             found.setdefault((one.source.place, where), []).append((one.source.uri, count))
         for why in one.unsearched:
             missed.setdefault((one.source.place, why), []).append((one.source.uri, 1))
-    return Traces(_told(found, sought), _told(missed, sought), files)
+    return SearchResult(_as_traces(found, sought), _as_traces(missed, sought), files)
 
 
 def opener(keys: str) -> Decrypt:
-    """Return what opens encrypted segments by a keyring, as far as it has their keys."""
+    """Return a function that opens encrypted segments by a keyring, as far as it has their keys."""
 
     def opened(path: str, raw: bytes) -> bytes | None:
         *_, table, name = ("", *path.split("/"))
@@ -219,7 +219,7 @@ def _in(source: Source, sought: Needles, opened: Decrypt) -> tuple[Counter[str],
     return counts, why
 
 
-def _told(some: dict[tuple[str, str], list[tuple[str, int]]], sought: Needles) -> tuple[Trace, ...]:
+def _as_traces(some: dict[tuple[str, str], list[tuple[str, int]]], sought: Needles) -> tuple[Trace, ...]:
     return tuple(
         Trace(
             printable_name(sought.masked(place)),

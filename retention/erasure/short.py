@@ -42,7 +42,7 @@ class Short:
         return cls(frozenset(map(folded, given)), frozenset(columns), spelt)
 
     def is_all_of(self, column: str, text: object) -> bool:
-        """Say whether a text is all that a column holds of one."""
+        """Return whether a text is all that a column holds of one."""
         return column in self.columns and isinstance(text, str) and folded(text) in self.values
 
     def rows(self, column: str, values: pa.Array) -> pa.Array:

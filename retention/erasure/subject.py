@@ -13,7 +13,7 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.ingest.ingestion_index import ERASED
 from ranklake.retention.erasure.columns import rows_holding
 from ranklake.retention.erasure.needles import LEAST, NAMES, WORDS, Needles, needles
-from ranklake.retention.erasure.search import Searched, each, opened_by_others
+from ranklake.retention.erasure.search import FileMatches, each, opened_by_others
 from ranklake.retention.proposals.statements import lake_identity
 from ranklake.retention.subjects.keys import RunSubject, folded
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.plans.plan import Progress
     from ranklake.lake.store.store import Lake
-    from ranklake.retention.subjects.keys import Whose
+    from ranklake.retention.subjects.keys import SubjectName
 
 
 _COST: Final = 2**14
@@ -63,12 +63,12 @@ class Subject:
         return f"{ERASED}{self.sha256[:8]}"
 
     @property
-    def keyed(self) -> "tuple[Whose, ...]":
+    def keyed(self) -> "tuple[SubjectName, ...]":
         """Whose keys are the subject's."""
         return self.names if self.run is None else (RunSubject(self.run),)
 
     @property
-    def said(self) -> str:
+    def kind(self) -> str:
         """Whether it is a person or a run."""
         return "person" if self.run is None else "run"
 
@@ -106,8 +106,8 @@ def refuse_columns(lake: "Lake", columns: Iterable[str]) -> None:
     """Raise `ColumnError` where a column tells of nobody in some table that has it, or in none."""
     of: dict[str, set[str]] = {}
     for contract in lake.contracts().values():
-        for one in contract.columns:
-            of.setdefault(one.name, set()).add(one.class_ if one.type == "string" else one.type)
+        for column in contract.columns:
+            of.setdefault(column.name, set()).add(column.class_ if column.type == "string" else column.type)
     about = sorted(name for name, classes in of.items() if classes <= {"personal", "pseudonymous"})
     for name in columns:
         if name not in about:
@@ -125,11 +125,11 @@ def subject_under(
     """
     given = [run] if run is not None else list(values)
     sought = needles(given, within=NAMES if run is not None else WORDS, columns=() if run is not None else columns)
-    said = sorted({folded(value) for value in given if value.strip()})
+    names = sorted({folded(value) for value in given if value.strip()})
     where = [f"\0in {name}" for name in sorted(sought.short.columns)]
-    text = "\n".join(["person" if run is None else "run", *said, *where])
+    text = "\n".join(["person" if run is None else "run", *names, *where])
     digest = hashlib.scrypt(text.encode(), salt=identity.encode(), n=_COST, r=8, p=1, dklen=32)
-    return Subject(digest.hex(), sought, run, () if run is not None else tuple(said))
+    return Subject(digest.hex(), sought, run, () if run is not None else tuple(names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +148,13 @@ class Reach:
     spool: "Spool | None" = None
     folders: tuple[Path, ...] = ()
 
-    def each(self, subject: "Subject", progress: "Progress | None" = None) -> Iterator[Searched]:
+    def each(self, subject: "Subject", progress: "Progress | None" = None) -> Iterator[FileMatches]:
         """Yield every file, with what is found of a subject in it."""
         yield from each(self.lake, self.spool, subject.sought, self.folders, progress=progress)
 
-    def spooled(self, files: Iterable[Searched]) -> list[str]:
+    def spooled(self, files: Iterable[FileMatches]) -> list[str]:
         """Return the paths of segments and packs in the spool in which something was found."""
         top = "\0" if self.spool is None else f"{self.spool.root}/"
-        now = (one.source for one in files if one.counts and one.source.version is None)
+        now = (file.source for file in files if file.counts and file.source.version is None)
         hit = [source.uri for source in now if not source.is_folder]
         return [path for path in hit if path.startswith(top) and "/segments/" in path]

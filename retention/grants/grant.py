@@ -27,7 +27,7 @@ from ranklake.lake.audit import clock
 from ranklake.lake.audit.trail import TABLE, record
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.tables.read import read
-from ranklake.retention.proposals.approvals import Judge, plain, stand
+from ranklake.retention.proposals.approvals import Judge, approval_status, plain
 from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, digest_of
 from ranklake.retention.proposals.statements import DIGEST
 from ranklake.retention.proposals.steps import recorded_actions
@@ -39,7 +39,7 @@ REQUEST: Final = "grant.request"
 GRANTED: Final = "grant.granted"
 REVOKE: Final = "grant.revoke"
 REVIEW: Final = "grant.review"
-GLASS_MOST: Final = timedelta(hours=4)
+BREAK_GLASS_MOST: Final = timedelta(hours=4)
 """How long a role can be taken without approval."""
 REVIEW_WITHIN: Final = timedelta(hours=24)
 """How long somebody may take roles again and again while nobody reviews that."""
@@ -125,7 +125,7 @@ class Grant(Proposal):
         return "" if self.approved is not None or self.is_break_glass else "nobody approved it"
 
     def awaits_review(self) -> bool:
-        """Say whether it was taken without approval, and nobody has looked at that."""
+        """Return whether it was taken without approval, and nobody has looked at that."""
         return self.is_break_glass and self.reviewed is None
 
     def plain(self, now: datetime) -> dict[str, Any]:
@@ -144,10 +144,10 @@ def request(
     reason: str,
     by: str,
     *,
-    glass: bool = False,
+    break_glass: bool = False,
     again: bool = False,
 ) -> Grant:
-    """Write down that somebody is to have a role, and return the grant; with `glass` it is in force for some hours.
+    """Write down that somebody is to have a role, and return the grant; with `break_glass` it is in force at once.
 
     With `again` also where a role that they took waits for a review. Raises `GrantError` where it has no name, no
     reason, or no end that can be, or where they may not take one now.
@@ -159,17 +159,17 @@ def request(
         raise GrantError("a grant needs a reason", where="--reason", hint="say what it is for")
     if until <= now:
         raise GrantError(f"{until:%Y-%m-%d %H:%M} UTC is past", where="--until", hint="name a time to come")
-    if glass and until > now + GLASS_MOST:
-        hours = int(GLASS_MOST.total_seconds() // 3600)
+    if break_glass and until > now + BREAK_GLASS_MOST:
+        hours = int(BREAK_GLASS_MOST.total_seconds() // 3600)
         what = f"without approval a role is had for {hours} hours at most"
         raise GrantError(what, where="--until", hint=f"write --until {hours}h or less")
-    before = awaiting_review(register(lake).values(), name) if glass else []
+    before = awaiting_review(register(lake).values(), name) if break_glass else []
     if before:
         _refuse_again(before, now, again=again)
     salt = secrets.token_hex(16)
-    made = Grant("", role, name, until, salt, is_break_glass=glass)
+    made = Grant("", role, name, until, salt, is_break_glass=break_glass)
     digest = made.items_sha256
-    details = {**made.facts, "grant": f"grant-{digest[:12]}", "break_glass": glass}
+    details = {**made.facts, "grant": f"grant-{digest[:12]}", "break_glass": break_glass}
     if before:
         details["not_reviewed_before"] = len(before)
     record(lake, by, REQUEST, f"{name}#{salt}", reason, details)
@@ -178,7 +178,7 @@ def request(
 
 def awaiting_review(grants: Iterable[Grant], who: str) -> list[Grant]:
     """Return the grants that somebody took without approval and that nobody has looked at, the oldest first."""
-    return [one for one in grants if one.awaits_review() and plain(one.to) == plain(who)]
+    return [grant for grant in grants if grant.awaits_review() and plain(grant.to) == plain(who)]
 
 
 def _refuse_again(before: Sequence[Grant], now: datetime, *, again: bool) -> None:
@@ -218,10 +218,12 @@ def _requested(row: Mapping[str, Any]) -> Grant | None:
     try:
         said = json.loads(row["details"] or "")
         until = datetime.fromisoformat(said["until"])
-        name, role, glass = str(said["grant"]), str(said["role"]), said["break_glass"] is True
+        name, role, break_glass = str(said["grant"]), str(said["role"]), said["break_glass"] is True
     except (ValueError, KeyError, TypeError):
         return None
-    return Grant(name, role, to, until, salt, reason=row["reason"] or "", is_break_glass=glass, proposed=row["ts"])
+    return Grant(
+        name, role, to, until, salt, reason=row["reason"] or "", is_break_glass=break_glass, proposed=row["ts"]
+    )
 
 
 class _Judged:
@@ -231,32 +233,32 @@ class _Judged:
         self._lake = lake
         self._trail = recorded_actions(lake, GRANTS)
 
-    def with_rows(self, one: Grant, rows: Mapping[str, Mapping[str, Any]]) -> Grant:
+    def with_rows(self, grant: Grant, rows: Mapping[str, Mapping[str, Any]]) -> Grant:
         """Return a grant with what the rows say."""
         granted = rows.get(GRANTED)
-        doubt = self._of_taken(one) if one.is_break_glass else ""
-        if granted is not None and one.intact:
-            doubt = stand(self._lake, GRANTS, one, self._trail, granted["ts"]).lacking
+        doubt = self._of_taken(grant) if grant.is_break_glass else ""
+        if granted is not None and grant.intact:
+            doubt = approval_status(self._lake, GRANTS, grant, self._trail, granted["ts"]).lacking
         return replace(
-            one,
-            approved=granted["ts"] if granted is not None and one.intact else None,
+            grant,
+            approved=granted["ts"] if granted is not None and grant.intact else None,
             approver=granted["actor"] if granted else None,
             revoked=rows[REVOKE]["ts"] if REVOKE in rows else None,
             reviewed=rows[REVIEW]["ts"] if REVIEW in rows else None,
             doubt=doubt,
         )
 
-    def _of_taken(self, one: Grant) -> str:
+    def _of_taken(self, grant: Grant) -> str:
         """Return why nobody may be said to have taken a role without approval; empty where somebody did."""
         judge = Judge(self._lake)
-        steps = self._trail.get(one.name, {}).get(GRANTS.propose, [])
+        steps = self._trail.get(grant.name, {}).get(GRANTS.propose, [])
         if judge.signers is None or any(not judge.of_signature(step, step.ts) for step in steps):
             return ""
         return "nobody signed that they take it"
 
 
-def _add_approval(lake: "Lake", one: Grant, by: str) -> bool:
-    return record(lake, by, GRANTED, one.name, None, {DIGEST: one.items_sha256}, once=True) is not None
+def _add_approval(lake: "Lake", grant: Grant, by: str) -> bool:
+    return record(lake, by, GRANTED, grant.name, None, {DIGEST: grant.items_sha256}, once=True) is not None
 
 
 GRANTS: Final = ProposalKind(

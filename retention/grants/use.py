@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.trail import record
@@ -68,7 +68,7 @@ def ask(  # noqa: PLR0913 - what a grant says, and how it is taken
     reason: str,
     by: str,
     *,
-    glass: bool = False,
+    break_glass: bool = False,
     again: bool = False,
     signing: Signing = NOT_SIGNING,
 ) -> Grant:
@@ -76,7 +76,7 @@ def ask(  # noqa: PLR0913 - what a grant says, and how it is taken
 
     Raises what `ranklake.retention.grants.grant.request` and `ranklake.retention.proposals.lifecycle.propose` do.
     """
-    made = request(lake, role, to, until, reason, by, glass=glass, again=again)
+    made = request(lake, role, to, until, reason, by, break_glass=break_glass, again=again)
     lifecycle.propose(lake, GRANTS, made.name, by, signing)
     return GRANTS.find(lake, made.name)
 
@@ -86,9 +86,7 @@ def approve(
     name: str,
     by: str,
     reason: str | None = None,
-    *,
-    single_operator: bool = False,
-    signing: Signing = NOT_SIGNING,
+    **options: Unpack[lifecycle.ApprovalOptions],
 ) -> tuple[Grant, bool]:
     """Approve a grant; return it, and whether this call did it. Nobody approves a role for himself.
 
@@ -96,12 +94,12 @@ def approve(
     `ranklake.retention.proposals.lifecycle.approve` does.
     """
     found = GRANTS.find(lake, name)
-    if is_one_of(by, [found.to]) and not single_operator:
+    if is_one_of(by, [found.to]) and not options.get("single_operator"):
         hint = "have another person approve it, or say that there is one alone: --single-operator"
         raise GrantError("whoever gets a role may not approve that", where=name, hint=hint)
     if found.revoked is not None or clock.now() >= found.until:
         raise GrantError(f"nothing to approve: {found.why_not(clock.now())}", where=name, hint=GRANTS.made_by)
-    return lifecycle.approve(lake, GRANTS, name, by, reason, single_operator=single_operator, signing=signing)
+    return lifecycle.approve(lake, GRANTS, name, by, reason, **options)
 
 
 def revoke(lake: "Lake", name: str, by: str, reason: str) -> tuple[Grant, bool]:
@@ -140,7 +138,7 @@ def in_order(grants: list[Grant], now: datetime) -> list[Grant]:
 
 
 def is_of_late(grant: Grant, now: datetime) -> bool:
-    """Say whether a look at grants shows one: it holds, waits for somebody, or ended in the last `RECENT`."""
+    """Return whether a look at grants shows one: it holds, waits for somebody, or ended in the last `RECENT`."""
     return grant.awaits_review() or now - min(grant.revoked or grant.until, grant.until) <= RECENT
 
 

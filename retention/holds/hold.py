@@ -57,7 +57,7 @@ class Hold:
     since: datetime
 
     def covers(self, day: date) -> bool:
-        """Say whether it is about rows of a date."""
+        """Return whether it is about rows of a date."""
         return (self.first is None or self.first <= day) and (self.last is None or day <= self.last)
 
     def plain(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ a purge the register alone tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class BegunApplication:
     """An application, or a purge of kept files, that began before a hold was set, and had not ended by then.
 
     Attributes
@@ -128,7 +128,7 @@ class Begun:
         return {"proposal": self.proposal, "row": self.row}
 
 
-def begun_before(lake: "Lake", hold: Hold) -> list[Begun]:
+def begun_before(lake: "Lake", hold: Hold) -> list[BegunApplication]:
     """Return what had begun before a hold and may be about its rows, in the order of the trail.
 
     One that died before it wrote its plan is among them: whoever applies it again looks at holds again. Raises what
@@ -146,18 +146,18 @@ def begun_before(lake: "Lake", hold: Hold) -> list[Begun]:
     if open_:
         known = {**RETENTION_PLANS.register(lake), **ERASURES.register(lake)}
     return [
-        Begun(proposal=name, row=row)
+        BegunApplication(proposal=name, row=row)
         for name, row in sorted(open_.items(), key=lambda one: one[1])
         if name in known and _may_take(lake, known[name], hold)
     ]
 
 
-def _may_take(lake: "Lake", one: RetentionPlan | Erasure, hold: Hold) -> bool:
-    """Say whether what a proposal takes may be held, and was not gone, or safe, before the hold was set."""
-    purged = one.purged if isinstance(one, RetentionPlan) else None
-    if one.void_because or (purged is not None and purged < hold.since):
+def _may_take(lake: "Lake", proposal: RetentionPlan | Erasure, hold: Hold) -> bool:
+    """Return whether what a proposal takes may be held, and was not gone, or safe, before the hold was set."""
+    purged = proposal.purged if isinstance(proposal, RetentionPlan) else None
+    if proposal.void_because or (purged is not None and purged < hold.since):
         return False
-    return any(_is_about(lake, hold, item) for item in one.items)
+    return any(_is_about(lake, hold, item) for item in proposal.items)
 
 
 def _is_about(lake: "Lake", hold: Hold, item: RetentionItem | ErasureItem) -> bool:

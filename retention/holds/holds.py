@@ -30,7 +30,7 @@ from ranklake.retention.holds.hold import ACTION, DATE, TRAIL, Hold, HoldError, 
 from ranklake.retention.holds.release import HOLD_RELEASES, released
 from ranklake.retention.policies.model import ALL_KINDS, KEYS, RUN_KEYS, SEVERITIES, Place, Rule
 from ranklake.retention.policies.order import Level
-from ranklake.retention.policies.parts import Parts, all_run_facts, run_facts
+from ranklake.retention.policies.parts import Parts, RunFacts, all_run_facts, run_facts
 from ranklake.retention.proposals.identities import NOT_SIGNING, About, Signing, identify, statement_of
 from ranklake.retention.proposals.modes import note_mode, refuse_downgrade
 from ranklake.retention.proposals.proposals import digest_of
@@ -38,6 +38,7 @@ from ranklake.retention.proposals.statements import DIGEST
 from ranklake.retention.proposals.steps import recorded_actions
 
 if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.store import Lake
 
 _KIND, _STEP = ACTION.split(".")
@@ -79,7 +80,7 @@ def set_hold(
     details, about = _about(lake, where, reason, until, today, future_names=future_names)
     trail = recorded_actions(lake, HOLD_RELEASES)
     refuse_downgrade(lake, trail)
-    if all(one.name != about.proposal for one in all_holds(lake)):
+    if all(hold.name != about.proposal for hold in all_holds(lake)):
         who = identify(lake, about, _STEP, by, reason, signing)
         finish(lake, RETENTION, InProcess())
         note_mode(lake, trail, who.name)
@@ -116,7 +117,7 @@ def _about(
         raise HoldError(f"{until} is past", where="--until", hint="name a day to come")
     if not reason.strip():
         raise HoldError("a hold needs a reason", where="--reason", hint="say what it is for")
-    said = _said(where)
+    said = _conditions(where)
     _refuse_unknown(lake, said, future_names=future_names)
     span(said.get(DATE, ()))
     details = {"where": {key: sorted(texts) for key, texts in sorted(said.items())}, "until": until.isoformat()}
@@ -141,23 +142,31 @@ def rows_held(lake: "Lake", hold: Hold) -> int:
             rows += int(pc.sum(some["num_records"]).as_py() or 0)
             continue
         for _, groups in parts.groups(some):
-            rows += sum(one.rows for one in groups if parts.of(one.values).level is Level.HOLD)
+            rows += sum(group.rows for group in groups if parts.of(group.values).level is Level.HOLD)
     return rows
+
+
+def count_held(lake: "Lake", contract: "Contract", rows: pa.Table, hold: Hold, facts: RunFacts) -> int:
+    """Return how many of some rows of a table a hold is about, whatever their dates."""
+    parts = Parts(lake, contract, (), (hold.rule,), facts)
+    if not parts.columns:
+        return int(rows.num_rows) if parts.of_table().level is Level.HOLD else 0
+    return int(pc.sum(parts.mask(rows, lambda values: parts.of(values).level is Level.HOLD)).as_py() or 0)
 
 
 def holds_of(lake: "Lake", day: date) -> list[Hold]:
     """Return the holds that hold on a day: until their own, and as long as nobody released them."""
-    found = [one for one in all_holds(lake) if day < one.until]
+    found = [hold for hold in all_holds(lake) if day < hold.until]
     gone = released(lake) if found else {}
     return [one for one in found if one.name not in gone]
 
 
 def rules_on(holds: Sequence[Hold], day: date) -> tuple[Rule, ...]:
     """Return what holds say of rows of a date, as rules."""
-    return tuple(one.rule for one in holds if one.covers(day))
+    return tuple(hold.rule for hold in holds if hold.covers(day))
 
 
-def _said(where: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def _conditions(where: Sequence[str]) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for one in where:
         key, equals, text = one.partition("=")
@@ -205,7 +214,7 @@ def _names_in(lake: "Lake", said: Mapping[str, Sequence[str]]) -> dict[str, Coll
         runs = read(lake, contract("segments"), ["run"])["run"].unique().to_pylist()
         known["run"] = {run for run in (*runs, *facts) if run}
         for key in RUN_KEYS - {"run"}:
-            known[key] = {text for one in facts.values() for text in one.get(key, ())}
+            known[key] = {text for fact in facts.values() for text in fact.get(key, ())}
     if "metric" in said:
         known["metric"] = {*lake.metrics(), *(name for table in _MEASURED for name in _stored(lake, table))}
     return known
@@ -220,7 +229,7 @@ def _stored(lake: "Lake", table: str) -> list[str]:
 
 
 def _is_of_a_run(lake: "Lake", said: Mapping[str, Sequence[str]]) -> bool:
-    """Say whether some run has a name of each key."""
+    """Return whether some run has a name of each key."""
     return any(
         all(
             any(

@@ -9,12 +9,12 @@ the hold kept goes by the rules again.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from ranklake.lake.audit import trail as audit
 from ranklake.retention.holds.hold import HoldError, all_holds
 from ranklake.retention.proposals import lifecycle
-from ranklake.retention.proposals.approvals import stand
+from ranklake.retention.proposals.approvals import approval_status
 from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
 from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, digest_of
 from ranklake.retention.proposals.steps import recorded_actions
@@ -65,7 +65,7 @@ class HoldRelease(Proposal):
 def register(lake: "Lake") -> dict[str, HoldRelease]:
     """Return the releases of all holds by name; one is approved when it took effect."""
     gone = released(lake)
-    found = [HoldRelease(f"{PREFIX}{one.name}", one.name, approved=gone.get(one.name)) for one in all_holds(lake)]
+    found = [HoldRelease(f"{PREFIX}{hold.name}", hold.name, approved=gone.get(hold.name)) for hold in all_holds(lake)]
     return {one.name: one for one in found}
 
 
@@ -80,7 +80,7 @@ def released(lake: "Lake") -> dict[str, datetime]:
     for name, rows in trail.items():
         one = HoldRelease(name, name.removeprefix(PREFIX))
         for step in rows.get(HOLD_RELEASES.applied, []):
-            if one.intact and not stand(lake, HOLD_RELEASES, one, trail, step.ts).lacking:
+            if one.intact and not approval_status(lake, HOLD_RELEASES, one, trail, step.ts).lacking:
                 found.setdefault(one.hold, step.ts)
     return found
 
@@ -96,9 +96,7 @@ def approve(
     hold: str,
     by: str,
     reason: str | None = None,
-    *,
-    single_operator: bool = False,
-    signing: Signing = NOT_SIGNING,
+    **options: Unpack[lifecycle.ApprovalOptions],
 ) -> tuple[HoldRelease, bool]:
     """Approve the release of a hold; once enough people did, it holds no more. See `lifecycle.approve`.
 
@@ -110,11 +108,11 @@ def approve(
         raise HoldError(
             "nobody proposed to release it", where=hold, hint=f"ranklake retain release plan {hold} --by NAME"
         )
-    return lifecycle.approve(lake, HOLD_RELEASES, name, by, reason, single_operator=single_operator, signing=signing)
+    return lifecycle.approve(lake, HOLD_RELEASES, name, by, reason, **options)
 
 
-def _take_effect(lake: "Lake", found: HoldRelease, by: str) -> bool:
-    return audit.record(lake, by, HOLD_RELEASES.applied, found.name, None, dict(found.facts), once=True) is not None
+def _take_effect(lake: "Lake", release: HoldRelease, by: str) -> bool:
+    return audit.record(lake, by, HOLD_RELEASES.applied, release.name, None, dict(release.facts), once=True) is not None
 
 
 HOLD_RELEASES: Final = ProposalKind(

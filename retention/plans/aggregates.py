@@ -42,10 +42,10 @@ def value_columns(contract: "Contract") -> tuple[str, ...]:
     """Return the columns of a table that are aggregated: what it measures, and its step."""
     known = {*contract.series, *contract.grain, "date", "ts"}
     return tuple(
-        one.name
-        for one in contract.columns
-        if one.is_number and one.type != "decimal" and one.class_ == "operational" and one.name not in known
-        if one.unit != "none" or one.name == "step"
+        column.name
+        for column in contract.columns
+        if column.is_number and column.type != "decimal" and column.class_ == "operational" and column.name not in known
+        if column.unit != "none" or column.name == "step"
     )
 
 
@@ -88,7 +88,7 @@ class Fold:
         self._known: dict[tuple[Any, ...], int] = {}
         self._groups: list[Indices] = []
         self._rows: list[Indices] = []
-        types = {one.name: one.type for one in contract.columns}
+        types = {column.name: column.type for column in contract.columns}
         self._columns = {name: _Column(types[name].startswith("int")) for name in self.values}
 
     def add(self, batch: pa.Table) -> None:
@@ -103,7 +103,7 @@ class Fold:
         if len(starts) * _UNSORTED > batch.num_rows:
             order = np.lexsort(codes[::-1])
             batch = batch.take(pa.array(order))
-            codes = [one[order] for one in codes]
+            codes = [code[order] for code in codes]
             starts = _starts(codes)
         lengths = np.diff(np.append(starts, batch.num_rows))
         group = self._group([one[starts] for one in codes[:-1]], [words for _, words in coded]) * self._intervals
@@ -145,7 +145,7 @@ class Fold:
         mine = np.unique(np.concatenate(column.group))
         place, size = np.concatenate([np.searchsorted(mine, one) for one in column.group]), len(mine)
         count, nan, infinite, zero = (
-            _at(place, some, size) for some in (column.count, column.nan, column.infinite, column.zero)
+            _sums_by_place(place, some, size) for some in (column.count, column.nan, column.infinite, column.zero)
         )
         every = rows[np.searchsorted(groups, mine)]
         facts = {
@@ -162,11 +162,14 @@ class Fold:
         np.minimum.at(least, place, np.concatenate(column.least))
         np.maximum.at(most, place, np.concatenate(column.most))
         if column.is_whole:
-            high, low = _at(place, column.high, size).tolist(), _at(place, column.low, size).tolist()
+            high, low = (
+                _sums_by_place(place, column.high, size).tolist(),
+                _sums_by_place(place, column.low, size).tolist(),
+            )
             sums = [(one << 32) + other for one, other in zip(high, low, strict=True)]
             facts["sum_whole"] = pa.array(sums, pa.decimal128(38, 0)).cast(pa.decimal128(38, 9))
             facts |= {"min_whole": pa.array(least, mask=none), "max_whole": pa.array(most, mask=none)}
-            total = np.array([float(one) for one in sums])
+            total = np.array([float(whole) for whole in sums])
         else:
             of = np.concatenate([np.zeros(0, np.int64), *column.part_group])
             total = rounded(np.searchsorted(mine, of), np.concatenate([np.zeros(0), *column.part]), size)
@@ -215,8 +218,8 @@ def _starts(codes: Sequence[Indices]) -> Indices:
     """Return where rows differ from the one before in any of some numbers."""
     new = np.ones(len(codes[0]), bool)
     new[1:] = codes[0][1:] != codes[0][:-1]
-    for one in codes[1:]:
-        new[1:] |= one[1:] != one[:-1]
+    for code in codes[1:]:
+        new[1:] |= code[1:] != code[:-1]
     return np.flatnonzero(new)
 
 
@@ -270,10 +273,10 @@ def _in_groups(counts: Counts, group: Indices) -> Counts:
 
 
 def _added(groups: Indices, some: Sequence[Indices], numbers: Sequence[Indices]) -> Indices:
-    return _at(np.concatenate([np.searchsorted(groups, one) for one in some]), numbers, len(groups))
+    return _sums_by_place(np.concatenate([np.searchsorted(groups, one) for one in some]), numbers, len(groups))
 
 
-def _at(place: Indices, some: Sequence[Indices], size: int) -> Indices:
+def _sums_by_place(place: Indices, some: Sequence[Indices], size: int) -> Indices:
     """Return sums of whole numbers by place."""
     found = np.zeros(size, np.int64)
     np.add.at(found, place, np.concatenate(some))

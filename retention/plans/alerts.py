@@ -24,7 +24,7 @@ _LONGEST: Final = 3650
 
 
 @dataclass(frozen=True, slots=True)
-class Mend:
+class PolicyChange:
     """A change of the policies.
 
     Attributes
@@ -59,14 +59,14 @@ class Alert:
     day
         From which day on it will be so; None where it is so already.
     mend, why_not
-        What would mend it; or why nothing is told.
+        What would mend it; or why nothing is reported.
     """
 
     kind: str
     rule: Rule
     what: str
     day: date | None
-    hint: Mend | None
+    hint: PolicyChange | None
     why_not: str
 
     def plain(self) -> dict[str, Any]:
@@ -105,13 +105,13 @@ def alerts(outlook: Outlook, tables: Sequence["Held"], forecasts: Sequence[Forec
     """
     for rule in outlook.policies.rules:
         mine = {name for name, one in outlook.contracts.items() if rule.may_match(one)}
-        own = [one for one in forecasts if one.table in mine]
+        own = [forecast for forecast in forecasts if forecast.table in mine]
         if not own:
             continue
         if rule.budget_bytes is not None:
             yield from _budget(outlook, rule, own)
         if rule.growth_bytes_per_day is not None:
-            yield from _growth(outlook, rule, [one for one in tables if one.name in mine], own)
+            yield from _growth(outlook, rule, [table for table in tables if table.name in mine], own)
 
 
 def _budget(outlook: Outlook, rule: Rule, own: Sequence[Forecast]) -> Iterator[Alert]:
@@ -122,7 +122,8 @@ def _budget(outlook: Outlook, rule: Rule, own: Sequence[Forecast]) -> Iterator[A
         what, kind, day = f"{held:,} bytes are held, and {budget:,} are allowed", "budget", None
     else:
         ends = [
-            (months[0].day, sum(one.bytes for one in months)) for months in zip(*(f.months for f in own), strict=True)
+            (months[0].day, sum(month.bytes for month in months))
+            for months in zip(*(f.months for f in own), strict=True)
         ]
         passed = next(((day, size) for day, size in ends if size > budget), None)
         if passed is None:
@@ -147,7 +148,7 @@ def _growth(outlook: Outlook, rule: Rule, held: Sequence["Held"], own: Sequence[
     yield Alert("growth", rule, what, None, hint, "" if hint else "no period alone makes up for it")
 
 
-def _longest(outlook: Outlook, rule: Rule, own: Sequence[Forecast], most: int) -> Mend | None:
+def _longest(outlook: Outlook, rule: Rule, own: Sequence[Forecast], most: int) -> PolicyChange | None:
     """Return the change to the longest period under which no more is held in the end; None where there is none."""
     before = _last(own)
     low, high = 0, _LONGEST
@@ -160,7 +161,7 @@ def _longest(outlook: Outlook, rule: Rule, own: Sequence[Forecast], most: int) -
         return None
     saves = before - held[low]
     money = None if outlook.price is None else saves / GB * outlook.price
-    return Mend(_text(outlook.policies, rule, low), saves, money)
+    return PolicyChange(_text(outlook.policies, rule, low), saves, money)
 
 
 def _with_period(outlook: Outlook, rule: Rule, own: Sequence[Forecast], period: int) -> int:
@@ -190,4 +191,4 @@ def _text(policies: Policies, rule: Rule, period: int) -> str:
 
 
 def _last(forecasts: Sequence[Forecast]) -> int:
-    return sum(one.months[-1].bytes for one in forecasts)
+    return sum(forecast.months[-1].bytes for forecast in forecasts)

@@ -26,14 +26,14 @@ from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.table_schema import as_read
 from ranklake.lake.tables.tables import latest
 from ranklake.retention.archive.register import TABLE as ARCHIVES_TABLE
-from ranklake.retention.archive.writing import Stow, Stowed, copy_anew, ended_rows, made_rows
+from ranklake.retention.archive.writing import ArchiveWriter, WrittenArchive, archived_rows, copy_anew, ended_rows
 from ranklake.retention.plans.archiving import destination_of
 from ranklake.retention.plans.downsample import write_aggregates
-from ranklake.retention.plans.due import Due
+from ranklake.retention.plans.due import DuePartition
 from ranklake.retention.plans.plan import due, refuse_low_tier
 from ranklake.retention.proposals import lifecycle
 from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
-from ranklake.retention.proposals.kept import as_files, kept
+from ranklake.retention.proposals.kept import as_files, kept_plans
 from ranklake.retention.proposals.proposals import VoidProposalError
 from ranklake.retention.proposals.registers import stamped
 from ranklake.retention.proposals.retention_plans import (
@@ -91,20 +91,23 @@ def apply(
     copy_anew(lake)
 
     def check(plan: RetentionPlan) -> "WritePlan":
-        found = _due(lake, plan, contracts, policies, day)
-        places = [_destination(plan, one.item, policies) for one in found]
-        return partial(_write, lake, plan, by, found, places, policies.grace_days)
+        partitions = _due(lake, plan, contracts, policies, day)
+        places = [_destination(plan, partition.item, policies) for partition in partitions]
+        return partial(_write, lake, plan, by, partitions, places, policies.grace_days)
 
     return lifecycle.apply(lake, RETENTION_PLANS, name, by, check, single_operator=single_operator, signing=signing)
 
 
 def _due(
     lake: "Lake", plan: RetentionPlan, contracts: "Mapping[str, Contract]", policies: "Policies", today: date
-) -> list[Due]:
+) -> list[DuePartition]:
     """Return what the plan's items are now. Raises `VoidProposalError` where they are something else."""
-    now = {(one.item.table, one.item.partition_date): one for one in due(lake, contracts, policies, today)}
+    now = {
+        (partition.item.table, partition.item.partition_date): partition
+        for partition in due(lake, contracts, policies, today)
+    }
     refuse_low_tier(lake, plan, policies)
-    found = []
+    partitions = []
     for item in plan.items:
         current = now.get((item.table, item.partition_date))
         if current is None:
@@ -115,8 +118,8 @@ def _due(
             raise _void(plan, item, "has other rows that are due than planned")
         if current.item.archive_to != item.archive_to:
             raise _void(plan, item, "is archived elsewhere under the policies of today")
-        found.append(current)
-    return found
+        partitions.append(current)
+    return partitions
 
 
 def _destination(plan: RetentionPlan, item: Item, policies: "Policies") -> "Destination | None":
@@ -135,7 +138,7 @@ def _write(
     lake: "Lake",
     plan: RetentionPlan,
     by: str,
-    found: list[Due],
+    partitions: list[DuePartition],
     places: "list[Destination | None]",
     grace_days: int,
     number: int,
@@ -149,41 +152,45 @@ def _write(
     masked: dict[str, list[str]] = {}
     folded: dict[str, list[str]] = {}
     aside: dict[str, list[DataFile]] = {}
-    stowed: list[Stowed] = []
-    aggregates = iter(write_aggregates(lake, [one for one in found if one.aggregates is not None], number))
-    for one, place in zip(found, places, strict=True):
-        table = one.item.table
+    written: list[WrittenArchive] = []
+    aggregates = iter(
+        write_aggregates(lake, [partition for partition in partitions if partition.aggregates is not None], number)
+    )
+    for partition, place in zip(partitions, places, strict=True):
+        table = partition.item.table
         if table.startswith((RAW, ARCHIVED_ROWS)):
-            beside.setdefault(table, []).append(one.files)
+            beside.setdefault(table, []).append(partition.files)
             continue
-        drop.setdefault(table, []).append(one.files)
-        live.setdefault(table, []).append(one.live)
-        stow = None if place is None else Stow(lake, one.item, place, plan.name, number)
-        if stow is not None and one.goes is None:
-            stow.copy(one.files)
-        if one.goes is not None:
-            new += _rewritten(lake, plan, one, number, stow, aside.setdefault(table, []) if grace_days else None)
-        if one.masked is not None:
-            new += action_plan.change_rows(lake, lake.contract(table), number, one.files, one.masked)
-            masked.setdefault(table, []).append(one.item.partition_date.isoformat())
-        if one.aggregates is not None:
+        drop.setdefault(table, []).append(partition.files)
+        live.setdefault(table, []).append(partition.live)
+        writer = None if place is None else ArchiveWriter(lake, partition.item, place, plan.name, number)
+        if writer is not None and partition.goes is None:
+            writer.copy(partition.files)
+        if partition.goes is not None:
+            new += _rewritten(
+                lake, plan, partition, number, writer, aside.setdefault(table, []) if grace_days else None
+            )
+        if partition.masked is not None:
+            new += action_plan.change_rows(lake, lake.contract(table), number, partition.files, partition.masked)
+            masked.setdefault(table, []).append(partition.item.partition_date.isoformat())
+        if partition.aggregates is not None:
             new += next(aggregates)
-            folded.setdefault(table, []).append(one.item.partition_date.isoformat())
-        stowed += [] if stow is None else [stow.done()]
+            folded.setdefault(table, []).append(partition.item.partition_date.isoformat())
+        written += [] if writer is None else [writer.done()]
     until = clock.now() + timedelta(days=grace_days) if grace_days else None
     row = head_row(plan, "application", by, number, single_operator=alone, kept_until=until)
     new += row_files(lake, TABLE, stamped([row]), number)
     raw = _by_date(plan, {table: some for table, some in beside.items() if table.startswith(RAW)})
     ended = _by_date(plan, {table: some for table, some in beside.items() if table.startswith(ARCHIVED_ROWS)})
-    if entries := [*made_rows(stowed), *ended_rows(lake, ended, plan.name, number)]:
+    if entries := [*archived_rows(written), *ended_rows(lake, ended, plan.name, number)]:
         new += row_files(lake, ARCHIVES_TABLE, stamped(entries), number)
     archived: dict[str, dict[str, str]] = {}
-    for made in stowed:
+    for made in written:
         archived.setdefault(made.manifest.table, {})[str(made.manifest.partition_date)] = made.manifest.sha256
     own = {QUARANTINED: raw, MASKED: masked, FOLDED: folded, ARCHIVES: archived, ENDED: ended}
     facts = {"retention_plan": plan.name, **own, **({} if until is None else {GRACE: _grace(lake, until, drop, aside)})}
     gone = {table: pa.concat_tables(some, promote_options="default") for table, some in drop.items()}
-    others = [file for other in kept(lake) for file in other.files]  # which stay, too
+    others = [file for other in kept_plans(lake) for file in other.files]  # which stay, too
     there = {
         table: pa.concat_tables(
             [*some, as_files(file for file in others if file.table == table)], promote_options="default"
@@ -213,7 +220,12 @@ def _as_kept(file: "DataFile") -> dict[str, Any]:
 
 
 def _rewritten(
-    lake: "Lake", plan: RetentionPlan, one: Due, number: int, stow: Stow | None, aside: "list[DataFile] | None"
+    lake: "Lake",
+    plan: RetentionPlan,
+    partition: DuePartition,
+    number: int,
+    writer: ArchiveWriter | None,
+    aside: "list[DataFile] | None",
 ) -> "list[DataFile]":
     """Write the files of a partition without the rows that go, which an archive gets if there is one.
 
@@ -221,19 +233,21 @@ def _rewritten(
 
     Raises `VoidProposalError` if those are not as planned. What was written then is named by no commit.
     """
-    assert one.goes is not None
+    assert partition.goes is not None
     new: list[DataFile] = []
     taken = 0
-    target = lake.contract(one.item.table)
-    for _, added, rows in action_plan.take_rows_out(lake, target, number, one.files, one.goes):
+    target = lake.contract(partition.item.table)
+    for _, added, rows in action_plan.take_rows_out(lake, target, number, partition.files, partition.goes):
         new += added
         taken += rows.num_rows
-        if stow is not None:
-            stow.add(rows)
+        if writer is not None:
+            writer.add(rows)
         if aside is not None:
             aside += append_files(lake, target, rows, number)
-    if taken != one.item.rows:
-        raise _void(plan, one.item, f"holds {taken:,} rows that are due, and {one.item.rows:,} were planned")
+    if taken != partition.item.rows:
+        raise _void(
+            plan, partition.item, f"holds {taken:,} rows that are due, and {partition.item.rows:,} were planned"
+        )
     return new
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from ranklake.lake.tables.live_files import files, files_digest
 from ranklake.lake.tables.tables import latest
 from ranklake.retention.archive.register import Archive, archives
-from ranklake.retention.plans.due import Due, ages
+from ranklake.retention.plans.due import DuePartition, ages, of_day, planned_item, share_of_bytes
 from ranklake.retention.policies.model import KEPT
 from ranklake.retention.policies.order import Decision, archiving_rule, cutoff
 from ranklake.retention.policies.parts import Group, Parts, RunFacts, Values, part_digest
@@ -45,7 +45,7 @@ class Archiving:
         found = () if contract.retention in KEPT else rules
         self.rules = tuple(one for one in found if one.destination is not None and one.may_match(contract))
 
-    def due(self, as_of: date, parts_of: Callable[[date], Parts], skip: Collection[date]) -> Iterator[Due]:
+    def due(self, as_of: date, parts_of: Callable[[date], Parts], skip: Collection[date]) -> Iterator[DuePartition]:
         """Yield the partitions that are due, or rows of them, but for some dates.
 
         Parameters
@@ -57,16 +57,16 @@ class Archiving:
         if handle is None:
             return
         live = files(handle)
-        least = cutoff(min(one.waiting[ACTION] for one in self.rules), as_of)
+        least = cutoff(min(rule.waiting[ACTION] for rule in self.rules), as_of)
         for day, age in sorted(ages(live).items()):
             if day in skip or least is None or not age < least:
                 continue
-            partition = live.filter(pc.equal(live["date"], pa.scalar(day, pa.date32())))
+            partition = of_day(live, day)
             found = self._of_day(parts_of(day), day, age, partition, as_of)
             if found is not None:
                 yield found
 
-    def _of_day(self, parts: Parts, day: date, age: date, partition: pa.Table, as_of: date) -> Due | None:
+    def _of_day(self, parts: Parts, day: date, age: date, partition: pa.Table, as_of: date) -> DuePartition | None:
         def goes_by(values: Values) -> "Rule | None":
             rule = archiving_rule(self.rules, parts.facts(values), parts.holds)
             until = None if rule is None else cutoff(rule.waiting[ACTION], as_of)
@@ -88,53 +88,30 @@ class Archiving:
         rows = sum(one.rows for some in going.values() for one in some)
         whole = rows == pc.sum(partition["num_records"]).as_py()
         touched = partition.filter(pc.is_in(partition["path"], value_set=pa.array(list(going))))
-        share = sum(
-            row["size_bytes"] * sum(one.rows for one in going[row["path"]]) // max(row["num_records"], 1)
-            for row in touched.select(["path", "size_bytes", "num_records"]).to_pylist()
-        )
-        part = None if whole else part_digest(going)
-        item = self._item(day, touched, list(rules.values()), as_of, rows=rows, size_bytes=share, part=part)
-        mask = None if whole else lambda some: parts.mask(some, goes)
-        return Due(item, touched, partition, mask, rows_left=every - rows)
-
-    def _item(
-        self,
-        day: date,
-        some: pa.Table,
-        rules: "list[Rule]",
-        as_of: date,
-        *,
-        rows: int,
-        size_bytes: int,
-        part: str | None,
-    ) -> Item:
-        ordered = sorted(rules, key=lambda one: one.name)
-        longest = max(one.waiting[ACTION] for one in ordered)
-        until = cutoff(longest, as_of)
-        assert until is not None
-        assert ordered[0].destination is not None
-        return Item(
-            table=self.contract.table,
-            partition_date=day,
-            retention_class=self.contract.retention,
-            period_days=longest,
-            cutoff_date=until,
-            rows=rows,
-            bytes=size_bytes,
-            files=some.num_rows,
-            files_sha256=files_digest(some["path"].to_pylist()),
+        part = {} if whole else {"part_sha256": part_digest(going)}
+        ordered = [rules[name] for name in sorted(rules)]
+        item = planned_item(
+            self.contract,
+            day,
+            touched,
+            as_of,
+            max(one.waiting[ACTION] for one in ordered),
             reason=" ".join(dict.fromkeys(one.reason for one in ordered)),
-            rule=", ".join(one.name for one in ordered),
-            part_sha256=part,
-            archive_to=ordered[0].destination.to,
+            rule=", ".join(sorted(rules)),
+            rows=rows,
+            bytes=share_of_bytes(touched, going),
+            archive_to=to[0],
+            **part,
         )
+        mask = None if whole else lambda some: parts.mask(some, goes)
+        return DuePartition(item, touched, partition, mask, rows_left=every - rows)
 
 
 def destination_of(item: Item, rules: "Sequence[Rule]") -> "Destination | None":
     """Return where an item goes, by the rules that it is due by; None where none of them says so any more."""
     names = set((item.rule or "").split(", "))
-    places = [one.destination for one in rules if one.name in names and one.destination is not None]
-    return next((one for one in places if one.to == item.archive_to), None)
+    places = [rule.destination for rule in rules if rule.name in names and rule.destination is not None]
+    return next((place for place in places if place.to == item.archive_to), None)
 
 
 def _groups(parts: Parts, partition: pa.Table) -> "Iterator[tuple[str, list[Group]]]":
@@ -159,14 +136,14 @@ def ended_archives(
     as_of: date,
     holds: "Sequence[Hold]",
     runs: RunFacts,
-) -> Iterator[Due]:
+) -> Iterator[DuePartition]:
     """Yield the archives that are due, by table and date."""
     by_place: dict[tuple[str, date], list[Archive]] = {}
-    for one in archives(lake):
-        by_place.setdefault((one.table, one.partition_date), []).append(one)
+    for archive in archives(lake):
+        by_place.setdefault((archive.table, archive.partition_date), []).append(archive)
     for (table, day), some in sorted(by_place.items()):
         contract = contracts.get(table)
-        if contract is None or any(one.covers(day) and one.rule.may_match(contract) for one in holds):
+        if contract is None or any(hold.covers(day) and hold.rule.may_match(contract) for hold in holds):
             continue
         parts = Parts(lake, contract, policies.rules, (), runs)
         made = parts.of_table()
@@ -176,7 +153,9 @@ def ended_archives(
             yield _due(contract, day, some, made, longest, until)
 
 
-def _due(contract: "Contract", day: date, some: list[Archive], made: Decision, longest: int, until: date) -> Due:
+def _due(
+    contract: "Contract", day: date, some: list[Archive], made: Decision, longest: int, until: date
+) -> DuePartition:
     names = [one.archive for one in some]
     item = Item(
         table=f"{ARCHIVED_ROWS}{contract.table}",
@@ -189,7 +168,7 @@ def _due(contract: "Contract", day: date, some: list[Archive], made: Decision, l
         files=len(names),
         files_sha256=files_digest(names),
         reason="" if made.rule is None else made.rule.reason,
-        rule=made.said_by,
+        rule=made.decided_by,
     )
     table = pa.table({"path": names, "date": pa.array([day] * len(names), pa.date32())})
-    return Due(item, table, table)
+    return DuePartition(item, table, table)

@@ -38,7 +38,7 @@ from ranklake.retention.archive.rehydration import REHYDRATIONS
 from ranklake.retention.proposals import lifecycle
 from ranklake.retention.proposals.cancellations import CANCELLATIONS, Cancellation, needs_approval
 from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
-from ranklake.retention.proposals.kept import MEND, Kept, KeptFile, as_files, kept, restored
+from ranklake.retention.proposals.kept import MEND, KeptFile, KeptPlan, as_files, kept_plans, restored
 from ranklake.retention.proposals.modes import note_mode
 from ranklake.retention.proposals.registers import stamped
 from ranklake.retention.proposals.retention_plans import (
@@ -105,104 +105,110 @@ def cancel(lake: "Lake", name: str, by: str, *, signing: Signing = NOT_SIGNING) 
     return done, fresh
 
 
-def _refuse(found: RetentionPlan) -> None:
+def _refuse(plan: RetentionPlan) -> None:
     """Raise `CancelError` where nothing can be brought back."""
     hint = "rows that are in an archive come back by 'ranklake retain rehydrate'; others are gone"
-    if found.plan is None:
-        raise CancelError("this plan was not applied: there is nothing to bring back", where=found.name)
-    if found.purged is not None:
-        raise CancelError(f"its files were purged at {found.purged:%Y-%m-%d %H:%M} UTC", where=found.name, hint=hint)
-    if found.kept_until is None:
+    if plan.plan is None:
+        raise CancelError("this plan was not applied: there is nothing to bring back", where=plan.name)
+    if plan.purged is not None:
+        raise CancelError(f"its files were purged at {plan.purged:%Y-%m-%d %H:%M} UTC", where=plan.name, hint=hint)
+    if plan.kept_until is None:
         what = "it was applied without a grace period, so its files went at once"
-        raise CancelError(what, where=found.name, hint=hint)
+        raise CancelError(what, where=plan.name, hint=hint)
 
 
-def _alone(lake: "Lake", found: RetentionPlan, by: str) -> bool:
+def _alone(lake: "Lake", plan: RetentionPlan, by: str) -> bool:
     """Cancel a plan of a lake whose names nobody checks; return whether this call did it."""
 
     def compose(number: int) -> "Plan | None":
-        now = CANCELLATIONS.find(lake, found.name)
+        now = CANCELLATIONS.find(lake, plan.name)
         if now.applied is not None:  # another driver was at it
             return None
         write = _check(lake, by, now)
         note_mode(lake, recorded_actions(lake, CANCELLATIONS), by)
-        audit.record(lake, by, CANCELLATIONS.begin, found.name, None, dict(now.facts), once=True)
+        audit.record(lake, by, CANCELLATIONS.begin, plan.name, None, dict(now.facts), once=True)
         return write(number, alone=False)
 
     drive(lake, compose, InProcess())
-    done = CANCELLATIONS.find(lake, found.name)
+    done = CANCELLATIONS.find(lake, plan.name)
     if done.applied is not None:
         details = {**done.outcome, "plan": done.plan}
-        audit.record(lake, by, CANCELLATIONS.applied, found.name, None, details, once=True)
-    return found.cancelled is None
+        audit.record(lake, by, CANCELLATIONS.applied, plan.name, None, details, once=True)
+    return plan.cancelled is None
 
 
-def _check(lake: "Lake", by: str, found: Cancellation) -> "WritePlan":
+def _check(lake: "Lake", by: str, cancellation: Cancellation) -> "WritePlan":
     """Return what writes the plan. Raises `CancelError` where what is kept cannot come back as it is."""
-    _refuse(RETENTION_PLANS.find(lake, found.name))
-    one = next(one for one in kept(lake) if one.proposal.name == found.name)
+    _refuse(RETENTION_PLANS.find(lake, cancellation.name))
+    one = next(kept_plan for kept_plan in kept_plans(lake) if kept_plan.proposal.name == cancellation.name)
     for table in {file.table for file in one.files}:
         if table not in lake.contracts():
-            raise CancelError(f"there is no table {table} any more", where=found.name, hint="configure its contract")
+            raise CancelError(
+                f"there is no table {table} any more", where=cancellation.name, hint="configure its contract"
+            )
         now = as_read(latest(lake, table), lake.contract(table)).stamp
         newest = max((file.version or 0 for file in one.files if file.table == table), default=0)
         if newest > now:
             what = f"its rows of {table} are under contract version {newest}, and the table is under {now}"
-            raise CancelError(what, where=found.name, hint="apply the migration again that was undone")
+            raise CancelError(what, where=cancellation.name, hint="apply the migration again that was undone")
     for table, rows in restored(lake, one).items():
         what = f"{table} has {rows:,} rows of it again, by another program, and would have them twice"
-        raise CancelError(what, where=found.name, hint=MEND)
+        raise CancelError(what, where=cancellation.name, hint=MEND)
     _refuse_renumbered(lake, one)
     _refuse_taken_since(lake, one)
     return partial(_write, lake, one, by)
 
 
-def _refuse_renumbered(lake: "Lake", one: Kept) -> None:
+def _refuse_renumbered(lake: "Lake", kept_plan: KeptPlan) -> None:
     """Raise `CancelError` where keys of rows were changed since, and those of kept rows were not."""
     ledger = read(lake, contract(LEDGER), ["plan", "kind"])
-    since = pc.and_(pc.equal(ledger["kind"], RENUMBER.name), pc.greater(ledger["plan"], one.plan.number))
+    since = pc.and_(pc.equal(ledger["kind"], RENUMBER.name), pc.greater(ledger["plan"], kept_plan.plan.number))
     numbers = ledger.filter(since)["plan"].to_pylist()
     if numbers:
         what = f"plan {min(numbers)} gave rows other numbers since, which the kept ones would lack"
-        raise CancelError(what, where=one.proposal.name, hint="replay the dates from the spool, if it has them")
+        raise CancelError(what, where=kept_plan.proposal.name, hint="replay the dates from the spool, if it has them")
 
 
-def _masked(one: Kept) -> set[tuple[str, date]]:
+def _masked(kept_plan: KeptPlan) -> set[tuple[str, date]]:
     """Return the tables and dates of which a plan masked values."""
-    days = one.plan.body["facts"].get(MASKED, {})
+    days = kept_plan.plan.body["facts"].get(MASKED, {})
     return {(table, date.fromisoformat(day)) for table, some in days.items() for day in some}
 
 
-def _refuse_taken_since(lake: "Lake", one: Kept) -> None:
+def _refuse_taken_since(lake: "Lake", kept_plan: KeptPlan) -> None:
     """Raise `CancelError` where a later plan, which can be cancelled, took rows whose values this one masked.
 
     Cancelled in the other order, the values would come back into no row, or in clear where the later plan masks them.
     """
-    masked = _masked(one)
-    for other in kept(lake) if masked else ():
+    masked = _masked(kept_plan)
+    for other in kept_plans(lake) if masked else ():
         both = masked & {(file.table, file.day) for file in other.files}
-        if other.plan.number > one.plan.number and both:
+        if other.plan.number > kept_plan.plan.number and both:
             table, day = min(both)
             what = f"{other.proposal.name} took, or masked, rows of {table} {day} after it"
-            raise CancelError(what, where=one.proposal.name, hint=f"ranklake retain cancel {other.proposal.name} first")
+            raise CancelError(
+                what, where=kept_plan.proposal.name, hint=f"ranklake retain cancel {other.proposal.name} first"
+            )
 
 
-def _masked_since(lake: "Lake", one: Kept) -> set[tuple[str, date]]:
+def _masked_since(lake: "Lake", kept_plan: KeptPlan) -> set[tuple[str, date]]:
     """Return the tables and dates of which a later plan masked values for good."""
-    later = (other for other in retention_plans(lake).values() if other.holds and (other.plan or 0) > one.plan.number)
+    later = (
+        other for other in retention_plans(lake).values() if other.holds and (other.plan or 0) > kept_plan.plan.number
+    )
     return {(item.table, item.partition_date) for other in later for item in other.items if item.is_mask}
 
 
-def _write(lake: "Lake", one: Kept, by: str, number: int, *, alone: bool) -> "Plan":
+def _write(lake: "Lake", kept_plan: KeptPlan, by: str, number: int, *, alone: bool) -> "Plan":
     add: list[DataFile] = []
     remove: dict[str, list[pa.Table]] = {}
-    masked = _masked(one)
-    stay = masked & _masked_since(lake, one)
+    masked = _masked(kept_plan)
+    stay = masked & _masked_since(lake, kept_plan)
     places: dict[tuple[str, date], list[KeptFile]] = {}
-    for file in one.files:
+    for file in kept_plan.files:
         places.setdefault((file.table, file.day), []).append(file)
     for (table, day), some in sorted(places.items()):
-        remove.setdefault(table, []).append(as_files([]))  # so that the books count what comes
+        remove.setdefault(table, []).append(as_files([]))  # so that accounting tables count what comes
         target = as_read(latest(lake, table), lake.contract(table))
         live = live_files(lake, table, [day])
         if (table, day) in stay:  # what it masked cannot be told from what was masked since
@@ -211,16 +217,16 @@ def _write(lake: "Lake", one: Kept, by: str, number: int, *, alone: bool) -> "Pl
             for gone, new in _unmasked(lake, target, some, live, number):
                 remove.setdefault(table, []).append(gone)
                 add += new
-        elif target.kind != "derived" or not live.num_rows:  # else it was computed anew
+        elif target.kind != "derived" or not live.num_rows:  # else it was computed again
             for file in some:
                 add += append_files(lake, target, rows_of(lake, target, file), number)
-    for gone, new in _aggregates(lake, one, number):
+    for gone, new in _aggregates(lake, kept_plan, number):
         remove.setdefault(DOWNSAMPLED, []).append(gone)
         add += new
-    row = head_row(one.proposal, CANCELLED, by, number, single_operator=alone)
+    row = head_row(kept_plan.proposal, CANCELLED, by, number, single_operator=alone)
     add += row_files(lake, TABLE, stamped([row]), number)
     gone_files = {table: pa.concat_tables(some, promote_options="default") for table, some in remove.items()}
-    facts = {"retention_plan": one.proposal.name, "of": one.plan.number}
+    facts = {"retention_plan": kept_plan.proposal.name, "of": kept_plan.plan.number}
     return action_plan.compose(number, CANCELLATION.name, add=add, remove=gone_files, facts=facts)
 
 
@@ -262,14 +268,16 @@ def _unmasked(
         yield live.filter(pc.equal(live["path"], path)), append_files(lake, target, whole, number)
 
 
-def _aggregates(lake: "Lake", one: Kept, number: int) -> "Iterator[tuple[pa.Table, list[DataFile]]]":
+def _aggregates(lake: "Lake", kept_plan: KeptPlan, number: int) -> "Iterator[tuple[pa.Table, list[DataFile]]]":
     """Yield each live file that has aggregates which the plan made, and files without them."""
-    days = {date.fromisoformat(day) for some in one.plan.body["facts"].get(FOLDED, {}).values() for day in some}
+    days = {date.fromisoformat(day) for some in kept_plan.plan.body["facts"].get(FOLDED, {}).values() for day in some}
     if not days:
         return
     target = lake.contract(DOWNSAMPLED)
     live = live_files(lake, DOWNSAMPLED, sorted(days))
-    taken = action_plan.take_rows_out(lake, target, number, live, lambda rows: pc.equal(rows["plan"], one.plan.number))
+    taken = action_plan.take_rows_out(
+        lake, target, number, live, lambda rows: pc.equal(rows["plan"], kept_plan.plan.number)
+    )
     yield from ((gone, new) for gone, new, _ in taken)
 
 

@@ -11,20 +11,19 @@ from datetime import date
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ranklake.cores import usable_cores
 from ranklake.lake.tables.integrity import refuse_damaged
-from ranklake.lake.tables.live_files import files, files_digest
+from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.read import read_batches
 from ranklake.lake.tables.tables import latest
 from ranklake.retention.holds.hold import Hold
 from ranklake.retention.holds.holds import rules_on
 from ranklake.retention.plans.aggregates import Fold
-from ranklake.retention.plans.due import Due, ages
+from ranklake.retention.plans.due import DuePartition, ages, of_day, planned_item
 from ranklake.retention.policies.order import cutoff, more_specific
-from ranklake.retention.proposals.retention_plans import DOWNSAMPLE, DOWNSAMPLED, Item
+from ranklake.retention.proposals.retention_plans import DOWNSAMPLE, DOWNSAMPLED
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -59,7 +58,7 @@ def downsampled(
     holds: Sequence[Hold],
     as_of: date,
     skip: Collection[date],
-) -> Iterator[Due]:
+) -> Iterator[DuePartition]:
     """Yield the partitions of a table that are due to be downsampled, but for some dates."""
     rule, period_days = downsampling_rule(contract, rules)
     handle = latest(lake, contract.table) if rule is not None else None
@@ -73,24 +72,21 @@ def downsampled(
             continue
         if any(one.may_match(contract) for one in rules_on(holds, day)):
             continue
-        partition = live.filter(pc.equal(live["date"], pa.scalar(day, pa.date32())))
-        rows = int(pc.sum(partition["num_records"]).as_py() or 0)
-        item = Item(
-            table=contract.table,
-            partition_date=day,
-            retention_class=contract.retention,
-            period_days=period_days,
-            cutoff_date=until,
-            rows=rows,
-            bytes=int(pc.sum(partition["size_bytes"]).as_py() or 0),
-            files=partition.num_rows,
-            files_sha256=files_digest(partition["path"].to_pylist()),
+        partition = of_day(live, day)
+        item = planned_item(
+            contract,
+            day,
+            partition,
+            as_of,
+            period_days,
             reason=rule.reason,
             rule=rule.name,
             action=DOWNSAMPLE,
             interval_s=rule.interval_s,
         )
-        yield Due(item, partition, partition, aggregates=_aggregates(lake, contract, partition, day, rule.interval_s))
+        yield DuePartition(
+            item, partition, partition, aggregates=_aggregates(lake, contract, partition, day, rule.interval_s)
+        )
 
 
 def _aggregates(
@@ -111,7 +107,7 @@ MOST_AT_ONCE: Final = 4
 
 
 def write_aggregates(
-    lake: "Lake", some: "Sequence[Due]", number: int, at_once: int | None = None
+    lake: "Lake", some: "Sequence[DuePartition]", number: int, at_once: int | None = None
 ) -> "list[list[DataFile]]":
     """Write what partitions become, and commit nothing; return the files of each, in their order.
 
@@ -126,9 +122,9 @@ def write_aggregates(
     """
     target = lake.contract(DOWNSAMPLED)
 
-    def written(one: "Due") -> "list[DataFile]":
-        assert one.aggregates is not None
-        return append_files(lake, target, one.aggregates(number), number)
+    def written(partition: "DuePartition") -> "list[DataFile]":
+        assert partition.aggregates is not None
+        return append_files(lake, target, partition.aggregates(number), number)
 
     with ThreadPoolExecutor(at_once or min(MOST_AT_ONCE, usable_cores())) as pool:
         waiting = [pool.submit(written, one) for one in some]

@@ -6,22 +6,26 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ranklake.lake.ingest.spool.gate import may_be_read_yet
 from ranklake.lake.query.sql import session
 from ranklake.lake.store.files import listed
+from ranklake.lake.tables.live_files import files_digest
 from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.holds.hold import Hold
 from ranklake.retention.holds.holds import rules_on
-from ranklake.retention.policies.parts import Parts
+from ranklake.retention.policies.order import cutoff
+from ranklake.retention.policies.parts import Group, Parts
+from ranklake.retention.proposals.retention_plans import Item
 
 if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.store import Lake
-    from ranklake.retention.proposals.retention_plans import Item
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DuePartition:
     """A partition that is due, rows of it, or values of its rows.
 
     Attributes
@@ -62,8 +66,60 @@ def ages(live: pa.Table) -> dict[date, date]:
     return {day: min(day, when.date()) for day, when in told if day is not None}
 
 
+def of_day(live: pa.Table, day: date) -> pa.Table:
+    """Return the files of a date."""
+    return live.filter(pc.equal(live["date"], pa.scalar(day, pa.date32())))
+
+
+def planned_item(
+    contract: "Contract",
+    day: date,
+    files: pa.Table,
+    as_of: date,
+    period_days: int,
+    *,
+    reason: str,
+    rule: str,
+    **facts: Any,  # noqa: ANN401 - fields of several types
+) -> Item:
+    """Return files of a partition as an item of a plan: all of their rows and bytes, unless `facts` say otherwise.
+
+    Parameters
+    ----------
+    files
+        Rows of `ranklake.lake.tables.live_files.files`.
+    facts
+        Further fields of the item.
+    """
+    until = cutoff(period_days, as_of)
+    assert until is not None
+    sums = {
+        name: int(pc.sum(files[of]).as_py() or 0) for name, of in (("rows", "num_records"), ("bytes", "size_bytes"))
+    }
+    return Item(
+        table=contract.table,
+        partition_date=day,
+        retention_class=contract.retention,
+        period_days=period_days,
+        cutoff_date=until,
+        files=files.num_rows,
+        files_sha256=files_digest(files["path"].to_pylist()),
+        reason=reason,
+        rule=rule,
+        **{**sums, **facts},
+    )
+
+
+def share_of_bytes(files: pa.Table, groups: Mapping[str, Sequence[Group]]) -> int:
+    """Return the bytes of some rows of files, by path, as their share of the rows of each."""
+    return sum(
+        row["size_bytes"] * sum(group.rows for group in groups[row["path"]]) // max(row["num_records"], 1)
+        for row in files.select(["path", "size_bytes", "num_records"]).to_pylist()
+    )
+
+
 def by_day(unheld: Parts, holds: Sequence[Hold]) -> Callable[[date], Parts]:
-    """Return what gives the rules for rows of a date: holds may be about some dates only."""
+    """Return a function that gives the rules for rows of a date: holds may be about some dates only."""
     known: dict[tuple[str, ...], Parts] = {(): unheld}
 
     def of(day: date) -> Parts:

@@ -106,19 +106,19 @@ class Explanation:
             "at": None if rule is None else str(rule.at),
             "rules": [
                 {
-                    "rule": one.rule.name,
-                    "says": one.says,
-                    "decides": one.decides,
-                    "why": one.why,
-                    "at": str(one.rule.at),
+                    "rule": step.rule.name,
+                    "says": step.says,
+                    "decides": step.decides,
+                    "why": step.why,
+                    "at": str(step.rule.at),
                 }
-                for one in self.steps
+                for step in self.steps
             ],
-            "rules_on_other_rows": [one.name for one in self.others],
+            "rules_on_other_rows": [other.name for other in self.others],
             "note": self.note,
             "masks": [
-                {"column": one.column, "mask": one.mask, "rule": one.rule.name, "due_from": one.due.isoformat()}
-                for one in self.masks
+                {"column": mask.column, "mask": mask.mask, "rule": mask.rule.name, "due_from": mask.due.isoformat()}
+                for mask in self.masks
             ],
             "archive": None
             if self.moving is None or self.moving[0].destination is None
@@ -127,7 +127,7 @@ class Explanation:
                 "to": redact_uri(self.moving[0].destination.to),
                 "due_from": self.moving[1].isoformat(),
             },
-            "archives": [one.plain() for one in self.archives],
+            "archives": [archive.plain() for archive in self.archives],
         }
 
 
@@ -202,7 +202,7 @@ def _masks(
 
 
 def _is_about_others(rule: Rule, facts: Facts) -> bool:
-    """Say whether a rule is about rows other than those with these facts, whatever else is known of them."""
+    """Return whether a rule is about rows other than those with these facts, whatever else is known of them."""
     known = [key for key in rule.row_keys if key in facts]
     only = Rule(rule.name, {key: rule.where[key] for key in known}, "", "", "", rule.at)
     return not only.matches(facts)

@@ -1,8 +1,8 @@
 """What tables will hold in months to come, under some policies: rows, bytes and, with a price, money.
 
-What is there now is told by the Delta log, with rows told apart as plans do it. What comes is assumed to be the mean of
-the last days; a table younger than that tells by its own days. Rows that become aggregates leave their table, and the
-table of aggregates gains as much a row as it did so far; before the first it gains nothing. Nothing is written.
+The Delta log has what is there now. What comes is assumed to be the mean of the last 30 days, or of the days that a
+younger table has. Rows that become aggregates leave their table, and the table of aggregates gains as much for each
+row as it did so far; before the first it gains nothing. Nothing is written.
 """
 
 from collections import defaultdict
@@ -152,7 +152,7 @@ class Forecast:
     @property
     def cost(self) -> float | None:
         """Of all months; None without a price."""
-        costs = [one.cost for one in self.months if one.cost is not None]
+        costs = [month.cost for month in self.months if month.cost is not None]
         return sum(costs) if costs else None
 
     def plain(self) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class Forecast:
             "bytes": self.bytes,
             "rows_per_day": self.rows_per_day,
             "cost": self.cost,
-            "months": [one.plain() for one in self.months],
+            "months": [month.plain() for month in self.months],
         }
 
 
@@ -187,17 +187,17 @@ def simulate(
     tables = [one for name in contracts if (one := _table(lake, contracts[name], policies, runs, today)) is not None]
     gains = kept_of_a_row(lake) if any(one.folds is not None for one in tables) else {}
     found = []
-    for one in tables:
+    for table in tables:
         told = []
         for at in range(1, months + 1):
             end = today + timedelta(days=at * MONTH_DAYS)
-            amounts = [_held(one.cells, one.rate or {}, today, end)]
-            if one.contract.table == DOWNSAMPLED:
-                amounts += [_gained(other, gains.get(other.folds or ("", 0)), one, today, end) for other in tables]
+            amounts = [_held_at_end(table.cells, table.rate or {}, today, end)]
+            if table.contract.table == DOWNSAMPLED:
+                amounts += [_gained(other, gains.get(other.folds or ("", 0)), table, today, end) for other in tables]
             rows, size = _sum(amounts)
             told.append(Month(end, round(rows), round(size), None if price is None else size / GB * price))
-        per_day = None if one.rate is None else sum(rows for rows, _ in one.rate.values())
-        found.append(Forecast(one.contract.table, one.rows, one.bytes, per_day, tuple(told)))
+        per_day = None if table.rate is None else sum(rows for rows, _ in table.rate.values())
+        found.append(Forecast(table.contract.table, table.rows, table.bytes, per_day, tuple(told)))
     return found
 
 
@@ -293,7 +293,7 @@ def _rate(cells: Mapping[tuple[date, int | None], Amount], today: date) -> dict[
     return found
 
 
-def _held(
+def _held_at_end(
     cells: Mapping[tuple[date, int | None], Amount], rate: Mapping[int | None, Amount], today: date, end: date
 ) -> Amount:
     """Return what is held at the end of a day: of what is there what is not yet due, of what came its last days."""
@@ -313,8 +313,8 @@ def over_budget(lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Po
     for rule in policies.rules:
         if rule.budget_bytes is None:
             continue
-        handles = [latest(lake, one.table) for one in contracts.values() if rule.may_match(one)]
-        held = sum(int(pc.sum(files(one)["size_bytes"]).as_py() or 0) for one in handles if one is not None)
+        handles = [latest(lake, contract.table) for contract in contracts.values() if rule.may_match(contract)]
+        held = sum(int(pc.sum(files(handle)["size_bytes"]).as_py() or 0) for handle in handles if handle is not None)
         if held > rule.budget_bytes:
             lines.append(
                 f"{rule.at}: {held:,} bytes are over the {rule.budget_bytes:,} of rule {rule.name} ({rule.owner})"

@@ -5,7 +5,7 @@
     in shares    copies of what roles see
 
 A sample: of each table the newest files and some in between, of each of them all distinct values of the masked columns.
-Neither the register of plans nor the policy is believed; no value is told.
+Neither the register of plans nor the policy is believed; no value is reported.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -122,12 +122,17 @@ class _Count:
         status = "unmasked" if self.unmasked else "masked" if self.values else "unseen"
         if self.first is not None and due_from is not None and self.first >= due_from:
             status = "due"
-        facts = self.values, self.unmasked, self.first, self.last
-        values, wrong, first, last = facts
         return Proof(
-            place=place, table=table, column=column, mask=mask.said, values=values, unmasked=wrong, first=first,
-            last=last, status=status,
-        )  # fmt: skip
+            place=place,
+            table=table,
+            column=column,
+            mask=mask.said,
+            values=self.values,
+            unmasked=self.unmasked,
+            first=self.first,
+            last=self.last,
+            status=status,
+        )
 
 
 def prove(
@@ -151,9 +156,9 @@ def prove(
         if table in contracts:
             yield from _captured(lake, contracts[table], masks, capture.since, pseudonyms)
     yield from _at_rest(lake, contracts, policies, as_of, pseudonyms)
-    for one in shares(lake):
-        if one.role in roles:
-            yield from _shared(open_place(lake, one.uri), roles[one.role], contracts, pseudonyms)
+    for share in shares(lake):
+        if share.role in roles:
+            yield from _shared(open_place(lake, share.uri), roles[share.role], contracts, pseudonyms)
 
 
 def _captured(
@@ -172,7 +177,11 @@ def _shared(
     place: "Lake", role: "Role", contracts: "Mapping[str, Contract]", pseudonyms: Pseudonyms | None
 ) -> Iterator[Proof]:
     for table in sorted(role.tables & contracts.keys()):
-        masks = {one.column.name: one.mask for one in role.sights(contracts[table]) if one.mask and not one.is_hidden}
+        masks = {
+            sight.column.name: sight.mask
+            for sight in role.sights(contracts[table])
+            if sight.mask and not sight.is_hidden
+        }
         handle = delta_table(place, table) if masks else None
         if handle is not None:
             copy = copied(role, contracts[table])
@@ -217,7 +226,7 @@ def _at_rest(
         handle = latest(lake, contract.table) if masks.columns else None
         if handle is None:
             continue
-        runs = run_facts(lake, [*policies.rules, *(one.rule for one in holds)]) if runs is None else runs
+        runs = run_facts(lake, [*policies.rules, *(hold.rule for hold in holds)]) if runs is None else runs
         parts_of = by_day(Parts(lake, contract, masks.rules, (), runs), holds)
         live = files(handle)
         least = cutoff(min(masks.days), as_of)

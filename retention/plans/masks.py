@@ -1,6 +1,6 @@
 """Values that are due to be masked: columns of rows that a rule gives so many days, and that are not masked yet.
 
-    rules with mask_after_days ──▶ which columns of which rows, under which mask ──▶ Due ──▶ files written anew
+    rules with mask_after_days ──▶ which columns of which rows, under which mask ──▶ due ──▶ files rewritten
 
 The mask of a column is its contract's. A date whose files an applied plan masked so is known from the register, and not
 read again; of others the columns are read until a value is found that the mask would change. So a masked date is not
@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.tables.data_file import plan_of
-from ranklake.lake.tables.live_files import files, files_digest
+from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.tables import latest
 from ranklake.masking.columns import masked, unmasked
 from ranklake.masking.masks import Mask
 from ranklake.masking.pseudonyms import Pseudonyms
-from ranklake.retention.plans.due import Due, ages
+from ranklake.retention.plans.due import DuePartition, ages, of_day, planned_item
 from ranklake.retention.policies.model import Shown, maskable
 from ranklake.retention.policies.order import cutoff, masking_rule
 from ranklake.retention.policies.parts import Group, Parts, Values, part_digest
@@ -52,7 +52,7 @@ _WHOLE: Final = frozenset({"nullify", "hash"})
 class OpenedMasks:
     """Masks of values of a table, sealed ones among them.
 
-    Its methods raise as `ranklake.retention.subjects.store.KeyStore` where a mask needs keys that are not at hand.
+    Its methods raise as `ranklake.retention.subjects.store.KeyStore` where a mask needs keys that are not available.
     """
 
     def __init__(self, lake: "Lake", contract: "Contract") -> None:
@@ -63,7 +63,7 @@ class OpenedMasks:
         return KeyStore(self._lake).by_id() if has_keys(self._lake) else {}
 
     def needs_keys(self, masks: "Mapping[str, Mask]") -> bool:
-        """Say whether some masks of columns may have to open what is sealed."""
+        """Return whether some masks of columns may have to open what is sealed."""
         some = {f"{self._contract.table}.{name}" for name, mask in masks.items() if mask.kind not in _WHOLE}
         return bool(some) and not some.isdisjoint(Lineage(self._lake).sealed(self._contract))
 
@@ -105,7 +105,7 @@ class OpenedMasks:
 
 
 def _are_sealed(values: pa.Array) -> bool:
-    """Say whether one of some values is sealed."""
+    """Return whether one of some values is sealed."""
     type_ = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
     return pa.types.is_string(type_) and bool(pc.any(_sealed(values)).as_py())
 
@@ -141,20 +141,20 @@ class Masks:
         self, lake: "Lake", contract: "Contract", rules: "Sequence[Rule]", applied: Sequence[RetentionPlan]
     ) -> None:
         self.lake, self.contract = lake, contract
-        self.rules = tuple(one for one in rules if MASKING in one.waiting or one.minimum_days is not None)
+        self.rules = tuple(rule for rule in rules if MASKING in rule.waiting or rule.minimum_days is not None)
         self.of_table = tuple(one for one in self.rules if MASKING in one.waiting and one.may_match(contract))
         patterns = {pattern for one in self.of_table for pattern in one.where.get("column", ())}
         known = maskable(contract)
         self.columns = {name: known[name] for name in known if any(fnmatchcase(name, one) for one in patterns)}
         self.opened = OpenedMasks(lake, contract)
-        self._done = _done(contract.table, applied)
+        self._plans_that_masked = _plans_that_masked(contract.table, applied)
 
     @property
     def days(self) -> list[int]:
         """After how many days its rules mask."""
         return [one.waiting[MASKING] for one in self.of_table]
 
-    def due(self, as_of: date, parts_of: Callable[[date], Parts], skip: Collection[date]) -> Iterator[Due]:
+    def due(self, as_of: date, parts_of: Callable[[date], Parts], skip: Collection[date]) -> Iterator[DuePartition]:
         """Yield the partitions with values that are due, but for some dates.
 
         Parameters
@@ -163,7 +163,7 @@ class Masks:
             Tells rows of a date apart, by these rules and by legal holds.
 
         Raises `PolicyError` where columns are hashed and there is no key, and `ranklake.retention.subjects.store`'s
-        errors where keys of people have to open what is masked and are not at hand.
+        errors where keys of people have to open what is masked and are not available.
         """
         handle = latest(self.lake, self.contract.table) if self.columns else None
         if handle is None:
@@ -177,11 +177,11 @@ class Masks:
                 continue
             if not parts.columns and not self.shown(parts, (), age, as_of):
                 continue
-            partition = live.filter(pc.equal(live["date"], pa.scalar(day, pa.date32())))
+            partition = of_day(live, day)
             found = Partition(self, parts, age, as_of, pseudonyms)
             if self._is_done(day, found.digest, partition) or not found.has_unmasked(partition):
                 continue
-            yield Due(found.item(day, partition), partition, partition, masked=found.masked)
+            yield DuePartition(found.item(day, partition), partition, partition, masked=found.masked)
 
     def applied_to(self, rows: pa.Table, parts: Parts, age: date, as_of: date) -> pa.Table:
         """Return rows of one age with the values masked that are due. Raises `PolicyError` as `due` does."""
@@ -198,13 +198,13 @@ class Masks:
         return until is not None and age < until
 
     def _is_done(self, day: date, digest: str, partition: pa.Table) -> bool:
-        """Say whether an applied plan wrote all files of a partition with these masks, and of all of its rows.
+        """Return whether an applied plan wrote all files of a partition with these masks, and of all of its rows.
 
         Of masks of what keys of people sealed nobody knows: a key that was lost then may be back.
         """
         if self.opened.needs_keys(self.columns):
             return False
-        plan = self._done.get((day, digest), 0)
+        plan = self._plans_that_masked.get((day, digest), 0)
         return all((plan_of(path) or plan + 1) <= plan for path in partition["path"].to_pylist())
 
     def _pseudonyms(self) -> Pseudonyms | None:
@@ -239,25 +239,19 @@ class Partition:
 
     def item(self, day: date, partition: pa.Table) -> Item:
         """Return the partition as it is planned."""
-        contract, columns = self._of.contract, self._of.columns
-        said = {one.name: one for one in self._of.of_table}
-        longest = max(one.waiting[MASKING] for one in said.values())
-        until = cutoff(longest, self._as_of)
-        assert until is not None
-        names = ", ".join(f"{name} ({mask.said})" for name, mask in sorted((self._whole or columns).items()))
-        reasons = " ".join(dict.fromkeys(one.reason for _, one in sorted(said.items())))
-        return Item(
-            table=contract.table,
-            partition_date=day,
-            retention_class=contract.retention,
-            period_days=longest,
-            cutoff_date=until,
-            rows=0,
-            bytes=int(pc.sum(partition["size_bytes"]).as_py() or 0),
-            files=partition.num_rows,
-            files_sha256=files_digest(partition["path"].to_pylist()),
+        rules = {one.name: one for one in self._of.of_table}
+        masked = sorted((self._whole or self._of.columns).items())
+        names = ", ".join(f"{name} ({mask.said})" for name, mask in masked)
+        reasons = " ".join(dict.fromkeys(one.reason for _, one in sorted(rules.items())))
+        return planned_item(
+            self._of.contract,
+            day,
+            partition,
+            self._as_of,
+            max(self._of.days),
             reason=f"Masks {names}{'' if self._whole else ' of some rows'}: {reasons}",
-            rule=", ".join(sorted(said)),
+            rule=", ".join(sorted(rules)),
+            rows=0,
             part_sha256=self.digest or self._part_digest(partition),
         )
 
@@ -281,7 +275,7 @@ class Partition:
         return rows
 
     def has_unmasked(self, partition: pa.Table) -> bool:
-        """Say whether a mask that is due would change a value."""
+        """Return whether a mask that is due would change a value."""
         names = list(dict.fromkeys([*self._parts.columns, *self._of.columns]))
         for _, rows in read_some(self._of.lake, self._of.contract, partition, names):
             for name, which in self.which(rows).items():
@@ -293,7 +287,7 @@ class Partition:
         return not len(self._of.opened.unmasked(values, self._of.columns[name], self._pseudonyms))
 
     def _shown(self, values: pa.ChunkedArray, mask: Mask) -> pa.ChunkedArray:
-        chunks = [self._of.opened.masked(one, mask, self._pseudonyms) for one in values.chunks]
+        chunks = [self._of.opened.masked(chunk, mask, self._pseudonyms) for chunk in values.chunks]
         return pa.chunked_array(chunks, values.type)
 
     def which(self, rows: pa.Table) -> dict[str, pa.Array]:
@@ -314,7 +308,7 @@ def mask_digest(shown: Shown) -> str:
     return hashlib.sha256(json.dumps([MASKING, said]).encode()).hexdigest()
 
 
-def _done(table: str, applied: Sequence[RetentionPlan]) -> dict[tuple[date, str], int]:
+def _plans_that_masked(table: str, applied: Sequence[RetentionPlan]) -> dict[tuple[date, str], int]:
     """Return the last plan of the lake that masked a date of a table, by date and digest."""
     found: dict[tuple[date, str], int] = {}
     for one in applied:

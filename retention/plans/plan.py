@@ -1,13 +1,13 @@
 """What is due: partitions, rows and values of them that are older than their rules allow, as a plan named by a digest.
 
-A partition of which all rows have the same rules, or are due by any of them, is told from the log alone; else
+A partition of which all rows have the same rules, or are due by any of them, is reported from the log alone; else
 `ranklake.retention.policies.parts` tells its rows apart.
 """
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import date
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +22,16 @@ from ranklake.retention.holds.hold import Hold
 from ranklake.retention.holds.holds import holds_of
 from ranklake.retention.plans.archiving import Archiving, ended_archives
 from ranklake.retention.plans.downsample import downsampled
-from ranklake.retention.plans.due import OF_NOBODY, Due, ages, by_day, raw_bytes
+from ranklake.retention.plans.due import (
+    OF_NOBODY,
+    DuePartition,
+    ages,
+    by_day,
+    of_day,
+    planned_item,
+    raw_bytes,
+    share_of_bytes,
+)
 from ranklake.retention.plans.masks import MASKING, Masks
 from ranklake.retention.policies.model import table_facts
 from ranklake.retention.policies.order import Decision, cutoff, decide
@@ -88,7 +97,7 @@ def refuse_low_tier(lake: "Lake", plan: "RetentionPlan", policies: "Policies") -
             raise PolicyError(what, where=str(rule.at), hint=hint)
 
 
-def due(lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date) -> Iterator[Due]:
+def due(lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date) -> Iterator[DuePartition]:
     """Yield what is due, by table and date. After the tables come raw bytes in quarantine, whose files are digests.
 
     What a legal hold is about on that day is not due.
@@ -98,9 +107,9 @@ def due(lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies",
 
 def due_but_for(
     lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date, holds: Sequence[Hold]
-) -> Iterator[Due]:
-    """Yield what is due but for some legal holds; see `due`."""
-    runs, applied = run_facts(lake, [*policies.rules, *(one.rule for one in holds)]), _masked_before(lake, policies)
+) -> Iterator[DuePartition]:
+    """Yield what is past its period, minus what some legal holds are about; see `due`."""
+    runs, applied = run_facts(lake, [*policies.rules, *(hold.rule for hold in holds)]), _masked_before(lake, policies)
     for contract in contracts.values():
         going: set[date] = set()
         for stage in _stages(lake, contract, policies, as_of, holds, runs, applied):
@@ -111,7 +120,7 @@ def due_but_for(
     yield from _due_raw(lake, contracts, policies, as_of, holds)
 
 
-Stage = Callable[[Collection[date]], Iterator[Due]]
+Stage = Callable[[Collection[date]], Iterator[DuePartition]]
 """Given dates to pass over, yields what is due of a table in one way."""
 
 
@@ -152,7 +161,7 @@ def left_for_next(
 ) -> dict[str, list[date]]:
     """Return by table the dates of which more is due than one plan takes: it does one thing to a date."""
     holds = holds_of(lake, as_of)
-    runs, applied = run_facts(lake, [*policies.rules, *(one.rule for one in holds)]), _masked_before(lake, policies)
+    runs, applied = run_facts(lake, [*policies.rules, *(hold.rule for hold in holds)]), _masked_before(lake, policies)
     left: dict[str, set[date]] = {}
     for contract in contracts.values():
         going: set[date] = set()
@@ -169,7 +178,7 @@ def left_for_next(
 
 
 def held_rows(lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date) -> dict[str, int]:
-    """Return how many rows of each table would be due but for legal holds; empty where there are none."""
+    """Return how many rows of each table are past their period and on hold; empty where nothing is."""
     if not holds_of(lake, as_of):
         return {}
     found: Counter[str] = Counter()
@@ -180,7 +189,9 @@ def held_rows(lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Poli
     return {table: rows for table, rows in found.items() if rows}
 
 
-def _due_in(lake: "Lake", contract: "Contract", as_of: date, parts_of: Callable[[date], Parts]) -> Iterator[Due]:
+def _due_in(
+    lake: "Lake", contract: "Contract", as_of: date, parts_of: Callable[[date], Parts]
+) -> Iterator[DuePartition]:
     """Yield what is due of a table, whose dates may have other holds, and so other `Parts`, each."""
     handle = latest(lake, contract.table)
     if handle is None:
@@ -192,14 +203,14 @@ def _due_in(lake: "Lake", contract: "Contract", as_of: date, parts_of: Callable[
         least, most = cutoff(shortest, as_of), cutoff(longest, as_of)
         if least is None or not age < least:  # before the one rows may be due, before the other all are
             continue
-        partition = live.filter(pc.equal(live["date"], pa.scalar(day, pa.date32())))
+        partition = of_day(live, day)
         if parts.columns and (most is None or not age < most):
             yield from _part(parts, day, age, partition, as_of)
         elif parts.of_table().period_days is not None:
             yield _whole(parts, day, partition, as_of, [parts.of_table()])
 
 
-def _part(parts: Parts, day: date, age: date, partition: pa.Table, as_of: date) -> Iterator[Due]:
+def _part(parts: Parts, day: date, age: date, partition: pa.Table, as_of: date) -> Iterator[DuePartition]:
     """Yield what is due of a partition whose rows have to be told apart."""
 
     def goes(values: Values) -> bool:
@@ -218,57 +229,34 @@ def _part(parts: Parts, day: date, age: date, partition: pa.Table, as_of: date) 
         yield _whole(parts, day, partition, as_of, decisions)
         return
     touched = partition.filter(pc.is_in(partition["path"], value_set=pa.array(list(going))))
-    share = sum(
-        row["size_bytes"] * sum(group.rows for group in going[row["path"]]) // max(row["num_records"], 1)
-        for row in touched.select(["path", "size_bytes", "num_records"]).to_pylist()
+    part = {"rows": rows, "bytes": share_of_bytes(touched, going), "part_sha256": part_digest(going)}
+    yield DuePartition(
+        _item(parts, day, touched, as_of, decisions, **part), touched, partition, lambda some: parts.mask(some, goes)
     )
-    item = _item(parts, day, touched, as_of, decisions, rows=rows, size_bytes=share, part=part_digest(going))
-    yield Due(item, touched, partition, lambda some: parts.mask(some, goes))
 
 
-def _whole(parts: Parts, day: date, partition: pa.Table, as_of: date, decisions: list[Decision]) -> Due:
-    rows = int(pc.sum(partition["num_records"]).as_py() or 0)
-    size_bytes = int(pc.sum(partition["size_bytes"]).as_py() or 0)
-    item = _item(parts, day, partition, as_of, decisions, rows=rows, size_bytes=size_bytes, part=None)
-    return Due(item, partition, partition)
+def _whole(parts: Parts, day: date, partition: pa.Table, as_of: date, decisions: list[Decision]) -> DuePartition:
+    return DuePartition(_item(parts, day, partition, as_of, decisions), partition, partition)
 
 
 def _item(
     parts: Parts,
     day: date,
-    some: pa.Table,
+    files: pa.Table,
     as_of: date,
     decisions: list[Decision],
-    *,
-    rows: int,
-    size_bytes: int,
-    part: str | None,
+    **part: Any,  # noqa: ANN401 - as of `planned_item`
 ) -> Item:
-    by_rule = {one.said_by: one for one in decisions}
-    longest = max(by_rule.values(), key=lambda one: one.period_days or 0)
-    assert longest.period_days is not None
+    by_rule = {decision.decided_by: decision for decision in decisions}
+    period_days = max(one.period_days or 0 for one in by_rule.values())
     reasons = dict.fromkeys(one.rule.reason for _, one in sorted(by_rule.items()) if one.rule is not None)
-    until = longest.cutoff(as_of)
-    assert until is not None
-    return Item(
-        table=parts.contract.table,
-        partition_date=day,
-        retention_class=parts.contract.retention,
-        period_days=longest.period_days,
-        cutoff_date=until,
-        rows=rows,
-        bytes=size_bytes,
-        files=some.num_rows,
-        files_sha256=files_digest(some["path"].to_pylist()),
-        reason=" ".join(reasons),
-        rule=", ".join(sorted(by_rule)),
-        part_sha256=part,
-    )
+    rule = ", ".join(sorted(by_rule))
+    return planned_item(parts.contract, day, files, as_of, period_days, reason=" ".join(reasons), rule=rule, **part)
 
 
 def _due_raw(
     lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date, holds: Sequence[Hold]
-) -> Iterator[Due]:
+) -> Iterator[DuePartition]:
     """Yield the raw bytes in quarantine that are due, by the rules of their table and the date they came.
 
     Whose rows they hold nobody can read: a hold on any rows of a table holds them.
@@ -279,7 +267,7 @@ def _due_raw(
         some = every.filter(pc.invert(pc.is_in(every["path"], value_set=waiting)))
         if not some.num_rows:
             continue
-        if any(contract is None or one.rule.may_match(contract) for one in holds):
+        if any(contract is None or hold.rule.may_match(contract) for hold in holds):
             continue
         facts = {"class": frozenset({OF_NOBODY})} if contract is None else table_facts(contract)
         made = decide(policies.rules, facts)
@@ -300,4 +288,4 @@ def _due_raw(
             reason=made.rule.reason,
             rule=made.rule.name,
         )
-        yield Due(item, some, some)
+        yield DuePartition(item, some, some)

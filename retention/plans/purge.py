@@ -40,7 +40,7 @@ from ranklake.retention.holds.holds import holds_of
 from ranklake.retention.plans.cancel import rows_of
 from ranklake.retention.policies.order import Level
 from ranklake.retention.policies.parts import Parts, RunFacts, Values, run_facts
-from ranklake.retention.proposals.kept import MEND, Kept, KeptFile, kept, restored
+from ranklake.retention.proposals.kept import MEND, KeptFile, KeptPlan, kept_plans, restored
 from ranklake.retention.proposals.registers import stamped
 from ranklake.retention.proposals.retention_plans import PURGE_BEGIN, PURGED, RETENTION_PLANS, TABLE, head_row
 from ranklake.retention.proposals.retired import ARCHIVED_ROWS
@@ -73,17 +73,17 @@ def left_in_bucket(lake: "Lake", found: "RetentionPlan") -> list[str]:
         return [UNKNOWN] if hasattr(lake.fs, "call_s3") else []  # of other stores it never can
     why: Counter[str] = Counter()
     for place in purged_places(lake, plan):
-        for one in versions(lake.fs, place):
-            if not one.is_current and not one.is_marker:
-                why[why_kept(lake.fs, one) or RIGHT_LACKS] += 1
+        for version in versions(lake.fs, place):
+            if not version.is_current and not version.is_marker:
+                why[why_kept(lake.fs, version) or RIGHT_LACKS] += 1
     return [f"the bucket keeps {count:,} versions of what went: {reason}" for reason, count in sorted(why.items())]
 
 
-def compose(lake: "Lake", one: Kept, by: str, number: int) -> "Plan":
+def compose(lake: "Lake", kept_plan: KeptPlan, by: str, number: int) -> "Plan":
     """Return the plan that purges what a retention plan kept; its row of the register is written, and no other file."""
-    row = head_row(one.proposal, PURGED, by, number)
+    row = head_row(kept_plan.proposal, PURGED, by, number)
     add = row_files(lake, TABLE, stamped([row]), number)
-    facts = {"retention_plan": one.proposal.name, "of": one.plan.number}
+    facts = {"retention_plan": kept_plan.proposal.name, "of": kept_plan.plan.number}
     return action_plan.compose(number, PURGE.name, add=add, facts=facts)
 
 
@@ -100,11 +100,11 @@ def execute(lake: "Lake", plan: "Plan", _workers: object = None, _progress: obje
 def _delete(lake: "Lake", number: int) -> None:
     spare: dict[str, set[str]] = {}
     mine: list[KeptFile] = []
-    for one in kept(lake):
-        if one.plan.number == number:
-            mine += one.files
+    for kept_plan in kept_plans(lake):
+        if kept_plan.plan.number == number:
+            mine += kept_plan.files
             continue
-        for file in one.files:
+        for file in kept_plan.files:
             spare.setdefault(file.table, set()).add(file.path)
     for file in mine:
         delete(lake, lake.path("tables", file.table, file.path))  # an earlier try may have come this far
@@ -114,13 +114,20 @@ def _delete(lake: "Lake", number: int) -> None:
 
 
 def verify_purge(lake: "Lake", plan: "Plan") -> None:
-    """Look whether a found plan purges what is kept, and whose grace was over when it was begun.
+    """Check that a found plan purges what is kept, and whose grace was over when it was begun.
 
     The clock of whoever finds it is not asked: some of the files may be gone already, and nothing brings them back.
     """
     verify_files(lake, plan)
     name, number = plan.body["facts"]["retention_plan"], plan.body["facts"]["of"]
-    found = next((one for one in kept(lake) if one.proposal.name == name and one.plan.number == number), None)
+    found = next(
+        (
+            kept_plan
+            for kept_plan in kept_plans(lake)
+            if kept_plan.proposal.name == name and kept_plan.plan.number == number
+        ),
+        None,
+    )
     if found is None:
         raise refusal(lake, plan, f"the plan would delete what is not kept: {name}")
     if why_not := _why_not_begun(lake, found):
@@ -128,26 +135,29 @@ def verify_purge(lake: "Lake", plan: "Plan") -> None:
     verify_written(lake, plan, TABLE, {"retention_plan": name, "row_kind": PURGED, "plan": plan.number})
 
 
-def _why_not_begun(lake: "Lake", found: Kept) -> str:
+def _why_not_begun(lake: "Lake", kept_plan: KeptPlan) -> str:
     """Return what the trail lacks for a purge that was begun when the grace was over; empty if it has it."""
     proof = prove(lake)
     if not proof.whole:
         return f"the audit trail is broken: {proof.why}"
     handle = latest(lake, audit.TABLE)
     dates = set() if handle is None else set(files(handle)["date"].to_pylist())
-    if any(when >= found.until for when in _begun(lake, found, [one for one in dates if one >= found.until.date()])):
+    if any(
+        when >= kept_plan.until
+        for when in _begun(lake, kept_plan, [one for one in dates if one >= kept_plan.until.date()])
+    ):
         return ""
-    if not _begun(lake, found):
+    if not _begun(lake, kept_plan):
         return "the audit trail does not say that it was begun"
-    return f"it was begun in the grace, which lasts until {found.until:%Y-%m-%d %H:%M} UTC"
+    return f"it was begun in the grace, which lasts until {kept_plan.until:%Y-%m-%d %H:%M} UTC"
 
 
-def _begun(lake: "Lake", found: Kept, dates: Sequence[date] | None = None) -> list[datetime]:
+def _begun(lake: "Lake", kept_plan: KeptPlan, dates: Sequence[date] | None = None) -> list[datetime]:
     """Return when the trail says that a purge was begun, on some dates or any."""
     handle = latest(lake, audit.TABLE)
 
     def mine(rows: pa.Table) -> pa.ChunkedArray:
-        return pc.and_(pc.equal(rows["action"], PURGE_BEGIN), pc.equal(rows["subject"], found.proposal.name))
+        return pc.and_(pc.equal(rows["action"], PURGE_BEGIN), pc.equal(rows["subject"], kept_plan.proposal.name))
 
     if handle is None:
         return []
@@ -160,7 +170,7 @@ def _begun(lake: "Lake", found: Kept, dates: Sequence[date] | None = None) -> li
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Purged:
+class PurgeResult:
     """What a call did about kept files.
 
     Attributes
@@ -183,75 +193,75 @@ class Purged:
         return {"plans": list(self.plans), "waiting": waiting, "versions_left": list(self.left)}
 
 
-def purge_due(lake: "Lake", by: str, *, dry_run: bool = False) -> Purged:
-    """Delete what was kept, and whose grace is over; killed on the way, the next call goes on.
+def purge_due(lake: "Lake", by: str, *, dry_run: bool = False) -> PurgeResult:
+    """Delete what was kept, and whose grace is over; killed half-way, the next call goes on.
 
     Where a legal hold is about any of a plan's rows, all that it took stays as it is, and can be cancelled; it stays,
     too, where another program restored a table that has some of it again. Raises what the stores raise.
     """
     gone: list[str] = []
     waiting: list[tuple[str, str]] = []
-    for one in kept(lake):
-        name = one.proposal.name
-        if why := _why_not(lake, one):
+    for kept_plan in kept_plans(lake):
+        name = kept_plan.proposal.name
+        if why := _why_not(lake, kept_plan):
             waiting.append((name, why))
             continue
         if not dry_run:
             drive(lake, lambda number, name=name: _plan(lake, name, by, number), InProcess())  # type: ignore[misc]
         gone.append(name)
     if dry_run or not gone:
-        return Purged(plans=tuple(gone), waiting=tuple(waiting))
+        return PurgeResult(plans=tuple(gone), waiting=tuple(waiting))
     sweep_archives(lake)
     left = [line for name in gone for line in left_in_bucket(lake, RETENTION_PLANS.find(lake, name))]
-    return Purged(plans=tuple(gone), waiting=tuple(waiting), left=tuple(left))
+    return PurgeResult(plans=tuple(gone), waiting=tuple(waiting), left=tuple(left))
 
 
 def _plan(lake: "Lake", name: str, by: str, number: int) -> "Plan | None":
     seen = audit.length(lake)
-    one = next((one for one in kept(lake) if one.proposal.name == name), None)
+    one = next((kept_plan for kept_plan in kept_plans(lake) if kept_plan.proposal.name == name), None)
     if one is None or _why_not(lake, one):  # it was cancelled, or purged, or is held by now
         return None
     facts = {"rows": one.proposal.rows, "files": len(one.files), "kept_until": one.until.isoformat()}
-    if audit.record(lake, by, PURGE_BEGIN, name, None, facts, once=True) != seen and _held(lake, one):
+    if audit.record(lake, by, PURGE_BEGIN, name, None, facts, once=True) != seen and _hold_reason(lake, one):
         return None  # by a hold that was set since, and so before this purge
     return compose(lake, one, by, number)
 
 
-def _why_not(lake: "Lake", one: Kept) -> str:
+def _why_not(lake: "Lake", kept_plan: KeptPlan) -> str:
     """Return why what a plan took stays for now; empty if it goes."""
-    return one.why_not_over() or _held(lake, one) or _restored(lake, one)
+    return kept_plan.why_not_over() or _hold_reason(lake, kept_plan) or _restored(lake, kept_plan)
 
 
-def _restored(lake: "Lake", one: Kept) -> str:
+def _restored(lake: "Lake", kept_plan: KeptPlan) -> str:
     """Return which tables have files of it again, which they would lack; empty if none has."""
-    again = [f"{table} has {rows:,} rows of it again" for table, rows in restored(lake, one).items()]
+    again = [f"{table} has {rows:,} rows of it again" for table, rows in restored(lake, kept_plan).items()]
     return f"{' and '.join(again)}: another program restored the table; {MEND}" if again else ""
 
 
-def _held(lake: "Lake", one: Kept) -> str:
+def _hold_reason(lake: "Lake", kept_plan: KeptPlan) -> str:
     """Return which legal hold keeps what a plan took; empty if none does."""
     holds = holds_of(lake, clock.now().date())
     facts = run_facts(lake, [hold.rule for hold in holds])
     for hold in holds:
-        rows = _held_rows(lake, one, hold, facts)
+        rows = _held_rows(lake, kept_plan, hold, facts)
         if rows:
             return f"the legal hold {hold.name} is about {rows:,} rows or files of it until {hold.until}"
     return ""
 
 
-def _held_rows(lake: "Lake", one: Kept, hold: "Hold", facts: RunFacts) -> int:
+def _held_rows(lake: "Lake", kept_plan: KeptPlan, hold: "Hold", facts: RunFacts) -> int:
     count = 0
-    raw = one.plan.body["facts"].get(QUARANTINED, {})
+    raw = kept_plan.plan.body["facts"].get(QUARANTINED, {})
     for name, days in raw.items():
         known = lake.contracts().get(name.removeprefix(RAW))
         if known is None or hold.rule.may_match(known):
             count += sum(map(len, days.values()))
-    for name, days in one.plan.body["facts"].get(ENDED, {}).items():
+    for name, days in kept_plan.plan.body["facts"].get(ENDED, {}).items():
         known = lake.contracts().get(name.removeprefix(ARCHIVED_ROWS))
         for day, archives in days.items():
             if known is None or (hold.covers(date.fromisoformat(day)) and hold.rule.may_match(known)):
                 count += len(archives)  # whose rows they have nobody looks up
-    for file in one.files:
+    for file in kept_plan.files:
         known = lake.contracts().get(file.table)
         if known is None or not hold.covers(file.day) or not hold.rule.may_match(known):
             continue

@@ -31,7 +31,7 @@ class Removal:
     plan, proposals
         Kinds of the lake's plans, and of the proposals that these apply.
     rows
-        Returns how many rows of each table go by a proposal; of tables that may be computed anew, any number.
+        Returns how many rows of each table go by a proposal; of tables that may be computed again, any number.
     """
 
     plan: PlanKind
@@ -39,17 +39,17 @@ class Removal:
     rows: Callable[["Lake", Any], Mapping[str, int | None]]
 
 
-def _retained(_lake: "Lake", one: RetentionPlan) -> Mapping[str, int | None]:
+def _retained(_lake: "Lake", plan: RetentionPlan) -> Mapping[str, int | None]:
     rows: Counter[str] = Counter()
-    for item in one.items:
+    for item in plan.items:
         rows[item.table] += item.rows
-    folds = {DOWNSAMPLED: None} if any(item.action == DOWNSAMPLE for item in one.items) else {}
+    folds = {DOWNSAMPLED: None} if any(item.action == DOWNSAMPLE for item in plan.items) else {}
     return {**{table: count for table, count in rows.items() if count}, **folds}
 
 
-def _erased(_lake: "Lake", one: Erasure) -> Mapping[str, int | None]:
+def _erased(_lake: "Lake", erasure: Erasure) -> Mapping[str, int | None]:
     rows: dict[str, int | None] = {}
-    for item in one.of(ROWS):
+    for item in erasure.of(ROWS):
         before = rows.get(item.table or "", 0)
         rows[item.table or ""] = None if item.content_sha256 is None or before is None else before + item.rows
     return rows
@@ -75,7 +75,7 @@ def unaccounted(lake: "Lake") -> list[str]:
 
 
 def _unproven(lake: "Lake") -> Iterator[str]:
-    """Yield erasures that were applied, and that died before everything was searched anew."""
+    """Yield erasures that were applied, and that died before everything was searched again."""
     names = [one.name for one in applied(lake)]
     rows = read(lake, contract("audit"), ["action", "subject"]) if names else None
     proven = set() if rows is None else set(rows.filter(pc.equal(rows["action"], CERTIFIED))["subject"].to_pylist())
@@ -84,19 +84,19 @@ def _unproven(lake: "Lake") -> Iterator[str]:
             yield f"{name} was applied, and nothing proves it: run 'ranklake erase apply {name} -' again"
 
 
-def _gone(row: Mapping[str, Any]) -> dict[str, int]:
+def _removed_rows(row: Mapping[str, Any]) -> dict[str, int]:
     return {table: -rows for table, rows in json.loads(row["tables"]).items() if rows < 0}
 
 
 def _head(row: Mapping[str, Any]) -> str:
-    return f"plan {row['plan']} ({row['kind']}) removed {sum(_gone(row).values())} rows"
+    return f"plan {row['plan']} ({row['kind']}) removed {sum(_removed_rows(row).values())} rows"
 
 
 def _by_others(ledger: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
     """Yield plans that removed rows though nobody answers for such."""
     known = {one.plan.name for one in _REMOVALS}
     for _, row in sorted(ledger.items()):
-        if row["kind"] in known or not _gone(row).keys() - _AGGREGATES.get(row["kind"], set()):
+        if row["kind"] in known or not _removed_rows(row).keys() - _AGGREGATES.get(row["kind"], set()):
             continue
         if rows_effect(row["kind"]) in {Rows.BROUGHT, Rows.KEPT}:
             yield f"{_head(row)}, and such a plan removes none"
@@ -115,10 +115,12 @@ class _Removed:
 
     def lacking(self) -> Iterator[str]:
         """Yield what removals lack."""
-        applied = {one.plan: one for one in self.proposals.values() if one.plan is not None}
+        applied = {proposal.plan: proposal for proposal in self.proposals.values() if proposal.plan is not None}
         for number, row in sorted(self.ledger.items()):
             if row["kind"] == self.way.plan.name:
-                yield from (f"{_head(row)}: {what}" for what in self._lacks(number, _gone(row), applied.get(number)))
+                yield from (
+                    f"{_head(row)}: {what}" for what in self._lacks(number, _removed_rows(row), applied.get(number))
+                )
         yield from self._by_register()
         for name, rows in sorted(self.trail.items()):
             if self.kind.applied in rows and name not in self.proposals:
@@ -153,9 +155,9 @@ class _Removed:
     def _by_register(self) -> Iterator[str]:
         """Yield what the register says and the ledger does not."""
         finished = last_finished(self.lake) if self.proposals else 0
-        for one in self.proposals.values():
-            kind = self.ledger.get(one.plan or 0, {}).get("kind")
-            if one.plan is not None and one.plan <= finished and kind != self.way.plan.name:
-                yield f"{one.name} says that plan {one.plan} applied it, and the ledger does not"
-            elif not one.intact and one.plan is None:
-                yield f"{one.name}: its items were altered; it cannot be applied"
+        for proposal in self.proposals.values():
+            kind = self.ledger.get(proposal.plan or 0, {}).get("kind")
+            if proposal.plan is not None and proposal.plan <= finished and kind != self.way.plan.name:
+                yield f"{proposal.name} says that plan {proposal.plan} applied it, and the ledger does not"
+            elif not proposal.intact and proposal.plan is None:
+                yield f"{proposal.name}: its items were altered; it cannot be applied"

@@ -90,7 +90,7 @@ def _run(case: Case, policies: "Policies") -> Result:
     day = _DAY - timedelta(days=case.age_days)
     until = made.cutoff(_DAY)
     if until is not None and day < until:
-        return Result(case, "deleted", made.said_by)
+        return Result(case, "deleted", made.decided_by)
     rule, period_days = masking_rule(policies.rules, case.facts, case.column) if case.column else (None, None)
     until = cutoff(period_days, _DAY)
     if rule is not None and until is not None and day < until:
@@ -99,7 +99,7 @@ def _run(case: Case, policies: "Policies") -> Result:
     until = None if moving is None else cutoff(moving.waiting["archive"], _DAY)
     if moving is not None and until is not None and day < until:
         return Result(case, "archived", moving.name)
-    return Result(case, "kept", made.said_by if rule is None else rule.name)
+    return Result(case, "kept", made.decided_by if rule is None else rule.name)
 
 
 def _cases(path: Path, policies: "Policies", contracts: "Mapping[str, Contract]") -> Iterator[Case]:
@@ -131,7 +131,7 @@ def _case(
         document.fail((*at, "column"), f"column {column!r} of {given['table']!r} is never masked", hint)
     if row["expect"] == "masked" and column is None:
         document.fail(("tests", place, "expect"), "values are masked, not rows", "add column: NAME to given")
-    names = {one.name for one in policies.rules}
+    names = {rule.name for rule in policies.rules}
     if row.get("by") not in {None, *names}:
         document.fail(("tests", place, "by"), f"there is no rule {row['by']!r}", did_you_mean(row["by"], names))
     tags = {**given.get("tags", {}), **({"environment": given["environment"]} if "environment" in given else {})}

@@ -9,7 +9,7 @@ from ranklake.errors import did_you_mean
 from ranklake.retention.policies.findings import Finding
 from ranklake.retention.policies.model import ALL_KINDS, ROW_KEYS, RUN_KEYS, Place, Rule, is_one_of, table_facts
 from ranklake.retention.policies.order import FOREVER, days, decide
-from ranklake.retention.policies.read import Look
+from ranklake.retention.policies.read import LintContext
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -19,9 +19,9 @@ RUNS: Final = "runs"
 """The table that says of runs which team, labels and environment they have."""
 
 
-def bounds(look: Look) -> Iterator[Finding]:
+def bounds(context: LintContext) -> Iterator[Finding]:
     """Yield minimums above maximums, and periods outside of the bounds of their own rule."""
-    for rule in look.rules:
+    for rule in context.rules:
         low, high, period = rule.minimum_days, rule.maximum_days, rule.delete_after_days
         if low is not None and high is not None and low > high:
             what = f"rule {rule.name!r} keeps at least {days(low)} and at most {days(high)}"
@@ -32,20 +32,20 @@ def bounds(look: Look) -> Iterator[Finding]:
         elif high is not None and rule.deletes and (period is None or period > high):
             what = f"rule {rule.name!r} keeps {days(period)} and at most {days(high)}"
             yield Finding("RP010", rule.at, what, "lower delete_after_days or raise maximum_days")
-    lowest = [rule for rule in look.rules if rule.minimum_days is not None]
-    highest = [rule for rule in look.rules if rule.maximum_days is not None]
+    lowest = [rule for rule in context.rules if rule.minimum_days is not None]
+    highest = [rule for rule in context.rules if rule.maximum_days is not None]
     for one, other in product(lowest, highest):
         if one is other or (one.minimum_days or 0) <= (other.maximum_days or 0):
             continue
-        if _overlap(one, other, look.contracts):
+        if _overlap(one, other, context.contracts):
             what = f"{one.name!r} keeps at least {days(one.minimum_days)}, {other.name!r} ({other.at}) at most "
             hint = "agree on one of them: the minimum goes before the maximum"
             yield Finding("RP011", one.at, what + days(other.maximum_days), hint)
 
 
-def twins(look: Look) -> Iterator[Finding]:
+def twins(context: LintContext) -> Iterator[Finding]:
     """Yield rules that select the same as another and give it another period: only the longer decides."""
-    for one, other in combinations([rule for rule in look.rules if rule.deletes], 2):
+    for one, other in combinations([rule for rule in context.rules if rule.deletes], 2):
         if one.where == other.where:
             short, long = sorted((one, other), key=lambda rule: (_forever(rule.delete_after_days), rule.name))
             what = f"rule {short.name!r} never decides: {long.name!r} ({long.at}) is about the same and keeps longer"
@@ -54,11 +54,11 @@ def twins(look: Look) -> Iterator[Finding]:
             yield Finding("RP015", short.at, what, "remove one of them")
 
 
-def shadowed(look: Look) -> Iterator[Finding]:
+def shadowed(context: LintContext) -> Iterator[Finding]:
     """Yield rules of tables that never decide, since others do for each of their tables."""
-    plain = [rule for rule in look.rules if not rule.row_keys]
+    plain = [rule for rule in context.rules if not rule.row_keys]
     for rule in plain:
-        mine = [one for one in look.contracts.values() if rule.may_match(one)]
+        mine = [contract for contract in context.contracts.values() if rule.may_match(contract)]
         if not rule.deletes or not mine:
             continue
         winners = {one.table: decide(_periods(plain), table_facts(one)).rule for one in mine}
@@ -71,12 +71,12 @@ def shadowed(look: Look) -> Iterator[Finding]:
         yield Finding("RP017", rule.at, what, "remove it, or name what it is about")
 
 
-def too_late(look: Look) -> Iterator[Finding]:
+def too_late(context: LintContext) -> Iterator[Finding]:
     """Yield actions on rows that are deleted before their time comes."""
-    for rule in look.rules:
+    for rule in context.rules:
         for action, age in rule.waiting.items():
-            mine = [one for one in look.contracts.values() if rule.may_match(one)]
-            ends = [decide([*look.rules], table_facts(one)).period_days for one in mine]
+            mine = [contract for contract in context.contracts.values() if rule.may_match(contract)]
+            ends = [decide([*context.rules], table_facts(one)).period_days for one in mine]
             own = rule.delete_after_days
             if rule.deletes and own is not None:
                 ends = [own]
@@ -86,13 +86,13 @@ def too_late(look: Look) -> Iterator[Finding]:
                 yield Finding("RP014", rule.at, what, "lower its days, or keep the rows longer")
 
 
-def outlived(look: Look) -> Iterator[Finding]:
+def outlived(context: LintContext) -> Iterator[Finding]:
     """Yield rules by what the table ``runs`` says that keep longer than its rows are kept."""
-    runs = look.contracts.get(RUNS)
+    runs = context.contracts.get(RUNS)
     if runs is None:
         return
-    known = _forever(decide(look.rules, table_facts(runs)).period_days)
-    for rule in look.rules:
+    known = _forever(decide(context.rules, table_facts(runs)).period_days)
+    for rule in context.rules:
         by = [key for key in rule.row_keys if key in RUN_KEYS and key != "run"]
         ask = max(_forever(rule.delete_after_days) if rule.deletes else 0, rule.minimum_days or 0)
         if by and ask > known:
@@ -110,14 +110,14 @@ def _periods(rules: Sequence[Rule]) -> list[Rule]:
     ]
 
 
-def _overlap(one: Rule, other: Rule, contracts: "Mapping[str, Contract]") -> bool:
-    """Say whether two rules can be about the same rows."""
-    if not any(one.may_match(table) and other.may_match(table) for table in contracts.values()):
+def _overlap(rule: Rule, other: Rule, contracts: "Mapping[str, Contract]") -> bool:
+    """Return whether two rules can be about the same rows."""
+    if not any(rule.may_match(table) and other.may_match(table) for table in contracts.values()):
         return False
     return all(
-        any(fnmatchcase(a, b) or fnmatchcase(b, a) for a in one.where[key] for b in other.where[key])
+        any(fnmatchcase(a, b) or fnmatchcase(b, a) for a in rule.where[key] for b in other.where[key])
         for key in ROW_KEYS
-        if key in one.where and key in other.where
+        if key in rule.where and key in other.where
     )
 
 
@@ -137,49 +137,51 @@ _NOUNS: Final = {"class": "no contract uses the retention class", "table": "ther
                  "kind": "no kind of data is"}  # fmt: skip
 
 
-def demands(look: "Look") -> Iterator[Finding]:
+def demands(context: "LintContext") -> Iterator[Finding]:
     """Yield unknown names, and demands for which nobody answers, that ask nothing, are of no table, or there twice.
 
     Likewise two that no place can meet at once.
     """
-    contracts = look.contracts.values()
+    contracts = context.contracts.values()
     known = {
-        "class": {one.retention for one in contracts},
-        "table": set(look.contracts),
+        "class": {contract.retention for contract in contracts},
+        "table": set(context.contracts),
         "kind": set(ALL_KINDS),
     }
     first: dict[str, Place] = {}
-    for one in look.sources.demands:
+    for demand in context.sources.demands:
         unknown = [
-            Finding("RP005", one.at, f"{_NOUNS[key]} {text!r}", did_you_mean(text, known[key]))
-            for key, texts in one.where.items()
+            Finding("RP005", demand.at, f"{_NOUNS[key]} {text!r}", did_you_mean(text, known[key]))
+            for key, texts in demand.where.items()
             for text in texts
             if not any(fnmatchcase(name, text) for name in known[key])
         ]
         yield from unknown
-        if not one.owner:
-            what = f"nobody answers for the demand {one.name!r}"
-            yield Finding("RP003", one.at, what, "add owner: …, here or to the file")
-        if not one.encrypted and not one.regions:
+        if not demand.owner:
+            what = f"nobody answers for the demand {demand.name!r}"
+            yield Finding("RP003", demand.at, what, "add owner: …, here or to the file")
+        if not demand.encrypted and not demand.regions:
             yield Finding(
-                "RP028", one.at, f"{one.name!r} asks nothing", "add encrypted: true, keys: […] or regions: […]"
+                "RP028", demand.at, f"{demand.name!r} asks nothing", "add encrypted: true, keys: […] or regions: […]"
             )
-        if not unknown and not any(map(one.is_about, contracts)):
+        if not unknown and not any(map(demand.is_about, contracts)):
             yield Finding(
-                "RP028", one.at, f"{one.name!r} is about no table", "name a class, kind or table that there is"
+                "RP028", demand.at, f"{demand.name!r} is about no table", "name a class, kind or table that there is"
             )
-        if one.name in first:
-            what = f"{one.name!r} stands in {first[one.name]}, too"
-            yield Finding("RP012", one.at, what, "give one another name")
-        first.setdefault(one.name, one.at)
-    yield from _contradictions(look)
+        if demand.name in first:
+            what = f"{demand.name!r} stands in {first[demand.name]}, too"
+            yield Finding("RP012", demand.at, what, "give one another name")
+        first.setdefault(demand.name, demand.at)
+    yield from _contradictions(context)
 
 
-def _contradictions(look: "Look") -> Iterator[Finding]:
+def _contradictions(context: "LintContext") -> Iterator[Finding]:
     """Yield pairs of demands that have a table in common, and no region or no key: no place of it meets both."""
-    for one, other in combinations(look.sources.demands, 2):
+    for one, other in combinations(context.sources.demands, 2):
         both = [
-            table for table, contract in look.contracts.items() if one.is_about(contract) and other.is_about(contract)
+            table
+            for table, contract in context.contracts.items()
+            if one.is_about(contract) and other.is_about(contract)
         ]
         apart = []
         if one.regions and other.regions and not set(one.regions) & set(other.regions):

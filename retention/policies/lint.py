@@ -13,7 +13,7 @@ from ranklake.retention.policies import conflicts, statements
 from ranklake.retention.policies.conflicts import demands
 from ranklake.retention.policies.findings import Finding
 from ranklake.retention.policies.model import KEPT, Place, Rule, has_classes, place_fault
-from ranklake.retention.policies.read import Look
+from ranklake.retention.policies.read import LintContext
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,43 +23,47 @@ if TYPE_CHECKING:
     from ranklake.retention.policies.read import Sources
 
 
-def archives(look: Look) -> Iterator[Finding]:
-    """Yield archives that cannot be, and the books, which nothing archives."""
-    for rule in look.rules:
+def archives(context: LintContext) -> Iterator[Finding]:
+    """Yield archives that cannot be, and accounting tables, which nothing archives."""
+    for rule in context.rules:
         place = rule.destination
         if place is None:
             continue
-        at = _at(look, rule)
+        at = _at(context, rule)
         if fault := place_fault(place.to):
             hint = "write a URI or an absolute path; credentials belong under [storage], as references"
             yield Finding("RP026", at, f"rule {rule.name!r} cannot archive there: {fault}", hint)
         elif (place.storage_class or place.tag) and not has_classes(place.to):
             hint = "leave storage_class and tag out, or archive to s3://"
             yield Finding("RP026", at, "only S3 has storage classes and tags here", hint)
-        tables = [one for one in look.contracts.values() if rule.may_match(one)]
-        if tables and all(one.retention in KEPT for one in tables):
+        tables = [contract for contract in context.contracts.values() if rule.may_match(contract)]
+        if tables and all(table.retention in KEPT for table in tables):
             what = f"rule {rule.name!r} archives nothing but the books, which stay in the lake"
             yield Finding("RP026", at, what, "name other tables, or leave archive out")
 
 
-def unmasked(look: Look) -> Iterator[Finding]:
+def unmasked(context: LintContext) -> Iterator[Finding]:
     """Yield masks that come after rows were archived: the archive keeps the values."""
-    masking = [rule for rule in look.rules if "mask" in rule.waiting]
-    for rule in (one for one in look.rules if one.destination is not None):
+    masking = [rule for rule in context.rules if "mask" in rule.waiting]
+    for rule in (one for one in context.rules if one.destination is not None):
         for mask in masking:
-            both = [one for one in look.contracts.values() if rule.may_match(one) and mask.may_match(one)]
+            both = [
+                contract
+                for contract in context.contracts.values()
+                if rule.may_match(contract) and mask.may_match(contract)
+            ]
             if both and mask.waiting["mask"] > rule.waiting["archive"]:
                 what = f"rule {rule.name!r} archives {both[0].table} before {mask.name!r} masks it: values stay there"
-                yield Finding("RP027", _at(look, rule), what, "mask earlier, or archive later")
+                yield Finding("RP027", _at(context, rule), what, "mask earlier, or archive later")
 
 
-def _at(look: Look, rule: Rule) -> Place:
-    document = look.sources.documents[rule.at.file]
+def _at(context: LintContext, rule: Rule) -> Place:
+    document = context.sources.documents[rule.at.file]
     return Place(rule.at.file, document.line(("rules", rule.name, "archive")))
 
 
-CHECKS: Final[tuple[Callable[[Look], Iterator[Finding]], ...]] = (
-    *(statements.names, statements.nothing_said, statements.books, statements.everything, statements.masks),
+CHECKS: Final[tuple[Callable[[LintContext], Iterator[Finding]], ...]] = (
+    *(statements.names, statements.empty_rules, statements.books, statements.everything, statements.masks),
     *(statements.dead, statements.periods, statements.reviews, statements.unreviewed, statements.intervals),
     *(statements.regions, statements.doubles),
     *(archives, unmasked),
@@ -70,10 +74,10 @@ CHECKS: Final[tuple[Callable[[Look], Iterator[Finding]], ...]] = (
 
 def lint(sources: "Sources", contracts: "Mapping[str, Contract]", region: str, today: "date") -> list[Finding]:
     """Return all that is wrong, by file and line."""
-    look = Look(sources, in_region(sources.rules, region), contracts, region, today)
-    found = [*sources.findings, *(one for check in CHECKS for one in check(look))]
-    if not any(one.error for one in found):  # a gap is what a mistake leaves: it is told when there is no other
-        found += _gaps(look)
+    context = LintContext(sources, in_region(sources.rules, region), contracts, region, today)
+    found = [*sources.findings, *(one for check in CHECKS for one in check(context))]
+    if not any(one.error for one in found):  # a gap is what a mistake leaves: it is reported when there is no other
+        found += _gaps(context)
     order = {path: place for place, path in enumerate(sources.documents)}
     return sorted(found, key=lambda one: (order.get(one.at.file, -1), one.at.line, one.code))
 
@@ -83,14 +87,14 @@ def in_region(rules: tuple[Rule, ...], region: str) -> tuple[Rule, ...]:
     return tuple(rule for rule in rules if rule.region in {"", region})
 
 
-def _gaps(look: Look) -> Iterator[Finding]:
+def _gaps(context: LintContext) -> Iterator[Finding]:
     """Classes of which no rule says how long their rows are kept."""
-    covering = [rule for rule in look.rules if rule.deletes and not rule.row_keys]
+    covering = [rule for rule in context.rules if rule.deletes and not rule.row_keys]
     open_tables: dict[str, list[str]] = {}
-    for one in look.contracts.values():
-        if not any(rule.may_match(one) for rule in covering):
-            open_tables.setdefault(one.retention, []).append(one.table)
-    file, document = next(iter(look.sources.documents.items()))
+    for contract in context.contracts.values():
+        if not any(rule.may_match(contract) for rule in covering):
+            open_tables.setdefault(contract.retention, []).append(contract.table)
+    file, document = next(iter(context.sources.documents.items()))
     at = Place(file, document.line(("rules",)))
     for name, tables in sorted(open_tables.items()):
         hint = f"add {name}: …, a rule with where: {{class: {name}}}"

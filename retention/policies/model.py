@@ -86,7 +86,7 @@ def place_fault(uri: str) -> str:
 
 
 def has_classes(uri: str) -> bool:
-    """Say whether objects of a place can lie in storage classes."""
+    """Return whether objects of a place can lie in storage classes."""
     return uri.startswith(_S3)
 
 
@@ -146,7 +146,7 @@ class Rule:
     tier: int = 1
 
     def matches(self, facts: Facts) -> bool:
-        """Say whether it is about rows with these facts."""
+        """Return whether it is about rows with these facts."""
         return all(
             any(fnmatchcase(text, pattern) for text in facts.get(key, ()) for pattern in patterns)
             for key, patterns in self.where.items()
@@ -159,7 +159,7 @@ class Rule:
         return tuple(key for key in ROW_KEYS if key in self.where)
 
     def may_match(self, contract: "Contract") -> bool:
-        """Say whether it can be about rows of a table."""
+        """Return whether it can be about rows of a table."""
         facts = table_facts(contract)
         keys = row_keys_of(contract)
         tables = {key: patterns for key, patterns in self.where.items() if key in TABLE_KEYS}
@@ -170,7 +170,7 @@ class Rule:
 
 
 def is_glob(text: str) -> bool:
-    """Say whether a text stands for several."""
+    """Return whether a text stands for several."""
     return _GLOB.search(text) is not None
 
 
@@ -228,9 +228,9 @@ def maskable(contract: "Contract") -> Shown:
         return {}
     fixed = {*contract.grain, *contract.sort, *contract.partition, "run", "ts"}
     found = {
-        one.name: default_mask(one.mask, one.class_, one.type)
-        for one in contract.columns
-        if one.class_ != "operational" and one.name not in fixed
+        column.name: default_mask(column.mask, column.class_, column.type)
+        for column in contract.columns
+        if column.class_ != "operational" and column.name not in fixed
     }
     return {name: mask for name, mask in found.items() if mask.kind != "nullify" or not contract.column(name).required}
 
@@ -282,7 +282,7 @@ class Demand:
         )
 
     def is_about(self, contract: "Contract") -> bool:
-        """Say whether it is about a table."""
+        """Return whether it is about a table."""
         facts = table_facts(contract)
         return all(
             any(fnmatchcase(text, pattern) for text in facts[key] for pattern in patterns)
@@ -291,7 +291,7 @@ class Demand:
 
 
 def is_one_of(key: str, wanted: Sequence[str]) -> bool | None:
-    """Say whether a key is one of some: by the same name, or an ARN whose key id it is; None where an alias stands."""
+    """Return whether a key is wanted, by its name or as the key id of an ARN; None where an alias stands."""
     for one in wanted:
         short, long = sorted((key, one), key=len)
         if key == one or (":" not in short and "/" not in short and long.endswith(f":key/{short}")):

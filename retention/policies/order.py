@@ -48,7 +48,7 @@ class Decision:
     rule: Rule | None
 
     @property
-    def said_by(self) -> str:
+    def decided_by(self) -> str:
         """Name of the rule, or what else decided."""
         return self.level.value if self.rule is None else self.rule.name
 
@@ -85,7 +85,7 @@ def decide(rules: Iterable[Rule], facts: Facts, holds: Sequence[Rule] = ()) -> D
     holds
         Legal holds, as rules without a period.
     """
-    held = next((one for one in holds if one.matches(facts)), None)
+    held = next((hold for hold in holds if hold.matches(facts)), None)
     if held is not None:
         return Decision(Level.HOLD, None, held)
     if facts.get("class", frozenset()) & set(KEPT):
@@ -131,7 +131,7 @@ def masking_rule(
     The most specific decides, of equals the longest. No value is masked before a legal minimum has passed, and none
     that a legal hold is about.
     """
-    if any(one.matches(facts) for one in holds):
+    if any(hold.matches(facts) for hold in holds):
         return None, None
     found = [rule for rule in rules if rule.matches(facts)]
     said = [one for one in found if any(fnmatchcase(column, of) for of in one.where.get("column", ()))]
@@ -139,7 +139,7 @@ def masking_rule(
     if not said:
         return None, None
     winner = min(said, key=lambda one: (_specificity(one), -one.waiting["mask"], one.name))
-    return winner, int(max([winner.waiting["mask"], *(_least(one) for one in _minimums(found))]))
+    return winner, int(max([winner.waiting["mask"], *(_least(minimum) for minimum in _minimums(found))]))
 
 
 def archiving_rule(rules: Iterable[Rule], facts: Facts, holds: Sequence[Rule] = ()) -> Rule | None:
@@ -147,15 +147,15 @@ def archiving_rule(rules: Iterable[Rule], facts: Facts, holds: Sequence[Rule] = 
 
     The most specific decides, of equals the one that waits longest.
     """
-    if any(one.matches(facts) for one in holds):
+    if any(hold.matches(facts) for hold in holds):
         return None
-    said = [one for one in rules if one.destination is not None and one.matches(facts)]
+    said = [rule for rule in rules if rule.destination is not None and rule.matches(facts)]
     return min(said, key=lambda one: (_specificity(one), -one.waiting["archive"], one.name), default=None)
 
 
-def more_specific(one: Rule, other: Rule) -> bool:
-    """Say whether a rule is about something more specific than another."""
-    return _specificity(one) < _specificity(other)
+def more_specific(rule: Rule, other: Rule) -> bool:
+    """Return whether a rule is about something more specific than another."""
+    return _specificity(rule) < _specificity(other)
 
 
 def days(count: int | None) -> str:
@@ -168,10 +168,10 @@ def _why(rule: Rule, made: Decision) -> str:
         return _stronger(made)
     kept = days(made.period_days)
     if rule.minimum_days is not None and _days(made.period_days) >= rule.minimum_days:
-        return f"kept {kept} anyway, by {made.said_by}"
+        return f"kept {kept} anyway, by {made.decided_by}"
     if made.level is Level.MINIMUM:
-        return f"the legal minimum of {made.said_by} goes before it"
-    return f"kept {kept} anyway, by {made.said_by}"
+        return f"the legal minimum of {made.decided_by} goes before it"
+    return f"kept {kept} anyway, by {made.decided_by}"
 
 
 def _why_period(rule: Rule, made: Decision) -> str:
@@ -208,12 +208,12 @@ def _days(period: int | None) -> float:
 
 def _minimums(rules: Iterable[Rule]) -> list[Rule]:
     """Return the rules with a legal minimum, the longest first."""
-    return sorted((one for one in rules if one.minimum_days is not None), key=lambda one: (-_least(one), one.name))
+    return sorted((rule for rule in rules if rule.minimum_days is not None), key=lambda one: (-_least(one), one.name))
 
 
 def _maximums(rules: Iterable[Rule]) -> list[Rule]:
     """Return the rules with a legal maximum, the shortest first."""
-    return sorted((one for one in rules if one.maximum_days is not None), key=lambda one: (_most(one), one.name))
+    return sorted((rule for rule in rules if rule.maximum_days is not None), key=lambda one: (_most(one), one.name))
 
 
 def _least(rule: Rule) -> float:

@@ -45,11 +45,11 @@ class Policies:
 
     def rule(self, name: str) -> Rule:
         """Return a rule by its name."""
-        return next(one for one in self.rules if one.name == name)
+        return next(rule for rule in self.rules if rule.name == name)
 
     def overdue(self, today: date) -> tuple[Rule, ...]:
         """Return the rules whose review date has passed."""
-        return tuple(one for one in self.rules if one.review is not None and one.review < today)
+        return tuple(rule for rule in self.rules if rule.review is not None and rule.review < today)
 
 
 class PolicyError(RanklakeError):

@@ -53,7 +53,7 @@ class Sources:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LintContext:
     """What lint goes by.
 
     Attributes
@@ -105,7 +105,7 @@ def read_policies(place: Path) -> Sources:
         rules += some
         demands += asked
         findings += [*wrong, *amiss]
-    grace = max((_grace(one.content) for one in documents.values()), default=0)
+    grace = max((_grace(document.content) for document in documents.values()), default=0)
     return Sources(tuple(rules), tuple(findings), documents, _digest(place, paths), grace, tuple(demands))
 
 
@@ -135,7 +135,7 @@ def _read(document: Document) -> tuple[list[Rule], list[Finding]]:
         if not wrong:
             every = {**_shared(content), **facts}
             rules.append(_rule(name, every, Place(document.path, document.line(("rules", name)))))
-            unsaid += _unsaid(document, rules[-1], every)
+            unsaid += _missing_keys(document, rules[-1], every)
     return rules, [*_broken(document, found), *unsaid]
 
 
@@ -218,7 +218,7 @@ def _destination(said: Mapping[str, Any] | None) -> Destination | None:
     return Destination(said["to"].rstrip("/"), said.get("storage_class"), said.get("tag"), free=free)
 
 
-def _unsaid(document: Document, rule: Rule, facts: Mapping[str, Any]) -> Iterator[Finding]:
+def _missing_keys(document: Document, rule: Rule, facts: Mapping[str, Any]) -> Iterator[Finding]:
     for key in ("owner", "basis"):
         if not facts.get(key):
             yield Finding("RP003", rule.at, f"rule {rule.name!r} has no {key}", f"add {key}: …, here or to the file")

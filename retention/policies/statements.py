@@ -9,7 +9,7 @@ from ranklake.errors import did_you_mean
 from ranklake.retention.policies.findings import Finding
 from ranklake.retention.policies.model import ALL_KINDS, KEPT, SEVERITIES, Place, Rule, maskable
 from ranklake.retention.policies.order import days
-from ranklake.retention.policies.read import Look
+from ranklake.retention.policies.read import LintContext
 
 _DAY_S: Final = 86_400
 _LONGEST: Final = 36_500
@@ -17,13 +17,13 @@ _ENOUGH: Final = 2
 """How many must approve what a rule takes that may take everything."""
 
 
-def names(look: Look) -> Iterator[Finding]:
+def names(context: LintContext) -> Iterator[Finding]:
     """Names that nothing has: of classes, tables, kinds, columns, severities."""
     known = {
-        "class": {one.retention for one in look.contracts.values()},
-        "table": set(look.contracts),
+        "class": {contract.retention for contract in context.contracts.values()},
+        "table": set(context.contracts),
         "kind": set(ALL_KINDS),
-        "column": {name for one in look.contracts.values() for name in one.names},
+        "column": {name for one in context.contracts.values() for name in one.names},
         "severity": set(SEVERITIES),
     }
     nouns = {
@@ -31,19 +31,19 @@ def names(look: Look) -> Iterator[Finding]:
         "table": "there is no table",
         "kind": "no kind of data is",
     }
-    for rule in look.sources.rules:
+    for rule in context.sources.rules:
         for key, names in known.items():
             for text in rule.where.get(key, ()):
                 if not any(fnmatchcase(name, text) for name in names):
                     what = f"{nouns.get(key, f'there is no {key}')} {text!r}"
-                    yield Finding("RP005", _at(look, rule, key), what, did_you_mean(text, names))
+                    yield Finding("RP005", _at(context, rule, key), what, did_you_mean(text, names))
 
 
-def nothing_said(look: Look) -> Iterator[Finding]:
+def empty_rules(context: LintContext) -> Iterator[Finding]:
     """Rules that say nothing, and masks that say no column."""
-    for rule in look.sources.rules:
+    for rule in context.sources.rules:
         bounds = (rule.minimum_days, rule.maximum_days, rule.budget_bytes, rule.growth_bytes_per_day)
-        if not rule.deletes and not rule.waiting and all(one is None for one in bounds):
+        if not rule.deletes and not rule.waiting and all(bound is None for bound in bounds):
             hint = "add delete_after_days, minimum_days or maximum_days"
             yield Finding("RP006", rule.at, f"rule {rule.name!r} says nothing about what it selects", hint)
         if "mask" in rule.waiting and "column" not in rule.where:
@@ -56,21 +56,21 @@ def nothing_said(look: Look) -> Iterator[Finding]:
             yield Finding("RP024", rule.at, "the bytes of some rows of a table are not known", hint)
 
 
-def books(look: Look) -> Iterator[Finding]:
+def books(context: LintContext) -> Iterator[Finding]:
     """Periods for what is kept for ever."""
-    for rule in look.sources.rules:
+    for rule in context.sources.rules:
         for name in rule.where.get("class", ()):
             if name in KEPT and (rule.delete_after_days is not None or rule.maximum_days is not None):
                 what = f"class {name!r} cannot have a period: {KEPT[name]}"
-                yield Finding("RP007", _at(look, rule, "class"), what, "write delete_after_days: null")
+                yield Finding("RP007", _at(context, rule, "class"), what, "write delete_after_days: null")
 
 
-def everything(look: Look) -> Iterator[Finding]:
+def everything(context: LintContext) -> Iterator[Finding]:
     """Rules that would take all that may be taken."""
-    takable = [one for one in look.contracts.values() if one.retention not in KEPT]
+    takable = [contract for contract in context.contracts.values() if contract.retention not in KEPT]
     if len({one.retention for one in takable}) < _ENOUGH:  # one class is no more than a rule may take
         return
-    for rule in look.sources.rules:
+    for rule in context.sources.rules:
         if rule.delete_after_days is None and rule.maximum_days is None:
             continue
         narrow = any("*" not in rule.where[key] for key in rule.row_keys)
@@ -82,22 +82,27 @@ def everything(look: Look) -> Iterator[Finding]:
             yield Finding("RP009", rule.at, f"rule {rule.name!r} takes everything", hint)
 
 
-def masks(look: Look) -> Iterator[Finding]:
+def masks(context: LintContext) -> Iterator[Finding]:
     """Columns that the tables of a rule do not have, or that cannot be masked there."""
-    for rule in look.sources.rules:
+    for rule in context.sources.rules:
         for column in rule.where.get("column", ()):
-            yield from _unmaskable(look, rule, column)
-            tables = [one for one in look.contracts.values() if rule.may_match(one)]
+            yield from _unmaskable(context, rule, column)
+            tables = [contract for contract in context.contracts.values() if rule.may_match(contract)]
             if tables and not any(fnmatchcase(name, column) for one in tables for name in one.names):
-                known = {name for one in tables for name in one.names}
-                if any(fnmatchcase(name, column) for one in look.contracts.values() for name in one.names):
+                known = {name for table in tables for name in table.names}
+                if any(fnmatchcase(name, column) for one in context.contracts.values() for name in one.names):
                     what = f"none of the rule's tables has a column {column!r}"
-                    yield Finding("RP013", _at(look, rule, "column"), what, did_you_mean(column, known))
+                    yield Finding("RP013", _at(context, rule, "column"), what, did_you_mean(column, known))
 
 
-def _unmaskable(look: Look, rule: Rule, column: str) -> Iterator[Finding]:
+def _unmaskable(context: LintContext, rule: Rule, column: str) -> Iterator[Finding]:
     """Yield a column that some of the rule's tables have, and of none of them can be masked."""
-    there = [(one, name) for one in look.contracts.values() if rule.may_match(one) for name in one.names]
+    there = [
+        (contract, name)
+        for contract in context.contracts.values()
+        if rule.may_match(contract)
+        for name in contract.names
+    ]
     found = [(one, name) for one, name in there if fnmatchcase(name, column)]
     if not found or any(name in maskable(one) for one, name in found):
         return
@@ -108,23 +113,23 @@ def _unmaskable(look: Look, rule: Rule, column: str) -> Iterator[Finding]:
     why = why or f"{one.table}.{name} is required, or tells rows apart or sorts them"
     hint = "name classified columns of tables that ranks record, or delete rows"
     yield Finding(
-        "RP013", _at(look, rule, "column"), f"column {column!r} cannot be masked where it is stored: {why}", hint
+        "RP013", _at(context, rule, "column"), f"column {column!r} cannot be masked where it is stored: {why}", hint
     )
 
 
-def dead(look: Look) -> Iterator[Finding]:
+def dead(context: LintContext) -> Iterator[Finding]:
     """Rules whose keys fit no table together."""
-    for rule in look.sources.rules:
-        if not any(map(rule.may_match, look.contracts.values())):
+    for rule in context.sources.rules:
+        if not any(map(rule.may_match, context.contracts.values())):
             keys = ", ".join(key for key in rule.where if key != "column")
             what = f"rule {rule.name!r} is about nothing: no table has all of {keys}"
             hint = "rows are told apart in tables that ranks record: severity in logs and events, metric in scalars"
             yield Finding("RP016", rule.at, what, hint)
 
 
-def periods(look: Look) -> Iterator[Finding]:
+def periods(context: LintContext) -> Iterator[Finding]:
     """Periods that nobody means."""
-    for rule in look.sources.rules:
+    for rule in context.sources.rules:
         for key in ("delete_after_days", "minimum_days", "maximum_days"):
             period = getattr(rule, key)
             if period is not None and period > _LONGEST:
@@ -133,26 +138,26 @@ def periods(look: Look) -> Iterator[Finding]:
                 yield Finding("RP023", rule.at, what, hint)
 
 
-def reviews(look: Look) -> Iterator[Finding]:
+def reviews(context: LintContext) -> Iterator[Finding]:
     """Rules that somebody should have looked at."""
-    for rule in look.rules:
-        if rule.review is not None and rule.review < look.today:
+    for rule in context.rules:
+        if rule.review is not None and rule.review < context.today:
             what = f"the review of rule {rule.name!r} was due on {rule.review} ({rule.owner})"
             yield Finding("RP018", rule.at, what, "look at it again, and write the next date")
 
 
-def unreviewed(look: Look) -> Iterator[Finding]:
+def unreviewed(context: LintContext) -> Iterator[Finding]:
     """Files of rules that say no date of review."""
-    for rule in look.sources.rules:
-        content = look.sources.documents[rule.at.file].content
+    for rule in context.sources.rules:
+        content = context.sources.documents[rule.at.file].content
         said = rule.review is not None or "review" in {*content, *content.get("rules", {}).get(rule.name, {})}
         if not said:
             yield Finding("RP019", rule.at, f"rule {rule.name!r} has no review date", "add review: YYYY-MM-DD")
 
 
-def intervals(look: Look) -> Iterator[Finding]:
+def intervals(context: LintContext) -> Iterator[Finding]:
     """Rules that downsample what cannot be, or to intervals that do not divide a day."""
-    for rule in look.sources.rules:
+    for rule in context.sources.rules:
         if rule.interval_s is None:
             continue
         if _DAY_S % rule.interval_s:
@@ -161,31 +166,31 @@ def intervals(look: Look) -> Iterator[Finding]:
         if rule.row_keys:
             hint = f"leave {', '.join(rule.row_keys)} out of where"
             yield Finding("RP025", rule.at, "whole tables are downsampled, not some of their rows", hint)
-        elif not any(one.series for one in look.contracts.values() if rule.may_match(one)):
-            able = ", ".join(sorted(one.table for one in look.contracts.values() if one.series))
+        elif not any(contract.series for contract in context.contracts.values() if rule.may_match(contract)):
+            able = ", ".join(sorted(one.table for one in context.contracts.values() if one.series))
             what = f"no table of rule {rule.name!r} can be downsampled: no contract says what its series are"
             yield Finding("RP025", rule.at, what, f"name one of {able}")
 
 
-def regions(look: Look) -> Iterator[Finding]:
+def regions(context: LintContext) -> Iterator[Finding]:
     """Rules of a region where nobody says which one this is."""
-    for rule in look.sources.rules:
-        if rule.region and not look.region:
+    for rule in context.sources.rules:
+        if rule.region and not context.region:
             what = f"rule {rule.name!r} is for the region {rule.region!r}, and no region is configured"
             yield Finding("RP022", rule.at, what, "set region under [retention] in ranklake.toml")
 
 
-def doubles(look: Look) -> Iterator[Finding]:
+def doubles(context: LintContext) -> Iterator[Finding]:
     """Names that stand in two files."""
     first: dict[str, Place] = {}
-    for rule in look.sources.rules:
+    for rule in context.sources.rules:
         if rule.name in first:
             what = f"rule {rule.name!r} stands in {first[rule.name]}, too"
             yield Finding("RP012", rule.at, what, "give one another name")
         first.setdefault(rule.name, rule.at)
 
 
-def _at(look: Look, rule: Rule, key: str) -> Place:
+def _at(context: LintContext, rule: Rule, key: str) -> Place:
     """Return where a key of a rule's selectors stands."""
-    document = look.sources.documents[rule.at.file]
+    document = context.sources.documents[rule.at.file]
     return Place(rule.at.file, document.line(("rules", rule.name, "where", key)))

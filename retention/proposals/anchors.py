@@ -58,7 +58,7 @@ class Anchor:
 
 
 @dataclass(frozen=True, slots=True)
-class Anchored:
+class AnchorStatus:
     """What became of the anchors: how many there are, the last that holds, whether they were verified, and faults."""
 
     count: int
@@ -160,26 +160,26 @@ def last_anchor(lake: Lake) -> LastAnchor | None:
     return LastAnchor(count, signed, locked_until(place, name) if lake.config.audit.anchor_lock_days else None)
 
 
-def verify_anchors(lake: Lake) -> Anchored:
+def verify_anchors(lake: Lake) -> AnchorStatus:
     """Verify all anchors of the witness against the trail and the keys. Raises what the stores raise."""
     if not lake.config.audit.witness:
-        return Anchored(0, None, verified=False, faults=())
+        return AnchorStatus(0, None, verified=False, faults=())
     place = _witness(lake)
     found = sorted(one.path for one in listed(place.fs, place.path(FOLDER)) if one.path.endswith(".json"))
     if not found or lake.config.approvals.mode != SIGNED:
-        return Anchored(len(found), None, verified=False, faults=())
+        return AnchorStatus(len(found), None, verified=False, faults=())
     digests = _digests(lake)
     holding, faults = [], []
     for path in found:
         try:
-            holding.append(_held(lake, path, place.fs.cat_file(path), digests))
+            holding.append(_verified_anchor(lake, path, place.fs.cat_file(path), digests))
         except (SignatureError, HeadError) as error:
             faults.append(f"{path.rpartition('/')[2][:18]}…: {error.what}")
     last = max(holding, key=lambda one: one.rows, default=None)
-    return Anchored(len(found), last, verified=True, faults=tuple(faults))
+    return AnchorStatus(len(found), last, verified=True, faults=tuple(faults))
 
 
-def _held(lake: Lake, path: str, raw: bytes, digests: "Mapping[int, str]") -> Anchor:
+def _verified_anchor(lake: Lake, path: str, raw: bytes, digests: "Mapping[int, str]") -> Anchor:
     """Return an anchor that holds. Raises `HeadError` or `SignatureError`, which say why it does not."""
     name = _NAME.fullmatch(path)
     if name is None or name["digest"] != hashlib.sha256(raw).hexdigest():

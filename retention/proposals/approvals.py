@@ -77,7 +77,7 @@ def needed(section: ApprovalsSection, kind: str, risk: Risk) -> Needed:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ApprovalStatus:
     """What the trail says of a proposal's approvals.
 
     Attributes
@@ -125,7 +125,7 @@ class Judge:
         return "nobody checked the name" if weaker else ""
 
     def of_signature(self, step: Step, at: datetime) -> str:
-        """Return what is wrong with a signature at a time; empty if it holds."""
+        """Return the faults of a signature at a time; empty if it holds."""
         assert self.signers is not None
         signature = step.details.get("signature")
         try:
@@ -157,7 +157,7 @@ def _expired(step: Step, at: datetime) -> str:
     return f"it expired at {ends:%Y-%m-%d %H:%M} UTC" if ends is not None and at >= ends else ""
 
 
-def stand(lake: "Lake", kind: AnyKind, proposal: Proposal, trail: Actions, at: datetime) -> Standing:
+def approval_status(lake: "Lake", kind: AnyKind, proposal: Proposal, trail: Actions, at: datetime) -> ApprovalStatus:
     """Return the standing of a proposal at a time. Raises `SignersError` and `SecretError`."""
     judge = Judge(lake)
     rows = trail.get(proposal.name, {})
@@ -180,11 +180,11 @@ def stand(lake: "Lake", kind: AnyKind, proposal: Proposal, trail: Actions, at: d
         lacking = "the audit trail has no approval of it"
     if unnamed:
         lacking = f"nobody signed as its author: {kind.made_by} --key KEY"
-    return Standing(tuple(approvals.values()), tuple(authors), tuple(refused), wanted, lacking)
+    return ApprovalStatus(tuple(approvals.values()), tuple(authors), tuple(refused), wanted, lacking)
 
 
 def is_one_of(name: str, others: Iterable[str | None]) -> bool:
-    """Say whether a name is one of others, however they are spelt."""
+    """Return whether a name is one of others, however they are spelt."""
     return plain(name) in {plain(other) for other in others if other is not None}
 
 
@@ -232,7 +232,7 @@ def missing_evidence(kind: AnyKind, proposal: Proposal, trail: Actions) -> str:
     return ""
 
 
-def require(lake: "Lake", kind: AnyKind, proposal: Proposal, *, begun: bool = False) -> Standing:
+def require(lake: "Lake", kind: AnyKind, proposal: Proposal, *, begun: bool = False) -> ApprovalStatus:
     """Return the standing of a proposal that a whole trail says was approved (and begun) as it is, by enough people.
 
     Raises `NoEvidenceError`; `DowngradeError` where approvals were signed, and nobody here has the keys to verify them;
@@ -250,7 +250,7 @@ def require(lake: "Lake", kind: AnyKind, proposal: Proposal, *, begun: bool = Fa
     if what:
         raise NoEvidenceError(proposal.name, what)
     # What was begun in time is finished, whenever somebody finds it.
-    found = stand(lake, kind, proposal, trail, begins[-1].ts if begun else clock.now())
+    found = approval_status(lake, kind, proposal, trail, begins[-1].ts if begun else clock.now())
     if found.lacking:
         raise NoEvidenceError(proposal.name, "; ".join([found.lacking, *found.refused]))
     if begun and lake.config.approvals.mode == SIGNED:

@@ -16,8 +16,8 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.plans.action_plan import MASKED
 from ranklake.lake.plans.verification import refusal, verify_files, verify_written
 from ranklake.lake.store.lake_config import UNSIGNED
-from ranklake.retention.proposals.approvals import require, stand
-from ranklake.retention.proposals.kept import Kept, kept
+from ranklake.retention.proposals.approvals import approval_status, require
+from ranklake.retention.proposals.kept import KeptPlan, kept_plans
 from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, digest_of
 from ranklake.retention.proposals.retention_plans import CANCELLED, DOWNSAMPLED, TABLE, RetentionPlan
 from ranklake.retention.proposals.retention_plans import register as retention_plans
@@ -72,7 +72,7 @@ def register(lake: "Lake") -> dict[str, Cancellation]:
     for name in found.keys() & trail.keys():
         one = found[name]
         for step in trail[name].get(CANCELLATIONS.approve, []):
-            if not stand(lake, CANCELLATIONS, one, trail, step.ts).lacking:  # type: ignore[arg-type]
+            if not approval_status(lake, CANCELLATIONS, one, trail, step.ts).lacking:  # type: ignore[arg-type]
                 found[name] = Cancellation(
                     name, one.of, approved=step.ts, approver=step.actor, applied=one.applied, plan=one.plan
                 )
@@ -93,15 +93,22 @@ CANCELLATIONS: Final = ProposalKind(
 
 
 def needs_approval(lake: "Lake") -> bool:
-    """Say whether another person must approve a cancellation: wherever names are checked."""
+    """Return whether another person must approve a cancellation: wherever names are checked."""
     return lake.config.approvals.mode != UNSIGNED
 
 
 def verify_cancellation(lake: "Lake", plan: "Plan") -> None:
-    """Look whether a found plan brings back no more than what one retention plan took, as somebody began."""
+    """Check that a found plan brings back no more than what one retention plan took, as somebody began."""
     verify_files(lake, plan)
     name, number = plan.body["facts"]["retention_plan"], plan.body["facts"]["of"]
-    found = next((one for one in kept(lake) if one.proposal.name == name and one.plan.number == number), None)
+    found = next(
+        (
+            kept_plan
+            for kept_plan in kept_plans(lake)
+            if kept_plan.proposal.name == name and kept_plan.plan.number == number
+        ),
+        None,
+    )
     if found is None:
         raise refusal(lake, plan, f"the plan would bring back what is not kept: {name}")
     try:
@@ -117,12 +124,12 @@ def verify_cancellation(lake: "Lake", plan: "Plan") -> None:
     verify_written(lake, plan, TABLE, {"retention_plan": name, "row_kind": CANCELLED, "plan": plan.number})
 
 
-def _too_much(plan: "Plan", found: Kept) -> str | None:
+def _too_much(plan: "Plan", kept_plan: KeptPlan) -> str | None:
     """Return a table and date that would get more rows than the retention plan took there, or than it held before."""
     most: Counter[tuple[str, str]] = Counter()
-    for file in found.files:
+    for file in kept_plan.files:
         most[file.table, file.day.isoformat()] += file.rows
-    for table, days in found.plan.body["facts"].get(MASKED, {}).items():
+    for table, days in kept_plan.plan.body["facts"].get(MASKED, {}).items():
         for day in days:
             most[table, day] = 0
     more: Counter[tuple[str, str]] = Counter()

@@ -1,6 +1,6 @@
 """The register of erasures: whose data go, and where they are, as rows of ``erasures``.
 
-An erasure's name is a digest of its items, and is reckoned again when it is read, as that of a retention plan is. It
+An erasure's name is a digest of its items, and is computed again when it is read, as that of a retention plan is. It
 says nothing of the person but a slow digest, so who has the values can tell whether it is about them.
 """
 
@@ -29,7 +29,7 @@ from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.row_keys import digest_of_files, digest_text, key_columns
 from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.proposals.approvals import begun_proposal
-from ranklake.retention.proposals.kept import kept
+from ranklake.retention.proposals.kept import kept_plans
 from ranklake.retention.proposals.proposals import ProposalKind, Risk
 from ranklake.retention.proposals.registers import ItemizedProposal, ItemRegister
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 TABLE: Final = "erasures"
 CERTIFIED: Final = "erasure.certified"
-"""Action of a row of the audit trail: everything was searched anew, and a certificate says what was found."""
+"""Action of a row of the audit trail: everything was searched again, and a certificate says what was found."""
 _COLUMNS: Final = re.compile(r"as all that a column ([\w, ]+) holds")
 """In what an erasure says of short values (`ranklake.retention.erasure.subject.Subject.rule`)."""
 SUBJECT, ROWS, NAMES, RAW, SEGMENT, FILES, STAYS = "subject", "rows", "names", "raw", "segment", "files", "stays"
@@ -63,8 +63,8 @@ class Item:
     rows, files
         How many.
     content_sha256
-        Digest of the keys of the rows; None for derived tables, which may be computed anew before it is applied. Of the
-        subject its digest.
+        Digest of the keys of the rows; None for derived tables, which may be computed again before it is applied. Of
+        the subject its digest.
     """
 
     place: str
@@ -158,7 +158,7 @@ NAME_COLUMNS: Final = ("run", "uri_name", "pack")
 
 
 def verify_erasure(lake: "Lake", plan: "Plan") -> None:
-    """Look whether the rows that go are those that somebody approved, all of them, by their keys; all others stay."""
+    """Check that the rows that go are those that somebody approved, all of them, by their keys; all others stay."""
     verify_files(lake, plan)
     approved = begun_proposal(lake, plan, ERASURES, "erasure", "erase rows")
     name = approved.name
@@ -169,9 +169,13 @@ def verify_erasure(lake: "Lake", plan: "Plan") -> None:
 
 
 def _verify_replaced(lake: "Lake", plan: "Plan") -> None:
-    """Look whether files take the place of kept ones alone, and hold less than those."""
+    """Check that files take the place of kept ones alone, and hold less than those."""
     told = plan.body["facts"].get(REPLACED, {})
-    known = {(file.table, file.path): file.rows for one in (kept(lake) if told else ()) for file in one.files}
+    known = {
+        (file.table, file.path): file.rows
+        for kept_plan in (kept_plans(lake) if told else ())
+        for file in kept_plan.files
+    }
     for table, some in told.items():
         for one in some:
             rows = sum(file["num_records"] for file in one["by"])
@@ -249,7 +253,7 @@ def _has_keys(
     known = lake.contract(table)
     named = table == NAMED
     taken = sum(row["num_records"] for row in gone) - sum(row["rows"] for row in new)
-    if expected is None:  # a derived table may have been computed anew since
+    if expected is None:  # a derived table may have been computed again since
         return known.kind == "derived"
     columns = key_columns(known, NAME_COLUMNS if named else ())
     before, after = (digest_of_files(lake, known, named_files(some), columns) for some in (gone, new))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ranklake.lake.store.lake_config import MODES, SIGNED, UNSIGNED
 from ranklake.retention.proposals.approvals import Judge, Needed, is_one_of, plain
-from ranklake.retention.proposals.modes import LOWERED, said_mode
+from ranklake.retention.proposals.modes import LOWERED, mode_of
 from ranklake.retention.proposals.statements import DIGEST
 from ranklake.retention.proposals.steps import MODE, Step, every_step
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What came of it.
+    """The result.
 
     Attributes
     ----------
@@ -53,8 +53,8 @@ class _Walk:
     notes: list[str] = field(default_factory=list)
 
     def of_mode(self, step: Step) -> Iterator[str]:
-        """Yield what is wrong with a row that says the mode; afterwards that is it."""
-        mode = said_mode(step)
+        """Yield faults of a row that says the mode; afterwards that is it."""
+        mode = mode_of(step)
         if MODES.index(mode) < MODES.index(self.mode):
             said = f"row {step.seq} says that approvals are {mode} from then on, after they were {self.mode}"
             doubt = self._lowered(step) if self.mode == SIGNED else ""
@@ -76,7 +76,7 @@ class _Walk:
         return self.judge.of_signature(step, step.ts) if self.judge.signers is not None else ""
 
     def of_step(self, step: Step) -> Iterator[str]:
-        """Yield what is wrong with a step of a proposal."""
+        """Yield faults of a step of a proposal."""
         signature = step.details.get("signature")
         where = f"row {step.seq} ({step.action} of {step.subject})"
         doubt = ""
@@ -106,10 +106,10 @@ class _Walk:
     def _of_begin(self, step: Step, approvals: list[Step]) -> Iterator[str]:
         """Yield what a begun proposal lacked when it was begun."""
         held: dict[str, Step] = {}
-        for one in approvals:
-            doubt = self.judge.doubt(one, str(step.details.get(DIGEST)), step.ts) if self.judge.signers else ""
+        for approval in approvals:
+            doubt = self.judge.doubt(approval, str(step.details.get(DIGEST)), step.ts) if self.judge.signers else ""
             if not doubt:
-                held[plain(one.actor)] = one
+                held[plain(approval.actor)] = approval
         lacking = Needed.said(step.details).lacking(one.details.get("roles") or [] for one in held.values())
         if lacking:
             yield f"it was begun, and then {lacking}"

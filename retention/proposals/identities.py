@@ -127,7 +127,7 @@ def name_of(
         hint = "name the keys that may: allowed_signers under [approvals]; see docs/approvals.md"
         raise NobodyError("no allowed-signers file is configured, so no signature can be verified", hint=hint)
     if section.mode == COMMAND:
-        return _asked(section.identity)[0]
+        return _ask_helper(section.identity)[0]
     if not given and not login:
         raise NobodyError("nobody is named", hint=f"{what} --by NAME")
     return given or getpass.getuser()
@@ -140,7 +140,7 @@ def doer(lake: "Lake", by: str | None) -> str:
     """
     section = lake.config.approvals
     given = " ".join((by or "").split())
-    return _asked(section.identity)[0] if section.mode == COMMAND else given or getpass.getuser()
+    return _ask_helper(section.identity)[0] if section.mode == COMMAND else given or getpass.getuser()
 
 
 def unproven(lake: "Lake") -> dict[str, str]:
@@ -154,7 +154,7 @@ def account(lake: "Lake") -> str:
     Raises `NobodyError` and `SecretError`.
     """
     section = lake.config.approvals
-    return _asked(section.identity)[0] if section.mode == COMMAND else getpass.getuser()
+    return _ask_helper(section.identity)[0] if section.mode == COMMAND else getpass.getuser()
 
 
 def _with_default(lake: "Lake", signing: Signing) -> Signing:
@@ -204,7 +204,7 @@ def identify(lake: "Lake", about: About, step: str, name: str, reason: str | Non
     if section.mode == UNSIGNED:
         return Identity(name, UNSIGNED, {"mode": UNSIGNED, **statement.details}, reason)
     if section.mode == COMMAND:
-        own, roles = _asked(section.identity)
+        own, roles = _ask_helper(section.identity)
         if own != name:
             raise NobodyError("the helper of [approvals] identity says another name now", hint="run it again")
         return Identity(own, COMMAND, {"mode": COMMAND, "roles": roles, **statement.details}, reason)
@@ -246,7 +246,7 @@ def _text(path: str) -> str:
         raise StatementError("cannot be read", where=path, hint=hint) from None
 
 
-def _asked(source: str) -> tuple[str, list[str]]:
+def _ask_helper(source: str) -> tuple[str, list[str]]:
     """Return what the helper says: a name, and roles. Raises `NobodyError` and `SecretError`."""
     text, where = read_reference(source, "identity", "identity command")
     words = text.replace(",", " ").split()

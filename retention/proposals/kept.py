@@ -59,7 +59,7 @@ class KeptFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class KeptPlan:
     """What one retention plan took, and is kept.
 
     Attributes
@@ -102,7 +102,7 @@ class Kept:
         return ""
 
 
-def kept(lake: "Lake") -> list[Kept]:
+def kept_plans(lake: "Lake") -> list[KeptPlan]:
     """Return what is kept, by plan. Raises `ranklake.lake.plans.plan.DamagedPlanError`, and what the store raises."""
     waiting = sorted((one for one in register(lake).values() if one.is_kept), key=lambda one: one.plan or 0)
     if not waiting:
@@ -112,22 +112,22 @@ def kept(lake: "Lake") -> list[Kept]:
     for one in waiting:
         plan = read_plan(lake, one.plan or 0)
         if plan is not None and GRACE in plan.body["facts"]:
-            found.append(Kept(proposal=one, plan=plan, files=tuple(_files(plan, replaced))))
+            found.append(KeptPlan(proposal=one, plan=plan, files=tuple(_files(plan, replaced))))
     return found
 
 
 def kept_paths(lake: "Lake") -> dict[str, set[str]]:
     """Return the paths of kept files by table, those of old versions among them."""
     paths: dict[str, set[str]] = {}
-    for one in kept(lake):
-        for file in one.files:
+    for kept_plan in kept_plans(lake):
+        for file in kept_plan.files:
             paths.setdefault(file.table, set()).add(file.path)
     return paths
 
 
 def kept_raw(lake: "Lake") -> set[str]:
     """Return the digests of raw bytes in quarantine that are kept."""
-    return {digest for one in kept(lake) for digest in one.raw}
+    return {digest for kept_plan in kept_plans(lake) for digest in kept_plan.raw}
 
 
 def as_files(some: Iterable[KeptFile]) -> pa.Table:
@@ -168,9 +168,9 @@ def _replaced(lake: "Lake", since: int) -> Replaced:
 MEND: Final = "with it, restore the version before that, which 'ranklake doctor' names"
 
 
-def restored(lake: "Lake", one: Kept) -> Counter[str]:
+def restored(lake: "Lake", kept_plan: KeptPlan) -> Counter[str]:
     """Return how many rows of what a plan took are in their tables again, by table. Raises what reading them raises."""
-    return _rows_again(one, cache(partial(_live, lake)))
+    return _rows_again(kept_plan, cache(partial(_live, lake)))
 
 
 def restorations(lake: "Lake") -> tuple[str, ...]:
@@ -182,15 +182,18 @@ def restorations(lake: "Lake") -> tuple[str, ...]:
     """
     live = cache(partial(_live, lake))
     found = []
-    for one in kept(lake):
-        took = f"that {one.proposal.name} took or masked, and nobody cancelled it: another program restored the table"
-        found += [f"{table} has {rows:,} rows again {took}; {MEND}" for table, rows in _rows_again(one, live).items()]
+    for kept_plan in kept_plans(lake):
+        name = kept_plan.proposal.name
+        took = f"that {name} took or masked, and nobody cancelled it: another program restored the table"
+        found += [
+            f"{table} has {rows:,} rows again {took}; {MEND}" for table, rows in _rows_again(kept_plan, live).items()
+        ]
     return tuple(found)
 
 
-def _rows_again(one: Kept, live: Callable[[str], set[str]]) -> Counter[str]:
+def _rows_again(kept_plan: KeptPlan, live: Callable[[str], set[str]]) -> Counter[str]:
     rows: Counter[str] = Counter()
-    for file in one.files:
+    for file in kept_plan.files:
         if file.path in live(file.table):
             rows[file.table] += file.rows
     return rows

@@ -1,11 +1,11 @@
 """Approves and applies proposals: one person approves, another applies, as one numbered plan.
 
-Whoever dies on the way leaves what the next call for the same proposal finishes: rows of the audit trail are written
-once, and a plan that was written is finished by whoever finds it.
+Killed half-way, the next call for the same proposal goes on: rows of the audit log are written once, and whoever finds
+a plan that was written finishes it.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import clock
@@ -14,7 +14,7 @@ from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import read_plan
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake_config import SIGNED
-from ranklake.retention.proposals.approvals import Standing, is_one_of, require, stand
+from ranklake.retention.proposals.approvals import ApprovalStatus, approval_status, is_one_of, require
 from ranklake.retention.proposals.identities import (
     APPLY,
     APPROVE,
@@ -44,7 +44,23 @@ if TYPE_CHECKING:
     from ranklake.lake.store.store import Lake
 
 
-Made_co = TypeVar("Made_co", bound=Proposal, covariant=True)
+Approve = Callable[..., tuple[AnyProposal, bool]]
+"""Approves a proposal of one kind; returns it, and whether this call did it."""
+
+
+class ApprovalOptions(TypedDict, total=False):
+    """Options of `approve`.
+
+    Attributes
+    ----------
+    single_operator
+        Whether who proposed it may approve it; not where approvals are signed.
+    signing
+        What signs, where approvals are signed.
+    """
+
+    single_operator: bool
+    signing: Signing
 
 
 class WritePlan(Protocol):
@@ -61,7 +77,7 @@ def propose(lake: "Lake", kind: ProposalKind[AnyProposal], name: str, by: str, s
     """
     found, trail = kind.find(lake, name), recorded_actions(lake, kind)
     refuse_downgrade(lake, trail)
-    if is_one_of(by, stand(lake, kind, found, trail, clock.now()).authors):
+    if is_one_of(by, approval_status(lake, kind, found, trail, clock.now()).authors):
         return False
     who = identify(lake, _about(kind, found), PROPOSE, by, None, signing)
     note_mode(lake, trail, who.name)
@@ -76,9 +92,9 @@ def statement(
     return statement_of(lake, _about(kind, kind.find(lake, name)), step, by, reason).text
 
 
-def standing(lake: "Lake", kind: ProposalKind[AnyProposal], found: AnyProposal) -> Standing:
+def standing(lake: "Lake", kind: ProposalKind[AnyProposal], proposal: AnyProposal) -> ApprovalStatus:
     """Return whose approvals of a proposal count now, and what is lacking."""
-    return stand(lake, kind, found, recorded_actions(lake, kind), clock.now())
+    return approval_status(lake, kind, proposal, recorded_actions(lake, kind), clock.now())
 
 
 def approve(
@@ -116,7 +132,7 @@ def approve(
         raise VoidProposalError(kind, name, found.void_because)
     _refuse_expired(kind, found)
     refuse_downgrade(lake, trail)
-    now = stand(lake, kind, found, trail, clock.now())
+    now = approval_status(lake, kind, found, trail, clock.now())
     if now.lacking and not is_one_of(by, now.approvers):
         if is_one_of(by, now.authors) and not _alone_may(lake, single_operator=single_operator):
             raise SameOperatorError(name, "proposed", "approve", may_be_alone=_is_lax(lake))
@@ -133,37 +149,13 @@ def approve(
     return kind.find(lake, name), fresh
 
 
-class Approve(Protocol[Made_co]):
-    """Approves a proposal of one kind; see `approve`."""
-
-    def __call__(
-        self,
-        lake: "Lake",
-        name: str,
-        /,
-        by: str,
-        reason: str | None = None,
-        *,
-        single_operator: bool = False,
-        signing: Signing = NOT_SIGNING,
-    ) -> tuple[Made_co, bool]:
-        """Return what was approved, and whether this call did it."""
-
-
 def approving(kind: ProposalKind[AnyProposal]) -> Approve[AnyProposal]:
     """Return `approve` of one kind, for the room that has it."""
 
     def of_kind(
-        lake: "Lake",
-        name: str,
-        /,
-        by: str,
-        reason: str | None = None,
-        *,
-        single_operator: bool = False,
-        signing: Signing = NOT_SIGNING,
+        lake: "Lake", name: str, /, by: str, reason: str | None = None, **options: Unpack[ApprovalOptions]
     ) -> tuple[AnyProposal, bool]:
-        return approve(lake, kind, name, by, reason, single_operator=single_operator, signing=signing)
+        return approve(lake, kind, name, by, reason, **options)
 
     return of_kind
 
@@ -254,18 +246,18 @@ def _drive(lake: "Lake", compose: "Callable[[int], Plan | None]") -> None:
             return
 
 
-def _refuse_expired(kind: AnyKind, found: Proposal) -> None:
-    if found.expires is not None and found.expires <= clock.now():
-        raise ExpiredProposalError(kind, found.name, found.expires)
+def _refuse_expired(kind: AnyKind, proposal: Proposal) -> None:
+    if proposal.expires is not None and proposal.expires <= clock.now():
+        raise ExpiredProposalError(kind, proposal.name, proposal.expires)
 
 
-def _facts(found: Proposal) -> dict[str, Any]:
+def _facts(proposal: Proposal) -> dict[str, Any]:
     """Return what the trail says of a proposal."""
-    return {**found.facts, DIGEST: found.items_sha256}
+    return {**proposal.facts, DIGEST: proposal.items_sha256}
 
 
-def _about(kind: AnyKind, found: Proposal) -> About:
-    return About(kind.action, found.name, found.items_sha256)
+def _about(kind: AnyKind, proposal: Proposal) -> About:
+    return About(kind.action, proposal.name, proposal.items_sha256)
 
 
 def _alone(alone: bool) -> dict[str, bool]:
@@ -273,7 +265,7 @@ def _alone(alone: bool) -> dict[str, bool]:
 
 
 def _alone_may(lake: "Lake", *, single_operator: bool) -> bool:
-    """Say whether one person may do two steps. Raises `RanklakeError` where that is asked of a lake with signatures."""
+    """Return whether one person may do two steps. Raises `RanklakeError` in a lake with signatures."""
     if single_operator and not _is_lax(lake):
         what = "--single-operator is for lakes of one person, and this one takes signatures of several"
         raise RanklakeError(what, hint="have another person do it")

@@ -68,20 +68,20 @@ def register(lake: "Lake") -> dict[str, MigrationProposal]:
     """Return the proposals: one for each migration that drops values, as its file says it."""
     rows = history(lake)
     found = {}
-    for one in load_migrations(overlay=lake.overlay):
-        if not one.drops:
+    for load_migration in load_migrations(overlay=lake.overlay):
+        if not load_migration.drops:
             continue
-        mine = [row for row in rows if row["number"] == one.number]
+        mine = [row for row in rows if row["number"] == load_migration.number]
         round_ = max((row["plan"] for row in mine if row["status"] == REVERTED), default=0)
-        name = proposal_name(one.sha256, round_)
+        name = proposal_name(load_migration.sha256, round_)
         approval = next((row for row in mine if row["proposal"] == name), {})
         done = next((row for row in mine if row["status"] == APPLIED and row["plan"] > round_), {})
         found[name] = MigrationProposal(
             name,
-            one.label,
-            one.sha256,
-            one.table,
-            one.drops,
+            load_migration.label,
+            load_migration.sha256,
+            load_migration.table,
+            load_migration.drops,
             round_,
             approved=approval.get("ts"),
             approver=approval.get("actor"),
@@ -93,7 +93,11 @@ def register(lake: "Lake") -> dict[str, MigrationProposal]:
 
 
 def _add_approval(lake: "Lake", proposal: MigrationProposal, by: str) -> bool:
-    migration = next(one for one in load_migrations(overlay=lake.overlay) if one.label == proposal.label)
+    migration = next(
+        load_migration
+        for load_migration in load_migrations(overlay=lake.overlay)
+        if load_migration.label == proposal.label
+    )
 
     def compose(_: object) -> list[dict[str, Any]]:
         if register(lake)[proposal.name].approved is not None:

@@ -29,7 +29,7 @@ class DowngradeError(RanklakeError):
 
     def __init__(self, step: Step, now: str) -> None:
         keys = {"signed": "allowed_signers", "command": "identity"}
-        was = said_mode(step)
+        was = mode_of(step)
         what = f"approvals of this lake are {was} since row {step.seq} of the audit trail, and {now} is configured here"
         hint = (
             f"configure {keys.get(was, 'it')} under [approvals] again, or say that nobody does so any more: "
@@ -51,7 +51,7 @@ def last_mode(trail: Actions) -> Step | None:
     return next(reversed(trail.get(SUBJECT, {}).get(MODE, [])), None)
 
 
-def said_mode(step: Step | None) -> str:
+def mode_of(step: Step | None) -> str:
     """Return the mode that a row says."""
     mode = UNSIGNED if step is None else step.details.get("mode")
     return mode if mode in MODES else SIGNED  # whoever writes nonsense gets the strictest
@@ -63,7 +63,7 @@ def refuse_downgrade(lake: "Lake", trail: Actions) -> None:
     if lake.config.approvals.mode != UNSIGNED and trail.end is not None and now < trail.end - SKEW:
         raise ClockError(now, trail.end)
     mode, last = lake.config.approvals.mode, last_mode(trail)
-    if last is not None and MODES.index(mode) < MODES.index(said_mode(last)):
+    if last is not None and MODES.index(mode) < MODES.index(mode_of(last)):
         raise DowngradeError(last, mode)
 
 
@@ -80,7 +80,7 @@ def note_mode(lake: "Lake", trail: Actions, by: str) -> None:
 
 def downgrade(lake: "Lake", trail: Actions, who: Identity, reason: str) -> bool:
     """Say in the trail that nobody checks names from now on; False where nobody does."""
-    if said_mode(last_mode(trail)) == UNSIGNED:
+    if mode_of(last_mode(trail)) == UNSIGNED:
         return False
     details = {**who.details, "mode": UNSIGNED, "by_mode": who.mode, DIGEST: LOWERED.items_sha256}
     audit.record(lake, who.name, MODE, SUBJECT, reason, details)

@@ -1,6 +1,6 @@
 """The register of releases: partitions that checks hold back, and rows in quarantine, that somebody answers for.
 
-A release's name is a digest of its items, and is reckoned again when it is read, as that of a retention plan is.
+A release's name is a digest of its items, and is computed again when it is read, as that of a retention plan is.
 """
 
 import json
@@ -110,7 +110,7 @@ Where = tuple[str, date, str]
 
 
 def verify_release(lake: "Lake", plan: "Plan") -> None:
-    """Look whether the rows that go back are those that somebody approved, by their keys, with the values they had."""
+    """Check that the rows that go back are those that somebody approved, by their keys, with the values they had."""
     verify_files(lake, plan)
     approved = begun_proposal(lake, plan, RELEASES, "release", "release rows")
     name = approved.name

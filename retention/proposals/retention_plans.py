@@ -1,6 +1,6 @@
 """The register: retention plans and their state, as rows of ``retention_plans``.
 
-A plan's name is a digest of its items, and is reckoned again when it is read: who changes what a plan would remove
+A plan's name is a digest of its items, and is computed again when it is read: who changes what a plan would remove
 makes another plan of it, which nobody approved.
 """
 

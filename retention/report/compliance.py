@@ -113,14 +113,14 @@ def compliance(
     held = places(lake, contracts, spool)
     demands = tuple(verdicts(policies.demands, held, contracts))
     needs += [
-        Need("warning", f"{one.demand}: {one.what} of {one.place} is {one.state}", one.said, one.hint)
-        for one in demands
-        if one.state in {DIFFERS, UNKNOWN}
+        Need("warning", f"{demand.demand}: {demand.what} of {demand.place} is {demand.state}", demand.said, demand.hint)
+        for demand in demands
+        if demand.state in {DIFFERS, UNKNOWN}
     ]
     needs += [
-        Need("failing", f"{one.table}.{one.column} holds values in clear", one.said, one.hint)
-        for one in proofs
-        if one.status == "unmasked"
+        Need("failing", f"{proof.table}.{proof.column} holds values in clear", proof.said, proof.hint)
+        for proof in proofs
+        if proof.status == "unmasked"
     ]
     seen = sum(row[name] == "seen" for row in rows for name in roles)
     return Compliance(
@@ -134,7 +134,7 @@ def compliance(
         grants=grants,
         trail=asking(lake)(sql_text("ranklake.retention.report", "trail")),
         anchors=anchors,
-        keys=tuple(_keys(references, {one.setting: one for one in key_ages(lake, now)})),
+        keys=tuple(_keys(references, {key_age.setting: key_age for key_age in key_ages(lake, now)})),
         places=tuple(one.posture for one in held),
         demands=demands,
         proofs=tuple(proofs),
@@ -145,7 +145,9 @@ def compliance(
 
 def _columns(contracts: "Mapping[str, Contract]", roles: "Mapping[str, Role]") -> Iterator[Row]:
     for contract in contracts.values():
-        told = {name: {one.column.name: one.said for one in role.sights(contract)} for name, role in roles.items()}
+        told = {
+            name: {sight.column.name: sight.said for sight in role.sights(contract)} for name, role in roles.items()
+        }
         for column in contract.columns:
             if column.class_ in CLASSIFIED:
                 seen = {

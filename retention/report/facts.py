@@ -38,7 +38,7 @@ class Governance:
     Attributes
     ----------
     lake, today, policies
-        Last part of its location; the UTC date as of which all is told; name and digest of the policies.
+        Last part of its location; the UTC date as of which all is reported; name and digest of the policies.
     needs
         What needs a look, worst first.
     totals, tables, owners, teams
@@ -48,7 +48,7 @@ class Governance:
     undecided
         Why nothing can be said of what is due; else empty.
     holds, rows_held, erasures, removals
-        By the audit trail and the registers; rows that would be due but for holds.
+        By the audit trail and the registers; rows past their period that holds keep.
     grace
         Of removals, those that can be cancelled, and until when.
     archives, downsampled
@@ -95,11 +95,11 @@ def governance(lake: "Lake", policies: "Policies", today: date) -> Governance:
     Raises what queries raise, and `ranklake.lake.store.ssh_signatures.SignersError`.
     """
     ask, contracts = asking(lake), lake.contracts()
-    held = tuple(one.name for one in holds_of(lake, today))
+    held = tuple(hold.name for hold in holds_of(lake, today))
     rules = tuple(_rules(policies, today))
     taken, undecided = _due(lake, contracts, policies, today)
     waits = tuple(waiting(lake))
-    erasures, grace = (_of(ask, name, most=str(_MOST)) for name in ("erasures", "grace"))
+    erasures, grace = (_ask_sql(ask, name, most=str(_MOST)) for name in ("erasures", "grace"))
     growing, alerted = costs(lake, contracts, policies, today)
     needs = [*_needs_of_rules(rules, undecided), *alerted, *_needs_of_erasures(erasures.rows)]
     needs += [*_needs_of_waiting(waits), *_needs_of_due(taken, waits), *_needs_of_grace(grace.rows, today)]
@@ -109,21 +109,21 @@ def governance(lake: "Lake", policies: "Policies", today: date) -> Governance:
         today=today,
         policies=policies_name(policies),
         needs=tuple(needs),
-        totals=_of(ask, "totals"),
-        tables=_of(ask, "tables", today=today.isoformat(), policies=_values(lake, contracts, policies)),
-        owners=_of(ask, "owners"),
-        teams=_of(ask, "teams", most=str(_MOST)),
+        totals=_ask_sql(ask, "totals"),
+        tables=_ask_sql(ask, "tables", today=today.isoformat(), policies=_values(lake, contracts, policies)),
+        owners=_ask_sql(ask, "owners"),
+        teams=_ask_sql(ask, "teams", most=str(_MOST)),
         rules=rules,
         due=taken,
         undecided=undecided,
         waiting=waits,
-        holds=_of(ask, "holds", names=", ".join(map(literal, held)) or "''"),
+        holds=_ask_sql(ask, "holds", names=", ".join(map(literal, held)) or "''"),
         rows_held=0 if undecided else sum(held_rows(lake, contracts, policies, today).values()),
         erasures=erasures,
-        removals=_of(ask, "removals", most=str(_MOST)),
+        removals=_ask_sql(ask, "removals", most=str(_MOST)),
         grace=grace,
-        archives=_of(ask, "archives", most=str(_MOST)),
-        downsampled=_of(ask, "downsampled", most=str(_MOST)),
+        archives=_ask_sql(ask, "archives", most=str(_MOST)),
+        downsampled=_ask_sql(ask, "downsampled", most=str(_MOST)),
         costs=growing,
     )
 
@@ -134,7 +134,7 @@ def policies_name(policies: "Policies") -> str:
     return f"{name} (SHA-256 {policies.sha256[:12]}…)"
 
 
-def _of(ask: Ask, name: str, **fills: str) -> Answered:
+def _ask_sql(ask: Ask, name: str, **fills: str) -> Answered:
     return ask(sql_text(_HERE, name).format(**fills))
 
 
@@ -146,7 +146,7 @@ def _values(lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Polici
         decided = parts.of_table()
         longest = parts.periods()[1] if parts.columns else decided.period_days
         numbers = ("CAST(NULL AS INT)" if days is None else str(days) for days in (decided.period_days, longest))
-        rows.append(f"({literal(contract.table)}, {literal(decided.said_by)}, {', '.join(numbers)})")
+        rows.append(f"({literal(contract.table)}, {literal(decided.decided_by)}, {', '.join(numbers)})")
     return ",\n  ".join(rows)
 
 
@@ -217,14 +217,14 @@ def _needs_of_erasures(rows: tuple[Row, ...]) -> Iterator[Need]:
 
 
 def _needs_of_waiting(waits: tuple[Waiting, ...]) -> Iterator[Need]:
-    for one in waits:
-        said = one.lacking if one.since is None else f"{one.lacking}; since {one.since:%Y-%m-%d %H:%M} UTC"
-        yield Need("warning", f"{one.noun.capitalize()} {one.name} waits", said, one.next_step)
+    for wait in waits:
+        said = wait.lacking if wait.since is None else f"{wait.lacking}; since {wait.since:%Y-%m-%d %H:%M} UTC"
+        yield Need("warning", f"{wait.noun.capitalize()} {wait.name} waits", said, wait.next_step)
 
 
 def _needs_of_due(taken: tuple[Row, ...], waits: tuple[Waiting, ...]) -> Iterator[Need]:
     rows, tables = sum(row["rows"] for row in taken), len(taken)
-    if taken and not any(one.noun == "retention plan" for one in waits):
+    if taken and not any(wait.noun == "retention plan" for wait in waits):
         said = f"{rows:,} rows of {tables:,} {'table' if tables == 1 else 'tables'} are older than their rules allow"
         yield Need("warning", "What is due is in no plan", said, "ranklake retain plan")
 
@@ -248,17 +248,17 @@ def costs(
     """Return what each table holds, adds a day, and holds in a year, the largest first; and alerts with their mend."""
     tables, _, _ = growth(lake, contracts)
     forecasts = simulate(lake, contracts, policies, today, MONTHS)
-    ends = {one.table: one.months[-1].bytes for one in forecasts}
+    ends = {forecast.table: forecast.months[-1].bytes for forecast in forecasts}
     rows = tuple(
         {
-            "table": one.name,
-            "rows": one.rows,
-            "bytes": round(one.bytes),
-            "bytes_per_day": one.bytes_per_day(today),
-            "forecast_bytes": ends[one.name or ""],
+            "table": table.name,
+            "rows": table.rows,
+            "bytes": round(table.bytes),
+            "bytes_per_day": table.bytes_per_day(today),
+            "forecast_bytes": ends[table.name or ""],
         }
-        for one in tables
-        if one.name in ends
+        for table in tables
+        if table.name in ends
     )
     found = alerts(Outlook(lake, contracts, policies, today, MONTHS, None), tables, forecasts)
     return rows, [

@@ -59,7 +59,7 @@ class Verdict:
 
     @property
     def said(self) -> str:
-        """In one clause."""
+        """One clause."""
         tables = ", ".join(self.tables[:3]) + (f" and {len(self.tables) - 3} more" if len(self.tables) > 3 else "")  # noqa: PLR2004
         return f"{self.demand}: {self.what} of {self.place} ({tables}) is to be {self.wanted}, and is {self.found}"
 
@@ -83,17 +83,18 @@ def places(lake: "Lake", contracts: "Mapping[str, Contract]", spool: "Lake | Non
     """
     found = [Held(posture("lake", lake, MARKER), frozenset(contracts))]
     if spool is not None:
-        recorded = frozenset(one.table for one in contracts.values() if one.envelope)
+        recorded = frozenset(contract.table for contract in contracts.values() if contract.envelope)
         found.append(Held(posture("spool", spool, ""), recorded))
     rows = archives(lake)
     for place in archive_places(lake):
         there = frozenset(one.table for one in rows if one.uri == place.uri)
         found.append(Held(posture(f"archive {redact_uri(place.uri)}", place, ""), there))
-    for one in shares(lake):
-        place = open_place(lake, one.uri)
+    for share in shares(lake):
+        place = open_place(lake, share.uri)
         found.append(
             Held(
-                posture(f"share of {one.role} at {redact_uri(one.uri)}", place, ""), frozenset(tables_known(lake, one))
+                posture(f"share of {share.role} at {redact_uri(share.uri)}", place, ""),
+                frozenset(tables_known(lake, share)),
             )
         )
     return found
@@ -103,18 +104,18 @@ def verdicts(demands: "tuple[Demand, ...]", held: "list[Held]", contracts: "Mapp
     """Return what demands come to at places, those that are not met first."""
     found = []
     for demand in demands:
-        about = frozenset(one.table for one in contracts.values() if demand.is_about(one))
+        about = frozenset(contract.table for contract in contracts.values() if demand.is_about(contract))
         for one in held:
             if tables := sorted(about & one.tables):
                 found += [
                     Verdict(demand=demand.name, place=one.posture.place, tables=tuple(tables), **said)
-                    for said in _of(demand, one.posture)
+                    for said in _checks(demand, one.posture)
                 ]
     order = {DIFFERS: 0, UNKNOWN: 1, MET: 2}
     return sorted(found, key=lambda one: order[one.state])
 
 
-def _of(demand: "Demand", place: Posture) -> Iterator[dict[str, str]]:
+def _checks(demand: "Demand", place: Posture) -> Iterator[dict[str, str]]:
     if demand.encrypted:
         yield _encryption(place)
     if demand.keys:

@@ -60,7 +60,7 @@ def record(
 
 
 def _classes(contract: "Contract") -> dict[str, tuple[str, ...]]:
-    found = {name: tuple(one.name for one in contract.columns if one.class_ == name) for name in CLASSIFIED}
+    found = {name: tuple(column.name for column in contract.columns if column.class_ == name) for name in CLASSIFIED}
     return {name: columns for name, columns in found.items() if columns}
 
 
@@ -74,7 +74,7 @@ def _activity(contract: "Contract", policies: "Policies", roles: "Mapping[str, R
         contract.summary,
         contract.owner,
         _classes(contract),
-        made.said_by,
+        made.decided_by,
         made.period_days,
         purpose,
         basis,
@@ -83,7 +83,7 @@ def _activity(contract: "Contract", policies: "Policies", roles: "Mapping[str, R
 
 
 def _seen(role: "Role", contract: "Contract") -> Iterator[tuple[str, tuple[str, ...]]]:
-    sights = [one for one in role.sights(contract) if one.column.class_ in CLASSIFIED]
+    sights = [sight for sight in role.sights(contract) if sight.column.class_ in CLASSIFIED]
     said = {
         "rows of": sorted(role.teams),
         "seen": [one.column.name for one in sights if one.said == "seen"],
@@ -104,11 +104,11 @@ def markdown(record: tuple[Activity, ...], lake: str, policies: str) -> str:
         lines += [f"- Purpose: {one.purpose}"] if one.purpose else []
         lines += [f"- Grounds: {one.basis}"] if one.basis else []
         for role, seen in one.recipients.items():
-            lines.append(f"- Recipient: role {role}: {_told(seen)}")
+            lines.append(f"- Recipient: role {role}: {_columns_line(seen)}")
         lines += [] if one.recipients else ["- Recipients: no role; whoever may read the bucket"]
         lines.append("")
     return "\n".join(lines)
 
 
-def _told(seen: Mapping[str, tuple[str, ...]]) -> str:
+def _columns_line(seen: Mapping[str, tuple[str, ...]]) -> str:
     return "; ".join(f"{how} {', '.join(columns)}" for how, columns in seen.items())

@@ -9,7 +9,7 @@ from ranklake.lake.audit import clock
 from ranklake.retention.archive.rehydration import REHYDRATIONS
 from ranklake.retention.grants.grant import GRANTS, Grant
 from ranklake.retention.holds.release import HOLD_RELEASES
-from ranklake.retention.proposals.approvals import stand
+from ranklake.retention.proposals.approvals import approval_status
 from ranklake.retention.proposals.cancellations import CANCELLATIONS
 from ranklake.retention.proposals.erasures import ERASURES
 from ranklake.retention.proposals.migrations import MIGRATIONS
@@ -71,30 +71,34 @@ def _of_kind(lake: "Lake", kind: AnyKind) -> Iterator[Waiting]:
         if not one.intact:
             yield Waiting(kind.noun, one.name, since, "its items were altered", f"{kind.made_by}, and look into it")
         elif one.approved is None:
-            lacking = stand(lake, kind, one, trail, clock.now()).lacking or "its approval is to be written down"
+            lacking = (
+                approval_status(lake, kind, one, trail, clock.now()).lacking or "its approval is to be written down"
+            )
             yield Waiting(kind.noun, one.name, since, lacking, _command(kind, kind.to_approve(_argument(one))))
         elif kind not in _APPROVED_IS_DONE:
             command = _command(kind, kind.to_apply(one.name))
             yield Waiting(kind.noun, one.name, one.approved, "nobody applied it", command)
 
 
-def _is_over(kind: AnyKind, one: Proposal, every: list[Proposal]) -> bool:
-    """Say whether nobody has to do anything about it any more."""
+def _is_over(kind: AnyKind, proposal: Proposal, every: list[Proposal]) -> bool:
+    """Return whether nobody has to do anything about it any more."""
     now = clock.now()
-    if one.applied is not None or (one.expires is not None and one.expires <= now):
+    if proposal.applied is not None or (proposal.expires is not None and proposal.expires <= now):
         return True
-    if isinstance(one, Grant) and (one.revoked is not None or one.until <= now or one.is_break_glass):
+    if isinstance(proposal, Grant) and (
+        proposal.revoked is not None or proposal.until <= now or proposal.is_break_glass
+    ):
         return True
-    if kind in _APPROVED_IS_DONE and one.approved is not None:
+    if kind in _APPROVED_IS_DONE and proposal.approved is not None:
         return True
-    if isinstance(one, RetentionPlan) and one.overtaken_by:
+    if isinstance(proposal, RetentionPlan) and proposal.overtaken_by:
         return True
-    return kind is RETENTION_PLANS and one.approved is None and one is not every[-1]
+    return kind is RETENTION_PLANS and proposal.approved is None and proposal is not every[-1]
 
 
 def _command(kind: AnyKind, command: str) -> str:
     return command.replace(kind.command, "ranklake grants", 1) if kind is GRANTS else command
 
 
-def _argument(one: Proposal) -> str:
-    return getattr(one, "hold", one.name)
+def _argument(proposal: Proposal) -> str:
+    return getattr(proposal, "hold", proposal.name)

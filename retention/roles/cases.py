@@ -161,7 +161,7 @@ def _of_columns(case: Case, role: Role, contract: "Contract") -> Iterator[str]:
     if not role.sees(contract.table):
         yield f"{contract.table} is not there for {role.name}"
         return
-    found = {one.column.name: one.said for one in role.sights(contract)}
+    found = {sight.column.name: sight.said for sight in role.sights(contract)}
     wanted = {
         **dict.fromkeys(case.get("sees", ()), "seen"),
         **{name: "nullify" if said is None else str(said) for name, said in case.get("masked", {}).items()},

@@ -39,15 +39,15 @@ class BrokenCondition:
 
 
 def broken_conditions(role: "Role", contracts: Mapping[str, "Contract"]) -> Iterator[BrokenCondition]:
-    """Yield what is wrong with a role's own conditions; those that fail on some rows alone are not found."""
+    """Yield faults of a role's own conditions; those that fail on some rows alone are not found."""
     said = {table: role.own_conditions(contracts[table]) for table in sorted(role.tables & contracts.keys())}
     if not any(said.values()):
         return
     ctx = _without_rows(contracts)
     for table, conditions in said.items():
-        for one in conditions:
+        for condition in conditions:
             try:
-                text = f'SELECT 1 FROM "{table}" AS "{table}" WHERE (\n{one}\n)'  # noqa: S608 - the role's own
+                text = f'SELECT 1 FROM "{table}" AS "{table}" WHERE (\n{condition}\n)'  # noqa: S608 - the role's own
                 ctx.sql_with_options(text, READ_ONLY).to_arrow_table()
             except Exception as error:  # noqa: BLE001 - DataFusion raises plain ones
                 yield BrokenCondition(role=role.name, table=table, error=explained(error, contracts, [table]))

@@ -46,8 +46,8 @@ class View:
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
         columns = [
-            {"column": one.column.name, "class": one.column.class_, "seen": one.said, "why": one.why}
-            for one in self.sights
+            {"column": sight.column.name, "class": sight.column.class_, "seen": sight.said, "why": sight.why}
+            for sight in self.sights
         ]
         return {
             "role": self.role,

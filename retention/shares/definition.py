@@ -1,4 +1,4 @@
-"""How a role sees a table: as the contract of its copy, and as a digest that changes when it is to be made anew."""
+"""How a role sees a table: as the contract of its copy, and as a digest that changes when it is to be made again."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ def copied(role: Role, contract: "Contract") -> "Contract":
     else. Raises `ShareError` where the role does not see the dates that tables are laid out by.
     """
     sights = role.sights(contract)
-    plain = {one.column.name for one in sights if one.mask is None and not one.is_hidden}
+    plain = {sight.column.name for sight in sights if sight.mask is None and not sight.is_hidden}
     if unseen := set(contract.partition) - plain:
         what = f"{role.name} does not see {contract.table}.{min(unseen)} as it is, and copies are laid out by it"
         raise ShareError(what, where=role.name, hint=f"take {contract.table} out of its tables, or let it see that")
@@ -41,7 +41,7 @@ def copied(role: Role, contract: "Contract") -> "Contract":
         for one in sights
         if not one.is_hidden
     )
-    seen = {one.name for one in columns}
+    seen = {column.name for column in columns}
     order = [name for name in contract.sort if name in seen]
     if not plain.issuperset(contract.sort):
         order += [one.name for one in columns if one.name not in order and one.type in _SORTED]
@@ -66,11 +66,11 @@ def definition(role: Role, contract: "Contract", key_ids: Sequence[str]) -> str:
     """Return a digest of how a role sees a table: columns, masks, conditions, and the keys of its pseudonyms."""
     hashed = False
     columns = []
-    for one in role.sights(contract):
-        if not one.is_hidden:
-            column = one.column
-            columns.append([column.id, column.name, column.type, column.required, column.class_, one.said])
-            hashed = hashed or one.said == "hash"
+    for sight in role.sights(contract):
+        if not sight.is_hidden:
+            column = sight.column
+            columns.append([column.id, column.name, column.type, column.required, column.class_, sight.said])
+            hashed = hashed or sight.said == "hash"
     facts = [FORMAT, columns, list(contract.sort), role.conditions(contract), list(key_ids) if hashed else []]
     if (groups := role.groups.get(contract.table)) is not None:
         facts.append(groups.said)

@@ -2,7 +2,7 @@
 
 A table's data files never change, so a piece is up to date as long as all its sources are live. What brings rows makes
 pieces; what removes or rewrites files makes those of them stale, and no other. Merged files carry the digests of what
-they were merged from, so a merge is told from a change.
+they were merged from, so a merge is reported from a change.
 """
 
 from collections import defaultdict
@@ -65,7 +65,7 @@ class Piece:
     def of(cls, said: Mapping[str, Any]) -> Self:
         """Return the piece of plain values. Raises `ValueError`, `KeyError` or `TypeError`."""
         sources, files = tuple(map(str, said["sources"])), tuple(map(str, said["files"]))
-        runs = tuple(map(str, said.get("runs", ())))
+        runs = tuple(map(str, said["runs"]))
         return cls(date.fromisoformat(said["day"]), sources, files, int(said["size_bytes"]), str(said["behind"]), runs)
 
 
@@ -116,7 +116,7 @@ def settle(
         if regrouped:
             mine = {path for one in small for path in one.sources}
             kept = [one for one in kept if one not in small]
-            fresh += [one for one in sources[day] if one.path in mine]
+            fresh += [source for source in sources[day] if source.path in mine]
         held += kept
         if fresh or stale or regrouped:
             replaced = (*stale, *(small if regrouped else ()))
@@ -134,8 +134,8 @@ def _of_day(
     pieces: Sequence[Piece], sources: Sequence[Source], shared: frozenset[str], behind: Behind | None
 ) -> tuple[list[Piece], list[Piece], list[Source]]:
     """Return pieces that hold, pieces that do not, and sources that are in none that holds."""
-    live = {one.path for one in sources}
-    asked = (one for one in pieces if behind is None or one.behind == behind.digest(one.runs))
+    live = {source.path for source in sources}
+    asked = (piece for piece in pieces if behind is None or piece.behind == behind.digest(piece.runs))
     whole = [one for one in asked if shared.issuperset(one.files)]
     stale = [one for one in pieces if one not in whole]
     kept = [one for one in whole if live.issuperset(one.sources)]
@@ -166,7 +166,7 @@ def _joined(some: Sequence[Piece], sources: tuple[str, ...], behind: Behind | No
 
 def _uncovered(kept: Iterable[Piece], sources: Iterable[Source]) -> list[Source]:
     covered = {path for one in kept for path in one.sources}
-    return [one for one in sources if one.path not in covered]
+    return [source for source in sources if source.path not in covered]
 
 
 def _merged(moved: Sequence[Piece], fresh: Iterable[Source], behind: Behind | None) -> Piece | None:
@@ -181,11 +181,11 @@ def _merged(moved: Sequence[Piece], fresh: Iterable[Source], behind: Behind | No
 def _groups(sources: Sequence[Source]) -> Iterable[tuple[Source, ...]]:
     """Yield sources in groups of about `GROUP_BYTES`."""
     group: list[Source] = []
-    for one in sorted(sources, key=lambda one: one.path):
-        if group and sum(each.size_bytes for each in group) + one.size_bytes > GROUP_BYTES:
+    for source in sorted(sources, key=lambda one: one.path):
+        if group and sum(each.size_bytes for each in group) + source.size_bytes > GROUP_BYTES:
             yield tuple(group)
             group = []
-        group.append(one)
+        group.append(source)
     if group:
         yield tuple(group)
 

@@ -82,7 +82,7 @@ def _identity(bucket: str, prefix: str, principal: str) -> dict[str, Any]:
 def _of_bucket(bucket: str, prefix: str, principal: str) -> dict[str, Any]:
     """Return a policy that is attached to the bucket, and names who reads (radosgw, AWS)."""
     who = {"Principal": {"AWS": [principal]}}
-    return {"Version": _S3_VERSION, "Statement": [{**one, **who} for one in _statements(bucket, prefix)]}
+    return {"Version": _S3_VERSION, "Statement": [{**statement, **who} for statement in _statements(bucket, prefix)]}
 
 
 def _google(bucket: str, prefix: str, principal: str) -> dict[str, Any]:

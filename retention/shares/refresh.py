@@ -48,7 +48,7 @@ ROW_CPU_S: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class TableRefreshed:
+class TableRefreshResult:
     """What was done about one table: its pieces, rows and files that came, files that went, sources that were read."""
 
     table: str
@@ -65,22 +65,22 @@ class TableRefreshed:
 
 
 @dataclass(frozen=True, slots=True)
-class Refreshed:
+class RefreshResult:
     """What a refresh did: the share, its tables, and tables that the role sees no more."""
 
     share: Share
-    tables: tuple[TableRefreshed, ...]
+    tables: tuple[TableRefreshResult, ...]
     taken_back: tuple[str, ...]
 
     @property
     def is_changed(self) -> bool:
         """Whether the share is another afterwards."""
-        return bool(self.taken_back) or any(one.is_changed for one in self.tables)
+        return bool(self.taken_back) or any(table.is_changed for table in self.tables)
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
         names = ("pieces", "rows_added", "files_added", "files_removed", "sources_read")
-        tables = {one.table: {name: getattr(one, name) for name in names} for one in self.tables}
+        tables = {table.table: {name: getattr(table, name) for name in names} for table in self.tables}
         place = {"share": self.share.name, "role": self.share.role, "uri": self.share.uri}
         return {**place, "changed": self.is_changed, "tables": tables, "taken_back": list(self.taken_back)}
 
@@ -97,7 +97,7 @@ def refuse_unshareable(lake: "Lake", role: Role) -> None:
 
 def refresh(
     lake: "Lake", share: Share, role: Role, workers: "Workers", progress: "Progress | None" = None
-) -> Refreshed:
+) -> RefreshResult:
     """Bring a share up to date.
 
     Raises `ShareError` where the place is not this lake's or the role cannot be copied, `RoleError` without a key,
@@ -117,7 +117,7 @@ def refresh(
         done.append(_Table(lake, share, place, role, table, every, pseudonyms).refresh(workers))
         if progress is not None:
             progress(at, len(wanted))
-    return Refreshed(share, tuple(done), tuple(unseen))
+    return RefreshResult(share, tuple(done), tuple(unseen))
 
 
 class _Table:
@@ -152,13 +152,13 @@ class _Table:
         self._there: frozenset[str] = frozenset()
         self._stray: frozenset[str] = frozenset()
 
-    def refresh(self, workers: "Workers") -> TableRefreshed:
+    def refresh(self, workers: "Workers") -> TableRefreshResult:
         """Do all that is due."""
         self.shared.define(self.definition, self.copied)
         self._there = there = self._shared_files()
         pieces = self.shared.known.pieces
         held, due = settle(pieces, sources_of(self.live), there, self.depends)
-        self._stray = there - {path for one in pieces for path in one.files}
+        self._stray = there - {path for piece in pieces for path in piece.files}
         crew = workers.fitting(sum(map(_cpu_s, due)))
         if due:
             self._file_rows = file_rows(self.copied, crew.room())
@@ -172,7 +172,7 @@ class _Table:
             unit = Unit("share", self.table, tuple(day.day for day in batch), detail, reads=(self.table,))
             held = carry_out(unit, partial(self._bring, crew, batch, held, left))
         self.shared.sweep()
-        return TableRefreshed(self.table, len(held), self.rows, self.added, self.removed, self.read)
+        return TableRefreshResult(self.table, len(held), self.rows, self.added, self.removed, self.read)
 
     def _bring(self, crew: "Workers", batch: Sequence[Due], held: list[Piece], left: Sequence[Due]) -> list[Piece]:
         """Copy some dates and commit them; return the pieces that hold then."""
@@ -214,7 +214,7 @@ class _Table:
         return {one.path: left[digest_of(one.path)] for one in new}
 
     def _piece(self, day: date, group: Sequence[Source], made: Copied, names: Mapping[str, str]) -> Piece:
-        files = tuple(names.get(one.path, one.path) for one in made.files)
+        files = tuple(names.get(file.path, file.path) for file in made.files)
         size, sources = sum(one.size_bytes for one in made.files), tuple(one.path for one in group)
         return Piece(day, sources, files, size, self.depends.digest(made.runs), made.runs)
 

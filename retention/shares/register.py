@@ -98,7 +98,7 @@ def _read(lake: "Lake", path: str) -> Share:
     return found
 
 
-def enter(lake: "Lake", role: str, uri: str) -> Share:
+def add_share(lake: "Lake", role: str, uri: str) -> Share:
     """Write a share down, once, and return it."""
     name = name_of(role, uri)
     place = f"{FOLDER}/{name}/{_RECORD}"
@@ -108,7 +108,7 @@ def enter(lake: "Lake", role: str, uri: str) -> Share:
     return _read(lake, lake.path(place))
 
 
-def strike(lake: "Lake", share: Share) -> None:
+def remove_share(lake: "Lake", share: Share) -> None:
     """Forget a share: its record goes last, so who dies before leaves it to the next."""
     there = [one.path for one in listed(lake.fs, lake.path(FOLDER, share.name))]
     for path in sorted(there, key=lambda one: one.endswith(f"/{_RECORD}")):
@@ -140,7 +140,7 @@ def write_down(lake: "Lake", share: Share, table: str, now: Known) -> Known:
     Two that do it at once both say what is so, as far as the share's log has it.
     """
     facts = {name: getattr(now, name) for name in ("definition", "waiting", "swept")}
-    body = {**facts, "pieces": [one.plain() for one in now.pieces]}
+    body = {**facts, "pieces": [piece.plain() for piece in now.pieces]}
     number, raw = now.number, json.dumps(body).encode()
     while True:
         number += 1

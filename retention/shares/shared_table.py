@@ -62,7 +62,7 @@ class SharedTable:
                 handle.create_checkpoint()
 
     def _is_readable(self) -> bool:
-        """Say whether there is a log that can be read: what two refreshes of two definitions wrote together cannot."""
+        """Return whether its log can be read: one that two refreshes of two definitions wrote cannot."""
         try:
             handle = delta_table(self._place, self.table)
             return handle is not None and files(handle) is not None
@@ -164,7 +164,7 @@ class SharedTable:
             delete(self._place, path)
 
     def _took_rows(self, newest_first: Iterable[str]) -> bool:
-        """Say whether a commit since the last sweep took rows away."""
+        """Return whether a commit since the last sweep took rows away."""
         for path in newest_first:
             if not path.endswith(".json"):
                 continue

@@ -21,8 +21,8 @@ from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.proposals.identities import unproven
 from ranklake.retention.shares.pieces import stale_pieces
 from ranklake.retention.shares.place import MARKER, ShareError, claim, open_place, refuse_other, share_uri
-from ranklake.retention.shares.refresh import Refreshed, refresh, refuse_unshareable, sources_of
-from ranklake.retention.shares.register import Share, enter, shares, strike, tables_known
+from ranklake.retention.shares.refresh import RefreshResult, refresh, refuse_unshareable, sources_of
+from ranklake.retention.shares.register import Share, add_share, remove_share, shares, tables_known
 from ranklake.retention.shares.shared_table import SharedTable, erase_table, tables_there
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Withdrawn:
+class WithdrawalResult:
     """What went from a share: its name, and files of tables that were live or left behind."""
 
     share: str
     files: int
 
 
-def withdraw(lake: "Lake", tables: Iterable[str] | None = None) -> list[Withdrawn]:
+def withdraw(lake: "Lake", tables: Iterable[str] | None = None) -> list[WithdrawalResult]:
     """Take out of every share the copies of rows that the lake's tables no longer have as they were.
 
     Parameters
@@ -56,7 +56,7 @@ def withdraw(lake: "Lake", tables: Iterable[str] | None = None) -> list[Withdraw
         refuse_other(lake, place, share.role)
         wanted = tables_known(lake, share) if tables is None else tables_known(lake, share) & set(tables)
         gone = sum(_withdraw_table(lake, share, place, table) for table in sorted(wanted))
-        done.append(Withdrawn(share.name, gone))
+        done.append(WithdrawalResult(share.name, gone))
     return done
 
 
@@ -68,7 +68,7 @@ def _withdraw_table(lake: "Lake", share: Share, place: "Lake", table: str) -> in
     there = frozenset(live_paths(handle))
     pieces = shared.known.pieces
     stale = stale_pieces(pieces, sources_of(live_files(delta_table(lake, table))), there)
-    held = {path for one in pieces if one not in stale for path in one.files}
+    held = {path for piece in pieces if piece not in stale for path in piece.files}
     gone = there - held  # files that no piece names were made of rows that may be gone
     shared.commit(handle, (), gone, [one for one in pieces if one not in stale])
     return shared.sweep(everything=True)
@@ -77,7 +77,7 @@ def _withdraw_table(lake: "Lake", share: Share, place: "Lake", table: str) -> in
 def drop(lake: "Lake", share: Share) -> int:
     """Delete a share, all its tables; return how many files went. Its record in the lake is the caller's to strike.
 
-    Killed on the way, the next call goes on. Raises `ShareError` where the place is
+    Killed half-way, the next call goes on. Raises `ShareError` where the place is
     another's by now: nothing was deleted then.
     """
     place = open_place(lake, share.uri)
@@ -101,7 +101,7 @@ Refusal = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class DropResult:
     """A share that went: its role, its place, why, and how many files."""
 
     share: Share
@@ -118,8 +118,8 @@ class Dropped:
 class Kept:
     """What keeping shares did: those that were refreshed, and those that went."""
 
-    refreshed: tuple[Refreshed, ...]
-    dropped: tuple[Dropped, ...]
+    refreshed: tuple[RefreshResult, ...]
+    dropped: tuple[DropResult, ...]
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -128,7 +128,7 @@ class Kept:
 
 def share(
     lake: "Lake", role: Role, to: str, by: str, workers: "Workers", progress: "Progress | None" = None
-) -> Refreshed:
+) -> RefreshResult:
     """Share what a role sees below a place, or bring that share up to date.
 
     Raises `ShareError`, `ranklake.lake.query.roles.RoleError`, and what `refresh` does.
@@ -139,7 +139,7 @@ def share(
     known = next((one for one in shares(lake) if (one.role, one.uri) == (role.name, uri)), None)
     if known is None:
         record(lake, by, CREATE, role.name, None, {"to": uri, **unproven(lake)})
-        known = enter(lake, role.name, uri)
+        known = add_share(lake, role.name, uri)
     return _refreshed(lake, known, role, by, workers, progress)
 
 
@@ -170,10 +170,10 @@ def keep(
     def why_not(role: str) -> str:
         return _ended(roles[role]) or refusal(role) if role in roles else "the role is gone"
 
-    def shared(name: str, to: str) -> Refreshed:
+    def shared(name: str, to: str) -> RefreshResult:
         return share(lake, _of(roles, name), to, by, workers, progress)
 
-    def due() -> Iterator[Callable[[], Refreshed]]:
+    def due() -> Iterator[Callable[[], RefreshResult]]:
         tried = set()
         for name, to in wanted:
             if name not in roles or not why_not(name):
@@ -221,20 +221,20 @@ def _ended(role: Role) -> str:
     return ""
 
 
-def end(lake: "Lake", one: Share, by: str, why: str) -> Dropped:
+def end(lake: "Lake", one: Share, by: str, why: str) -> DropResult:
     """Drop a share, and say so before and after. Raises `ShareError` where its place is another's."""
     which = f"{one.name} {one.since}"
     record(lake, by, DROP, one.role, why, {"to": one.uri, **unproven(lake)}, once=True, once_for=which)
     gone = drop(lake, one)
     facts = {"to": one.uri, "files": gone, **unproven(lake)}
     record(lake, by, DROPPED, one.role, None, facts, once=True, once_for=which)
-    strike(lake, one)
-    return Dropped(one, why, gone)
+    remove_share(lake, one)
+    return DropResult(one, why, gone)
 
 
 def _refreshed(
     lake: "Lake", one: Share, role: Role, by: str, workers: "Workers", progress: "Progress | None"
-) -> Refreshed:
+) -> RefreshResult:
     done = refresh(lake, one, role, workers, progress)
     if done.is_changed:
         changed = [table for table in done.tables if table.is_changed]

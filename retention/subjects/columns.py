@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.store.reachability import LakeError
-from ranklake.retention.subjects.keys import RunSubject, Whose, opened, sealed_by
+from ranklake.retention.subjects.keys import RunSubject, SubjectName, opened, sealed_by
 from ranklake.retention.subjects.known import Lineage, know, today
 from ranklake.retention.subjects.store import KeyStore
 
@@ -110,7 +110,7 @@ def in_clear(lake: "Lake", contract: "Contract", lineage: Lineage) -> frozenset[
 
 
 def sealer(lake: "Lake", contract: "Contract") -> Callable[[pa.Table], pa.Table] | None:
-    """Return what seals rows of a table before they are stored; None where it has no such columns.
+    """Return a function that seals rows of a table before they are stored; None where it has no such columns.
 
     Raises `SubjectKeysError` where columns of the table were stored under keys, and this process has none, and
     `SubjectColumnError` where its configuration lacks one of them, or calls it as another column is called today: it
@@ -124,7 +124,7 @@ def sealer(lake: "Lake", contract: "Contract") -> Callable[[pa.Table], pa.Table]
     every = sealed_columns(contracts, said, lineage)
     named = {f"{one.table}.{one.name}" for one in every}
     if both := sorted(
-        one.name for one in contract.columns if one.id in clear and f"{contract.table}.{one.name}" in named
+        column.name for column in contract.columns if column.id in clear and f"{contract.table}.{column.name}" in named
     ):
         what = f"{contract.table}.{both[0]} is to be under keys and in clear"
         raise SubjectColumnError(what, where="[subjects] clear", hint="name it in one of columns and clear")
@@ -149,23 +149,23 @@ def sealed_rows(rows: pa.Table, columns: Sequence[SealedColumn], store: KeyStore
     """
     named = {one.by: _texts(rows, one.by) for one in columns}
     runs = _texts(rows, "run")
-    for one in columns:
-        at = rows.schema.get_field_index(one.name)
+    for column in columns:
+        at = rows.schema.get_field_index(column.name)
         if at < 0 or pa.types.is_null(rows.schema.field(at).type):
             continue
-        texts = _texts(rows, one.name)
-        made: dict[tuple[Whose, str], str] = {}
+        texts = _texts(rows, column.name)
+        made: dict[tuple[SubjectName, str], str] = {}
         sealed: list[str | None] = []
-        for text, whose, run in zip(texts, named[one.by], runs, strict=True):
+        for text, whose, run in zip(texts, named[column.by], runs, strict=True):
             if text is None:
                 sealed.append(None)
                 continue
-            is_ones = whose and whose.strip() and one.by != "run"
-            subject: Whose = whose if is_ones else RunSubject(run or "")
+            is_ones = whose and whose.strip() and column.by != "run"
+            subject: SubjectName = whose if is_ones else RunSubject(run or "")
             if (subject, text) not in made:
                 made[subject, text] = text if _is_sealed(text, store) else store.of(subject).seal(text)
             sealed.append(made[subject, text])
-        rows = rows.set_column(at, one.name, pa.array(sealed, pa.string()))
+        rows = rows.set_column(at, column.name, pa.array(sealed, pa.string()))
     return rows
 
 
@@ -180,7 +180,7 @@ def _is_sealed(text: str, store: KeyStore) -> bool:
 
 
 def unsealer(lake: "Lake") -> Callable[[pa.Array], pa.Array]:
-    """Return what gives sealed texts in clear: NULL where the key is forgotten or lost, other texts as they are.
+    """Return a function that opens sealed texts: NULL where the key is forgotten or lost; other texts stay.
 
     Raises as `KeyStore`.
     """

@@ -4,7 +4,7 @@
 
 The same text under the same key is sealed alike, so that joins, groups and masks go on. Whoever has not the key cannot
 tell what a sealed text says, nor try whether it says something: the key is random, and made from nothing. The length
-is told to 16 bytes.
+is reported to 16 bytes.
 """
 
 import base64
@@ -26,7 +26,7 @@ class RunSubject:
     run: str
 
 
-Whose = str | RunSubject
+SubjectName = str | RunSubject
 """A person, by name, or a run."""
 
 
@@ -35,7 +35,7 @@ def folded(name: str) -> str:
     return normalize("NFC", normalize("NFD", name.strip()).casefold()).strip()
 
 
-def looked_up(subject: Whose) -> str:
+def lookup_text(subject: SubjectName) -> str:
     """Return what a subject's key is looked up by; no person's begins with a space, and every run's does."""
     return f" run {subject.run}" if isinstance(subject, RunSubject) else folded(subject)
 

@@ -129,11 +129,11 @@ class Lineage:
         if name in contract:
             return name
         ids = self.ids(contract, name)
-        found = [one.name for one in contract.columns if one.id in ids]
+        found = [column.name for column in contract.columns if column.id in ids]
         return found[0] if len(found) == 1 else name
 
     def is_gone(self, contract: "Contract", name: str) -> bool:
-        """Say whether a column was dropped."""
+        """Return whether a column was dropped."""
         return bool({one.id for one in contract.retired} & self.ids(contract, name))
 
     def stored(self, contract: "Contract") -> Mapping[int, str]:
@@ -148,4 +148,4 @@ class Lineage:
     def sealed(self, contract: "Contract") -> "Mapping[str, Column]":
         """Return the columns of a contract that were ever stored under keys, by ``table.column`` as of today."""
         ids = self.stored(contract)
-        return {f"{contract.table}.{one.name}": one for one in contract.columns if one.id in ids}
+        return {f"{contract.table}.{column.name}": column for column in contract.columns if column.id in ids}

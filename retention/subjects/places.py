@@ -3,8 +3,8 @@
     <place>/ranklake-subjects.json     whose keys these are, by which key of the keyring they are looked up, and what
                                        this place is called; the first one's names all others, too
 
-A place that is named there counts as a copy wherever it is mounted. One that is not at hand is told, not begun anew:
-what is forgotten in the others would be there still.
+A place that is named there counts as a copy wherever it is mounted. One that is not there is an error, and is not begun
+anew: what is forgotten in the others would be there still.
 """
 
 import json
@@ -31,7 +31,7 @@ class Marker:
     """What a place says of itself: its id, and the URIs under which each place of these keys was seen, by its id."""
 
     lake: str
-    looked_up_by: str | None
+    looked_up_by: str
     id: str = ""
     places: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -41,11 +41,11 @@ class Marker:
         try:
             said = json.loads(raw)
             if said["format"] != FORMAT:
-                return cls("", None)
-            places = {str(name): [str(uri) for uri in uris] for name, uris in said.get("places", {}).items()}
-            return cls(str(said["lake"]), said.get("looked_up_by"), str(said.get("place", "")), places)
+                return cls("", "")
+            places = {str(name): [str(uri) for uri in uris] for name, uris in said["places"].items()}
+            return cls(str(said["lake"]), str(said["looked_up_by"]), str(said["place"]), places)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return cls("", None)
+            return cls("", "")
 
     def raw(self) -> bytes:
         """Return its bytes."""
@@ -54,7 +54,7 @@ class Marker:
 
 
 def claim(lake: Lake, places: Sequence[Lake], looked_up_by: str) -> list[str]:
-    """See to it that places are of a lake's keys; return the URIs of copies that were made and are not among them.
+    """Ensure that places are of a lake's keys; return the URIs of copies that were made and are not among them.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def claim(lake: Lake, places: Sequence[Lake], looked_up_by: str) -> list[str]:
     known |= markers[0].places
     ids: list[str] = []
     for marker in markers:  # a folder that was copied with its marker is another place
-        ids.append(marker.id if marker.id and marker.id not in ids else _new_id())
+        ids.append(_new_id() if marker.id in ids else marker.id)
     for place, name in zip(places, ids, strict=True):
         uris = known.get(name, [])
         known[name] = uris if place.uri in uris else [*uris, place.uri]
@@ -118,7 +118,7 @@ def _marker(lake: Lake, place: Lake, looked_up_by: str) -> Marker | None:
         return None
     if marker.lake != owner(lake):
         raise SubjectKeysError("no keys of this lake's subjects are there", where=place.uri, hint="name another place")
-    if marker.looked_up_by not in {None, looked_up_by}:  # else everybody would get a second key, never forgotten
+    if marker.looked_up_by != looked_up_by:  # else everybody would get a second key, never forgotten
         what = f"the keys in {place.uri} are looked up by another key than the last of this keyring"
         hint = "write a new key before the others, and leave the oldest where it was: last"
         raise SubjectKeysError(what, where="[subjects] wrap", hint=hint)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from ranklake.lake.store.files import delete, listed, overwrite
 from ranklake.lake.store.store import Lake
 from ranklake.lake.store.versions import keeps_versions, remove_dead, versions
-from ranklake.retention.subjects.keys import KEY_BYTES, SubjectKey, Whose, looked_up
+from ranklake.retention.subjects.keys import KEY_BYTES, SubjectKey, SubjectName, lookup_text
 from ranklake.retention.subjects.known import SubjectKeysError, known_columns
 from ranklake.retention.subjects.places import LOOKUP_DIGITS, MARKER, claim, key_files, lookup_of
 from ranklake.segments.envelope import ID_BYTES, MAGIC, NotAuthenticError, decrypt, encrypt
@@ -148,7 +148,7 @@ class KeyStore:
         self._known: dict[str, SubjectKey] = {}
         self._elsewhere = claim(lake, self.places, self._looked_up_by)
 
-    def of(self, subject: Whose) -> SubjectKey:
+    def of(self, subject: SubjectName) -> SubjectKey:
         """Return the key of a subject, made where there is none.
 
         Raises `SubjectKeysError` where it is there and damaged in every place: another would be another person's.
@@ -158,11 +158,11 @@ class KeyStore:
             self._known[lookup] = self._found(lookup) or self._made(lookup)
         return self._known[lookup]
 
-    def find(self, subject: Whose) -> SubjectKey | None:
+    def find(self, subject: SubjectName) -> SubjectKey | None:
         """Return the key of a subject; None where there is none (any more). Raises as `of`."""
         return self._found(self.lookup(subject))
 
-    def forget(self, subjects: Collection[Whose]) -> int:
+    def forget(self, subjects: Collection[SubjectName]) -> int:
         """Forget the keys of some subjects in every place; return how many. Again changes nothing.
 
         Raises `SubjectKeysError` where a copy is not configured: nothing was forgotten. Raises what the stores raise;
@@ -171,7 +171,7 @@ class KeyStore:
         self._refuse_others()
         self._known.clear()
         drop_read()
-        lookups = {self.lookup(one) for one in subjects}
+        lookups = {self.lookup(subject) for subject in subjects}
         there = [self._read(place, name) for place in self.places for name in key_files(place, lookups)]
         for one in there:
             if one.is_hidden:  # it could not be told from others when it comes back
@@ -189,13 +189,13 @@ class KeyStore:
                 remove_dead(place.fs, [place.path(one) for one in {*lookups, *names}])
         return len({one.lookup for one in there})
 
-    def left(self, subjects: Collection[Whose]) -> list[str]:
+    def left(self, subjects: Collection[SubjectName]) -> list[str]:
         """Return the URIs of the places that have a key of some subjects, a part of one, or an old version.
 
         Raises `SubjectKeysError` where a copy is not configured: nobody knows what it has.
         """
         self._refuse_others()
-        lookups = {self.lookup(one) for one in subjects}
+        lookups = {self.lookup(subject) for subject in subjects}
         return [place.uri for place in self.places if any(key_files(place, lookups)) or _keeps(place, lookups)]
 
     def _refuse_others(self) -> None:
@@ -212,7 +212,7 @@ class KeyStore:
                 seen |= {one.name} if one.key is not None else set()
                 yield one
 
-    def by_id(self, but: Collection[Whose] = ()) -> dict[str, SubjectKey]:
+    def by_id(self, but: Collection[SubjectName] = ()) -> dict[str, SubjectKey]:
         """Return the keys that are there and not forgotten, by their ids; but those of some subjects."""
         others = {self.lookup(one) for one in but}
         found = ((one.lookup, one.key) for one in self.each() if one.key is not None and one.lookup not in others)
@@ -233,9 +233,9 @@ class KeyStore:
         """Marks of subjects whose key nobody could read when it was forgotten, when this was first asked."""
         return _marks(self.lake, UNREAD)
 
-    def lookup(self, subject: Whose) -> str:
+    def lookup(self, subject: SubjectName) -> str:
         """Return under what name a subject's key is kept."""
-        said = looked_up(subject).encode("utf-8", "surrogatepass")
+        said = lookup_text(subject).encode("utf-8", "surrogatepass")
         return hmac.digest(self._lookup_secret, said, "sha256").hex()[:LOOKUP_DIGITS]
 
     @property
@@ -317,16 +317,16 @@ class KeyStore:
 
 
 def has_keys(lake: Lake) -> bool:
-    """Say whether keys are configured, or a column was ever stored under keys."""
+    """Return whether keys are configured, or a column was ever stored under keys."""
     return bool(lake.config.subjects.keys or known_columns(lake))
 
 
 def _keeps(place: Lake, lookups: Collection[str]) -> bool:
-    """Say whether a bucket keeps old versions of keys. Raises `SubjectKeysError` where it does not say."""
+    """Return whether a bucket keeps old versions of keys. Raises `SubjectKeysError` where it does not say."""
     if not lookups or not keeps_versions(place.fs, place.root):
         return False
     try:
-        return any(not one.is_marker for lookup in lookups for one in versions(place.fs, place.path(lookup)))
+        return any(not version.is_marker for lookup in lookups for version in versions(place.fs, place.path(lookup)))
     except OSError as error:
         hint = "let this account do s3:ListBucketVersions and s3:DeleteObjectVersion there"
         raise SubjectKeysError("old versions of keys cannot be listed", where=place.uri, hint=hint) from error

@@ -43,7 +43,7 @@ from ranklake.retention.holds.holds import set_hold
 from ranklake.retention.plans.apply import apply, approve
 from ranklake.retention.plans.plan import make_plan
 from ranklake.retention.plans.removals import unaccounted
-from ranklake.retention.proposals.kept import kept
+from ranklake.retention.proposals.kept import kept_plans
 from ranklake.retention.subjects.state import key_state
 from ranklake.retention.subjects.store import KeyStore
 
@@ -117,7 +117,7 @@ class Campaign:
         """Delete all that is kept, what was brought back and went again among it."""
         self._kept()
         self._to_the_end("purge", str(GRACE_DAYS + 1))
-        assert kept(self.site.lake) == []
+        assert kept_plans(self.site.lake) == []
         assert not self.site.rows("steps")
         there = {path.name for path in (self.folder / "lake/tables/steps").rglob("*.parquet")}
         old = {path.rpartition("/")[2] for one in self.taken for path in one}
@@ -128,7 +128,7 @@ class Campaign:
         name = self._planned()
         keeping = replace(self.policies, grace_days=GRACE_DAYS)
         apply(self.site.lake, name, "Otto Operator", CONTRACTS, keeping)
-        self.taken.append({file.path for one in kept(self.site.lake) for file in one.files})
+        self.taken.append({file.path for one in kept_plans(self.site.lake) for file in one.files})
         return name
 
     def archive(self) -> None:

@@ -7,13 +7,14 @@ from archiving import policies_in
 from changed_contracts import changed
 from governed import Site
 from keyed import section
+from lake_fixtures import lake, spool
 from people import OLD, with_keys
 from retaining import CONTRACTS
 
 from ranklake.retention.policies.policies import load_policies
 from ranklake.retention.policies.read import PACKAGED
 
-__all__ = ["changed"]
+__all__ = ["changed", "lake", "spool"]
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ from ranklake.retention.holds.holds import set_hold
 from ranklake.retention.plans.cancel import cancel
 from ranklake.retention.plans.removals import unaccounted
 from ranklake.retention.proposals.erasures import ERASURES
-from ranklake.retention.proposals.kept import kept
+from ranklake.retention.proposals.kept import kept_plans
 from ranklake.retention.proposals.proposals import SameOperatorError, VoidProposalError
 from ranklake.retention.sweep import sweep
 
@@ -114,7 +114,7 @@ def test_a_person_is_erased_from_every_kind_of_place(site, request):
     assert verify_alone(Certificate.parse(done.certificate.raw, "x"), done.certificate.name) == []
     assert verify_with_lake(done.certificate, site.lake) == []
     ingest(site.lake, spool_of(site), InProcess())
-    (in_grace,) = kept(site.lake)
+    (in_grace,) = kept_plans(site.lake)
     cancel(site.lake, in_grace.proposal.name, "Carla Canceller")
     assert {row["run"] for row in site.rows("spans")} == {f"{GRACE}-exp1"}
     lines = Counter(row["message"] for row in site.rows("logs") if row["run"] in GRACES)

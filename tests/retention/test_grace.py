@@ -47,7 +47,7 @@ from ranklake.retention.plans.cancel import CancelError, cancel
 from ranklake.retention.plans.purge import compose, purge_due
 from ranklake.retention.plans.removals import unaccounted
 from ranklake.retention.policies.read import PACKAGED
-from ranklake.retention.proposals.kept import kept
+from ranklake.retention.proposals.kept import kept_plans
 from ranklake.retention.proposals.retention_plans import PURGE_BEGIN as BEGIN
 from ranklake.retention.proposals.retention_plans import register
 from ranklake.retention.sweep import sweep
@@ -106,7 +106,7 @@ def test_nothing_comes_back_before_it_is_cancelled(site, later):
     assert sweep(site.lake, Spool(str(site.spool)), WHO).files == 0
     upkeep(site.lake, InProcess(), grace=timedelta(0))
     assert set(data_files(site)) <= set(held)
-    assert [file.path.rpartition("/")[2] in data_files(site) for file in kept(site.lake)[0].files] == [True]
+    assert [file.path.rpartition("/")[2] in data_files(site) for file in kept_plans(site.lake)[0].files] == [True]
     assert list(site.spool.rglob("*.parquet")) == segments
     assert plan(site, TODAY, KEEPING) is None
     assert len(site.rows("steps")) == 10
@@ -209,7 +209,7 @@ def test_a_hold_that_is_set_while_it_is_purged(site, later, monkeypatch):
     with monkeypatch.context() as then:
         then.setattr(purge.audit, "record", record)
         purge_due(site.lake, WHO)
-    assert len(kept(site.lake)) == 1
+    assert len(kept_plans(site.lake)) == 1
     assert cancel(site.lake, done.name, WHO)[1]
     assert len(site.rows("steps")) == 20
 
@@ -438,7 +438,7 @@ def test_a_purge_in_the_grace_is_refused(site):
     bring_days(site, [0, 91])
     done = applied(site)
     before = data_files(site)
-    purge, number = kept(site.lake)[0], last_finished(site.lake) + 1
+    purge, number = kept_plans(site.lake)[0], last_finished(site.lake) + 1
     for begun, match in ((False, "does not say that it was begun"), (True, "was begun in the grace")):
         if begun:
             audit.record(site.lake, WHO, BEGIN, done.name, None, {})
@@ -460,7 +460,7 @@ def test_plans_keep_what_is_theirs(site, later):
     site.bring(late, incarnation=44)
     second = applied(site, POLICIES)
     assert second.kept_until is None
-    assert len(kept(site.lake)[0].files) == 1
+    assert len(kept_plans(site.lake)[0].files) == 1
     assert cancel(site.lake, first.name, WHO)[1]
     assert len(site.rows("steps")) == 20
     sound(site)

@@ -396,16 +396,6 @@ def test_a_keyring_in_another_order_makes_nobody_a_second_key(site, tmp_path, or
     assert query(site.lake, CLEAR)["who"].to_pylist() == [None, None]
 
 
-def test_a_place_of_keys_from_before_goes_on(site, tmp_path):
-    """A marker that does not say by which key people are looked up says so from the next call on."""
-    users(site, ADA)
-    marker = tmp_path / "keys/ranklake-subjects.json"
-    said = json.loads(marker.read_text())
-    marker.write_text(json.dumps({name: said[name] for name in ("format", "lake")}))
-    users(site, ADA, first=11)
-    assert json.loads(marker.read_text())["looked_up_by"] == said["looked_up_by"]
-
-
 @pytest.mark.parametrize(
     ("said", "why"),
     [

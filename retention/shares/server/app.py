@@ -26,8 +26,8 @@ from ranklake.retention.shares.server.links import LinkError, Links
 from ranklake.retention.shares.server.protocol import (
     SCHEMA,
     NotThereError,
-    Served,
     SharedFile,
+    SharedTables,
     Snapshot,
     file_lines,
     metadata_lines,
@@ -89,7 +89,7 @@ class _UnfitError(ValueError):
 
 class _Api:
     def __init__(self, lake: "Lake", keys: "Keyring", refusal: Refusal) -> None:
-        self._served, self._keys, self._refusal = Served(lake), keys, refusal
+        self._served, self._keys, self._refusal = SharedTables(lake), keys, refusal
 
     def answered(self, work: Callable[[Request, str], Response]) -> Callable[[Request], Any]:
         """Return an endpoint that asks for a profile first, and says in JSON what is wrong."""
@@ -270,9 +270,9 @@ def _object(raw: bytes) -> dict[str, Any]:
     return asked
 
 
-def _lines(found: Snapshot, lines: Any) -> Response:  # noqa: ANN401 - any iterable of lines
+def _lines(snapshot: Snapshot, lines: Any) -> Response:  # noqa: ANN401 - any iterable of lines
     body = "".join(f"{line}\n" for line in lines)
-    return Response(body, media_type=_LINES, headers={_VERSION: str(found.version)})
+    return Response(body, media_type=_LINES, headers={_VERSION: str(snapshot.version)})
 
 
 def _fault(status: int, code: str, what: str) -> Response:

@@ -117,8 +117,8 @@ class Links:
             raise LinkError(found.said, where=name, hint="ask whoever made it; ranklake verify-artifact tells more")
         there = Lake.place(row["uri"], self._lake.storage)
         shows = any(
-            one.column.name == "uri" and one.said == "seen"
-            for one in seen_by.sights(self._lake.contracts()["artifacts"])
+            sight.column.name == "uri" and sight.said == "seen"
+            for sight in seen_by.sights(self._lake.contracts()["artifacts"])
         )
         signs = shows and not there.is_local
         facts = {"role": role, "to": to, "until": until.isoformat(), "sha256": row["sha256"], **key}
@@ -189,7 +189,7 @@ class Links:
     def _allowed(self) -> Allowed:
         """Return what links may lead to: no place that holds rows."""
         archived = (place.address for place in archive_places(self._lake))
-        shared = (one.uri for one in shares(self._lake))
+        shared = (share.uri for share in shares(self._lake))
         closed = (self._lake.address, *self._lake.config.spools, *archived, *shared)
         return allowed(self._places, (), closed)
 

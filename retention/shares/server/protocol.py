@@ -51,7 +51,7 @@ class Snapshot:
     files: tuple[SharedFile, ...]
 
 
-class Served:
+class SharedTables:
     """Shares of a lake as a server reads them: what did not change is not read again."""
 
     def __init__(self, lake: "Lake") -> None:
@@ -92,7 +92,7 @@ class Served:
             return known[1]
 
     def _share(self, role: str) -> Share:
-        found = next((one for one in shares(self._lake) if one.role == role), None)
+        found = next((share for share in shares(self._lake) if share.role == role), None)
         if found is None:
             raise NotThereError("no such share")
         return found
@@ -114,13 +114,13 @@ def _snapshot(handle: "DeltaTable") -> Snapshot:
     return Snapshot(handle.version(), metadata, tuple(found))
 
 
-def metadata_lines(one: Snapshot) -> Iterator[str]:
+def metadata_lines(snapshot: Snapshot) -> Iterator[str]:
     """Yield the protocol and the metadata of a table, as lines of JSON."""
     yield json.dumps({"protocol": {"minReaderVersion": 1}})
-    yield json.dumps({"metaData": one.metadata})
+    yield json.dumps({"metaData": snapshot.metadata})
 
 
-def file_lines(one: Snapshot, most: int | None, url: Callable[[SharedFile], tuple[str, int]]) -> Iterator[str]:
+def file_lines(snapshot: Snapshot, most: int | None, url: Callable[[SharedFile], tuple[str, int]]) -> Iterator[str]:
     """Yield the files of a table, as lines of JSON.
 
     Parameters
@@ -131,7 +131,7 @@ def file_lines(one: Snapshot, most: int | None, url: Callable[[SharedFile], tupl
         Returns where a file is to be had, and until when (milliseconds since 1970).
     """
     rows = 0
-    for file in one.files:
+    for file in snapshot.files:
         if most is not None and rows >= most:
             return
         rows += file.rows

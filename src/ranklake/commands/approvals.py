@@ -12,7 +12,7 @@ from ranklake.context import Context
 from ranklake.lake.store.lake_config import DEFAULT_TIERS, SIGNED, Tier
 from ranklake.lake.store.ssh_signatures import Signer, load_signers
 from ranklake.retention.proposals.identities import identify, statement_of
-from ranklake.retention.proposals.modes import LOWERED, downgrade, last_mode, said_mode
+from ranklake.retention.proposals.modes import LOWERED, downgrade, last_mode, mode_of
 from ranklake.retention.proposals.retention_plans import RETENTION_PLANS
 from ranklake.retention.proposals.steps import recorded_actions
 from ranklake.views.json_output import show_json
@@ -35,7 +35,7 @@ def show(context: Context, *, as_json: bool) -> None:
     """List the mode, the tiers of risk, and the keys that may sign with their roles and expiry."""
     lake = context.open_lake()
     section, now = lake.config.approvals, datetime.now(UTC)
-    said = said_mode(last_mode(recorded_actions(lake, RETENTION_PLANS)))
+    said = mode_of(last_mode(recorded_actions(lake, RETENTION_PLANS)))
     signers = load_signers(section.allowed_signers).keys if section.mode == SIGNED else ()
     tiers = section.tiers or DEFAULT_TIERS
     if as_json:

@@ -19,7 +19,7 @@ from ranklake.lake.query.sql import query
 from ranklake.lake.store.lake_config import SIGNED, UNSIGNED
 from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.tables import delta_table
-from ranklake.retention.proposals.anchors import Anchored, verify_anchors
+from ranklake.retention.proposals.anchors import AnchorStatus, verify_anchors
 from ranklake.retention.proposals.anchors import anchor as sign_head
 from ranklake.retention.proposals.examination import Examined, examine
 from ranklake.retention.proposals.identities import doer, unproven
@@ -109,7 +109,7 @@ def _restored(lake: Lake) -> tuple[str, ...]:
         return (f"whether rows came back that a plan took is not known: {error}",)
 
 
-def _tell_anchors(found: Anchored) -> None:
+def _tell_anchors(found: AnchorStatus) -> None:
     if not found.verified:
         tell(f"anchors: {found.count:,}; no signature was verified")
         return

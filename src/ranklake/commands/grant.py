@@ -48,11 +48,11 @@ class Until(click.ParamType[datetime]):
 @click.option("--by", metavar="NAME", help="Who asks, and so may not approve; default: the account that runs this.")
 @click.option(
     "--break-glass",
-    "glass",
+    "break_glass",
     is_flag=True,
     help="Take it without approval, for 4 hours at most. It is told everywhere until another person reviews it.",
 )
-@click.option("--again", is_flag=True, help="Break the glass although a role taken before waits for a review.")
+@click.option("--again", is_flag=True, help="Break the break_glass although a role taken before waits for a review.")
 @lake_option
 @key_option
 @json_option
@@ -65,7 +65,7 @@ def grant(  # noqa: PLR0913 - one parameter an option
     reason: str,
     by: str | None,
     *,
-    glass: bool,
+    break_glass: bool,
     again: bool,
     told: Told,
     as_json: bool,
@@ -74,20 +74,20 @@ def grant(  # noqa: PLR0913 - one parameter an option
 
     Roles need grants where [sql] grants = true.
     """
-    if again and not glass:
+    if again and not break_glass:
         raise GrantError("--again is about roles that are taken", where="--again", hint="say --break-glass, too")
     lake = context.open_lake()
     roles = context.roles(lake)
     if role not in roles:
         raise RoleError(f"unknown role {role!r}", where="ROLE", hint=did_you_mean(role, roles))
     who = told.who(lake, f"ranklake grant {role} --to {to} --until TIME --reason TEXT", by, elsewhere=False)
-    found = ask(lake, role, to, until, reason, who, glass=glass, again=again, signing=told.signing)
+    found = ask(lake, role, to, until, reason, who, break_glass=break_glass, again=again, signing=told.signing)
     if as_json:
         show_json({**mode_facts(lake), **found.plain(clock.now())})
         return
     until_text = f"{found.until:%Y-%m-%d %H:%M} UTC"
     to_review = lake.config.approvals.by_somebody(f"ranklake grants review {found.name}")
-    if glass:
+    if break_glass:
         tell(f"{found.name}: {found.to} has role {role} until {until_text}, without approval")
         tell(f"another person reviews it: {to_review} --reason TEXT", err=True)
     else:

@@ -35,7 +35,7 @@ from ranklake.retention.proposals.identities import APPLY, PROPOSE
 from ranklake.retention.proposals.lifecycle import propose, standing
 from ranklake.retention.proposals.retention_plans import RETENTION_PLANS, Item, RetentionPlan, register
 from ranklake.retention.shares.sharing import withdraw
-from ranklake.retention.sweep import Swept
+from ranklake.retention.sweep import SweepResult
 from ranklake.retention.sweep import sweep as sweep_spool
 from ranklake.views.json_output import json_text, show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
@@ -215,7 +215,7 @@ def list_(context: Context, *, as_json: bool) -> None:
     tell_mode(lake)
 
 
-def _told(swept: Swept) -> str:
+def _told(swept: SweepResult) -> str:
     stay = f"; {counted(swept.in_packs, 'segment')} stay, in packs with others" if swept.in_packs else ""
     return f"swept {counted(swept.segments, 'segment')} from the spool, {swept.size_bytes:,} bytes{stay}"
 

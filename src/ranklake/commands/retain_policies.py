@@ -153,9 +153,9 @@ def _show(found: Explanation) -> None:
     of = [f"{key} {', '.join(sorted(found.facts[key]))}" for key in found.facts if key != "table"]
     tell(f"{asked.table} {asked.day}: {'; '.join(of)}")
     if found.due is None:
-        tell(f"never deleted by time: {made.said_by}")
+        tell(f"never deleted by time: {made.decided_by}")
     else:
-        tell(f"kept {days(made.period_days)}, due from {found.due}: {made.said_by} ({made.level.value})")
+        tell(f"kept {days(made.period_days)}, due from {found.due}: {made.decided_by} ({made.level.value})")
     if made.rule is not None:
         tell(f"reason: {made.rule.reason}", f"basis: {made.rule.basis} (owner: {made.rule.owner})")
     lines = [

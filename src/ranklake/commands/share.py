@@ -12,9 +12,9 @@ from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.store.store import Lake
 from ranklake.retention.proposals.identities import doer
 from ranklake.retention.shares.place import ShareError
-from ranklake.retention.shares.refresh import Refreshed
+from ranklake.retention.shares.refresh import RefreshResult
 from ranklake.retention.shares.register import Share, shares
-from ranklake.retention.shares.sharing import Dropped, Kept, end, keep
+from ranklake.retention.shares.sharing import DropResult, Kept, end, keep
 from ranklake.retention.shares.sharing import share as share_with
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
@@ -136,7 +136,7 @@ def _list(lake: Lake, *, as_json: bool) -> None:
         tell(*table_lines(_COLUMNS, [(one.role, one.uri, one.since) for one in known]))
 
 
-def _show(done: Refreshed) -> None:
+def _show(done: RefreshResult) -> None:
     changed = [one for one in done.tables if one.is_changed]
     if not done.is_changed:
         tell(f"{done.share.role}: {counted(len(done.tables), 'table')} at {done.share.uri} up to date")
@@ -149,5 +149,5 @@ def _show(done: Refreshed) -> None:
         tell(f"{done.share.role}: {table} is not shared any more")
 
 
-def _show_dropped(one: Dropped) -> None:
+def _show_dropped(one: DropResult) -> None:
     tell(f"{one.share.role}: dropped from {one.share.uri} ({one.why}), {counted(one.files, 'file')} deleted")

@@ -12,7 +12,7 @@ from ranklake.lake.ingest.maintenance.run import UpkeepResult
 from ranklake.lake.ingest.maintenance.run import upkeep as run_upkeep
 from ranklake.lake.ingest.maintenance.vacuum import GRACE
 from ranklake.lake.plans.workers import InProcess
-from ranklake.retention.plans.purge import Purged, expired_names, purge_due
+from ranklake.retention.plans.purge import PurgeResult, expired_names, purge_due
 from ranklake.retention.proposals.identities import account
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
@@ -62,7 +62,7 @@ def upkeep(context: Context, grace_hours: int, *, dry_run: bool, scrub: bool, as
     return 1 if done.damaged or done.anchor_fault else 0
 
 
-def _tell(done: UpkeepResult, over: Purged, expired: list[str], would: str) -> None:
+def _tell(done: UpkeepResult, over: PurgeResult, expired: list[str], would: str) -> None:
     purged = ", ".join(f"{count:,} {what}" for what, count in done.purged.items())
     lines = [
         (done.files_before, f"{done.files_before:,} small files {would}merged into {done.files_after:,}"),

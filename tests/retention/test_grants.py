@@ -100,8 +100,8 @@ def test_a_grant_can_be_revoked(lake, now):
 def test_break_glass_holds_at_once_and_waits_for_a_review(lake, now):
     """It is had for some hours without approval; access reviews name it until another person has looked at it."""
     with pytest.raises(GrantError, match="4 hours at most"):
-        asked(lake, days=1, glass=True)
-    made = ask(lake, "reader", "eve", START + timedelta(hours=3), "the cluster is down", "eve", glass=True)
+        asked(lake, days=1, break_glass=True)
+    made = ask(lake, "reader", "eve", START + timedelta(hours=3), "the cluster is down", "eve", break_glass=True)
     assert used(lake, "reader", "eve").awaits_review()
     now[0] += timedelta(hours=3)
     with pytest.raises(NotGrantedError, match="it ended"):
@@ -124,7 +124,7 @@ def test_break_glass_has_an_end(lake, now):
     """Who took a role says --again while nobody looked at that, each is told, and after a day there is no other."""
 
     def take(to="eve", **more):
-        return ask(lake, "reader", to, clock.now() + timedelta(hours=4), "down", to, glass=True, **more).name
+        return ask(lake, "reader", to, clock.now() + timedelta(hours=4), "down", to, break_glass=True, **more).name
 
     names = [take()]
     with pytest.raises(GrantError, match=f"{names[0]} was taken .* grants review {names[0]} .*--again"):
@@ -343,7 +343,7 @@ def test_a_lake_with_signatures_asks_for_them(tmp_path):
         approve(lake, other.name, **eve)
     approve(lake, other.name, **ada)
     assert used(lake, "reader", "eve@example.org").name == other.name
-    taken = request(lake, "writer", "eve@example.org", until, "outage", "eve@example.org", glass=True)
+    taken = request(lake, "writer", "eve@example.org", until, "outage", "eve@example.org", break_glass=True)
     with pytest.raises(NotGrantedError, match="nobody signed that they take it"):
         used(lake, "writer", "eve@example.org")
     propose(lake, GRANTS, taken.name, **eve)
