@@ -1,7 +1,7 @@
 """The part of JSON Schema that `schema.json` uses.
 
 Contracts must be validated on training hosts too, where jsonschema is not installed, and an error must say which line
-and which word was meant. `tests/lake/test_contracts_schema.py` holds this to jsonschema's verdicts.
+and which word was meant. `tests/lake/contracts/test_contracts_schema.py` holds this to jsonschema's verdicts.
 """
 
 import json

@@ -180,7 +180,7 @@ def _groups(lake: "Lake", plan: Plan, room: Room = ONE, authenticator: Authentic
                 store_rejects=not are_rejects_committed,
                 authenticator=authenticator,
                 piece_bytes=min(PIECE_BYTES, room.bytes_each // PIECE_SHARE),
-                limits=Limits.said(plan.body),
+                limits=Limits.of_plan(plan.body),
                 contracts=plan.body.get("contracts", 0),
                 subjects=lake.config.subjects,
             )

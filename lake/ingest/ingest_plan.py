@@ -127,7 +127,7 @@ def compose(lake: "Lake", spool: "Spool", number: int, rounds: "Rounds | None" =
         "writer": f"ranklake {ranklake.__version__}",
         "contracts": contracts,
         "versions": {table: _version(lake, table) for table in [*tables, "rejects"]},
-        **lake.config.ingest.saying(),
+        **lake.config.ingest.for_plan(),
         "left": len(news.ready) - len(chosen) + news.unopened,
         "rules": [rule.facts() for rule in rules.values()],
         "segments": list(plan_rows(spool, chosen, known_slots(news.known, files), processes, list(rules))),

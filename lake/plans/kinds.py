@@ -3,7 +3,7 @@
 A new kind is a line here, its rules in `ranklake.lake.plans.rules`, and whoever composes it. What carries a kind out
 and what verifies it live with the kind, in folders that stand on this one; so they are named, as entry points are, and
 imported when the first plan of the kind is met. This is the one place of the lake that names modules so, and
-``tests/lake/test_plan_kinds.py`` resolves every name.
+``tests/lake/plans/test_plan_kinds.py`` resolves every name.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -42,13 +42,13 @@ class Limits:
         """Return the last moment (microseconds since 1970) that rows may have which are taken in at a time."""
         return int((taken_in.timestamp() + self.future_hours * 3600) * 1_000_000)
 
-    def saying(self) -> dict[str, dict[str, int]]:
+    def for_plan(self) -> dict[str, dict[str, int]]:
         """Return what a plan says of them: who carries it out a second time has to come to the same."""
         return {"limits": asdict(self)}
 
     @classmethod
-    def said(cls, body: Mapping[str, Any]) -> Self:
-        """Return the limits that a plan was made under; those of today where it is from before there were any."""
+    def of_plan(cls, body: Mapping[str, Any]) -> Self:
+        """Return the limits that a plan was made under; the default of one that it does not say."""
         given = body.get("limits")
         known = {item.name for item in fields(cls)}
         facts = given.items() if isinstance(given, dict) else ()

@@ -1,7 +1,7 @@
 """Verifies that data files are unchanged: by the digest in their names, or else by their page checksums.
 
 A file that ranklake writes carries the SHA-256 of all its bytes in its name (`ranklake.lake.tables.parquet`), so
-whoever knows a file from the Delta log, a plan or a listing knows its digest, too. Files of older versions have none:
+whoever knows a file from the Delta log, a plan or a listing knows its digest, too. Files of other tools have none:
 theirs are read whole, and each page is checked against its checksum. That tells damaged values, but not every damaged
 footer.
 

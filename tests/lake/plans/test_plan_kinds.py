@@ -13,7 +13,7 @@ from ranklake.lake.plans.driver import Executor
 from ranklake.lake.plans.kinds import KINDS, Rows, is_replayable, resolve, rows_effect
 from ranklake.lake.plans.verification import Verifier
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
