@@ -70,6 +70,14 @@ SUMMARIES = {
     "verify-artifact": "Hash an artifact again and compare it with its recorded digest.",
     "bench": "Generate synthetic data for measurements.",
 }
+_SHARED_MODULES = {
+    **dict.fromkeys(("ingest", "rollup", "upkeep", "pipeline"), "stages"),
+    **dict.fromkeys(("replay", "disown", "renumber"), "corrections"),
+    **dict.fromkeys(("grant", "revoke"), "grants"),
+    "show": "runs",
+    "up": "deploy",
+}
+"""Modules of commands that are not in one of their own name."""
 _WITHOUT_FRAMES = frozenset(
     {
         "catalog",
@@ -136,7 +144,7 @@ class _Lazy(click.Group):
             return None
         name = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name.replace("-", "_")
         with _ended_by_ctrl_c():
-            module = importlib.import_module(f"ranklake.commands.{name}")
+            module = importlib.import_module(f"ranklake.commands.{_SHARED_MODULES.get(name, name)}")
         command: click.Command = getattr(module, name)
         return command
 

@@ -13,7 +13,7 @@ import pytest
 from prefect.utilities.callables import parameter_schema
 
 from ranklake.cli import run
-from ranklake.commands.up import _say
+from ranklake.commands.deploy import _say
 from ranklake.errors import RanklakeError
 from ranklake.flows.deployments import DEPLOYMENTS
 from ranklake.flows.serving.child import Condensed

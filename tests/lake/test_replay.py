@@ -13,7 +13,7 @@ from retaining import POLICIES, agree, bring_days, carry_out, days_ago, with_per
 from retaining import plan as retain
 from segments import DAY, put_segment, step_rows
 
-from ranklake.commands.replay import replay as command
+from ranklake.commands.corrections import replay as command
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.ingest.replay.run import replay
 from ranklake.lake.ingest.replay.selection import MissingSegmentsError, ReplayError

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from rollup_inputs import NOON, append
 
 import ranklake.lake
-from ranklake.commands.rollup import rollup
 from ranklake.commands.sql import sql
+from ranklake.commands.stages import rollup
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import ARROW_TYPES
 from ranklake.lake.contracts.load import contract, load_contracts

@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
+from ranklake.commands.approving import Told, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
-from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
 from ranklake.lake.store.lake_config import DEFAULT_TIERS, SIGNED, Tier
 from ranklake.lake.store.ssh_signatures import Signer, load_signers

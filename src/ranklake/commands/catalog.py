@@ -1,16 +1,153 @@
 """``ranklake catalog``: tables, columns and metrics by name, on a terminal or as JSON, and what hangs on them."""
 
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
 import click
+import yaml
 
 from ranklake.catalog_facts import TableEntry, listing, named
-from ranklake.commands.catalog_parts import changes, export, refresh, sizes, use
 from ranklake.commands.completing import complete_tables_and_metrics
 from ranklake.commands.context import with_context
-from ranklake.commands.options import contracts_option, json_option, overriding
+from ranklake.commands.options import contracts_option, json_option, lake_option, overriding
 from ranklake.context import Context
-from ranklake.views.catalog import entry_lines, listing_lines
+from ranklake.errors import did_you_mean
+from ranklake.insight.catalog.refresh import refresh as refresh_catalog
+from ranklake.insight.catalog.sizes import column_sizes, live_files, newest, table_size
+from ranklake.lake.contracts import contract
+from ranklake.lake.contracts.odcs import document
+from ranklake.lake.query.usage import uses
+from ranklake.lake.rollups.life.register import changes as changed
+from ranklake.lake.store.store import cannot_write
+from ranklake.printable import printable
+from ranklake.views.catalog import column_size_lines, entry_lines, listing_lines, size_lines
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
+
+
+@click.command()
+@click.argument("table", required=False)
+@lake_option
+@contracts_option
+@click.option("--files", type=click.IntRange(min=1), help="Look only at this many of the newest files; default: all.")
+@json_option
+@with_context
+def sizes(context: Context, table: str | None, files: int | None, *, as_json: bool) -> None:
+    """Show the size of each column in a table's files; without TABLE, the size of each table."""
+    lake = context.open_lake()
+    if table is None:
+        held = [table_size(name, *live_files(lake, name)) for name in lake.contracts()]
+        held = sorted((one for one in held if one.rows), key=lambda one: -one.stored_bytes)
+        if as_json:
+            show_json(held)
+            return
+        tell(*size_lines(held))
+        return
+    of = lake.contract(table)
+    _, live = live_files(lake, table)
+    found = None if live is None or not live.num_rows else column_sizes(lake, of, newest(live, files))
+    if as_json:
+        show_json(None if found is None else found.facts())
+    else:
+        tell(*(column_size_lines(found) if found else [f"{table} holds nothing yet"]))
+
+
+@click.command()
+@lake_option
+@contracts_option
+@json_option
+@with_context
+def refresh(context: Context, *, as_json: bool) -> None:
+    """Update catalog_tables, catalog_columns and catalog_metrics."""
+    done = refresh_catalog(context.open_lake())
+    if as_json:
+        show_json(done)
+    else:
+        tell(f"{done.tables:,} tables, {done.columns:,} columns, {done.metrics:,} metrics")
+
+
+@click.command()
+@click.option(
+    "--since",
+    metavar="DATE|TIME",
+    type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"]),
+    help="Leave out earlier ones; UTC.",
+)
+@lake_option
+@contracts_option
+@json_option
+@with_context
+def changes(context: Context, since: datetime | None, *, as_json: bool) -> None:
+    """Show what changed of tables and metrics: migrations, names, units, what was retired and what takes its place."""
+    moment = None if since is None else since.replace(tzinfo=UTC)
+    found = changed(context.open_lake(), moment)
+    if as_json:
+        show_json([one.plain() for one in found])
+        return
+    if not found:
+        tell("nothing changed")
+    for one in found:
+        tell(printable(f"{one.at:%Y-%m-%d %H:%M}  {one.kind} {one.name}: {one.what}"))
+
+
+@click.command()
+@click.argument("name", metavar="[TABLE[.COLUMN]]", default="")
+@click.option(
+    "--since",
+    metavar="DATE",
+    type=click.DateTime(["%Y-%m-%d"]),
+    help="Leave out earlier queries; UTC, default: the last 90 days.",
+)
+@lake_option
+@contracts_option
+@json_option
+@with_context
+def use(context: Context, name: str, since: datetime | None, *, as_json: bool) -> None:
+    """Show who used which columns, how often and when last, by the log of queries; former names first."""
+    begin = (since or datetime.now(UTC) - timedelta(days=90)).date()
+    table, _, column = name.partition(".")
+    found = uses(context.open_lake(), begin, table, column)
+    if as_json:
+        show_json([one.plain() for one in found])
+        return
+    if not found:
+        tell(f"no query is noted since {begin}")
+    for one in found:
+        what = f"{one.table}.{one.column}" if one.column else f"{one.table}, rows"
+        former = f" (now {one.now})" if one.now else ""
+        queries = f"{one.queries:,} {'query' if one.queries == 1 else 'queries'}"
+        tell(printable(f"{what}{former}: {one.consumer}, {queries}, last {one.last:%Y-%m-%d %H:%M}"))
+
+
+@click.command()
+@click.argument("tables", metavar="[TABLE]...", nargs=-1)
+@click.option("--format", "form", default="odcs", show_default=True, help="odcs: Open Data Contract Standard 3.1.")
+@click.option(
+    "--output",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write one file per contract, <table>.odcs.yaml; default: print them.",
+)
+@contracts_option
+@with_context
+def export(context: Context, tables: tuple[str, ...], form: str, output: Path | None) -> None:
+    """Export contracts in a standard format; by default all of them."""
+    if form != "odcs":
+        raise click.UsageError(f"unknown format {form!r}; {did_you_mean(form, ['odcs'])}")
+    chosen = [contract(name, context.overlay) for name in tables] or list(context.contracts().values())
+    documents = {one.table: yaml.safe_dump(document(one), sort_keys=False, width=120) for one in chosen}
+    if output is None:
+        click.echo("---\n".join(documents.values()), nl=False)  # noqa: TID251 - a document, as it is
+        return
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for name, text in documents.items():
+            fresh = output / f"{name}.odcs.yaml.tmp"
+            fresh.write_text(text, encoding="utf-8")
+            fresh.replace(output / f"{name}.odcs.yaml")
+    except OSError as error:
+        raise cannot_write(str(output), error) from error
+    tell(f"wrote {len(documents)} contracts to {output}")
 
 
 class _ShowByDefault(click.Group):

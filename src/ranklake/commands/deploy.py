@@ -3,7 +3,7 @@
 import asyncio
 import os
 from dataclasses import asdict
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -13,7 +13,10 @@ from ranklake.commands.configured import configured, given
 from ranklake.commands.options import dask_option, every_option, json_option, lake_option, spool_option
 from ranklake.config import ConfigError
 from ranklake.flows.deployments import deployments
+from ranklake.flows.serving.environment import adopt, check_host, database_url, url_of
+from ranklake.flows.serving.home import Home
 from ranklake.flows.settings import FlowSettings, flow_settings
+from ranklake.terminal import say_nothing
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, table_lines
 from ranklake.views.tell import tell
@@ -106,3 +109,62 @@ def _check_server(url: str) -> None:
     if not usable:
         hint = "set it to one such as http://prefect:4200/api"
         raise ConfigError("is no HTTP address", where="PREFECT_API_URL", hint=hint)
+
+
+_PORT = 4200
+
+
+@click.command()
+@lake_option
+@spool_option
+@dask_option
+@click.option(
+    "--home",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("~/.ranklake"),
+    show_default=True,
+    help="Folder for Prefect's database and what else it keeps; for this user alone.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option("--port", default=_PORT, show_default=True, type=click.IntRange(1, 65535), help="Port to listen at.")
+@click.option(
+    "--database",
+    metavar="REFERENCE",
+    default="",
+    help="PostgreSQL in place of SQLite: env:NAME or file:/path of an address such as postgresql+asyncpg://…",
+)
+@every_option
+@click.pass_context
+def up(ctx: click.Context, home: Path, host: str, port: int, database: str, every_s: int) -> None:
+    """Serve all deployments here: a local Prefect server with its UI, and a worker that runs what is due.
+
+    Goes on until Ctrl-C or SIGTERM, and exits 0; runs in flight are cancelled, and the next ones go on from there. A
+    server or worker that dies is started again. One process a home.
+    """
+    found = configured(ctx)
+    address = database_url(database)
+    check_host(host, os.environ)
+    url = url_of(host, port)
+    held = Home.take(home.expanduser(), url)
+    try:
+        settings = flow_settings(found, given(ctx), "" if found.file else str(held.empty_config()))
+        lake = settings.lake or found.lake.uri
+        adopt(held.folder, url)
+        from ranklake.flows.serving.up import Plan, serve
+
+        serve(Plan(held.folder, host, port, address, settings, lake, every_s), _say)
+    finally:
+        held.release()
+
+
+def _say(line: str) -> None:
+    """Tell a line. What is served goes on where nobody can be told: the reader left, as `tee` does, or a disk is full.
+
+    Ctrl-C reaches both ends of a pipe, and whoever reads may be gone first.
+    """
+    try:
+        tell(line)
+    except BrokenPipeError:
+        say_nothing()
+    except OSError:
+        return

@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
-from ranklake.commands.approving import approval_command
+from ranklake.commands.approving import Told, approval_command, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
 from ranklake.commands.options import Command, json_option, lake_option, optional_spool
-from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
 from ranklake.lake.store.lake_config import ApprovalsSection
 from ranklake.lake.store.store import Lake

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
+from ranklake.commands.approving import Told, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
 from ranklake.commands.migrate_queries import queries
 from ranklake.commands.options import contracts_option, dask_option, json_option, lake_option, overriding
-from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
 from ranklake.context import Context
 from ranklake.lake.migrations import applying
 from ranklake.lake.migrations import draft as drafting

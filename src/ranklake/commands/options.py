@@ -5,6 +5,7 @@ them in it, and `ranklake.commands.context.with_context` what is made of it.
 """
 
 from collections.abc import Callable
+from datetime import UTC, date, datetime
 from functools import update_wrapper
 from pathlib import Path
 from typing import Any, TypeVar
@@ -105,3 +106,13 @@ def optional_lake(text: str) -> Callable[[Command], Command]:
 def optional_spool(text: str) -> Callable[[Command], Command]:
     """Declare ``--spool`` for a command that does without one; the help says what it does then."""
     return overriding("--spool", place="spool.uri", metavar="URI", help=text)
+
+
+def day_of(text: str | None, hint: str) -> date:
+    """Return a date, today (UTC) for None. Raises `click.BadParameter`."""
+    if text is None:
+        return datetime.now(UTC).date()
+    try:
+        return date.fromisoformat(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is not a date such as 2026-12-31", param_hint=hint) from error

@@ -5,19 +5,13 @@ from datetime import UTC, datetime
 
 import click
 
-from ranklake.commands.approving import approval_command
+from ranklake.commands.approving import Told, approval_command, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
-from ranklake.commands.options import json_option, lake_option, optional_spool, spool_option
-from ranklake.commands.retain_archives import archives
-from ranklake.commands.retain_cancel import cancel_
+from ranklake.commands.options import day_of, json_option, lake_option, optional_spool, spool_option
 from ranklake.commands.retain_cost import cost
-from ranklake.commands.retain_dates import day_of
-from ranklake.commands.retain_hold import hold, hold_line, holds
-from ranklake.commands.retain_policies import explain, lint, new, test
-from ranklake.commands.retain_rehydrate import rehydrate
-from ranklake.commands.retain_release import release
-from ranklake.commands.retain_simulate import simulate
-from ranklake.commands.signing import Told, mode_facts, signing_options, tell_mode
+from ranklake.commands.retain_hold import hold, hold_line, holds, release
+from ranklake.commands.retain_policies import explain, lint, new, simulate, test
+from ranklake.commands.retain_rehydrate import archives, rehydrate
 from ranklake.context import Context
 from ranklake.lake.store.lake_config import SIGNED
 from ranklake.lake.store.store import Lake
@@ -27,13 +21,19 @@ from ranklake.retention.archive.sweeping import sweep_archives
 from ranklake.retention.holds.holds import holds_of
 from ranklake.retention.plans.apply import apply as apply_plan
 from ranklake.retention.plans.apply import approve as approve_plan
+from ranklake.retention.plans.cancel import approve as approve_cancelling
+from ranklake.retention.plans.cancel import cancel
+from ranklake.retention.plans.cancel import propose as propose_cancelling
 from ranklake.retention.plans.forecast import over_budget
 from ranklake.retention.plans.plan import held_rows, left_for_next, make_plan
 from ranklake.retention.plans.purge import delete_left
 from ranklake.retention.policies.policies import overdue_line, record_overdue
-from ranklake.retention.proposals.identities import APPLY, PROPOSE
+from ranklake.retention.proposals.cancellations import CANCELLATIONS, needs_approval
+from ranklake.retention.proposals.identities import APPLY, APPROVE, PROPOSE
 from ranklake.retention.proposals.lifecycle import propose, standing
+from ranklake.retention.proposals.proposals import NotApprovedError
 from ranklake.retention.proposals.retention_plans import RETENTION_PLANS, Item, RetentionPlan, register
+from ranklake.retention.proposals.steps import recorded_actions
 from ranklake.retention.shares.sharing import withdraw
 from ranklake.retention.sweep import SweepResult
 from ranklake.retention.sweep import sweep as sweep_spool
@@ -41,6 +41,76 @@ from ranklake.views.json_output import json_text, show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell
 from ranklake.views.words import counted, size_text
+
+
+@click.command("cancel")
+@click.argument("name", metavar="PLAN")
+@lake_option
+@click.option("--by", metavar="NAME", help="Who cancels it; kept in the audit trail.")
+@click.option("--approve", "approves", is_flag=True, help="Approve what another person proposed to cancel.")
+@click.option("--reason", metavar="TEXT", help="Why it is approved; kept in the audit trail.")
+@signing_options
+@json_option
+@with_context
+def cancel_(
+    context: Context,
+    name: str,
+    by: str | None,
+    reason: str | None,
+    *,
+    approves: bool,
+    told: Told,
+    as_json: bool,
+) -> None:
+    """Bring back everything that an applied plan took, while it is kept.
+
+    Plans keep what they take for the days that policies say (grace_days). Rows that an erasure took meanwhile stay
+    away. Where approvals are signed, the first call proposes it, another person runs it with --approve, and the next
+    call brings the rows back. If it is interrupted, run it again.
+    """
+    lake = context.open_lake()
+    step = APPROVE if approves else _step(lake, name)
+    if told.text_only:
+        told.print_statement(lake, CANCELLATIONS, name, step, by, reason)
+        return
+    who = told.who(lake, f"ranklake retain cancel {name}", by)
+    if step == APPLY:
+        found, fresh = cancel(lake, name, who, signing=told.signing)
+        if as_json:
+            show_json({"cancelled_now": fresh, **mode_facts(lake), **found.plain()})
+            return
+        done = f"{counted(found.rows, 'row')} of {counted(len(found.items), 'partition')} are back by plan"
+        tell(f"{name}: {done if fresh else 'cancelled already, by plan'} {found.cancellation}")
+        if fresh:
+            tell("its rows are due as before: change the policies, or set a hold, before the next plan")
+        tell_mode(lake)
+        return
+    if approves:
+        approve_cancelling(lake, name, who, reason, signing=told.signing)
+    else:
+        propose_cancelling(lake, name, who, told.signing)
+    one = CANCELLATIONS.find(lake, name)
+    lacking = standing(lake, CANCELLATIONS, one).lacking
+    if as_json:
+        show_json({"cancelled_now": False, "lacking": lacking or None, **mode_facts(lake), **one.of.plain()})
+        return
+    as_somebody = lake.config.approvals.by_somebody
+    then = f"another person: {as_somebody(CANCELLATIONS.to_approve(name))}" if lacking else "a third (or the first): "
+    then += "" if lacking else as_somebody(CANCELLATIONS.to_apply(name))
+    tell(f"{name}: {'approved' if approves else 'proposed'} to be cancelled; {then}")
+
+
+def _step(lake: Lake, name: str) -> str:
+    """Return what a call without --approve does: propose, where names are checked and nobody proposed it yet."""
+    if not needs_approval(lake):
+        return APPLY
+    one = CANCELLATIONS.find(lake, name)
+    if one.approved is not None or one.applied is not None:
+        return APPLY
+    if recorded_actions(lake, CANCELLATIONS).get(name, {}).get(CANCELLATIONS.propose):
+        raise NotApprovedError(CANCELLATIONS, name, lake.config.approvals, standing(lake, CANCELLATIONS, one).lacking)
+    return PROPOSE
+
 
 _COLUMNS = (
     *map(TextColumn, ("table", "partition", "rule")),

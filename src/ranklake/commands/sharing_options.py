@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from ranklake.commands.grant import Until
+from ranklake.commands.grants import Until
 from ranklake.commands.options import Command
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import clock

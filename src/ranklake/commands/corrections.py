@@ -1,5 +1,6 @@
-"""``ranklake replay``."""
+"""``ranklake replay``, ``disown`` and ``renumber``: what was recorded or stored wrongly, put right."""
 
+import getpass
 from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import date, datetime
@@ -10,8 +11,12 @@ from ranklake.commands.completing import complete_tables
 from ranklake.commands.context import with_context
 from ranklake.commands.options import dask_option, json_option, lake_option, spool_option
 from ranklake.context import Context
+from ranklake.lake.ingest.disowned import Claim
 from ranklake.lake.ingest.replay.run import replay as run_replay
 from ranklake.lake.plans.workers import InProcess, Workers
+from ranklake.retention.disown import disown as set_aside
+from ranklake.retention.renumber import renumber as give_numbers
+from ranklake.retention.repeated_steps import COUNTED_ANEW
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.tell import tell
@@ -70,3 +75,55 @@ def replay(context: Context, table: str, first: datetime, last: datetime, *, dry
 def _dates(names: tuple[str, ...]) -> str:
     days = [date.fromisoformat(name) for name in names]
     return f"{days[0]}" if len(days) == 1 else f"{len(days)} dates from {days[0]} to {days[-1]}"
+
+
+@click.command()
+@click.argument("name", metavar="SEGMENT|STREAM")
+@lake_option
+@click.option("--reason", metavar="TEXT", required=True, help="Why; kept in the audit trail.")
+@click.option("--by", metavar="NAME", help="Who does it; default: the account that runs this.")
+@json_option
+@with_context
+def disown(context: Context, name: str, reason: str, by: str | None, *, as_json: bool) -> None:
+    """Set aside a segment or stream with impossible counts, so that 'ranklake status' balances again.
+
+    Use the name that 'ranklake status' shows, or the file's name: steps/r1~a0~r00000~0123456789abcdef~000002 is a
+    segment; without the last number it is the stream's segments of that table; without the table, of all tables. The
+    rows go to the table rejects, and the segment's own counts are ignored. If the command is killed, the next one that
+    changes the lake finishes it.
+    """
+    done = set_aside(context.open_lake(), Claim.parse(name), by or getpass.getuser(), reason)
+    if as_json:
+        show_json({"disowned": str(done.claim), "plan": done.plan, "rows": done.rows, "now": done.fresh})
+    elif done.fresh:
+        tell(f"plan {done.plan}: {done.claim} is set aside, {done.rows:,} rows moved to the table rejects")
+    else:
+        tell(f"{done.claim}: set aside already by plan {done.plan}; nothing changed")
+
+
+@click.command()
+@click.argument("run")
+@lake_option
+@click.option("--by", metavar="NAME", help="Who does it; default: the account that runs this.")
+@json_option
+@with_context
+def renumber(context: Context, run: str, by: str | None, *, as_json: bool) -> int:
+    """Split a RUN that was recorded again under one name into attempts, so that no step is stored twice.
+
+    Rows of later starts get the attempt numbers after the highest one, in all tables; ranks of one start stay
+    together. Derived tables follow with the next 'ranklake rollup'. The audit trail records it. If the command is
+    killed, the next one that changes the lake finishes it.
+
+    Exits 1 if a step is still stored twice because one process numbered its steps again: attempts cannot separate
+    such steps.
+    """
+    done = give_numbers(context.open_lake(), run, by or getpass.getuser())
+    attempts = sorted(set(done.attempts.values()))
+    if as_json:
+        show_json({"run": run, "plan": done.plan, "rows": done.rows, "attempts": attempts, "within": done.within})
+    else:
+        shown = ", ".join(map(str, attempts))
+        tell(f"plan {done.plan}: {done.rows:,} rows of run {run} are attempt {shown} now")
+        if done.within:
+            tell(f"{done.within:,} steps are still there twice, each in one life: {COUNTED_ANEW}")
+    return 1 if done.within else 0

@@ -1,0 +1,244 @@
+"""``ranklake ingest``, ``rollup``, ``upkeep`` and ``pipeline``: the stages, once."""
+
+from dataclasses import asdict, replace
+from datetime import timedelta
+
+import click
+
+from ranklake.commands.context import with_context
+from ranklake.commands.options import dask_option, json_option, lake_option, new_option, prices_option, spool_option
+from ranklake.context import Context
+from ranklake.lake.ingest.maintenance.run import UpkeepResult
+from ranklake.lake.ingest.maintenance.run import upkeep as run_upkeep
+from ranklake.lake.ingest.maintenance.vacuum import GRACE
+from ranklake.lake.ingest.run import ingest as run_ingest
+from ranklake.lake.ingest.spool.gate import is_newer
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.rollups.runner import RollupResult, run_rollups
+from ranklake.pipeline.calls import damage_in, unreadable_in
+from ranklake.pipeline.stages import pipeline_once
+from ranklake.retention.plans.purge import PurgeResult, expired_names, purge_due
+from ranklake.retention.proposals.identities import account
+from ranklake.segments.envelope import MissingKeyError
+from ranklake.segments.keys import read_keyring
+from ranklake.views.json_output import show_json
+from ranklake.views.progress import progress_bar
+from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.tell import tell, tell_broken, tell_damaged
+from ranklake.views.words import counted
+
+
+@click.command()
+@lake_option
+@spool_option
+@dask_option
+@click.option(
+    "--keep-days",
+    default=7,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Days to keep an ingested segment in the spool.",
+)
+@new_option
+@json_option
+@with_context
+def ingest(context: Context, keep_days: int, *, is_new: bool, as_json: bool) -> int:
+    """Bring new segments from the spool into the lake, exactly once.
+
+    Creates the lake in an empty location. Run it as often as you like, from as many machines as you like: it never
+    stores a row twice, and first finishes what an interrupted run left. Exits 1 if a segment could not be read, if
+    encrypted segments wait for a key that is not available, or if files to be merged are damaged.
+    """
+    lake = replace(context, is_new=is_new).create_lake()
+    with context.workers() as workers, progress_bar("ingest") as progress:
+        done = run_ingest(lake, context.spool(), workers, keep_days=keep_days, progress=progress)
+    if as_json:
+        show_json(done)
+    elif not done.plans:
+        tell("nothing new in the spool; nothing committed")
+    else:
+        plans = f"plan {done.plans[0]}" if len(done.plans) == 1 else f"plans {done.plans[0]} to {done.plans[-1]}"
+        tell(
+            f"{plans}: {done.segments} segments, {done.rows_stored:,} rows stored, {done.rows_rejected:,} quarantined, "
+            f"{done.rows_duplicate:,} seen before, in {done.elapsed_s:.1f} s"
+        )
+        if done.unreadable:
+            why = "SELECT uri_name, unreadable FROM segments WHERE unreadable IS NOT NULL"
+            tell(f'{done.unreadable} segments could not be read; see why: ranklake sql "{why}"')
+        for reason, count in done.refused.items():
+            tell(f"{count} of them refused: {reason}", err=True)
+    for why, count in done.held.items():
+        hint = "upgrade ranklake, or its contracts, to take them in; " if is_newer(why) else ""
+        tell(f"{count} files of the spool left alone ({why}); {hint}the first: {done.held_first[why]}", err=True)
+    for key_id, count in done.waiting.items():
+        if key_id.startswith("of the prefix"):
+            tell(f"{count} segments wait for the keys {key_id}", err=True)
+            continue
+        hint = "name its source by encryption_key under [capture] in ranklake.toml"
+        tell(f"{count} segments wait for the key {key_id}; {_why(lake.config.encryption_key) or hint}", err=True)
+    tell_damaged(done.damaged)
+    is_unread = done.unreadable > sum(done.refused.values())
+    return 1 if done.waiting or done.damaged or is_unread else 0
+
+
+def _why(source: str) -> str:
+    """Return what is wrong with a keyring as a whole; an empty text if nothing is."""
+    try:
+        if source:
+            read_keyring(source)
+    except MissingKeyError as error:
+        return str(error)
+    return "the keyring does not have it" if source else ""
+
+
+_COLUMNS = (TextColumn("rollup", 14), *numbers(("partitions", "rows"), 12), *numbers(("version", "seconds"), 10))
+
+
+@click.command()
+@click.argument("names", metavar="[NAME]…", nargs=-1)
+@click.option("--full", is_flag=True, help="Recompute everything; the result is the same.")
+@prices_option
+@lake_option
+@json_option
+@with_context
+def rollup(context: Context, names: tuple[str, ...], *, full: bool, as_json: bool) -> int:
+    """Recompute the rollups whose inputs changed: all, or those named and what they read.
+
+    What needs a partition that a check holds back stays as it is, and due.
+
+    Exits 1 if data files among the inputs are damaged. What needs them is not computed and stays due.
+    """
+    lake = context.open_lake()
+    with context.workers() as workers, progress_bar("rollup") as progress:
+        results = run_rollups(lake, names or None, workers=workers, progress=progress, full=full)
+    if as_json:
+        show_json(results)
+    else:
+        _print(results)
+    kept_back = sorted({place for result in results for place in result.kept_back})
+    for table, day in kept_back:
+        tell(f"{table} {day} is held back by a check: what needs it stays as it is; see 'ranklake quality held'")
+    damaged = dict.fromkeys(one for result in results for one in result.damaged)
+    tell_damaged(damaged)
+    return 1 if damaged else 0
+
+
+def _print(results: list[RollupResult]) -> None:
+    written = [result for result in results if result.partitions]
+    if not written:
+        changed = "" if any(result.damaged for result in results) else "nothing changed; "
+        tell(f"{changed}nothing was committed")
+        return
+    rows = [
+        (
+            result.name,
+            f"{len(result.partitions):,}",
+            f"{result.rows:,}",
+            "" if result.version is None else f"{result.version:,}",
+            f"{result.seconds:.2f}",
+        )
+        for result in results
+    ]
+    tell(*table_lines(_COLUMNS, rows, gap=""))
+
+
+_GRACE_HOURS = int(GRACE / timedelta(hours=1))
+
+
+@click.command()
+@lake_option
+@dask_option
+@click.option(
+    "--grace-hours",
+    default=_GRACE_HOURS,
+    show_default=True,
+    type=click.IntRange(1, _GRACE_HOURS),
+    help="Hours to keep a file after its last use. No query or ingest may take longer.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+@click.option("--scrub", is_flag=True, help="Also read every data file and compare it with its digest.")
+@json_option
+@with_context
+def upkeep(context: Context, grace_hours: int, *, dry_run: bool, scrub: bool, as_json: bool) -> int:
+    """Compact small files, shorten the logs and vacuum unreferenced files.
+
+    Also deletes what retention plans kept until now, and archived rows that were brought back until a day that is over.
+    Changes no row. Run it once a day or more often, beside ingest and queries. If it is killed, the next run continues.
+    It verifies the files that it merges; with --scrub (weekly, for example), all. Signs the head of the audit trail
+    where [audit] anchor_every_h says so. Exits 1 if data files are damaged, or if that fails.
+    """
+    lake = context.open_lake()
+    grace = timedelta(hours=grace_hours)
+    if dry_run:
+        done = run_upkeep(lake, InProcess(), grace=grace, dry_run=True, with_scrub=scrub)
+    else:
+        with context.workers() as workers, progress_bar("upkeep") as progress:
+            done = run_upkeep(lake, workers, grace=grace, with_scrub=scrub, progress=progress)
+    over = purge_due(lake, account(lake), dry_run=dry_run)
+    expired = expired_names(lake, dry_run=dry_run)
+    if as_json:
+        show_json({**asdict(done), "dry_run": dry_run, "retention": {**over.plain(), "expired": expired}})
+    else:
+        _tell(done, over, expired, "would be " if dry_run else "")
+    tell_damaged(done.damaged)
+    if done.anchor_fault:
+        tell(f"the audit trail was not anchored: {done.anchor_fault}", err=True)
+    return 1 if done.damaged or done.anchor_fault else 0
+
+
+def _tell(done: UpkeepResult, over: PurgeResult, expired: list[str], would: str) -> None:
+    purged = ", ".join(f"{count:,} {what}" for what, count in done.purged.items())
+    lines = [
+        (done.files_before, f"{done.files_before:,} small files {would}merged into {done.files_after:,}"),
+        (done.followed, f"contracts {would}followed: {', '.join(done.followed)}"),
+        (done.checkpoints, f"logs {would}shortened: {', '.join(done.checkpoints)}"),
+        (done.purged, f"files {would}purged: {purged}; {done.purged_bytes:,} bytes"),
+        (over.plans, f"what retention plans kept {would}deleted: {', '.join(over.plans)}"),
+        (expired, f"rehydrated rows {would}deleted, whose day is over: {', '.join(expired)}"),
+    ]
+    lines += [(True, line) for line in over.left]
+    lines += [(True, f"{name} keeps what it took: {why}") for name, why in over.waiting]
+    if done.anchored is not None:
+        lines.append((True, f"audit trail of {done.anchored:,} rows anchored"))
+    if done.scrubbed is not None:
+        scrub = done.scrubbed
+        line = f"{scrub.files:,} files, {scrub.size_bytes:,} bytes scrubbed: {len(scrub.damaged):,} damaged"
+        lines.insert(0, (True, line))
+    said = [line for found, line in lines if found]
+    tell(*said or ["nothing to do"])
+
+
+@click.command()
+@lake_option
+@spool_option
+@dask_option
+@new_option
+@json_option
+@with_context
+def pipeline(context: Context, *, is_new: bool, as_json: bool) -> int:
+    """Ingest, check facts, roll up, check rollups and refresh the catalog, once, in order.
+
+    Exits 1 if a check failed, a segment could not be read, data files are damaged, or a section of the report that
+    [report] out asks for cannot be made.
+    """
+    done = pipeline_once(replace(context, is_new=is_new))
+    unreadable = unreadable_in(done["ingest"])
+    if as_json:
+        show_json(done)
+    else:
+        ingested, checked = done["ingest"], done["check"]
+        written = sum(len(result["partitions"]) for result in done["rollup"]["rollups"])
+        tell(f"ingest  {ingested['rows_stored']:,} rows stored, {ingested['rows_rejected']:,} quarantined")
+        outcomes = ", ".join(f"{count:,} {status}" for status, count in checked["checks"].items())
+        if unreadable:
+            line = f"{counted(unreadable, 'segment')} could not be read; 'ranklake status' says why"
+            tell(f"        {line}", err=True)
+        for reason, count in ingested["refused"].items():
+            tell(f"        {count} segments refused: {reason}", err=True)
+        tell(f"check   {outcomes or 'nothing new'}")
+        tell(f"rollup  {written:,} partitions written")
+    found, broken = damage_in(done), done.get("report", {}).get("broken")
+    tell_damaged(found)
+    if broken:
+        tell_broken(done["report"])
+    return 0 if done["check"]["passed"] and not found and not broken and not unreadable else 1
