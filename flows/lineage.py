@@ -58,8 +58,10 @@ class Lineage:
         """Return the table that a unit writes, as its contract describes it."""
         if not unit.writes:
             return None
-        one = self.contracts.get(unit.table)
-        about = None if one is None else AssetProperties(name=unit.table, description=one.summary, owners=[one.owner])
+        item = self.contracts.get(unit.table)
+        about = (
+            None if item is None else AssetProperties(name=unit.table, description=item.summary, owners=[item.owner])
+        )
         return Asset(key=self.key(unit.table), properties=about)
 
     def read(self, unit: Unit) -> list[Asset | str]:

@@ -36,10 +36,10 @@ class Outdated:
 async def outdated(client: "PrefectClient", tags: "Collection[str]", but: "Collection[UUID]") -> list[Outdated]:
     """Return those with all of these tags that this version cannot run, but for some, by name."""
     chosen = DeploymentFilter(tags=DeploymentFilterTags(all_=sorted(tags)))
-    found: list[DeploymentResponse] = []
-    while page := await client.read_deployments(deployment_filter=chosen, limit=_PAGE, offset=len(found)):
-        found += page
-    pairs = [(one, _reason(one)) for one in found if one.id not in but]
+    result: list[DeploymentResponse] = []
+    while page := await client.read_deployments(deployment_filter=chosen, limit=_PAGE, offset=len(result)):
+        result += page
+    pairs = [(one, _reason(one)) for one in result if one.id not in but]
     return [
         Outdated(one.name, one.id, why, one.paused) for one, why in sorted(pairs, key=lambda pair: pair[0].name) if why
     ]
@@ -47,9 +47,9 @@ async def outdated(client: "PrefectClient", tags: "Collection[str]", but: "Colle
 
 async def pause(client: "PrefectClient", some: "Collection[Outdated]") -> None:
     """Pause deployments; those that are paused stay so."""
-    for one in some:
-        if not one.is_paused:
-            await client.update_deployment(one.id, DeploymentUpdate(paused=True))
+    for item in some:
+        if not item.is_paused:
+            await client.update_deployment(item.id, DeploymentUpdate(paused=True))
 
 
 def _reason(one: "DeploymentResponse") -> str:

@@ -23,10 +23,10 @@ _PROBES = (stages.ingest, stages.check, stages.rollup, stages.catalog, stages.up
 
 def page(context: Context) -> str:
     """Return what is overdue, for how long and what to do, as Markdown; and what could not be found out."""
-    found = [(name, one) for name, one in _findings(context) if one.is_wrong or one.what.startswith("not known")]
-    if not found:
+    result = [(name, one) for name, one in _findings(context) if one.is_wrong or one.what.startswith("not known")]
+    if not result:
         return "Nothing is overdue."
-    return table(("stage", "what", "what to do"), [(name, one.what, one.remedy) for name, one in found])
+    return table(("stage", "what", "what to do"), [(name, one.what, one.remedy) for name, one in result])
 
 
 def _findings(context: Context) -> Iterator[tuple[str, Finding]]:

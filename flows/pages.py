@@ -77,7 +77,7 @@ def page(stage: str, done: Done, links: Links | None = None) -> str:
 
 def findings(done: Done) -> list[dict[str, Any]]:
     """Return the checks that failed, now or before on rows that are still there, as rows of a table."""
-    found = [("now", one) for one in done["unsound"]] + [("before", one) for one in done["standing"]]
+    result = [("now", one) for one in done["unsound"]] + [("before", one) for one in done["standing"]]
     return [
         {
             "table": one["table"],
@@ -91,7 +91,7 @@ def findings(done: Done) -> list[dict[str, Any]]:
             "what": str(redact(printable(one["message"] or ""))),
             "since": since,
         }
-        for since, one in found[:MOST_ROWS]
+        for since, one in result[:MOST_ROWS]
     ]
 
 
@@ -119,8 +119,8 @@ def _check(done: Done, links: Links) -> Iterable[str]:
     rows = findings(done)
     if rows:
         counts: dict[tuple[str, str], int] = {}
-        for one in rows:
-            key = (one["severity"], one["status"])
+        for row in rows:
+            key = (row["severity"], row["status"])
             counts[key] = counts.get(key, 0) + 1
         yield table(("severity", "status", "count"), [(*key, count) for key, count in sorted(counts.items())])
         yield table(list(rows[0]), [list(one.values()) for one in rows], links.tables)

@@ -74,17 +74,17 @@ async def register(
     if not dry_run:
         await client.upsert_global_concurrency_limit_by_name(limit, 1)
     done = []
-    for one, deployment in made:
+    for item, deployment in made:
         before = there[deployment.full_name]
-        deployment.tags = [*one.tags, mark]
+        deployment.tags = [*item.tags, mark]
         done_id = before.id if before else None
         if not dry_run:
             done_id = await deployment.aapply()
-            if before and not one.schedule:  # an update leaves schedules alone that it does not speak of
+            if before and not item.schedule:  # an update leaves schedules alone that it does not speak of
                 for old in before.schedules:
                     await client.delete_deployment_schedule(before.id, old.id)
         action = "updated" if before else "created"
-        done.append(Registered(deployment.full_name, str(one.schedule), action, done_id))
+        done.append(Registered(deployment.full_name, str(item.schedule), action, done_id))
     stale = await outdated(client, [OWNED, mark], {one.id for one in there.values() if one is not None})
     if not dry_run:
         await pause(client, stale)

@@ -26,8 +26,8 @@ def _told(description: str, pattern: str = "") -> str:
     later, when what was given stands in the database.
     """
     schema = {"json_schema_extra": {"pattern": pattern}} if pattern else {}
-    found: str = field(default="", metadata={"description": description, **schema})
-    return found
+    result: str = field(default="", metadata={"description": description, **schema})
+    return result
 
 
 @dataclass(frozen=True, slots=True)

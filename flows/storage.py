@@ -33,9 +33,9 @@ def storage_options(reference: str) -> dict[str, str]:
     except SecretError as error:
         raise StorageReferenceError(error.what, where=error.where, hint=MEND) from None
     try:
-        found = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text).get("storage", {})
+        result = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text).get("storage", {})
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        result = None
+    if not isinstance(result, dict):
         raise StorageReferenceError("no storage options can be read", where=where, hint=MEND)
-    return {str(name): str(value) for name, value in found.items()}
+    return {str(name): str(value) for name, value in result.items()}

@@ -59,13 +59,13 @@ class Watching:
                 _LOG.info("more than %s units; the others are told by the log alone", MOST_TASKS)
             _LOG.info("%s", unit.name)
             return work()
-        found: list[Result] = []
+        result: list[Result] = []
         failed: list[Exception] = []
 
         def run() -> None:
             failed.clear()  # of an earlier try
             try:
-                found.append(work())
+                result.append(work())
             except Exception as error:
                 failed.append(error)
                 raise
@@ -82,7 +82,7 @@ class Watching:
             self.shown[unit.table] = state.state_details.task_run_id
         if unit.writes:
             self._wrote[unit.table] = state
-        return found[-1]
+        return result[-1]
 
     def _before(self, unit: Unit) -> list[State]:
         """Return the runs that a unit follows from: those that wrote what it reads, else the one before it."""

@@ -80,8 +80,8 @@ class Child:
         """Return how long to wait before it is started again."""
         if time.monotonic() - self._began > LONGEST_S:
             self.pause_s = SHORTEST_S
-        found, self.pause_s = self.pause_s, min(2 * self.pause_s, LONGEST_S)
-        return found
+        result, self.pause_s = self.pause_s, min(2 * self.pause_s, LONGEST_S)
+        return result
 
     def pids(self) -> set[int]:
         """Return its process id and those of all below it."""
@@ -153,21 +153,21 @@ def kill_tree(pid: int) -> None:
         family = [first, *first.children(recursive=True)]
     except psutil.NoSuchProcess:
         return
-    for one in family:
+    for item in family:
         with contextlib.suppress(psutil.NoSuchProcess):
-            one.kill()
+            item.kill()
 
 
 def kill_left_behind(mark: str, value: str, but: Container[int] = ()) -> int:
     """Kill every process of this user whose environment says that it belongs to us, but this one; return how many."""
     me = psutil.Process()
     mine = {me.pid, *(one.pid for one in me.parents())}
-    found = 0
-    for one in psutil.process_iter():
+    result = 0
+    for item in psutil.process_iter():
         try:
-            if one.pid not in mine and one.pid not in but and one.environ().get(mark) == value:
-                one.kill()
-                found += 1
+            if item.pid not in mine and item.pid not in but and item.environ().get(mark) == value:
+                item.kill()
+                result += 1
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             continue
-    return found
+    return result

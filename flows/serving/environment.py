@@ -50,8 +50,8 @@ class HostError(RanklakeError):
 
 def url_of(host: str, port: int) -> str:
     """Return the address under which a server that listens there is found from this machine."""
-    found = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104 - read
-    return f"http://{found}:{port}"
+    result = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104 - read
+    return f"http://{result}:{port}"
 
 
 def check_host(host: str, environ: Mapping[str, str]) -> None:
@@ -99,18 +99,18 @@ def database_url(reference: str) -> str:
     reference
         Where it is, as `ranklake.segments.references` reads it, or the address itself if no password stands in it.
     """
-    where, found = "--database", reference
+    where, result = "--database", reference
     hint = "write it into a file and name that: --database file:/path, or env:NAME"
     if not reference:
         return ""
     if is_reference(reference):
         try:
-            found, where = read_reference(reference, "database's address", "command for the database's address")
+            result, where = read_reference(reference, "database's address", "command for the database's address")
         except SecretError as error:
             raise DatabaseError(error.what, where=error.where, hint=hint) from None
     elif has_credential(reference):
         raise DatabaseError("the database's address has a password in it", where="--database", hint=hint)
-    if not found.strip().startswith(("postgresql+asyncpg://", "sqlite+aiosqlite://")):
+    if not result.strip().startswith(("postgresql+asyncpg://", "sqlite+aiosqlite://")):
         hint = "it must be such as postgresql+asyncpg://user@host/prefect, with the password behind the user"
         raise DatabaseError("no address of a database is there", where=where, hint=hint)
-    return found.strip()
+    return result.strip()

@@ -112,7 +112,7 @@ def served_at(folder: Path) -> str:
 
 def _read(fd: int) -> dict[str, object]:
     try:
-        found = json.loads(os.pread(fd, _MOST_BYTES, 0))
+        result = json.loads(os.pread(fd, _MOST_BYTES, 0))
     except (OSError, ValueError):  # being written right now
         return {}
-    return found if isinstance(found, dict) else {}
+    return result if isinstance(result, dict) else {}

@@ -35,15 +35,15 @@ _BEGUN: Final = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 
 def running_ids(mark: str, value: str) -> set[str]:
     """Return the ids of flow runs that processes with a mark in their environment carry out."""
-    found = set()
-    for one in psutil.process_iter():
+    result = set()
+    for item in psutil.process_iter():
         try:
-            environment = one.environ()
+            environment = item.environ()
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             continue
         if environment.get(mark) == value:
-            found.add(environment.get(RUN_ID, ""))
-    return found - {""}
+            result.add(environment.get(RUN_ID, ""))
+    return result - {""}
 
 
 async def begun(client: "PrefectClient", deployments: Iterable[UUID]) -> list[Any]:
@@ -76,9 +76,9 @@ async def left_below(client: "PrefectClient") -> list[Any]:
         ),
         limit=_MOST,
     )
-    for one in subflows:
-        assert one.parent_task_run_id is not None
-        parent = (await client.read_task_run(one.parent_task_run_id)).flow_run_id
+    for subflow in subflows:
+        assert subflow.parent_task_run_id is not None
+        parent = (await client.read_task_run(subflow.parent_task_run_id)).flow_run_id
         if parent is not None:
             above.add(parent)
     if not above:
@@ -103,10 +103,10 @@ async def end(client: "PrefectClient", run: Any, kind: StateType, message: str) 
     )
     for task in tasks:
         await client.set_task_run_state(task.id, State(type=kind, message=message), force=True)
-    for one in reversed(family):
-        found = await client.read_flow_run(one)
-        if found.state is not None and not found.state.is_final():
-            await client.set_flow_run_state(one, State(type=kind, message=message), force=True)
+    for item in reversed(family):
+        result = await client.read_flow_run(item)
+        if result.state is not None and not result.state.is_final():
+            await client.set_flow_run_state(item, State(type=kind, message=message), force=True)
 
 
 async def collapse_overdue(client: "PrefectClient", deployments: Iterable[UUID]) -> tuple[int, set[UUID]]:
@@ -126,10 +126,10 @@ async def collapse_overdue(client: "PrefectClient", deployments: Iterable[UUID])
         now = datetime.now(UTC)
         due = [(one.expected_start_time, one) for one in runs if one.auto_scheduled]
         overdue = [one for at, one in sorted(due, key=lambda pair: pair[0] or now) if at is not None and at < now]
-        for one in overdue[:-1]:
+        for item in overdue[:-1]:
             message = f"came due while ranklake up was down; the run {overdue[-1].name} makes up for it"
             state: State[Any] = State(type=StateType.CANCELLED, name="Superseded", message=message)
-            await client.set_flow_run_state(one.id, state, force=True)
+            await client.set_flow_run_state(item.id, state, force=True)
             dropped += 1
         if overdue:
             waiting.add(deployment)

@@ -165,9 +165,9 @@ class _Up:
             await client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
         variables = {"command": shlex.join(_RUN), "working_dir": str(Path.cwd())}
         plan = self.plan
-        found = deployments(plan.every_s)
+        result = deployments(plan.every_s)
         try:
-            done = await register(client, found, plan.settings, POOL, variables, lake=plan.lake)
+            done = await register(client, result, plan.settings, POOL, variables, lake=plan.lake)
         except NoLakeError as error:
             raise UpError(error.what, where=error.where, hint=error.hint) from None
         except ForeignDeploymentError as error:
@@ -179,11 +179,11 @@ class _Up:
         dropped, waiting = await collapse_overdue(client, self.ids)
         if dropped:
             self.say(f"{dropped} runs came due while it was down; one run of each deployment makes up for them")
-        for one in done:
-            if one.action.startswith(PAUSED):
-                self.say(f"{one.name} is {one.action}; delete it, or register it anew")
-            if one.schedule.startswith("every") and one.id not in waiting and one.id is not None:
-                await client.create_flow_run_from_deployment(one.id)  # nobody wants to wait for the first
+        for item in done:
+            if item.action.startswith(PAUSED):
+                self.say(f"{item.name} is {item.action}; delete it, or register it anew")
+            if item.schedule.startswith("every") and item.id not in waiting and item.id is not None:
+                await client.create_flow_run_from_deployment(item.id)  # nobody wants to wait for the first
         return [one for one in done if not one.action.startswith(PAUSED)]
 
     async def _end_lost(self, client: "PrefectClient", *, at_once: bool = False) -> None:
@@ -257,8 +257,8 @@ class _Up:
     def _tell(self, registered: list[Registered], took_s: float) -> None:
         width = max(len(one.name) for one in registered)
         self.say(f"ranklake up: {self.plan.lake}")
-        for one in registered:
-            self.say(f"  {one.name:<{width}}  {one.schedule}")
+        for item in registered:
+            self.say(f"  {item.name:<{width}}  {item.schedule}")
         self.say(f"home {self.plan.home}; UI {self.plan.url}")
         self.say(f"ready after {took_s:.0f} s; Ctrl-C stops it")
 

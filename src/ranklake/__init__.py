@@ -11,6 +11,6 @@ def __getattr__(name: str) -> str:
     if name == "__version__":
         from importlib.metadata import version
 
-        globals()[name] = found = version("ranklake")
-        return found
+        globals()[name] = result = version("ranklake")
+        return result
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -60,10 +60,10 @@ def allowed(places: Iterable[str], named: Iterable[str], closed: Iterable[str] =
 def _is_below(uri: str, place: str) -> bool:
     if "::" in uri or "\0" in uri:  # fsspec would take it apart, and open what stands behind; no path has a NUL
         return False
-    one, other = _parts(uri), _parts(place)
-    if one is None or other is None or one[0] != other[0]:
+    item, other = _parts(uri), _parts(place)
+    if item is None or other is None or item[0] != other[0]:
         return False
-    return one[1][: len(other[1])] == other[1]
+    return item[1][: len(other[1])] == other[1]
 
 
 def _parts(uri: str) -> tuple[str, list[str]] | None:

@@ -81,10 +81,10 @@ def verify(
     allow.check(place)
     options = fsspec_options(place, lake.storage) if "://" in place else {}
     try:
-        found = merkle_digest(place, storage_options=options, progress=progress)
+        result = merkle_digest(place, storage_options=options, progress=progress)
     except FileNotFoundError:
         return Verdict(row, redact_uri(place), "it is gone", None)
-    return Verdict(row, redact_uri(place), _verdict(row, found), found)
+    return Verdict(row, redact_uri(place), _verdict(row, result), result)
 
 
 def longest_unverified(lake: Lake, run: str) -> list[dict[str, Any]]:
@@ -118,9 +118,9 @@ def _present(lake: Lake, run: str) -> list[dict[str, Any]]:
 def _verified(lake: Lake) -> dict[tuple[object, ...], tuple[datetime, dict[str, Any]]]:
     """Return when each artifact was verified last and what came of it, by run, name and digest."""
     last: dict[tuple[object, ...], tuple[datetime, dict[str, Any]]] = {}
-    for one in query(lake, _VERIFIED).to_pylist():
-        details = facts_in(one["details"])
-        last[tuple(details.get(name) for name in ("run", "name", "recorded_sha256"))] = one["ts"], details
+    for item in query(lake, _VERIFIED).to_pylist():
+        details = facts_in(item["details"])
+        last[tuple(details.get(name) for name in ("run", "name", "recorded_sha256"))] = item["ts"], details
     return last
 
 
@@ -130,11 +130,11 @@ def note(lake: Lake, verdicts: "Sequence[Verdict]", by: str) -> None:
 
 
 def _entry(verdict: Verdict, by: str) -> audit.Entry:
-    row, found = verdict.row, verdict.found
+    row, result = verdict.row, verdict.found
     details = {key: row[key] for key in ("run", "attempt", "name", "kind")} | {
         "recorded_ts": row["ts"].isoformat(),
         "recorded_sha256": row["sha256"],
-        "found_sha256": None if found is None else found.sha256,
+        "found_sha256": None if result is None else result.sha256,
         "verified": verdict.is_good,
         "verdict": verdict.said,
     }
@@ -145,15 +145,15 @@ def recorded(lake: Lake, artifact: str, run: str) -> dict[str, Any]:
     """Return the last row that tells of the making of an artifact; raise if there is none."""
     path = artifact if "://" in artifact else os.path.abspath(artifact)  # noqa: PTH100 - as it was recorded: links stay
     known = {"name": artifact, "uri": redact_uri(artifact), "path": path, "run": run}
-    found: list[dict[str, Any]] = query(lake, _FIND, known).to_pylist()
-    if not found:
+    result: list[dict[str, Any]] = query(lake, _FIND, known).to_pylist()
+    if not result:
         names = query(lake, "SELECT DISTINCT name FROM artifacts ORDER BY name LIMIT 10000").column("name").to_pylist()
         hint = (
             did_you_mean(artifact, names)
             or 'ranklake sql "SELECT run, name, uri FROM artifacts" shows what is recorded'
         )
         raise RanklakeError("no such artifact is recorded", where=redact_uri(artifact), hint=hint)
-    return found[0]
+    return result[0]
 
 
 def _verdict(row: dict[str, Any], found: MerkleDigest) -> str:

@@ -101,16 +101,16 @@ def named(context: Context, name: str, *, needs_lake: bool) -> TableEntry | Metr
     """Return the table or metric of a name. Raises `UnknownNameError` with names like it, and as `listing`."""
     lake, overlay = _known(context, needs_lake=needs_lake)
     try:
-        found = find(name, overlay)
+        result = find(name, overlay)
     except UnknownNameError:
         return _recorded(lake, name, overlay)
-    if not isinstance(found, Contract):
-        return found
+    if not isinstance(result, Contract):
+        return result
     if lake is None:
-        return _entry(lake, found)
-    entry = replace(_entry(lake, found), archived=tuple(archives(lake, found.table)))
+        return _entry(lake, result)
+    entry = replace(_entry(lake, result), archived=tuple(archives(lake, result.table)))
     try:
-        return replace(entry, masks=tuple(context.mask_proofs(lake, [found.table])))
+        return replace(entry, masks=tuple(context.mask_proofs(lake, [result.table])))
     except RanklakeError as error:  # a key or a file that is not here is no reason to tell nothing
         return replace(entry, unproven=str(error))
 

@@ -135,7 +135,7 @@ def toml_lines(text: str) -> dict[KeyPath, int]:
 
     Keys of inline tables have no line of their own.
     """
-    found: dict[KeyPath, int] = {}
+    result: dict[KeyPath, int] = {}
     counts: dict[KeyPath, int] = {}
     section: KeyPath = ()
     quote = ""
@@ -148,13 +148,13 @@ def toml_lines(text: str) -> dict[KeyPath, int]:
             section = _path(header[2])
             if header[1] == "[[":
                 counts[section] = counts.get(section, -1) + 1
-                found.setdefault(section, number)
+                result.setdefault(section, number)
                 section = (*section, counts[section])
-            found.setdefault(section, number)
+            result.setdefault(section, number)
         elif assigned:
-            found.setdefault((*section, *_path(assigned[1])), number)
+            result.setdefault((*section, *_path(assigned[1])), number)
             quote = next((mark for mark in ('"""', "'''") if line.count(mark) % 2), "")
-    return found
+    return result
 
 
 def _path(dotted: str) -> KeyPath:
@@ -188,15 +188,15 @@ class _Loader(SafeLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, Any]]] = {}  # noqa: RUF012 - PyYAML's own class attribute
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        found: dict[Any, Any] = super().construct_mapping(node, deep=deep)
-        if len(found) != len(node.value):
+        result: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        if len(result) != len(node.value):
             seen = set()
             for key, _ in node.value:
                 if key.value in seen:
                     what = f"key {key.value!r} appears twice"
                     raise yaml.constructor.ConstructorError(None, None, what, key.start_mark)
                 seen.add(key.value)
-        return found
+        return result
 
 
 for _tag, _form, _first in (

@@ -88,10 +88,10 @@ class OperatorFileError(RanklakeError):
 
 def raise_all(errors: Iterable[RanklakeError]) -> None:
     """Raise the first of some errors, with the rest as its `others`; raise nothing if there is none."""
-    found = list(errors)
-    if found:
-        found[0].others = tuple(found[1:])
-        raise found[0]
+    result = list(errors)
+    if result:
+        result[0].others = tuple(result[1:])
+        raise result[0]
 
 
 class OperatorFile:
@@ -145,12 +145,12 @@ class OperatorFile:
         All keys of the model need defaults.
         """
         adapter = _adapter(model)
-        found: list[tuple[KeyPath, RanklakeError]] = []
+        result: list[tuple[KeyPath, RanklakeError]] = []
         while True:
             value, errors = self._validated(adapter)
             if not errors:
-                return value, [error for _, error in sorted(found, key=lambda pair: self._line_of(pair[1]))]
-            found += errors
+                return value, [error for _, error in sorted(result, key=lambda pair: self._line_of(pair[1]))]
+            result += errors
             # From the end, so that indices of lists stay what they were.
             for at in sorted({at for at, _ in errors}, key=_order, reverse=True):
                 _take_out(self.content, at)
@@ -185,11 +185,11 @@ class OperatorFile:
             # By way of JSON, which has neither tuples nor dates: strict, yet a list is taken for a tuple.
             return adapter.validate_json(f"[{self._json()}]")[0], []
         except ValidationError as error:
-            found: dict[KeyPath, list[tuple[str, str]]] = {}
+            result: dict[KeyPath, list[tuple[str, str]]] = {}
             for fault in _own(error.errors(include_url=False)):
                 at, what, hint = self._said(adapter, fault)
-                found.setdefault(at, []).append((what, hint))
-        errors = [(at, self.error(at, *fault)) for at, faults in found.items() for fault in _merged(faults)]
+                result.setdefault(at, []).append((what, hint))
+        errors = [(at, self.error(at, *fault)) for at, faults in result.items() for fault in _merged(faults)]
         return None, sorted(errors, key=lambda pair: self._line_of(pair[1]))
 
     def _json(self) -> str:
@@ -259,10 +259,10 @@ class OperatorFile:
         return at
 
     def _item(self, at: KeyPath) -> Any:  # noqa: ANN401 - whatever stands there
-        found = self.content
+        result = self.content
         for step in at:
-            found = found[step]
-        return found
+            result = result[step]
+        return result
 
     @staticmethod
     def _shown(at: KeyPath) -> str:

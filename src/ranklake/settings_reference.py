@@ -33,17 +33,17 @@ _WORDS: Final[dict[object, str]] = {str: "text", int: "integer", float: "number"
 def described(kind: type) -> dict[str, str]:
     """Return what the docstrings below a dataclass's fields say, by name of the field, each in one line."""
     (tree,) = ast.parse(dedent(inspect.getsource(kind))).body
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     name = ""
     for node in tree.body if isinstance(tree, ast.ClassDef) else ():
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             name = node.target.id
         elif name and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            found[name] = _line(str(node.value.value))
+            result[name] = _line(str(node.value.value))
             name = ""
         else:
             name = ""
-    return found
+    return result
 
 
 def reference() -> str:

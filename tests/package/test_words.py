@@ -4,6 +4,7 @@ python tests/package/test_words.py --write    list the files that are not clean 
 """
 
 import ast
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]

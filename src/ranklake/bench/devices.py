@@ -207,12 +207,12 @@ class Sampler:
         """Return core temperatures: each second a twentieth of the way to what the power calls for."""
         wanted = 27.0 + 0.052 * power + 22.0 * hot
         now = self._last.get("warmth", np.full(power.shape[1], 33.0))
-        found = np.empty(power.shape)
+        result = np.empty(power.shape)
         for at, goal in enumerate(wanted):
             now = now + (goal - now) / 20.0
-            found[at] = now
+            result[at] = now
         self._last["warmth"] = now
-        return found
+        return result
 
     def _counted(self, name: str, grown: Array) -> Array:
         """Return a counter's readings, which go on from window to window."""

@@ -75,8 +75,8 @@ def generate(
     tally: Counter[tuple[str, str]] = Counter()
     cpu_s = 0.0
     count = min(workers or os.cpu_count() or 1, job.nodes)
-    for done, (found, spent) in enumerate(_written(job, spool, dict(storage_options or {}), count, packed=packed), 1):
-        tally.update(found)
+    for done, (result, spent) in enumerate(_written(job, spool, dict(storage_options or {}), count, packed=packed), 1):
+        tally.update(result)
         cpu_s += spent
         if progress:
             progress(done, job.nodes)
@@ -115,10 +115,10 @@ def write_node(
     tally: Counter[tuple[str, str]] = Counter()
     store = Uploader(spool, storage_options)
     for sealed in Node(job, node).windows():
-        for one in sealed:
-            tally["rows", one.file.table] += one.file.rows
-            tally["segments", one.file.table] += 1
-            tally["bytes", one.file.table] += len(one.raw)
+        for item in sealed:
+            tally["rows", item.file.table] += item.file.rows
+            tally["segments", item.file.table] += 1
+            tally["bytes", item.file.table] += len(item.raw)
         for path, raw in _objects(sealed, packed=packed):
             store.put(path, raw)
             tally["objects", ""] += 1

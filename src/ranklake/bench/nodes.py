@@ -134,10 +134,10 @@ class Node:
             host = f"synthetic-node{self.number:04d}"
             yield stream.frames("runs", [(at, self._run_row("synthetic", host, job.gpus, facts))], around, date)
             told.insert(0, (at + 100_000, {"event": "run_start", "severity": "info"}))
-            one = np.zeros(1, SCALARS.dtype())
-            one["time_ns"], one["step"], one["value"] = at + 900_000, ABSENT, FLOPS_PER_TOKEN
-            one["series"], one["mark"] = FLOPS_SERIES, MARK
-            yield from stream.slots("scalars", one, around, date, final=False)
+            item = np.zeros(1, SCALARS.dtype())
+            item["time_ns"], item["step"], item["value"] = at + 900_000, ABSENT, FLOPS_PER_TOKEN
+            item["series"], item["mark"] = FLOPS_SERIES, MARK
+            yield from stream.slots("scalars", item, around, date, final=False)
         yield stream.frames("events", told, around, date)
 
     def _checkpoints(self, attempt: Attempt, which: slice, rank: int, clock: Clock) -> Frames:

@@ -151,14 +151,14 @@ class Window:
         of = signals(self.job.metrics)
         draws = self.job.draws("scalars", self.attempt.number, self.node, self.number)
         ranks, steps = self._starts.shape
-        found = values(of, self.attempt.steps[self.which], ranks, draws)
+        result = values(of, self.attempt.steps[self.which], ranks, draws)
         mappings = -(-len(of) // ROW_WIDTH)
         slots = np.zeros((ranks, steps, mappings), ROWS.dtype())
         logged = self._starts + self._lengths - (self._times["checkpoint"] * _NS).astype(np.int64) - 2_000_000
         slots["time_ns"] = logged[..., None] + np.arange(mappings) * 4_000
         slots["step"] = self.attempt.steps[self.which][:, None]
         for at in range(mappings):
-            some = found[..., at * ROW_WIDTH : (at + 1) * ROW_WIDTH]
+            some = result[..., at * ROW_WIDTH : (at + 1) * ROW_WIDTH]
             slots["values"][:, :, at, : some.shape[-1]] = some
         slots["schema"], slots["mark"] = np.arange(mappings), MARK
         return slots.reshape(ranks, -1)

@@ -95,10 +95,10 @@ def values(of: tuple[Signal, ...], steps: Array, ranks: int, draws: np.random.Ge
     fall = loss(steps) / loss(np.zeros(1))
     level = np.stack([one.level * fall**one.power + one.per_step * (steps + 1) for one in of], axis=-1)
     noise = np.array([one.noise for one in of])
-    found = level * np.exp(noise * draws.standard_normal((ranks, len(steps), len(of)), np.float32))
+    result = level * np.exp(noise * draws.standard_normal((ranks, len(steps), len(of)), np.float32))
     quantum = np.array([one.quantum for one in of])
-    found = np.where(quantum > 0, np.round(found / np.where(quantum > 0, quantum, 1.0)) * quantum, found)
-    found = np.minimum(found, np.array([one.most for one in of]))
-    found[(draws.random(found.shape, np.float32) < 1e-4) & (noise > 0)] = np.nan  # noqa: PLR2004 - as the docstring says
-    narrow: Array = found.astype(np.float32).astype(np.float64)
+    result = np.where(quantum > 0, np.round(result / np.where(quantum > 0, quantum, 1.0)) * quantum, result)
+    result = np.minimum(result, np.array([one.most for one in of]))
+    result[(draws.random(result.shape, np.float32) < 1e-4) & (noise > 0)] = np.nan  # noqa: PLR2004 - as the docstring says
+    narrow: Array = result.astype(np.float32).astype(np.float64)
     return narrow

@@ -132,5 +132,5 @@ def _exact(what: str, unit: str, true: float, said: float | None) -> Comparison:
 
 def _one(lake: "Lake", text: str, truth: "Truth") -> float | None:
     (row,) = query(lake, text, {"run": truth.run}).to_pylist()
-    found: float | None = row["n"]
-    return found
+    result: float | None = row["n"]
+    return result

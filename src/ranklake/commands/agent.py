@@ -176,9 +176,9 @@ def agent(  # noqa: PLR0913 - click passes options by name
 def _once(duty: Duty) -> int:
     lead = _try_to_lead(duty)
     if lead is None:
-        found, there = leader(duty.root), pending_segments(duty.root)
+        result, there = leader(duty.root), pending_segments(duty.root)
         left = f"it has {there.segments:,} segments to send, and its log says how that goes" if there.segments else ""
-        tell(f"{duty.root} has an agent{f' ({found})' if found else ''}; {left or 'nothing waits there'}")
+        tell(f"{duty.root} has an agent{f' ({result})' if result else ''}; {left or 'nothing waits there'}")
         return 0
     try:
         done = run(duty.worker_task(), duty.stop).done
@@ -203,10 +203,10 @@ def _elected(duty: Duty) -> Leadership | None:
         lead = _try_to_lead(duty)
         if lead is not None:
             return lead
-        found = leader(duty.root)
-        if found is not None and str(found) != told:
-            told = str(found)
-            tell(json_text({"standby": found}) if duty.as_json else standby_line(duty.root, found))
+        result = leader(duty.root)
+        if result is not None and str(result) != told:
+            told = str(result)
+            tell(json_text({"standby": result}) if duty.as_json else standby_line(duty.root, result))
         duty.stop.wait(STANDBY_LOOK_S)
     return None
 

@@ -45,10 +45,10 @@ def show(context: Context, *, as_json: bool) -> None:
     tell(f"approvals are {section.mode}; the audit trail says {said}; good for {section.expires_h} hours")
     for tier in tiers:
         tell(f"tier {tier.name}: {_told(tier)}")
-    for one in signers:
-        roles = f", roles {', '.join(sorted(one.roles))}" if one.roles else ""
-        until = f", until {one.before:%Y-%m-%d}" if one.before else ""
-        tell(f"{one.name}: {one.why_not(now) or 'may sign'}{until}{roles}")
+    for signer in signers:
+        roles = f", roles {', '.join(sorted(signer.roles))}" if signer.roles else ""
+        until = f", until {signer.before:%Y-%m-%d}" if signer.before else ""
+        tell(f"{signer.name}: {signer.why_not(now) or 'may sign'}{until}{roles}")
     tell_mode(lake)
 
 

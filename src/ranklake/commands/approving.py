@@ -149,12 +149,14 @@ def approval_command(
             told.print_statement(lake, kind, f"{prefix}{name}", APPROVE, by, reason)
             return
         who = told.who(lake, f"{kind.command} approve {name}", by, login=False)
-        found, fresh = approve(lake, name, who, reason, single_operator=single_operator, signing=told.signing)
-        lacking = "" if found.approved else standing(lake, kind, found).lacking
+        result, fresh = approve(lake, name, who, reason, single_operator=single_operator, signing=told.signing)
+        lacking = "" if result.approved else standing(lake, kind, result).lacking
         if as_json:
-            show_json({"approved_now": fresh, "lacking": lacking or None, **mode_facts(lake), **plain(found)})
+            show_json({"approved_now": fresh, "lacking": lacking or None, **mode_facts(lake), **plain(result)})
             return
-        tell(f"{found.name}: {_outcome(found, then(found, lake.config.approvals.by_somebody), lacking, fresh=fresh)}")
+        tell(
+            f"{result.name}: {_outcome(result, then(result, lake.config.approvals.by_somebody), lacking, fresh=fresh)}"
+        )
         tell_mode(lake)
 
     return command

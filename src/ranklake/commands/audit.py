@@ -203,18 +203,20 @@ def verify_export(source: TextIO, *, as_json: bool) -> int:
     Takes what 'ranklake audit export' printed as JSON. Whether rows are missing at its end no export tells: compare the
     digest of its last row with a head record or an anchor. Exits 1 and names the first row that does not hold.
     """
-    found = verify_lines(source)
+    result = verify_lines(source)
     if as_json:
-        show_json(asdict(found))
-    elif found.broken is not None:
-        tell(f"row {found.broken} of the export is altered, repeated, or does not follow the one before", err=True)
-    elif not found.rows:
+        show_json(asdict(result))
+    elif result.broken is not None:
+        tell(f"row {result.broken} of the export is altered, repeated, or does not follow the one before", err=True)
+    elif not result.rows:
         tell("the export has no rows")
     else:
-        lacks = f"; {counted(found.missing, 'row')} before or between them are not in the export" * bool(found.missing)
-        tell(f"rows {found.first} to {found.last} are as they were written: {counted(found.rows, 'row')}{lacks}")
-        tell(f"digest of the last: {found.head}")
-    return 0 if found.broken is None else 1
+        lacks = f"; {counted(result.missing, 'row')} before or between them are not in the export" * bool(
+            result.missing
+        )
+        tell(f"rows {result.first} to {result.last} are as they were written: {counted(result.rows, 'row')}{lacks}")
+        tell(f"digest of the last: {result.head}")
+    return 0 if result.broken is None else 1
 
 
 def _note_export(lake: Lake, rows: list[dict[str, Any]], form: str, role: str | None) -> None:
@@ -243,8 +245,8 @@ def _rows(
         asked.append("starts_with(action, $action)")
     where = f" WHERE {' AND '.join(asked)}" if asked else ""
     asking = f"SELECT * FROM {TABLE}{where}"  # noqa: S608 - our own words; values are parameters
-    found = query(lake, asking, values, role=seen_by).to_pylist()
-    rows = [{**dict.fromkeys(lake.contract(TABLE).names), **row} for row in found]
+    result = query(lake, asking, values, role=seen_by).to_pylist()
+    rows = [{**dict.fromkeys(lake.contract(TABLE).names), **row} for row in result]
     return sorted(rows, key=lambda row: (row["seq"] is None, row["seq"] or 0))
 
 

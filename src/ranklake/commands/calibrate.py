@@ -60,14 +60,14 @@ def calibrate(steps: int, folder: Path | None, *, as_json: bool) -> int:
         tell("2/3 ingest, check, rollup: Prefect flows on a Dask cluster", err=True)
         run_pipeline(FlowSettings(str(place / "lake"), str(place / "spool"), dask_workers=2), place / "prefect")
         tell("3/3 comparing", err=True)
-        found = compare_at(place / "lake", place / "spool", truth)
-    passed = all(one.passed for one in found)
+        result = compare_at(place / "lake", place / "spool", truth)
+    passed = all(one.passed for one in result)
     if as_json:
-        show_json({"run": truth.run, "passed": passed, "comparisons": [one.plain() for one in found]})
+        show_json({"run": truth.run, "passed": passed, "comparisons": [one.plain() for one in result]})
     else:
-        tell(*table_lines(_COLUMNS, map(_line, found)))
-        wrong = sum(not one.passed for one in found)
-        tell("telemetry is true" if passed else f"telemetry is wrong in {wrong} of {len(found)} comparisons")
+        tell(*table_lines(_COLUMNS, map(_line, result)))
+        wrong = sum(not one.passed for one in result)
+        tell("telemetry is true" if passed else f"telemetry is wrong in {wrong} of {len(result)} comparisons")
     return 0 if passed else 1
 
 

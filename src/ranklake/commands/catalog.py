@@ -45,11 +45,11 @@ def sizes(context: Context, table: str | None, files: int | None, *, as_json: bo
         return
     of = lake.contract(table)
     _, live = live_files(lake, table)
-    found = None if live is None or not live.num_rows else column_sizes(lake, of, newest(live, files))
+    result = None if live is None or not live.num_rows else column_sizes(lake, of, newest(live, files))
     if as_json:
-        show_json(None if found is None else found.facts())
+        show_json(None if result is None else result.facts())
     else:
-        tell(*(column_size_lines(found) if found else [f"{table} holds nothing yet"]))
+        tell(*(column_size_lines(result) if result else [f"{table} holds nothing yet"]))
 
 
 @click.command()
@@ -80,14 +80,14 @@ def refresh(context: Context, *, as_json: bool) -> None:
 def changes(context: Context, since: datetime | None, *, as_json: bool) -> None:
     """Show what changed of tables and metrics: migrations, names, units, what was retired and what takes its place."""
     moment = None if since is None else since.replace(tzinfo=UTC)
-    found = changed(context.open_lake(), moment)
+    results = changed(context.open_lake(), moment)
     if as_json:
-        show_json([one.plain() for one in found])
+        show_json([one.plain() for one in results])
         return
-    if not found:
+    if not results:
         tell("nothing changed")
-    for one in found:
-        tell(printable(f"{one.at:%Y-%m-%d %H:%M}  {one.kind} {one.name}: {one.what}"))
+    for item in results:
+        tell(printable(f"{item.at:%Y-%m-%d %H:%M}  {item.kind} {item.name}: {item.what}"))
 
 
 @click.command()
@@ -106,17 +106,17 @@ def use(context: Context, name: str, since: datetime | None, *, as_json: bool) -
     """Show who used which columns, how often and when last, by the log of queries; former names first."""
     begin = (since or datetime.now(UTC) - timedelta(days=90)).date()
     table, _, column = name.partition(".")
-    found = uses(context.open_lake(), begin, table, column)
+    results = uses(context.open_lake(), begin, table, column)
     if as_json:
-        show_json([one.plain() for one in found])
+        show_json([one.plain() for one in results])
         return
-    if not found:
+    if not results:
         tell(f"no query is noted since {begin}")
-    for one in found:
-        what = f"{one.table}.{one.column}" if one.column else f"{one.table}, rows"
-        former = f" (now {one.now})" if one.now else ""
-        queries = f"{one.queries:,} {'query' if one.queries == 1 else 'queries'}"
-        tell(printable(f"{what}{former}: {one.consumer}, {queries}, last {one.last:%Y-%m-%d %H:%M}"))
+    for item in results:
+        what = f"{item.table}.{item.column}" if item.column else f"{item.table}, rows"
+        former = f" (now {item.now})" if item.now else ""
+        queries = f"{item.queries:,} {'query' if item.queries == 1 else 'queries'}"
+        tell(printable(f"{what}{former}: {item.consumer}, {queries}, last {item.last:%Y-%m-%d %H:%M}"))
 
 
 @click.command()
@@ -189,11 +189,11 @@ def show(context: Context, name: str | None, lake: str | None, *, as_json: bool)
         else:
             tell(*listing_lines(every))
         return
-    found = named(context, name, needs_lake=lake is not None)
+    result = named(context, name, needs_lake=lake is not None)
     if as_json:
-        show_json(found.whole() if isinstance(found, TableEntry) else found)
+        show_json(result.whole() if isinstance(result, TableEntry) else result)
     else:
-        tell(*entry_lines(found))
+        tell(*entry_lines(result))
 
 
 for _part in (sizes, refresh, changes, use, export):

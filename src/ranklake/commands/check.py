@@ -50,10 +50,10 @@ _INCIDENTS = (
 
 
 def _days(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    found = _PERIOD.fullmatch(value or "")
-    if value is not None and (found is None or not 1 <= int(found[1]) <= _MOST_DAYS):
+    result = _PERIOD.fullmatch(value or "")
+    if value is not None and (result is None or not 1 <= int(result[1]) <= _MOST_DAYS):
         raise click.BadParameter(f"{value!r} is not a number of days; write 30d", ctx, parameter)
-    return None if found is None else int(found[1])
+    return None if result is None else int(result[1])
 
 
 @click.command()
@@ -98,25 +98,25 @@ def check(
         return 0
     with context.workers() as workers, progress_bar("check") as progress:
         report = run_checks(lake, tables or None, workers=workers, progress=progress, again=again)
-    found = drift(lake, tables or None)
+    result = drift(lake, tables or None)
     proofs = context.mask_proofs(lake, tables)
-    passed = report.passed and not any(one.severity == "error" for one in found)
+    passed = report.passed and not any(one.severity == "error" for one in result)
     passed = passed and not any(one.status == "unmasked" for one in proofs)
     if as_json:
         masks = [one.plain() for one in proofs]
-        show_json({**report.summary(), "passed": passed, "drift": [one.plain() for one in found], "masks": masks})
+        show_json({**report.summary(), "passed": passed, "drift": [one.plain() for one in result], "masks": masks})
     else:
         _print(report)
-        for line in (*_mend(lake, report), *map(_told, found), *_proved(proofs)):
+        for line in (*_mend(lake, report), *map(_told, result), *_proved(proofs)):
             tell(line)
     return 0 if passed else 1
 
 
 def _proved(proofs: Sequence[Proof]) -> Iterator[str]:
     """Yield which columns hold values that their mask cannot have left, and else how many hold none."""
-    for one in proofs:
-        if one.hint:
-            yield printable(f"masks: {one.said}; {one.hint}")
+    for proof in proofs:
+        if proof.hint:
+            yield printable(f"masks: {proof.said}; {proof.hint}")
     if seen := [one for one in proofs if one.status == "masked"]:
         yield f"masks: values of {counted(len(seen), 'masked column')} sampled, and masked"
 
@@ -189,10 +189,10 @@ def _failures(results: Iterable[CheckResult]) -> None:
     """Show failures, worst first; a mistake of a check once, for all partitions; those of severity info in a line."""
     ranked = sorted(results, key=_badness)
     shown: dict[tuple[object, ...], list[CheckResult]] = {}
-    for one in ranked:
-        day = None if one.status == "errored" else one.partition_date
-        if one.severity != SEVERITIES[-1]:
-            shown.setdefault((one.table, one.check_id, one.message, day), []).append(one)
+    for item in ranked:
+        day = None if item.status == "errored" else item.partition_date
+        if item.severity != SEVERITIES[-1]:
+            shown.setdefault((item.table, item.check_id, item.message, day), []).append(item)
     if shown:
         _table([same[0] if len(same) == 1 else _together(same) for same in shown.values()])
     if infos := [one for one in ranked if one.severity == SEVERITIES[-1]]:

@@ -54,18 +54,18 @@ def compare(
     names = tuple(dict.fromkeys(named(ask, run) for run in runs))
     if len(names) == 1:
         raise RanklakeError("one run has nothing to be compared with", where=names[0], hint="name another run")
-    found = compared(ask, names)
+    result = compared(ask, names)
     if as_page:
-        page = section(found, list(drawn(lake, ask, names)), repeats(ask, found))
+        page = section(result, list(drawn(lake, ask, names)), repeats(ask, result))
         done = publish(context.place(out or context.config.report.out or "report"), page)
         if as_json:
             show_json({"headline": page.headline, "published": done})
         else:
             tell(f"{page.headline}: {done.out}/{done.first}")
     elif as_json:
-        show_json(found)
+        show_json(result)
     else:
-        tell(*comparison_lines(found, width()))
+        tell(*comparison_lines(result, width()))
 
 
 def drawn(lake: "Lake", ask: Ask, runs: tuple[str, ...]) -> Iterator[list[Plotted]]:

@@ -41,15 +41,15 @@ def show(ctx: click.Context, *, is_all: bool, as_json: bool) -> None:
     Secrets are hidden, references to them are not followed. What is wrong with the file is left out, and counted.
     """
     read = read_config()
-    found = list(shown_settings(assembled(read, os.environ).overridden(given(ctx)), read, os.environ, given(ctx)))
+    result = list(shown_settings(assembled(read, os.environ).overridden(given(ctx)), read, os.environ, given(ctx)))
     if as_json:
-        show_json(found)
+        show_json(result)
     else:
-        set_ = [one for one in found if is_all or one.origin != "default"]
+        set_ = [one for one in result if is_all or one.origin != "default"]
         rows = [(one.key, printable(_text(one.value)), printable(one.origin)) for one in set_]
         tell(*table_lines([TextColumn("key"), TextColumn("value"), TextColumn("origin")], rows))
-        if len(set_) < len(found):
-            tell(f"{counted(len(found) - len(set_), 'key')} at the default; --all shows them, too")
+        if len(set_) < len(result):
+            tell(f"{counted(len(result) - len(set_), 'key')} at the default; --all shows them, too")
     if read.problems:
         tell(f"{counted(len(read.problems), 'problem')} in {read.file}: 'ranklake config check' tells", err=True)
 
@@ -67,12 +67,12 @@ def check(file: Path | None, *, as_json: bool) -> int:
         read = read_config(file)
     except ConfigError as error:
         read = ConfigFile(problems=(error,))
-    found = list(problems(assembled(read, environment), read, environment))
+    result = list(problems(assembled(read, environment), read, environment))
     if as_json:
-        show_json([{"where": one.where, "what": one.what, "hint": one.hint} for one in found])
+        show_json([{"where": one.where, "what": one.what, "hint": one.hint} for one in result])
     else:
-        tell(*found, *([] if found else [f"{read.file or 'no file, and the environment'}: nothing is wrong"]))
-    return 1 if found else 0
+        tell(*result, *([] if result else [f"{read.file or 'no file, and the environment'}: nothing is wrong"]))
+    return 1 if result else 0
 
 
 def _text(value: Any) -> str:  # noqa: ANN401 - a key's

@@ -11,14 +11,14 @@ _GIVEN: Final = "ranklake.given"
 
 def configured(ctx: click.Context) -> Config:
     """Return the configuration without the options of this invocation, read once."""
-    found = ctx.find_object(Config)
-    if found is None:
-        found = load_config()
-        ctx.find_root().obj = found
-    return found
+    result = ctx.find_object(Config)
+    if result is None:
+        result = load_config()
+        ctx.find_root().obj = result
+    return result
 
 
 def given(ctx: click.Context) -> dict[str, object]:
     """Return what the options of this invocation override, by ``section.key``."""
-    found: dict[str, object] = ctx.meta.setdefault(_GIVEN, {})
-    return found
+    result: dict[str, object] = ctx.meta.setdefault(_GIVEN, {})
+    return result

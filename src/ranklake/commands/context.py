@@ -39,22 +39,22 @@ def role_of(context: Context, lake: Lake, name: str | None) -> Role | None:
     if not file:
         hint = "name their file by roles under [sql] in ranklake.toml"
         raise RoleError(f"no roles are defined, so none is called {name!r}", where="--role", hint=hint)
-    found = load_role(Path(file), name, lake.contracts())
+    result = load_role(Path(file), name, lake.contracts())
     if context.config.sql.grants:
         grant = used(lake, name, account(lake))
         if grant.awaits_review():
             tell(f"role {name} is used without approval, under {grant.name}, which waits for a review", err=True)
-    return found
+    return result
 
 
 def noted_role_of(context: Context, lake: Lake, name: str | None) -> Role | None:
     """Return the same, and note in the query log that it is used: reviews of grants go by that."""
-    found = role_of(context, lake, name)
+    result = role_of(context, lake, name)
     query = context.config.query
     if (
-        found is not None
+        result is not None
         and query.log
-        and (why := note(lake, Asked(consumer_named(query.consumer), found.name, {}, {})))
+        and (why := note(lake, Asked(consumer_named(query.consumer), result.name, {}, {})))
     ):
         tell(f"the query log could not be written ({why}); log = false under [query] switches it off", err=True)
-    return found
+    return result

@@ -96,8 +96,8 @@ def _plain(facts: Facts) -> dict[str, object]:
 def _program() -> str:
     """Return what to type for ``ranklake`` here: the bare name if the shell finds it, else where it is."""
     here = Path(sys.executable).with_name("ranklake")
-    found = shutil.which("ranklake")
-    if found and Path(found).resolve() == here.resolve():
+    result = shutil.which("ranklake")
+    if result and Path(result).resolve() == here.resolve():
         return "ranklake"
     return str(here.relative_to(Path.cwd())) if here.is_relative_to(Path.cwd()) else str(here)
 

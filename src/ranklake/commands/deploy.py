@@ -84,12 +84,12 @@ def deploy(
     alone; a name that one of them has is refused.
     """
     _check_server(os.environ.get("PREFECT_API_URL", ""))
-    found = configured(ctx)
-    local = flow_settings(found, given(ctx))
+    result = configured(ctx)
+    local = flow_settings(result, given(ctx))
     settings = FlowSettings(local.lake, local.spool, dask_address=local.dask_address, config=config or local.config)
     from ranklake.flows.deploy import Target, deploy_all
 
-    target = Target(pool, image, local.lake or found.lake.uri)
+    target = Target(pool, image, local.lake or result.lake.uri)
     done = asyncio.run(deploy_all(deployments(every_s, name), settings, target, dry_run=dry_run))
     if as_json:
         show_json({"dry_run": dry_run, "pool": pool, "deployments": [asdict(one) for one in done]})
@@ -141,14 +141,14 @@ def up(ctx: click.Context, home: Path, host: str, port: int, database: str, ever
     Goes on until Ctrl-C or SIGTERM, and exits 0; runs in flight are cancelled, and the next ones go on from there. A
     server or worker that dies is started again. One process a home.
     """
-    found = configured(ctx)
+    result = configured(ctx)
     address = database_url(database)
     check_host(host, os.environ)
     url = url_of(host, port)
     held = Home.take(home.expanduser(), url)
     try:
-        settings = flow_settings(found, given(ctx), "" if found.file else str(held.empty_config()))
-        lake = settings.lake or found.lake.uri
+        settings = flow_settings(result, given(ctx), "" if result.file else str(held.empty_config()))
+        lake = settings.lake or result.lake.uri
         adopt(held.folder, url)
         from ranklake.flows.serving.up import Plan, serve
 

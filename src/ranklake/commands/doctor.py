@@ -28,8 +28,8 @@ class _Number(click.FloatRange):
     """A number within bounds; ``nan`` is within none, though no comparison says so."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
-        found = super().convert(value, param, ctx)
-        return self.fail(f"{value} is not a number", param, ctx) if math.isnan(found) else found
+        result = super().convert(value, param, ctx)
+        return self.fail(f"{value} is not a number", param, ctx) if math.isnan(result) else result
 
 
 @click.command()
@@ -60,14 +60,14 @@ def doctor(ctx: click.Context, *, limit_s: float, overdue_hours: float, home: Pa
     Exits 0 if nothing is wrong, 1 if anything is a warning or failed; what is skipped or not known counts as neither,
     and is named at the end.
     """
-    found = examine(replace(_patient(ctx, overdue_hours * _HOUR_S), home=home), limit_s)
-    counts = Counter(one.state for one in found)
-    is_sound = not any(one.is_wrong for one in found)
+    result = examine(replace(_patient(ctx, overdue_hours * _HOUR_S), home=home), limit_s)
+    counts = Counter(one.state for one in result)
+    is_sound = not any(one.is_wrong for one in result)
     if as_json:
-        show_json({"sound": is_sound, "counts": counts, "not_checked": _skipped(found), "findings": found})
+        show_json({"sound": is_sound, "counts": counts, "not_checked": _skipped(result), "findings": result})
     else:
-        _print(found)
-        tell(_summary(found))
+        _print(result)
+        tell(_summary(result))
     return 0 if is_sound else 1
 
 

@@ -41,16 +41,16 @@ def certificate() -> None:
 @with_context
 def show(context: Context, name: str, out: Path | None) -> None:
     """Print the newest certificate of an erasure, or write it into a folder."""
-    found = certificates(context.open_lake(), name)
-    if not found:
+    result = certificates(context.open_lake(), name)
+    if not result:
         hint = "apply it: ranklake erase apply"
         raise NoCertificateError("this erasure has no certificate yet", where=name, hint=hint)
     if out is None:
-        click.echo(found[-1].raw.decode(), nl=False)  # noqa: TID251 - a document, as it is
+        click.echo(result[-1].raw.decode(), nl=False)  # noqa: TID251 - a document, as it is
         return
     out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{found[-1].name}.json"
-    path.write_bytes(found[-1].raw)
+    path = out / f"{result[-1].name}.json"
+    path.write_bytes(result[-1].raw)
     tell(str(path))
 
 
@@ -79,33 +79,33 @@ def verify(
     lake that its trail knows it, and that the files that went are gone. Exits 1 if anything is wrong.
     """
     raw = file.read_bytes()
-    found = Certificate.parse(raw, str(file))
+    result = Certificate.parse(raw, str(file))
     named = file.name.removesuffix(".json")
-    is_named = len(named) == len(found.name)
-    faults = verify_alone(found, named if is_named else "")
-    if hashlib.sha256(raw).hexdigest() != found.name:
+    is_named = len(named) == len(result.name)
+    faults = verify_alone(result, named if is_named else "")
+    if hashlib.sha256(raw).hexdigest() != result.name:
         faults.append("its bytes are not those that were written")
     verified = ["the certificate by itself"]
     path = signers or context.lake_config.approvals.allowed_signers
     if path:
-        faults += verify_signatures(found, path)
+        faults += verify_signatures(result, path)
         verified.append("signatures")
     if whom.is_said:
-        subject = whom.subject(found.facts["lake"])
-        faults += [] if subject.sha256 == found.facts["subject"]["scrypt_sha256"] else ["it is about somebody else"]
+        subject = whom.subject(result.facts["lake"])
+        faults += [] if subject.sha256 == result.facts["subject"]["scrypt_sha256"] else ["it is about somebody else"]
         verified.append("the subject")
     if with_lake:
-        faults += verify_with_lake(found, context.open_lake())
+        faults += verify_with_lake(result, context.open_lake())
         verified.append("the lake")
     if as_json:
-        show_json({"certificate": found.name, "verified": verified, "faults": faults, "unsearched": found.unsearched})
+        show_json({"certificate": result.name, "verified": verified, "faults": faults, "unsearched": result.unsearched})
         return 1 if faults else 0
     for fault in faults:
         tell(fault)
-    if found.unsearched:
-        tell(f"{counted(found.unsearched, 'file')} could not be looked into; the certificate names them")
+    if result.unsearched:
+        tell(f"{counted(result.unsearched, 'file')} could not be looked into; the certificate names them")
     said = "does not hold" if faults else "holds"
-    tell(f"{found.facts['erasure']}: the certificate {said}; verified: {', '.join(verified)}")
+    tell(f"{result.facts['erasure']}: the certificate {said}; verified: {', '.join(verified)}")
     return 1 if faults else 0
 
 

@@ -200,20 +200,20 @@ def apply(
             signing=told.signing,
             progress=progress,
         )
-    certificate, found = done.certificate, done.certificate.facts["search"]
+    certificate, result = done.certificate, done.certificate.facts["search"]
     if as_json:
         head = {"applied_now": done.fresh, "certificate": certificate.name, "is_clean": certificate.is_clean}
-        show_json({**head, "search": found, **mode_facts(lake), **done.erasure.plain()})
+        show_json({**head, "search": result, **mode_facts(lake), **done.erasure.plain()})
         return 0 if certificate.is_clean else 1
     what = f"erased {counted(done.erasure.rows, 'row')} by plan {done.erasure.plan}"
     tell(f"{name}: {what if done.fresh else f'applied already, by plan {done.erasure.plan}'}")
-    for one in done.done:
-        tell(f"{one.place}: {counted(one.files, 'file')} {one.action}")
+    for item in done.done:
+        tell(f"{item.place}: {counted(item.files, 'file')} {item.action}")
     for key, said in (("stays", "stays"), ("unsearched", "could not be looked into"), ("found", "still there")):
-        for one in found[key]:
-            tell(f"{said}: {one['place']}, {one['where']}: {counted(one['files'], 'file')}")
+        for item in result[key]:
+            tell(f"{said}: {item['place']}, {item['where']}: {counted(item['files'], 'file')}")
     left = "nothing is left" if certificate.is_clean else "something is left: plan again, or name its folder by --also"
-    tell(f"{counted(found['files'], 'file')} searched anew: {left}; certificate {certificate.name}")
+    tell(f"{counted(result['files'], 'file')} searched anew: {left}; certificate {certificate.name}")
     tell_mode(lake)
     return 0 if certificate.is_clean else 1
 
@@ -225,14 +225,14 @@ def apply(
 def list_(context: Context, *, as_json: bool) -> None:
     """List erasures and their state."""
     lake = context.open_lake()
-    found = ERASURES.register(lake).values()
+    results = ERASURES.register(lake).values()
     if as_json:
-        show_json([{**one.plain(), **mode_facts(lake)} for one in found])
+        show_json([{**one.plain(), **mode_facts(lake)} for one in results])
         return
-    for one in found:
-        when = one.applied or one.approved or one.proposed
-        tell(f"{one.name}  {one.state:<8}  {'' if when is None else f'{when:%Y-%m-%d %H:%M}'}  {_sums(one)}")
-    if not found:
+    for item in results:
+        when = item.applied or item.approved or item.proposed
+        tell(f"{item.name}  {item.state:<8}  {'' if when is None else f'{when:%Y-%m-%d %H:%M}'}  {_sums(item)}")
+    if not results:
         tell("no erasures")
     tell_mode(lake)
 

@@ -40,8 +40,8 @@ class Until(click.ParamType[datetime]):
         if period := _PERIOD.fullmatch(text):
             return clock.now() + timedelta(**{_UNITS[period[2]]: int(period[1])})
         try:
-            found = datetime.fromisoformat(text)
-            return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+            result = datetime.fromisoformat(text)
+            return result.replace(tzinfo=UTC) if result.tzinfo is None else result.astimezone(UTC)
         except (ValueError, OverflowError):  # at the ends of the calendar no other zone has that time
             self.fail(f"{text!r} is no time; write 30d, 8h, 2026-12-31 or 2026-12-31T18:00", param, ctx)
 
@@ -87,18 +87,18 @@ def grant(  # noqa: PLR0913 - one parameter an option
     if role not in roles:
         raise RoleError(f"unknown role {role!r}", where="ROLE", hint=did_you_mean(role, roles))
     who = told.who(lake, f"ranklake grant {role} --to {to} --until TIME --reason TEXT", by, elsewhere=False)
-    found = ask(lake, role, to, until, reason, who, break_glass=break_glass, again=again, signing=told.signing)
+    result = ask(lake, role, to, until, reason, who, break_glass=break_glass, again=again, signing=told.signing)
     if as_json:
-        show_json({**mode_facts(lake), **found.plain(clock.now())})
+        show_json({**mode_facts(lake), **result.plain(clock.now())})
         return
-    until_text = f"{found.until:%Y-%m-%d %H:%M} UTC"
-    to_review = lake.config.approvals.by_somebody(f"ranklake grants review {found.name}")
+    until_text = f"{result.until:%Y-%m-%d %H:%M} UTC"
+    to_review = lake.config.approvals.by_somebody(f"ranklake grants review {result.name}")
     if break_glass:
-        tell(f"{found.name}: {found.to} has role {role} until {until_text}, without approval")
+        tell(f"{result.name}: {result.to} has role {role} until {until_text}, without approval")
         tell(f"another person reviews it: {to_review} --reason TEXT", err=True)
     else:
-        tell(f"{found.name}: asked for role {role} for {found.to} until {until_text}")
-        tell(f"another person approves it: {lake.config.approvals.by_somebody(GRANTS.to_approve(found.name))}")
+        tell(f"{result.name}: asked for role {role} for {result.to} until {until_text}")
+        tell(f"another person approves it: {lake.config.approvals.by_somebody(GRANTS.to_approve(result.name))}")
     tell_mode(lake)
 
 
@@ -168,9 +168,9 @@ def review(context: Context, name: str | None, by: str | None, reason: str | Non
             told.print_statement(lake, GRANTS, name, REVIEW_STEP, by, reason)
             return 0
         who = told.who(lake, f"ranklake grants review {name}", by)
-        found, fresh = review_grant(lake, name, who, reason or "", told.signing)
+        result, fresh = review_grant(lake, name, who, reason or "", told.signing)
         if as_json:
-            show_json({"reviewed_now": fresh, **found.plain(now)})
+            show_json({"reviewed_now": fresh, **result.plain(now)})
         else:
             tell(f"{name}: reviewed" if fresh else f"{name}: reviewed already; nothing written")
         return 0
@@ -208,8 +208,8 @@ def _line(one: Access) -> tuple[str, ...]:
 def revoke(context: Context, name: str, reason: str, by: str | None, *, as_json: bool) -> None:
     """End a grant now, before its time. Shares of a role that nobody has any more go with the next refresh."""
     lake = context.open_lake()
-    found, fresh = revoke_grant(lake, name, doer(lake, by), reason)
+    result, fresh = revoke_grant(lake, name, doer(lake, by), reason)
     if as_json:
-        show_json({"revoked_now": fresh, **mode_facts(lake), **found.plain(clock.now())})
+        show_json({"revoked_now": fresh, **mode_facts(lake), **result.plain(clock.now())})
     else:
         tell(f"{name}: revoked" if fresh else f"{name}: revoked already; nothing written")

@@ -49,11 +49,11 @@ def media(
             raise RanklakeError(
                 "--step, --rank and -o are about one medium", hint=f"name it: ranklake media {run} NAME"
             )
-        found = media_names(ask, whole).seen()
+        result = media_names(ask, whole).seen()
         if as_json:
-            show_json({"run": whole, "media": found.rows, "sql": found.sql})
+            show_json({"run": whole, "media": result.rows, "sql": result.sql})
         else:
-            tell(*(media_lines(found, width()) or ["none recorded"]))
+            tell(*(media_lines(result, width()) or ["none recorded"]))
         return
     _write(medium(ask, whole, name, step, rank), output, as_json=as_json)
 

@@ -46,13 +46,15 @@ def show(context: Context, name: str | None, *, as_json: bool) -> None:
     if name is not None and name not in every:
         hint = did_you_mean(name, every) or "see: ranklake catalog"
         raise MetricLifeError("there is no such metric", where=name, hint=hint)
-    found = [one for one in every.values() if (one.metric == name if name else one.status not in {"active", "planned"})]
+    result = [
+        one for one in every.values() if (one.metric == name if name else one.status not in {"active", "planned"})
+    ]
     if as_json:
-        show_json([one.plain() for one in found])
+        show_json([one.plain() for one in result])
         return
-    for one in sorted(found, key=lambda one: one.metric):
+    for one in sorted(result, key=lambda one: one.metric):
         tell(_line(one))
-    if not found:
+    if not result:
         tell("every metric is active")
 
 

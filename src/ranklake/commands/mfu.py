@@ -129,13 +129,13 @@ def mfu(*, convention_name: str, n_convention: str, rows: Path | None, **given: 
         flops_per_token=given["flops_per_token"],
     )
     flops = token_flops(model, convention(convention_name), n_convention=n_convention, recompute=given["recompute"])
-    found = utilization(flops, given["tokens_per_s"], given["gpus"], _peak(given))
-    for reason in found.reasons:
+    result = utilization(flops, given["tokens_per_s"], given["gpus"], _peak(given))
+    for reason in result.reasons:
         tell(f"warning: {reason}", err=True)
     if given["as_json"]:
-        show_json(_facts(found))
+        show_json(_facts(result))
     else:
-        _print(found)
+        _print(result)
 
 
 def _peak(given: dict[str, Any]) -> GivenPeak | str:

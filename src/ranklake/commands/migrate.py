@@ -45,34 +45,36 @@ migrate.add_command(queries)
 def plan(context: Context, table: str | None, *, as_json: bool) -> int:
     """Show the migrations that are due: steps, rows, bytes, time, and who depends on the columns. Changes nothing."""
     lake = context.open_lake()
-    found = [(one, list(dependents(lake, one.migration))) for one in due(lake, table)]
+    results = [(one, list(dependents(lake, one.migration))) for one in due(lake, table)]
     if as_json:
         facts = mode_facts(lake)
         show_json(
-            [{**one.plain(), "dependents": [other.plain() for other in others], **facts} for one, others in found]
+            [{**one.plain(), "dependents": [other.plain() for other in others], **facts} for one, others in results]
         )
         return 0
-    if not found:
+    if not results:
         tell("nothing is due: every table has the contract of this release")
-    for one, others in found:
-        what = one.migration
-        size = "metadata only" if not one.files else f"{one.rows:,} rows in {one.files:,} files, {one.bytes:,} bytes"
+    for item, others in results:
+        what = item.migration
+        size = (
+            "metadata only" if not item.files else f"{item.rows:,} rows in {item.files:,} files, {item.bytes:,} bytes"
+        )
         added = "added columns " if what.is_of_added else ""
         versions = f"{added}{what.from_version} -> {what.to_version}"
-        tell(f"{what.label}: {what.table} {versions}, {size}, {one.cpu_s:.1f} CPU-s")
+        tell(f"{what.label}: {what.table} {versions}, {size}, {item.cpu_s:.1f} CPU-s")
         for step in what.steps:
             tell(f"  {step.text}")
-        if one.is_computed:
+        if item.is_computed:
             tell("  dates are computed from their inputs; where these are gone, rows are written anew")
-        for name, after in one.sealed.items():
+        for name, after in item.sealed.items():
             what_then = "goes with its values" if after is None else f"stays under them as {after}"
             tell(f"  {what.table}.{name} is stored under keys of people, and {what_then}")
         for other in others:
             often = f", {other.queries:,} queries lately" if other.queries else ""
             tell(f"  {other.kind} {other.name} (owner: {other.owner}) {other.fate}: it uses {other.column}{often}")
-        if one.proposal:
-            tell(f"  values go: approve with ranklake migrate approve {one.proposal} --by NAME")
-    if any(one.proposal for one, _ in found):
+        if item.proposal:
+            tell(f"  values go: approve with ranklake migrate approve {item.proposal} --by NAME")
+    if any(one.proposal for one, _ in results):
         tell_mode(lake)
     return 0
 
@@ -103,15 +105,15 @@ def approve(
         told.print_statement(lake, MIGRATIONS, proposal, APPROVE, by, reason)
         return 0
     who = told.who(lake, f"ranklake migrate approve {proposal}", by)
-    found, fresh = lifecycle.approve(
+    result, fresh = lifecycle.approve(
         lake, MIGRATIONS, proposal, who, reason, single_operator=single_operator, signing=told.signing
     )
-    lacking = "" if found.approved else lifecycle.standing(lake, MIGRATIONS, found).lacking
+    lacking = "" if result.approved else lifecycle.standing(lake, MIGRATIONS, result).lacking
     if as_json:
-        facts = {"proposal": found.name, "migration": found.label, "state": found.state, "fresh": fresh}
+        facts = {"proposal": result.name, "migration": result.label, "state": result.state, "fresh": fresh}
         show_json({**facts, "lacking": lacking or None, **mode_facts(lake)})
         return 0
-    tell(f"{found.label} is {found.state}" + ("" if fresh else " already") + (f"; {lacking}" if lacking else ""))
+    tell(f"{result.label} is {result.state}" + ("" if fresh else " already") + (f"; {lacking}" if lacking else ""))
     tell_mode(lake)
     return 0
 
@@ -170,10 +172,10 @@ def _show(done: list[applying.Done], *, as_json: bool, verb: str) -> None:
     if as_json:
         show_json([asdict(one) for one in done])
         return
-    for one in done:
-        rows = f"{one.rows:,} rows written, plan {one.plan}"
-        version = f"has version {one.version}" + (" of added columns" if one.is_of_added else "")
-        tell(f"{one.label} {verb}: {one.table} {version}, {rows}")
+    for item in done:
+        rows = f"{item.rows:,} rows written, plan {item.plan}"
+        version = f"has version {item.version}" + (" of added columns" if item.is_of_added else "")
+        tell(f"{item.label} {verb}: {item.table} {version}, {rows}")
     if not done:
         tell("nothing is due: every table has the contract of this release")
 
@@ -190,26 +192,26 @@ def verify(context: Context, table: str, *, as_json: bool) -> int:
     Exits 1 if anything differs from what the migration says.
     """
     lake = context.open_lake()
-    found = prove(lake, lake.contract(table).table, FromInputs())
+    result = prove(lake, lake.contract(table).table, FromInputs())
     if as_json:
-        show_json({**asdict(found), "untouched": sorted(found.untouched)})
-        return 1 if found.faults else 0
+        show_json({**asdict(result), "untouched": sorted(result.untouched)})
+        return 1 if result.faults else 0
     tell(
-        f"{found.migration}, plan {found.plan}: {found.rows:,} rows in {found.files:,} files compared, "
-        f"{len(found.untouched)} columns are as they were, {found.gone:,} files cannot be compared any more"
-        + (f", {found.computed:,} dates come out of their inputs as they stand" if found.computed else "")
+        f"{result.migration}, plan {result.plan}: {result.rows:,} rows in {result.files:,} files compared, "
+        f"{len(result.untouched)} columns are as they were, {result.gone:,} files cannot be compared any more"
+        + (f", {result.computed:,} dates come out of their inputs as they stand" if result.computed else "")
     )
-    for name, ends in sorted(found.ranges.items()):
+    for name, ends in sorted(result.ranges.items()):
         said = " became ".join(f"{low:g} to {high:g}" for low, high in (ends["before"], ends["after"]))
         tell(f"  {name}: {said}")
-    for fault in found.faults:
+    for fault in result.faults:
         tell(fault, err=True)
-    return 1 if found.faults else 0
+    return 1 if result.faults else 0
 
 
 def _is_own(context: Context, table: str) -> bool:
     """Say whether a table, or columns that are added to it, are an operator's: those have migrations of their own."""
-    return (found := context.contracts().get(table)) is not None and found.operators is not None
+    return (result := context.contracts().get(table)) is not None and result.operators is not None
 
 
 @migrate.command()

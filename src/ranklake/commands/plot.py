@@ -67,12 +67,12 @@ def plot(  # noqa: PLR0913 - one parameter an option
         raise RanklakeError(f"{len(runs)} curves cannot be told apart", where="--with", hint=f"name {_MOST_RUNS} runs")
     units = {name: metric.unit for name, metric in lake.metrics().items()}
     wanted = tuple(dict.fromkeys(metrics))
-    found = plotted(ask, runs, wanted, units, axis, smooth, continuous(lake, wanted))
+    result = plotted(ask, runs, wanted, units, axis, smooth, continuous(lake, wanted))
     if output:
-        write_whole(output, picture(plot_spec(found, axis, is_log=is_log), output.suffix.lower()))
+        write_whole(output, picture(plot_spec(result, axis, is_log=is_log), output.suffix.lower()))
     if as_json:
-        show_json({"axis": axis, "smooth": smooth, "plots": found})
+        show_json({"axis": axis, "smooth": smooth, "plots": result})
     elif output:
         tell(f"wrote {output}")
     else:
-        tell(*plot_lines(found, axis, width(), is_log=is_log))
+        tell(*plot_lines(result, axis, width(), is_log=is_log))

@@ -79,7 +79,7 @@ def plan(
         raise click.UsageError("--statement is for approve and apply: what is proposed is not known before")
     who = told.who(lake, "ranklake quality release plan", by)
     kinds = KINDS if only is None else (only,)
-    found = plan_release(
+    result = plan_release(
         lake,
         who,
         reason,
@@ -90,9 +90,9 @@ def plan(
         signing=told.signing,
     )
     if as_json:
-        show_json({**found.plain(), **mode_facts(lake)})
+        show_json({**result.plain(), **mode_facts(lake)})
         return
-    _show(found, lake.config.approvals)
+    _show(result, lake.config.approvals)
     tell_mode(lake)
 
 
@@ -125,17 +125,17 @@ def apply(context: Context, name: str, by: str | None, *, single_operator: bool,
         return
     who = told.who(lake, f"ranklake quality release apply {name}", by)
     spool = _spool(context)
-    found, fresh = apply_release(lake, name, who, spool=spool, single_operator=single_operator, signing=told.signing)
+    result, fresh = apply_release(lake, name, who, spool=spool, single_operator=single_operator, signing=told.signing)
     if as_json:
-        show_json({"applied_now": fresh, **mode_facts(lake), **found.plain()})
+        show_json({"applied_now": fresh, **mode_facts(lake), **result.plain()})
         return
     then = (
         "ranklake ingest judges the segments again"
-        if found.of("segment")
+        if result.of("segment")
         else "ranklake check and ranklake rollup go on with it"
     )
-    done = f"by plan {found.plan}; {then}"
-    tell(f"{name}: {_sums(found)} released {done}" if fresh else f"{name}: applied already, {done}")
+    done = f"by plan {result.plan}; {then}"
+    tell(f"{name}: {_sums(result)} released {done}" if fresh else f"{name}: applied already, {done}")
     tell_mode(lake)
 
 
@@ -145,13 +145,13 @@ def apply(context: Context, name: str, by: str | None, *, single_operator: bool,
 @with_context
 def list_(context: Context, *, as_json: bool) -> None:
     """List releases and their state."""
-    found = RELEASES.register(context.open_lake()).values()
+    results = RELEASES.register(context.open_lake()).values()
     if as_json:
-        show_json([one.plain() for one in found])
+        show_json([one.plain() for one in results])
         return
-    for one in found:
-        tell(f"{one.name}  {one.state:<8}  {_sums(one)}")
-    if not found:
+    for item in results:
+        tell(f"{item.name}  {item.state:<8}  {_sums(item)}")
+    if not results:
         tell("no releases")
 
 
@@ -174,8 +174,8 @@ def _show(found: Release, section: ApprovalsSection) -> None:
 def _segments(items: Sequence[Item]) -> Iterator[tuple[str, ...]]:
     """Yield a line for all segments of a table that were refused on a date for one reason."""
     rows: dict[tuple[str, str, str], list[int]] = {}
-    for one in items:
-        rows.setdefault((one.table, str(one.partition_date), one.about.rpartition(": ")[0]), []).append(one.rows)
+    for item in items:
+        rows.setdefault((item.table, str(item.partition_date), item.about.rpartition(": ")[0]), []).append(item.rows)
     for (table, day, reason), some in rows.items():
         yield "segment", table, day, f"{sum(some):,}", f"{counted(len(some), 'segment')} {reason}"
 
@@ -209,17 +209,17 @@ def why(
     that have it and fail, and how the rest does. Classified values are not shown.
     """
     chosen = None if day is None else day.date()
-    found = explain(context.open_lake(), tables or None, day=chosen, check_id=check_id, limit=limit)
+    results = explain(context.open_lake(), tables or None, day=chosen, check_id=check_id, limit=limit)
     if as_json:
-        failures = [one.plain() for one in found]
+        failures = [one.plain() for one in results]
         show_json(failures)
         if not failures:  # an empty list alone would read as if all were well
             tell(_none(judged(context.open_lake(), tables or None, day=chosen, check_id=check_id)), err=True)
         return
     told = 0
-    for one in found:
+    for item in results:
         told += 1
-        tell(*explanation_lines(one))
+        tell(*explanation_lines(item))
     if not told:
         tell(_none(judged(context.open_lake(), tables or None, day=chosen, check_id=check_id)))
     elif told == limit:
@@ -257,11 +257,11 @@ quality.add_command(release)
 @with_context
 def held(context: Context, *, as_json: bool) -> None:
     """List partitions that checks hold back from rollups."""
-    found = holds(context.open_lake())
+    result = holds(context.open_lake())
     if as_json:
-        show_json([one.plain() for one in found])
-    elif found:
-        tell(*table_lines(_HELD, map(_hold, found)))
+        show_json([one.plain() for one in result])
+    elif result:
+        tell(*table_lines(_HELD, map(_hold, result)))
         tell("rollups of them stay as they are; after a fix: ranklake check, or ranklake quality release plan")
     else:
         tell("nothing is held back")
@@ -276,11 +276,11 @@ def held(context: Context, *, as_json: bool) -> None:
 @with_context
 def inputs(context: Context, table: str, day: datetime | None, run: str | None, *, as_json: bool) -> None:
     """Show the quality of what rows of a rollup were computed from, by partition, through all tables between."""
-    found = inputs_of(context.open_lake(), table, _day(day), run)
+    result = inputs_of(context.open_lake(), table, _day(day), run)
     if as_json:
-        show_json([one.plain() for one in found])
-    elif found:
-        tell(*table_lines(_INPUTS, map(_input, found)))
+        show_json([one.plain() for one in result])
+    elif result:
+        tell(*table_lines(_INPUTS, map(_input, result)))
     else:
         tell("nothing was computed")
 
@@ -291,11 +291,11 @@ def inputs(context: Context, table: str, day: datetime | None, run: str | None, 
 @with_context
 def objectives(context: Context, *, as_json: bool) -> None:
     """Show what was attained of each of [[quality.objectives]], and what is left of its error budget."""
-    found = gather(context.open_lake()).overview.objectives.rows
+    result = gather(context.open_lake()).overview.objectives.rows
     if as_json:
-        show_json([{**row, "through": str(row["through"])} for row in found])
-    elif found:
-        tell(*table_lines(_OBJECTIVES, map(_objective, found)))
+        show_json([{**row, "through": str(row["through"])} for row in result])
+    elif result:
+        tell(*table_lines(_OBJECTIVES, map(_objective, result)))
     else:
         tell("no objective is configured, or nothing was checked yet")
 

@@ -75,12 +75,12 @@ def cancel_(
         return
     who = told.who(lake, f"ranklake retain cancel {name}", by)
     if step == APPLY:
-        found, fresh = cancel(lake, name, who, signing=told.signing)
+        result, fresh = cancel(lake, name, who, signing=told.signing)
         if as_json:
-            show_json({"cancelled_now": fresh, **mode_facts(lake), **found.plain()})
+            show_json({"cancelled_now": fresh, **mode_facts(lake), **result.plain()})
             return
-        done = f"{counted(found.rows, 'row')} of {counted(len(found.items), 'partition')} are back by plan"
-        tell(f"{name}: {done if fresh else 'cancelled already, by plan'} {found.cancellation}")
+        done = f"{counted(result.rows, 'row')} of {counted(len(result.items), 'partition')} are back by plan"
+        tell(f"{name}: {done if fresh else 'cancelled already, by plan'} {result.cancellation}")
         if fresh:
             tell("its rows are due as before: change the policies, or set a hold, before the next plan")
         tell_mode(lake)
@@ -89,10 +89,10 @@ def cancel_(
         approve_cancelling(lake, name, who, reason, signing=told.signing)
     else:
         propose_cancelling(lake, name, who, told.signing)
-    one = CANCELLATIONS.find(lake, name)
-    lacking = standing(lake, CANCELLATIONS, one).lacking
+    item = CANCELLATIONS.find(lake, name)
+    lacking = standing(lake, CANCELLATIONS, item).lacking
     if as_json:
-        show_json({"cancelled_now": False, "lacking": lacking or None, **mode_facts(lake), **one.of.plain()})
+        show_json({"cancelled_now": False, "lacking": lacking or None, **mode_facts(lake), **item.of.plain()})
         return
     as_somebody = lake.config.approvals.by_somebody
     then = f"another person: {as_somebody(CANCELLATIONS.to_approve(name))}" if lacking else "a third (or the first): "
@@ -104,11 +104,11 @@ def _step(lake: Lake, name: str) -> str:
     """Return what a call without --approve does: propose, where names are checked and nobody proposed it yet."""
     if not needs_approval(lake):
         return APPLY
-    one = CANCELLATIONS.find(lake, name)
-    if one.approved is not None or one.applied is not None:
+    item = CANCELLATIONS.find(lake, name)
+    if item.approved is not None or item.applied is not None:
         return APPLY
     if recorded_actions(lake, CANCELLATIONS).get(name, {}).get(CANCELLATIONS.propose):
-        raise NotApprovedError(CANCELLATIONS, name, lake.config.approvals, standing(lake, CANCELLATIONS, one).lacking)
+        raise NotApprovedError(CANCELLATIONS, name, lake.config.approvals, standing(lake, CANCELLATIONS, item).lacking)
     return PROPOSE
 
 
@@ -216,14 +216,14 @@ def apply(context: Context, name: str, by: str | None, *, single_operator: bool,
         return
     actor = told.who(lake, f"ranklake retain apply {name}", _named(by))
     contracts, policies = lake.contracts(), context.policies(lake)
-    found, fresh = apply_plan(
+    result, fresh = apply_plan(
         lake, name, actor, contracts, policies, single_operator=single_operator, signing=told.signing
     )
     swept = sweep_spool(lake, context.spool(), actor) if context.has_spool else None
-    withdrawn = withdraw(lake, {item.table for item in found.items})
+    withdrawn = withdraw(lake, {item.table for item in result.items})
     sweep_archives(lake)
     remove_expired(lake, datetime.now(UTC).date())
-    left = [] if found.is_kept or found.cancelled else delete_left(lake, found)
+    left = [] if result.is_kept or result.cancelled else delete_left(lake, result)
     if as_json:
         show_json(
             {
@@ -232,14 +232,14 @@ def apply(context: Context, name: str, by: str | None, *, single_operator: bool,
                 "versions_left": left,
                 "withdrawn": withdrawn,
                 **mode_facts(lake),
-                **found.plain(),
+                **result.plain(),
             }
         )
         return
     if fresh:
-        tell(f"{name}: removed {_sums(found)} by plan {found.plan}{_alone(found)}{_kept(found)}")
+        tell(f"{name}: removed {_sums(result)} by plan {result.plan}{_alone(result)}{_kept(result)}")
     else:
-        tell(f"{name}: applied already, by plan {found.plan}{_alone(found)}; nothing done")
+        tell(f"{name}: applied already, by plan {result.plan}{_alone(result)}; nothing done")
     for line in left:
         tell(line)
     for one in withdrawn:

@@ -43,7 +43,7 @@ def cost(context: Context, months: int, price: float | None, currency: str, *, c
     contracts, policies, today = lake.contracts(), context.policies(lake), datetime.now(UTC).date()
     tables, teams, metrics = growth(lake, contracts)
     forecasts = simulate_tables(lake, contracts, policies, today, months, price)
-    found = list(alerts(Outlook(lake, contracts, policies, today, months, price), tables, forecasts))
+    results = list(alerts(Outlook(lake, contracts, policies, today, months, price), tables, forecasts))
     if as_json:
         ends = {one.table: one.months[-1] for one in forecasts}
         show_json(
@@ -62,14 +62,14 @@ def cost(context: Context, months: int, price: float | None, currency: str, *, c
                 ],
                 "teams": [_plain(one, today, "team", price) for one in teams],
                 "metrics": [_plain(one, today, "metric", price) for one in metrics],
-                "alerts": [one.plain() for one in found],
+                "alerts": [one.plain() for one in results],
             }
         )
     else:
         _show(tables, teams, metrics, forecasts, today, price, currency)
-        for one in found:
-            _tell(one, currency)
-    return 1 if check and found else 0
+        for item in results:
+            _tell(item, currency)
+    return 1 if check and results else 0
 
 
 def _plain(one: Held, today: date, noun: str, price: float | None) -> dict[str, object]:

@@ -40,9 +40,9 @@ def plan(context: Context, hold: str, by: str | None, *, told: Told, as_json: bo
     if told.text_only:
         told.print_statement(lake, HOLD_RELEASES, f"{PREFIX}{hold}", PROPOSE, by)
         return
-    found = propose_release(lake, hold, told.who(lake, f"ranklake retain release plan {hold}", by), told.signing)
+    result = propose_release(lake, hold, told.who(lake, f"ranklake retain release plan {hold}", by), told.signing)
     if as_json:
-        show_json({**found.plain(), **mode_facts(lake)})
+        show_json({**result.plain(), **mode_facts(lake)})
         return
     tell(f"{hold}: proposed to be released; another person: ranklake retain release approve {hold}")
     tell_mode(lake)
@@ -110,18 +110,18 @@ def hold(
         return
     name = told.who(lake, _command(where, reason, until), by)
     signing = told.signing
-    found = set_hold(lake, held, reason, day, name, signing=signing, future_names=future_names)
-    begun, rows = begun_before(lake, found), rows_held(lake, found)
+    result = set_hold(lake, held, reason, day, name, signing=signing, future_names=future_names)
+    begun, rows = begun_before(lake, result), rows_held(lake, result)
     if as_json:
         show_json(
-            {**found.plain(), "rows_held": rows, "begun_before": [one.plain() for one in begun], **mode_facts(lake)}
+            {**result.plain(), "rows_held": rows, "begun_before": [one.plain() for one in begun], **mode_facts(lake)}
         )
         return
-    tell(hold_line(found))
+    tell(hold_line(result))
     tell(f"it is about {counted(rows, 'row')} that are stored now")
-    for one in begun:
-        row = f"row {one.row} of the audit trail"
-        tell(f"{one.proposal} had begun before it ({row}): what that took, or is taking, is not held", err=True)
+    for item in begun:
+        row = f"row {item.row} of the audit trail"
+        tell(f"{item.proposal} had begun before it ({row}): what that took, or is taking, is not held", err=True)
     tell_mode(lake)
 
 
@@ -147,18 +147,22 @@ def _conditions(lake: Lake, where: tuple[str, ...]) -> tuple[str, ...]:
 def holds(context: Context, *, as_json: bool) -> None:
     """List legal holds, those that ended among them."""
     lake = context.open_lake()
-    found, gone = all_holds(lake), released(lake)
+    results, gone = all_holds(lake), released(lake)
     if as_json:
         times = {name: when.isoformat() for name, when in gone.items()}
-        show_json([{**one.plain(), "released": times.get(one.name)} for one in found])
+        show_json([{**one.plain(), "released": times.get(one.name)} for one in results])
         return
     today = datetime.now(UTC).date()
-    for one in found:
+    for item in results:
         ended = (
-            f" (released {gone[one.name]:%Y-%m-%d})" if one.name in gone else " (ended)" if today >= one.until else ""
+            f" (released {gone[item.name]:%Y-%m-%d})"
+            if item.name in gone
+            else " (ended)"
+            if today >= item.until
+            else ""
         )
-        tell(f"{hold_line(one)}{ended}")
-    if not found:
+        tell(f"{hold_line(item)}{ended}")
+    if not results:
         tell("no legal holds")
 
 

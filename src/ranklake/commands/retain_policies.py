@@ -77,10 +77,10 @@ def _show_simulate(now: list[Forecast], changed: list[Forecast] | None, months: 
     columns = (TextColumn("table"), *numbers(("rows now", "size now", "rows a day", *heads, *further)))
     others = {one.table: one for one in changed or ()}
     lines = []
-    for one in now:
-        per_day = "unknown" if one.rows_per_day is None else f"{one.rows_per_day:,.0f}"
-        cells = [one.table, f"{one.rows:,}", size_text(one.bytes), per_day, *_last(one)]
-        lines.append([*cells, *([] if changed is None else _last(others[one.table]))])
+    for item in now:
+        per_day = "unknown" if item.rows_per_day is None else f"{item.rows_per_day:,.0f}"
+        cells = [item.table, f"{item.rows:,}", size_text(item.bytes), per_day, *_last(item)]
+        lines.append([*cells, *([] if changed is None else _last(others[item.table]))])
     tell(*(table_lines(columns, lines) if lines else ["the lake has no tables"]))
 
 
@@ -126,11 +126,11 @@ def explain(
     policies = load_policies(contracts, place or context.policy_place, context.config.retention.region)
     asked = Asked(table, day_of(day, "DATE"), run, metric, severity)
     held = () if lake is None else rules_on(holds_of(lake, datetime.now(UTC).date()), asked.day)
-    found = explain_rows(lake, contracts, policies, asked, held)
+    result = explain_rows(lake, contracts, policies, asked, held)
     if as_json:
-        show_json(found.plain(datetime.now(UTC).date()))
+        show_json(result.plain(datetime.now(UTC).date()))
     else:
-        _show(found)
+        _show(result)
 
 
 @click.command()
@@ -149,16 +149,16 @@ def lint(context: Context, place: Path | None, *, strict: bool, as_json: bool) -
     lake = None if place is not None else _lake(context)
     contracts = context.contracts() if lake is None else lake.contracts()
     sources = read_policies(place or context.policy_place or PACKAGED)
-    found = lint_sources(sources, contracts, context.config.retention.region, datetime.now(UTC).date())
-    errors = sum(one.error for one in found)
+    results = lint_sources(sources, contracts, context.config.retention.region, datetime.now(UTC).date())
+    errors = sum(one.error for one in results)
     if as_json:
-        show_json([one.plain() for one in found])
+        show_json([one.plain() for one in results])
     else:
-        for one in found:
-            tell(str(one))
+        for item in results:
+            tell(str(item))
         rules = f"{counted(len(sources.rules), 'rule')} in {counted(len(sources.documents), 'file')}"
-        tell(f"{rules}: {counted(errors, 'error')}, {counted(len(found) - errors, 'warning')}")
-    return 1 if errors or (strict and found) else 0
+        tell(f"{rules}: {counted(errors, 'error')}, {counted(len(results) - errors, 'warning')}")
+    return 1 if errors or (strict and results) else 0
 
 
 @click.command()
@@ -194,8 +194,8 @@ def test(context: Context, files: tuple[Path, ...], place: Path | None, *, as_js
     if as_json:
         show_json([one.plain() for one in results])
     else:
-        for one in failed:
-            tell(one.line)
+        for item in failed:
+            tell(item.line)
         none = "" if results else f"; write some into {(chosen or PACKAGED) / 'tests'}"
         tell(f"{counted(len(results), 'policy test')}, {len(failed)} failed{none}")
     return 1 if failed else 0
@@ -221,8 +221,8 @@ def _show(found: Explanation) -> None:
     ]
     if lines:
         tell(*table_lines(_RULES, lines))
-    for one in found.masks:
-        tell(f"masks {one.column} ({one.mask}) from {one.due}: {one.rule.name}")
+    for mask in found.masks:
+        tell(f"masks {mask.column} ({mask.mask}) from {mask.due}: {mask.rule.name}")
     if found.moving is not None and found.moving[0].destination is not None:
         rule, when = found.moving
         tell(f"moves to {redact_uri(found.moving[0].destination.to)} from {when}: {rule.name}")

@@ -42,16 +42,16 @@ def archives() -> None:
 @with_context
 def list_archives(context: Context, table: str | None, *, as_json: bool) -> None:
     """List archived ranges: rows that left the lake for another place, and can be brought back."""
-    found = known_archives(context.open_lake(), table)
+    result = known_archives(context.open_lake(), table)
     if as_json:
-        show_json([one.plain() for one in found])
+        show_json([one.plain() for one in result])
         return
-    if not found:
+    if not result:
         tell("nothing is archived")
         return
-    tell(*table_lines(_COLUMNS, [_line(one) for one in found]))
-    size = size_text(sum(one.bytes for one in found))
-    tell(f"{counted(len(found), 'archive')}, {counted(sum(one.rows for one in found), 'row')}, {size}")
+    tell(*table_lines(_COLUMNS, [_line(one) for one in result]))
+    size = size_text(sum(one.bytes for one in result))
+    tell(f"{counted(len(result), 'archive')}, {counted(sum(one.rows for one in result), 'row')}, {size}")
 
 
 @archives.command()
@@ -65,15 +65,15 @@ def verify(context: Context, table: str | None, *, as_json: bool) -> int:
     Files in cold storage are not asked for: only their sizes are compared, and they are counted as not read.
     """
     lake = context.open_lake()
-    found = list(examine(lake, known_archives(lake, table)))
-    faults = [why for one in found for why in one.faults]
+    result = list(examine(lake, known_archives(lake, table)))
+    faults = [why for one in result for why in one.faults]
     if as_json:
-        show_json({"is_sound": not faults, "archives": [one.plain() for one in found]})
+        show_json({"is_sound": not faults, "archives": [one.plain() for one in result]})
         return 1 if faults else 0
     for why in faults:
         tell(why)
-    unread = sum(one.unread for one in found)
-    said = f"{counted(len(found), 'archive')}: {counted(sum(one.files for one in found), 'file')} sound"
+    unread = sum(one.unread for one in result)
+    said = f"{counted(len(result), 'archive')}: {counted(sum(one.files for one in result), 'file')} sound"
     cold = f", {counted(unread, 'file')} in cold storage not read" if unread else ""
     tell(f"{said}{cold}, {len(faults)} damaged")
     return 1 if faults else 0
@@ -200,17 +200,17 @@ def end_(context: Context, name: str, by: str | None) -> None:
 def list_rehydrated(context: Context, *, as_json: bool) -> None:
     """List what was proposed to come back, and what is back now."""
     lake = context.open_lake()
-    found, back = register(lake).values(), {one.name: one for one in rehydrated(lake)}
+    results, back = register(lake).values(), {one.name: one for one in rehydrated(lake)}
     today = datetime.now(UTC).date()
     if as_json:
         rows = {name: one.rows for name, one in back.items() if today < one.until}
-        show_json([{**one.plain(), "rows_back": rows.get(one.name), **mode_facts(lake)} for one in found])
+        show_json([{**one.plain(), "rows_back": rows.get(one.name), **mode_facts(lake)} for one in results])
         return
-    for one in found:
-        here = back.get(one.name)
+    for item in results:
+        here = back.get(item.name)
         is_back = here is not None and today < here.until
         said = f"{counted(here.rows, 'row')} back" if here is not None and is_back else "not back"
-        tell(f"{one.name}  {one.state:<8}  until {one.until}  {counted(len(one.archives), 'archive')}, {said}")
-    if not found:
+        tell(f"{item.name}  {item.state:<8}  until {item.until}  {counted(len(item.archives), 'archive')}, {said}")
+    if not results:
         tell("nothing was proposed to come back")
     tell_mode(lake)

@@ -54,12 +54,12 @@ def explain(context: Context, role: str, table: str, place: Path | None, *, as_j
     """Say how a role sees each column of a table, and which rows, and why."""
     contracts = _contracts(context)
     file = _file(context, place)
-    found = load_role(file, role, contracts)
+    result = load_role(file, role, contracts)
     if table not in contracts:
         raise RanklakeError(f"unknown table {table!r}", where="TABLE", hint=did_you_mean(table, contracts))
-    shown = view(found, contracts[table])
-    for one in unknown_teams(context.open_lake(), [found]) if context.config.lake.uri else ():
-        tell(f"warning: {one.line}: {one.hint}", err=True)
+    shown = view(result, contracts[table])
+    for item in unknown_teams(context.open_lake(), [result]) if context.config.lake.uri else ():
+        tell(f"warning: {item.line}: {item.hint}", err=True)
     if as_json:
         show_json(shown.plain())
     else:
@@ -83,8 +83,8 @@ def test(context: Context, files: tuple[Path, ...], place: Path | None, *, as_js
     if as_json:
         show_json([one.plain() for one in results])
     else:
-        for one in failed:
-            tell(one.line)
+        for item in failed:
+            tell(item.line)
         tell(f"{counted(len(results), 'test')} of roles, {len(failed)} failed")
     return 1 if failed else 0
 
@@ -98,13 +98,13 @@ def test(context: Context, files: tuple[Path, ...], place: Path | None, *, as_js
 def diff(context: Context, old: Path, new: Path, *, as_json: bool) -> None:
     """List what roles of file NEW see otherwise than those of OLD: + more, - less, ~ other rows or another mask."""
     contracts = _contracts(context)
-    found = differences(load_roles(old, contracts), load_roles(new, contracts), contracts)
+    results = differences(load_roles(old, contracts), load_roles(new, contracts), contracts)
     if as_json:
-        show_json(found)
+        show_json(results)
         return
-    for one in found:
-        tell(one.line)
-    tell(f"{counted(len(found), 'difference')}, {sum(one.sees == MORE for one in found)} by which a role sees more")
+    for item in results:
+        tell(item.line)
+    tell(f"{counted(len(results), 'difference')}, {sum(one.sees == MORE for one in results)} by which a role sees more")
 
 
 @roles.command()

@@ -38,8 +38,8 @@ class _Moment(click.ParamType[datetime]):
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         """Return the time that was said, in UTC."""
         try:
-            if found := _AGO.fullmatch(value):
-                return datetime.now(UTC) - int(found[1]) * _UNITS[found[2]]
+            if result := _AGO.fullmatch(value):
+                return datetime.now(UTC) - int(result[1]) * _UNITS[result[2]]
             moment = datetime.fromisoformat(value)
             return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
         except (ValueError, OverflowError):
@@ -101,13 +101,13 @@ def runs(  # noqa: PLR0913 - one parameter an option
         until=until,
     )
     ask = asking(lake, noted_role_of(context, lake, role))
-    found = find(ask, wanted, sort, limit + 1)
-    rows, more = found.rows[:limit], len(found.rows) > limit
+    result = find(ask, wanted, sort, limit + 1)
+    rows, more = result.rows[:limit], len(result.rows) > limit
     said, told = annotations_of_each(ask, [row["run"] for row in rows])
     doubts = caveats(ask, [row["run"] for row in rows])
     if as_json:
         every = [{**row, "said": said[row["run"]], "failed_checks": doubts.failed.get(row["run"], ())} for row in rows]
-        sql = {"sql": found.sql, "said_sql": told.sql, "failed_checks_sql": doubts.answered.sql}
+        sql = {"sql": result.sql, "said_sql": told.sql, "failed_checks_sql": doubts.answered.sql}
         show_json({"runs": every, "more": more, **sql})
         return
     tell(*run_table(rows, said, width(), doubts))
@@ -119,11 +119,11 @@ def runs(  # noqa: PLR0913 - one parameter an option
 
 
 def _pairs(option: str, said: tuple[str, ...]) -> dict[str, str]:
-    found = dict(item.partition("=")[::2] for item in said)
+    result = dict(item.partition("=")[::2] for item in said)
     for item in said:
         if "=" not in item or item.startswith("="):
             raise RanklakeError(f"{item!r} is not NAME=VALUE", where=option, hint=f"write {option} optimizer.lr=0.001")
-    return found
+    return result
 
 
 MOST_SHOWN_SPANS = 200_000

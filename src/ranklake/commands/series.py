@@ -54,7 +54,7 @@ def series(
         tell(select_distributions(every, metric) if distributions else select(lake, every, metric, intervals=True))
         return
     chosen_run = None if run is None else named(asking(lake), run)
-    found = series_of(lake, metric, moments[0], moments[1], chosen_run, of_distributions=distributions)
-    click.echo(_FORMATS[chosen](found.rows), color=True)  # noqa: TID251 - a document, as it is
-    told = f"{metric} in {found.life.unit or 'an unknown unit'}, {found.life.status}"
-    tell(told if found.life.since is None else f"{told} since {found.life.since:%Y-%m-%d}")
+    result = series_of(lake, metric, moments[0], moments[1], chosen_run, of_distributions=distributions)
+    click.echo(_FORMATS[chosen](result.rows), color=True)  # noqa: TID251 - a document, as it is
+    told = f"{metric} in {result.life.unit or 'an unknown unit'}, {result.life.status}"
+    tell(told if result.life.since is None else f"{told} since {result.life.since:%Y-%m-%d}")

@@ -75,16 +75,16 @@ def share(
             wanted = context.config.wanted_shares()
             done = keep(lake, roles, actor, workers, wanted, refusal=context.share_refusal(lake), progress=told)
         else:
-            found, places = _role(roles, role), _places(lake, context, role)
+            result, places = _role(roles, role), _places(lake, context, role)
             if why := context.share_refusal(lake)(role):
                 hint = f"ranklake grant {role} --to NAME --until 30d --reason TEXT, and have it approved"
                 raise ShareError(why, where=role, hint=hint)
-            done = Kept(tuple(share_with(lake, found, to, actor, workers, told) for to in places), ())
+            done = Kept(tuple(share_with(lake, result, to, actor, workers, told) for to in places), ())
     if as_json:
         show_json(done.plain() if role is None else [one.plain() for one in done.refreshed])
         return
-    for one in done.dropped:
-        _show_dropped(one)
+    for item in done.dropped:
+        _show_dropped(item)
     for refreshed in done.refreshed:
         _show(refreshed)
 
@@ -122,8 +122,8 @@ def _drop(lake: Lake, some: list[Share], by: str, why: str, *, as_json: bool) ->
     if as_json:
         show_json([one.plain() for one in gone])
         return
-    for one in gone:
-        _show_dropped(one)
+    for item in gone:
+        _show_dropped(item)
 
 
 def _list(lake: Lake, *, as_json: bool) -> None:

@@ -72,8 +72,8 @@ def link(  # noqa: PLR0913 - one parameter an option
         show_json({**facts, "until": until.isoformat(), "links": [one.plain() for one in made]})
         return
     tell(f"{row['name']} of run {row['run']}, {row['bytes'] or 0:,} bytes at {redact_uri(row['uri'])}", err=True)
-    for one in made:
-        tell(one.url)
+    for item in made:
+        tell(item.url)
 
 
 ACTION = "share.profile"

@@ -44,16 +44,16 @@ def _int(text: str) -> int:
 
 def _float(text: str) -> float:
     """Return a number. Raises `ValueError`, and `OverflowError` for one that would become infinite."""
-    found = float(text)
-    if math.isinf(found) and "inf" not in text.lower():
+    result = float(text)
+    if math.isinf(result) and "inf" not in text.lower():
         raise OverflowError
-    return found
+    return result
 
 
 def _timestamp(text: str) -> datetime:
     """Return an ISO 8601 time as UTC, which it is where it names no zone. Raises `ValueError`, `OverflowError`."""
-    found = datetime.fromisoformat(text)
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    result = datetime.fromisoformat(text)
+    return result.replace(tzinfo=UTC) if result.tzinfo is None else result.astimezone(UTC)
 
 
 TYPES: Final[Mapping[str, Callable[[str], Any]]] = MappingProxyType(
@@ -177,13 +177,13 @@ def sql(  # noqa: PLR0913 - one parameter an option
 
     def answer(statement: str) -> pa.Table:
         now = role_of(context, lake, role)  # a shell that stays open outlives no grant
-        found = ask(lake, statement, values, limit, as_of=as_of, role=now, verify=verify, rehydrated=rehydrated)
-        for said in dict.fromkeys(one.said for one in used(found)):
+        result = ask(lake, statement, values, limit, as_of=as_of, role=now, verify=verify, rehydrated=rehydrated)
+        for said in dict.fromkeys(one.said for one in used(result)):
             tell(said, err=True)
-        if context.config.query.log and (why := note(lake, asked(found, consumer, now))):
+        if context.config.query.log and (why := note(lake, asked(result, consumer, now))):
             off = "log = false under [query] in ranklake.toml switches it off"
             tell(f"the query log could not be written ({why}); {off}", err=True)
-        return found.rows
+        return result.rows
 
     if texts is None:
         from ranklake.shell.terminal import interact  # prompt_toolkit, for whoever has a terminal
@@ -219,15 +219,15 @@ def _texts(text: str | None, source: TextIO | None, kind: str, output: Path | No
             hint = 'write ranklake sql "SELECT …", or -f FILE'
             raise RanklakeError("no statement, and no terminal for a shell", hint=hint)
     try:
-        found = placed(text if text is not None else (source or sys.stdin).read())
+        result = placed(text if text is not None else (source or sys.stdin).read())
     except UnicodeDecodeError as error:
         raise RanklakeError("the statements are not UTF-8", where="--file", hint="save them as UTF-8") from error
-    if not found:
+    if not result:
         raise RanklakeError("there is no statement", hint='write one: ranklake sql "SELECT * FROM runs LIMIT 5"')
-    if len(found) > 1 and (output is not None or kind not in _FOR_PEOPLE):
-        what = f"{len(found)} statements, and {output or f'the format {kind}'} takes one"
+    if len(result) > 1 and (output is not None or kind not in _FOR_PEOPLE):
+        what = f"{len(result)} statements, and {output or f'the format {kind}'} takes one"
         raise RanklakeError(what, hint="ask one at a time")
-    return found
+    return result
 
 
 def _give(rows: pa.Table, kind: str, output: Path | None) -> None:

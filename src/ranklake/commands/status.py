@@ -45,14 +45,14 @@ def status(context: Context, *, of_ranks: bool, as_json: bool) -> int:
     Also names checks that fail, altered artifacts, runs that lost rows, and scheduled runs that failed; 'ranklake
     doctor' looks at more.
     """
-    found, findings = lake_state(context), _findings(context)
+    result, findings = lake_state(context), _findings(context)
     if as_json:
-        show_json({**_plain(found), "findings": findings})
+        show_json({**_plain(result), "findings": findings})
     else:
-        _print(found, every=of_ranks)
+        _print(result, every=of_ranks)
         tell(*(f"{one.check}: {one.what}; {one.remedy}" for one in findings), err=True)
-    is_asked_of_ranks = of_ranks and any(one.state in NEEDS_A_LOOK for one in found.ranks)
-    return 1 if not found.is_sound or is_asked_of_ranks else 0
+    is_asked_of_ranks = of_ranks and any(one.state in NEEDS_A_LOOK for one in result.ranks)
+    return 1 if not result.is_sound or is_asked_of_ranks else 0
 
 
 def _findings(context: Context) -> list[Finding]:

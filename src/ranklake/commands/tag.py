@@ -88,11 +88,13 @@ def _unknown(context: Context, run: str, tags: tuple[str, ...]) -> dict[str, str
     """
     if not context.config.lake.uri or not tags:
         return {}
-    found = annotations_of(run, asking(context.open_lake())(statements.annotations(statements.among((run,)))).rows).tags
+    result = annotations_of(
+        run, asking(context.open_lake())(statements.annotations(statements.among((run,)))).rows
+    ).tags
     return {
-        tag: did_you_mean(tag, found) or "it has none; one that is on its way there is taken back"
+        tag: did_you_mean(tag, result) or "it has none; one that is on its way there is taken back"
         for tag in tags
-        if tag not in found
+        if tag not in result
     }
 
 

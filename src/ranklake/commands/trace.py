@@ -40,21 +40,21 @@ def trace(
     """
     lake = context.open_lake()
     ask = asking(lake, noted_role_of(context, lake, role))
-    found = step_trace(ask, named(ask, run), step, attempt)
-    place = output or Path(f"{found.run}-step-{step}.json.gz")
+    result = step_trace(ask, named(ask, run), step, attempt)
+    place = output or Path(f"{result.run}-step-{step}.json.gz")
     if place.suffix not in _SUFFIXES:
         raise RanklakeError("a trace is JSON", where=str(place), hint="end the name in .json or .json.gz")
-    data, events = trace_file(found, place.suffix)
+    data, events = trace_file(result, place.suffix)
     write_whole(place, data)
-    ranks = len({row["rank"] for row in found.spans.rows})
-    spans, lines = len(found.spans.rows), len(found.logs.rows)
+    ranks = len({row["rank"] for row in result.spans.rows})
+    spans, lines = len(result.spans.rows), len(result.logs.rows)
     if as_json:
-        about = {"run": found.run, "attempt": found.attempt, "step": step, "trace_id": found.trace_id}
+        about = {"run": result.run, "attempt": result.attempt, "step": step, "trace_id": result.trace_id}
         counts = {"ranks": ranks, "spans": spans, "log_lines": lines, "events": events}
-        show_json({**about, **counts, "spans_sql": found.spans.sql, "logs_sql": found.logs.sql, "file": str(place)})
+        show_json({**about, **counts, "spans_sql": result.spans.sql, "logs_sql": result.logs.sql, "file": str(place)})
         return
     tell(f"{counted(spans, 'span')} of {counted(ranks, 'rank')}, {counted(lines, 'log line')}: {place}")
-    if found.logs.reason:
-        tell(f"no log lines: {found.logs.reason}", err=True)
+    if result.logs.reason:
+        tell(f"no log lines: {result.logs.reason}", err=True)
     if spans == MOST_SPANS:
         tell(f"only the first {MOST_SPANS:,} spans, by rank", err=True)

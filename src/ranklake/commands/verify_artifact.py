@@ -105,8 +105,8 @@ def _tell_all(done: Rehashed, *, as_json: bool) -> None:
         verified = [_plain(one) for one in done.verdicts]
         show_json({"verified": verified, "not_allowed": names, "waiting": done.waiting})
         return
-    for one in done.verdicts:
-        tell(_line(one))
+    for verdict in done.verdicts:
+        tell(_line(verdict))
     wait = f"; {done.waiting:,} wait for the next call" if done.waiting else ""
     tell(f"{counted(len(done.verdicts), 'artifact')} hashed again, {len(done.wrong):,} not as recorded{wait}")
     if done.closed:
@@ -119,8 +119,8 @@ def _line(one: Verdict) -> str:
 
 
 def _plain(one: Verdict) -> dict[str, Any]:
-    row, found = one.row, one.found
+    row, result = one.row, one.found
     facts = {key: row[key] for key in ("run", "attempt", "name", "kind", "bytes", "file_count")}
-    digests = {"recorded_sha256": row["sha256"], "found_sha256": found.sha256 if found else None}
+    digests = {"recorded_sha256": row["sha256"], "found_sha256": result.sha256 if result else None}
     told = {"uri": one.place, "ts": row["ts"].isoformat(), "verified": one.is_good, "verdict": one.said}
     return {**facts, **digests, **told}

@@ -45,11 +45,11 @@ def what_if(context: Context, run: str, attempt: int | None, timeline: Path | No
     whole = _whole_name(lake, run)
     chosen, rows, notes = read_spans(lake, whole, attempt)
     analysis = analyse(trace_of(rows, notes))
-    found = slowdowns(whole, chosen, analysis)
+    result = slowdowns(whole, chosen, analysis)
     if as_json:
-        show_json(found)
+        show_json(result)
     else:
-        show_slowdowns(found)
+        show_slowdowns(result)
     if timeline is not None:
         count = write_timeline(analysis, timeline)
         tell(f"{counted(count, 'event')} written to {timeline}; open it at https://ui.perfetto.dev", err=True)

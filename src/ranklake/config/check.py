@@ -144,8 +144,8 @@ def _roles(config: Config, where: Where) -> Iterator[ConfigError]:
     try:
         contracts = load_contracts(overlay)
         for role in reader.load_roles(file, contracts).values():
-            for one in conditions.broken_conditions(role, contracts):
-                yield ConfigError(one.line, where=str(file), hint=one.hint)
+            for condition in conditions.broken_conditions(role, contracts):
+                yield ConfigError(condition.line, where=str(file), hint=condition.hint)
     except ContractError:  # of the overlay, and told with it
         return
     except RanklakeError as error:
@@ -218,16 +218,16 @@ def _values(config: Config, where: Where) -> Iterator[ConfigError]:
     except ValueError as error:
         place = "capture.preemption_signals"
         yield ConfigError(f"{place}: {error}", where=where(place), hint="write it as SIGTERM, SIGUSR1")
-    for one in fields(config.ingest):
-        if one.name not in _MAY_BE_0 and not getattr(config.ingest, one.name):
-            place = f"ingest.{one.name}"
-            yield ConfigError(f"{place}: no segment is within 0", where=where(place), hint=f"{one.default} is usual")
+    for field in fields(config.ingest):
+        if field.name not in _MAY_BE_0 and not getattr(config.ingest, field.name):
+            place = f"ingest.{field.name}"
+            yield ConfigError(f"{place}: no segment is within 0", where=where(place), hint=f"{field.default} is usual")
 
 
 def _together(config: Config, where: Where) -> Iterator[ConfigError]:
     """Yield keys that make no sense together."""
     dask, plans = config.dask, config.plans
-    found = {
+    result = {
         ("plans.require_signed_plans", "name the keys by [plans] key"): plans.require_signed_plans and not plans.key,
         ("dask.tls_ca_file", "name the scheduler by [dask] address"): dask.tls and not dask.address,
         ("dask.address", "write tls:// there"): dask.tls and dask.address and not dask.address.startswith("tls://"),
@@ -244,7 +244,7 @@ def _together(config: Config, where: Where) -> Iterator[ConfigError]:
         "shares.roles": "roles are to be shared, and nobody says where",
         "dask.workers": "workers of a local cluster, and the address of another one",
     }
-    for (place, hint), is_wrong in found.items():
+    for (place, hint), is_wrong in result.items():
         if is_wrong:
             yield ConfigError(f"{place}: {says[place]}", where=where(place), hint=hint)
     try:

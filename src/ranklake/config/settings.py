@@ -294,13 +294,13 @@ def assembled(read: ConfigFile, environment: Mapping[str, str]) -> Config:
 
 def variables() -> dict[str, str]:
     """Return the variables that override keys, by ``section.key``."""
-    found = {
+    result = {
         f"{name}.{item.name}": item.metadata["variable"]
         for name, kind in _SECTIONS.items()
         for item in fields(kind)
         if "variable" in item.metadata
     }
-    return found | {f"capture.{item.name}": f"{PREFIX}{item.name.upper()}" for item in fields(CaptureSettings)}
+    return result | {f"capture.{item.name}": f"{PREFIX}{item.name.upper()}" for item in fields(CaptureSettings)}
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, object]:
@@ -308,17 +308,17 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, object]:
 
     Of capture's, those whose value is not usable are left out, as capture leaves them out.
     """
-    found: dict[str, object] = {}
+    result: dict[str, object] = {}
     kinds = {f"capture.{item.name}": item.type for item in fields(CaptureSettings)}
     for place, variable in variables().items():
         text = environment.get(variable)
         if not text:
             continue
         try:
-            found[place] = _usable(place, kinds[place], text) if place in kinds else text
+            result[place] = _usable(place, kinds[place], text) if place in kinds else text
         except ValueError:
             continue
-    return found
+    return result
 
 
 def _usable(place: str, kind: object, text: str) -> object:

@@ -70,11 +70,11 @@ def grants(patient: Patient) -> Iterator[Finding]:
     now = clock.now()
     known = list(register(Context.of(patient.config).open_lake()).values())
     waiting = [one for one in known if one.awaits_review()]
-    for one in waiting:
-        again = awaiting_review(waiting, one.to)[0] is not one
+    for item in waiting:
+        again = awaiting_review(waiting, item.to)[0] is not item
         more = ", nor one that the same person took before" if again else ""
-        what = f"role {one.role} was taken without approval, and nobody reviewed it{more}: {one.name}"
-        yield (failed if again else warning)(what, f"ranklake grants review {one.name} --by NAME --reason TEXT")
+        what = f"role {item.role} was taken without approval, and nobody reviewed it{more}: {item.name}"
+        yield (failed if again else warning)(what, f"ranklake grants review {item.name} --by NAME --reason TEXT")
     if not waiting:
         yield ok(f"{counted(sum(not one.why_not(now) for one in known), 'grant')} in force")
 
@@ -83,12 +83,12 @@ def approvals(patient: Patient) -> Iterator[Finding]:
     """Say how names of approvers are checked, whether all approvals hold, and which keys may not sign (for long)."""
     config = Context.of(patient.config)
     lake, section = config.open_lake(), config.lake_config.approvals
-    found = examine(lake)
+    result = examine(lake)
     hint = "docs/approvals.md says what each means; 'ranklake audit show' shows who wrote the row"
-    yield from (failed(fault, hint) for fault in found.faults)
-    yield from (warning(note, hint) for note in found.notes)
+    yield from (failed(fault, hint) for fault in result.faults)
+    yield from (warning(note, hint) for note in result.notes)
     if section.mode != SIGNED:
-        if not found.faults and not found.notes:
+        if not result.faults and not result.notes:
             yield skipped(UNSIGNED_NOTE) if section.mode == UNSIGNED else ok("a helper says who approves")
         return
     require_tool()
@@ -99,8 +99,8 @@ def approvals(patient: Patient) -> Iterator[Finding]:
     if short:
         what = f"{len(short)} of {counted(len(keys), 'key')} may not sign, or not {SOON.days} days from now"
         yield warning(what, "see 'ranklake approvals show'; renew their lines in time")
-    elif not found.faults:
-        yield ok(f"signed: {counted(found.signed, 'step')} hold, {counted(len(keys), 'key')} may sign")
+    elif not result.faults:
+        yield ok(f"signed: {counted(result.signed, 'step')} hold, {counted(len(keys), 'key')} may sign")
 
 
 def removals(patient: Patient) -> Iterator[Finding]:
@@ -114,9 +114,9 @@ def removals(patient: Patient) -> Iterator[Finding]:
 
 def drift(patient: Patient) -> Iterator[Finding]:
     """Say whether anybody else wrote to tables, or changed their columns or properties."""
-    found = drifted(Context.of(patient.config).open_lake(), commits=COMMITS)
-    for one in found:
-        finding = failed if one.severity == "error" else warning
-        yield finding(f"{one.table}: {one.what}", one.hint)
-    if not found:
+    results = drifted(Context.of(patient.config).open_lake(), commits=COMMITS)
+    for item in results:
+        finding = failed if item.severity == "error" else warning
+        yield finding(f"{item.table}: {item.what}", item.hint)
+    if not results:
         yield ok("tables are as their contracts say, and nobody else wrote to them")

@@ -45,12 +45,12 @@ def clock(patient: Patient) -> Iterator[Finding]:
 
 
 def _by_kernel() -> Finding:
-    found = read_clock(time.monotonic_ns())
-    if found.synchronised is None:
+    result = read_clock(time.monotonic_ns())
+    if result.synchronised is None:
         return not_known("the kernel tells nothing of its clock", "look on the host, outside the container")
-    if not found.synchronised:
+    if not result.synchronised:
         return not_known("the kernel says that nobody sets its clock", _MEND)
-    error_s = (found.max_error_ns or 0) / 1e9
+    error_s = (result.max_error_ns or 0) / 1e9
     return ok(f"synchronised, wrong by at most {error_s:.3f} s")
 
 

@@ -129,19 +129,19 @@ def examine(patient: Patient, limit_s: float = LIMIT_S, probes: Sequence[Probe] 
     Those that need nothing of one another run side by side. Nothing is raised, and nothing left behind but the threads
     of probes that hang: they end with the process.
     """
-    found: dict[str, list[Finding]] = {}
+    result: dict[str, list[Finding]] = {}
     left = list(probes)
     while left:
-        ready = [one for one in left if found.keys() >= set(one.needs)]
+        ready = [one for one in left if result.keys() >= set(one.needs)]
         left = [one for one in left if one not in ready]
-        looks = [_Look(one, patient, _lacking(one, found)) for one in ready]
+        looks = [_Look(one, patient, _lacking(one, result)) for one in ready]
         until = time.monotonic() + limit_s
         for look in looks:
             look.start()
         for look in looks:
             look.join(max(0.0, until - time.monotonic()))
-            found[look.probe.check] = look.found or [failed(f"no answer within {limit_s:g} s", look.probe.slow)]
-    return [replace(one, check=probe.check) for probe in probes for one in found[probe.check]]
+            result[look.probe.check] = look.found or [failed(f"no answer within {limit_s:g} s", look.probe.slow)]
+    return [replace(one, check=probe.check) for probe in probes for one in result[probe.check]]
 
 
 def _lacking(probe: Probe, found: dict[str, list[Finding]]) -> str:
@@ -164,14 +164,14 @@ class _Look(threading.Thread):
 
 def _resolved(probe: Probe) -> Callable[[Patient], Iterable[Finding]]:
     """Return a probe's function; where it cannot be imported, one that says so. In the calling thread, by turns."""
-    found: list[Callable[[Patient], Iterable[Finding]]] = []
+    result: list[Callable[[Patient], Iterable[Finding]]] = []
 
     def resolve() -> Iterable[Finding]:
-        found.append(pkgutil.resolve_name(f"ranklake.doctor.{probe.place}"))
+        result.append(pkgutil.resolve_name(f"ranklake.doctor.{probe.place}"))
         return ()
 
     said = _tried(resolve)
-    return found[0] if found else lambda _: said
+    return result[0] if result else lambda _: said
 
 
 def _tried(look: Callable[[], Iterable[Finding]]) -> list[Finding]:

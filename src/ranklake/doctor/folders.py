@@ -49,7 +49,7 @@ def no_plans(lake: "Lake", following: int) -> Iterator[Finding]:
 def _names(lake: "Lake", *folder: str) -> list[str]:
     """Return the names in a folder of the lake; none where there is no such folder."""
     try:
-        found = lake.fs.ls(lake.path(*folder), detail=False)
+        result = lake.fs.ls(lake.path(*folder), detail=False)
     except FileNotFoundError:
         return []
-    return [name for path in found if (name := path.rstrip("/").rpartition("/")[2])]
+    return [name for path in result if (name := path.rstrip("/").rpartition("/")[2])]

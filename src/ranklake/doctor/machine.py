@@ -38,8 +38,8 @@ def local_spool(patient: Patient) -> Iterator[Finding]:
         yield failed(f"{root} cannot be written", f"give this user rights there, or set {LOCAL_VARIABLE}")
         return
     late, dead = list(_late(root, config.capture)), list(_dead(root))
-    found = leader(root)
-    remedy = _AGENT if found is None else _STUCK.format(found)
+    result = leader(root)
+    remedy = _AGENT if result is None else _STUCK.format(result)
     if late:
         since = max(age for age, _ in late)
         rows = sum(count for _, count in late)
@@ -96,15 +96,15 @@ def _dead(root: Path) -> Iterator[str]:
 def disk(patient: Patient) -> Iterator[Finding]:
     """Say whether the local spool's disk has the room that one process may take while the store is away."""
     folder, budget = _nearest(planned_root(patient.config.spool.local)), patient.config.capture.disk_budget_bytes
-    found = os.statvfs(folder)
-    free = found.f_bavail * found.f_frsize
+    result = os.statvfs(folder)
+    free = result.f_bavail * result.f_frsize
     if free < max(budget, _largest_file(patient.config.capture)):
         yield warning(
             f"{folder}: {size_text(free)} free, and each process may take {size_text(budget)} while the store is away",
             "make room, or lower disk_budget_bytes under [capture]",
         )
-    elif found.f_files and found.f_favail < _LEAST_FILES:
-        yield warning(f"{folder}: {counted(found.f_favail, 'inode')} free", "delete small files there")
+    elif result.f_files and result.f_favail < _LEAST_FILES:
+        yield warning(f"{folder}: {counted(result.f_favail, 'inode')} free", "delete small files there")
     else:
         yield ok(f"{folder}: {size_text(free)} free")
 

@@ -106,16 +106,16 @@ def rows(patient: Patient) -> Iterator[Finding]:
 
 def lost_rows(patient: Patient) -> Iterator[Finding]:
     """Report runs of late of which a part was not recorded, such as by a full disk."""
-    found = query(Context.of(patient.config).open_lake(), _LOST).to_pylist()
-    for row in found[:_NAMED]:
+    result = query(Context.of(patient.config).open_lake(), _LOST).to_pylist()
+    for row in result[:_NAMED]:
         yield warning(
             f"run {row['run']}: {row['lost'] / row['recorded']:.0%} of its rows of {row['table']} were not recorded"
             f"{_reasons(row['gaps'])}",
             "find out why on its node, by 'ranklake doctor' there; such rows are lost",
         )
-    if len(found) > _NAMED:
-        yield warning(f"{len(found) - _NAMED:,} more tables of runs are like that", "the table segments has all")
-    if not found:
+    if len(result) > _NAMED:
+        yield warning(f"{len(result) - _NAMED:,} more tables of runs are like that", "the table segments has all")
+    if not result:
         yield ok(f"no run of the last {_DAYS} days lost more than {_LOST_RATIO:.0%} of its rows")
 
 

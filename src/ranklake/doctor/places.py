@@ -140,9 +140,9 @@ def lake(patient: Patient) -> Iterator[Finding]:
 def _has_segments(patient: Patient) -> bool:
     if not patient.config.spool.uri:
         return False
-    found = Context.of(patient.config).spool()
+    result = Context.of(patient.config).spool()
     try:
-        return bool(found.fs.ls(f"{found.root}/segments", detail=False))
+        return bool(result.fs.ls(f"{result.root}/segments", detail=False))
     except FileNotFoundError:
         return False
 
@@ -157,12 +157,12 @@ def spool(patient: Patient) -> Iterator[Finding]:
     if missing is not None:
         yield missing
         return
-    found = Context.of(patient.config).spool()
-    if isinstance(found.fs, LocalFileSystem) and (file := _file_in(found.root)):
+    result = Context.of(patient.config).spool()
+    if isinstance(result.fs, LocalFileSystem) and (file := _file_in(result.root)):
         yield _no_folder(file)
         return
     try:
-        found.fs.ls(found.root, detail=False)
+        result.fs.ls(result.root, detail=False)
     except FileNotFoundError:
         yield ok(f"{redact_uri(uri)} answers, and is empty")
     else:

@@ -66,13 +66,13 @@ def _refusal(context: Context) -> ContractError | None:
 
 def policies(patient: Patient) -> Iterator[Finding]:
     """Say whether the retention policies can be used, and which rules somebody should have looked at."""
-    found = Context.of(patient.config).policies()
+    result = Context.of(patient.config).policies()
     whose = patient.config.retention.policies or "the packaged ones"
-    overdue = found.overdue(datetime.now(UTC).date())
+    overdue = result.overdue(datetime.now(UTC).date())
     for rule in overdue:
         yield warning(overdue_line(rule), "look at the rule again, and write the next date")
     if not overdue:
-        yield ok(f"{counted(len(found.rules), 'rule')}, {whose}")
+        yield ok(f"{counted(len(result.rules), 'rule')}, {whose}")
 
 
 def roles(patient: Patient) -> Iterator[Finding]:
@@ -82,20 +82,20 @@ def roles(patient: Patient) -> Iterator[Finding]:
         yield skipped("no roles configured: who can read the bucket sees all", "name their file by roles under [sql]")
         return
     contracts = Context.of(patient.config).contracts()
-    found = load_roles(Path(file), contracts)
-    for role in found.values():
+    result = load_roles(Path(file), contracts)
+    for role in result.values():
         try:
             pseudonyms_for(role, contracts.values(), patient.config.masking.key)
         except RoleError as error:
             yield failed(f"{file}: role {role.name}: {error.what}", error.hint or "mend [masking] key")
             return
-    for role in found.values():
+    for role in result.values():
         for fault in broken_conditions(role, contracts):
             yield failed(f"{file}: {fault.line}", fault.hint)
     if patient.config.lake.uri:
-        for one in _unknown_teams(Context.of(patient.config), found):
-            yield warning(f"{file}: {one.line}", one.hint)
-    yield ok(f"{file}: {', '.join(found) or 'none'}")
+        for team in _unknown_teams(Context.of(patient.config), result):
+            yield warning(f"{file}: {team.line}", team.hint)
+    yield ok(f"{file}: {', '.join(result) or 'none'}")
 
 
 def _unknown_teams(context: Context, roles: Mapping[str, Role]) -> list[UnknownTeam]:

@@ -106,8 +106,8 @@ def _last(url: str, deployments: Mapping[str, str]) -> Iterator[Mapping[str, Any
         "limit": _MOST_RUNS,
     }
     seen = set()
-    found: Any = _asked(f"{url}/flow_runs/filter", asked)
-    for run in found:
+    results: Any = _asked(f"{url}/flow_runs/filter", asked)
+    for run in results:
         if run["deployment_id"] in deployments and run["deployment_id"] not in seen:
             seen.add(run["deployment_id"])
             yield run

@@ -27,12 +27,12 @@ def dask(patient: Patient) -> Iterator[Finding]:
         return
     security = Security(require_encryption=True, **section.tls) if section.tls else Security()
     try:
-        found = asyncio.run(_told(section.address, security))
+        result = asyncio.run(_told(section.address, security))
     except (OSError, TimeoutError, ValueError, RuntimeError, TypeError) as error:
         remedy = "start the scheduler, or mend address and the tls_ keys under [dask]"
         yield failed(f"{section.address}: no Dask scheduler answers ({type(error).__name__})", remedy)
         return
-    apart = _compared(section.address, found)
+    apart = _compared(section.address, result)
     if apart is not None:
         yield apart
         return
@@ -40,7 +40,7 @@ def dask(patient: Patient) -> Iterator[Finding]:
         refuse_other_versions(
             worker_versions(client)
         )  # as ingest does before it sends work; what it raises is the finding
-    yield ok(f"{section.address}: {counted(len(found['workers']), 'worker')}, with the versions that are here")
+    yield ok(f"{section.address}: {counted(len(result['workers']), 'worker')}, with the versions that are here")
 
 
 async def _told(address: str, security: Security) -> dict[str, Any]:

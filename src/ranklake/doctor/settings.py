@@ -32,9 +32,9 @@ def configuration(patient: Patient) -> Iterator[Finding]:
 
 def settings(patient: Patient) -> Iterator[Finding]:
     """Say whether what is configured makes sense: files are there, references give something, keys go together."""
-    found = list(problems(patient.config, patient.read, os.environ))
-    yield from map(_told, found)
-    if not found:
+    result = list(problems(patient.config, patient.read, os.environ))
+    yield from map(_told, result)
+    if not result:
         yield ok("files are there, references give something, keys go together")
 
 

@@ -76,11 +76,11 @@ def upkeep(patient: Patient) -> Iterator[Finding]:
     """
     lake = Context.of(patient.config).open_lake()
     late = timedelta(seconds=patient.overdue_s * DAILY)
-    found = next(garbage(lake, now=datetime.now(UTC) - late, tables=_OFTEN_WRITTEN), None)
-    if found is None:
+    result = next(garbage(lake, now=datetime.now(UTC) - late, tables=_OFTEN_WRITTEN), None)
+    if result is None:
         yield ok("no file should have been removed by now")
     else:
-        what = f"overdue: {found.path} should have gone more than {late.total_seconds():,.0f} s ago"
+        what = f"overdue: {result.path} should have gone more than {late.total_seconds():,.0f} s ago"
         yield warning(what, "schedule 'ranklake upkeep' once a day; look why it does not run, or fails")
 
 

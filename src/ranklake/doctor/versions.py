@@ -43,8 +43,8 @@ class Bounds:
 
 def release(version: str) -> Release:
     """Return the numbers with which a version begins: ``26.0.1rc1`` gives (26, 0, 1)."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
+    result = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in result[0].split(".")) if result else ()
 
 
 def _padded(one: Release, other: Release) -> tuple[Release, Release]:
@@ -55,12 +55,12 @@ def _padded(one: Release, other: Release) -> tuple[Release, Release]:
 @cache
 def required() -> Mapping[str, Bounds]:
     """Return the bounds that the package's metadata names, by distribution; of one that is named twice both hold."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for line in metadata.requires("ranklake") or ():
         named = _REQUIREMENT.match(line)
         if named and _BOUND.search(named[2]):
-            found[_plain(named[1])] = ",".join(filter(None, [found.get(_plain(named[1]), ""), named[2].strip(" ()")]))
-    return {name: Bounds(",".join(sorted(set(text.split(",")), reverse=True))) for name, text in found.items()}
+            result[_plain(named[1])] = ",".join(filter(None, [result.get(_plain(named[1]), ""), named[2].strip(" ()")]))
+    return {name: Bounds(",".join(sorted(set(text.split(",")), reverse=True))) for name, text in result.items()}
 
 
 @cache
@@ -81,11 +81,11 @@ def _plain(name: str) -> str:
 def python(patient: Patient) -> Iterator[Finding]:
     """Say whether this Python is one that the package takes."""
     del patient
-    bounds, found = Bounds(metadata.metadata("ranklake")["Requires-Python"] or ""), platform.python_version()
-    if bounds.has(found):
-        yield ok(found)
+    bounds, result = Bounds(metadata.metadata("ranklake")["Requires-Python"] or ""), platform.python_version()
+    if bounds.has(result):
+        yield ok(result)
     else:
-        yield failed(f"Python {found} is not {bounds.text}", f"install Python {bounds.text}, and ranklake in it")
+        yield failed(f"Python {result} is not {bounds.text}", f"install Python {bounds.text}, and ranklake in it")
 
 
 def pyarrow(patient: Patient) -> Iterator[Finding]:
@@ -121,8 +121,8 @@ def prefect(patient: Patient) -> Iterator[Finding]:
 def torch(patient: Patient) -> Iterator[Finding]:
     """Say it of torch, where it is."""
     del patient
-    found = _judged(("torch",))
-    yield warning(found.what, found.remedy) if found.state == "failed" else found
+    result = _judged(("torch",))
+    yield warning(result.what, result.remedy) if result.state == "failed" else result
 
 
 def _judged(names: tuple[str, ...], *, needed: bool = False) -> Finding:

@@ -56,20 +56,24 @@ def anchors(patient: Patient) -> Iterator[Finding]:
 def keys(patient: Patient) -> Iterator[Finding]:
     """Say which keys are older than they should be, and of which nobody knows the age."""
     section, is_fine = patient.config.audit, True
-    found = key_ages(Context.of(patient.config).open_lake(), datetime.now(UTC))
-    if not found:
+    results = key_ages(Context.of(patient.config).open_lake(), datetime.now(UTC))
+    if not results:
         yield nothing("no keys are configured")
         return
-    for one in found:
-        if one.age_days is None:
+    for item in results:
+        if item.age_days is None:
             is_fine = False
-            yield not_known(f"the age of {one.setting}: {one.unknown}", one.hint)
-        elif section.key_days and one.age_days > section.key_days:
+            yield not_known(f"the age of {item.setting}: {item.unknown}", item.hint)
+        elif section.key_days and item.age_days > section.key_days:
             is_fine = False
-            what = f"the key of {one.setting} is in use for {one.age_days:,} days, {section.key_days:,} are configured"
+            what = (
+                f"the key of {item.setting} is in use for {item.age_days:,} days, {section.key_days:,} are configured"
+            )
             yield warning(what, "write a new key before it, and keep the old one; see docs/signing.md")
     if is_fine:
-        yield ok(f"{counted(len(found), 'key')}, the oldest {max(one.age_days or 0 for one in found):,} days in use")
+        yield ok(
+            f"{counted(len(results), 'key')}, the oldest {max(one.age_days or 0 for one in results):,} days in use"
+        )
 
 
 def placement(patient: Patient) -> Iterator[Finding]:
@@ -81,12 +85,12 @@ def placement(patient: Patient) -> Iterator[Finding]:
         yield nothing("no policy demands encryption or a region")
         return
     contracts = lake.contracts()
-    found = verdicts(demands, places(lake, contracts, context.spool_place()), contracts)
-    for one in found:
-        if one.state == DIFFERS:
-            yield warning(one.said, one.hint)
-        elif one.state == UNKNOWN:
-            yield not_known(one.said, one.hint)
-    met = sum(one.state not in {DIFFERS, UNKNOWN} for one in found)
-    if met == len(found):
+    results = verdicts(demands, places(lake, contracts, context.spool_place()), contracts)
+    for item in results:
+        if item.state == DIFFERS:
+            yield warning(item.said, item.hint)
+        elif item.state == UNKNOWN:
+            yield not_known(item.said, item.hint)
+    met = sum(one.state not in {DIFFERS, UNKNOWN} for one in results)
+    if met == len(results):
         yield ok(f"{counted(len(demands), 'demand')} of policies met at all places of their tables")

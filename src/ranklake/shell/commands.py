@@ -48,7 +48,7 @@ def described(contracts: "Mapping[str, Contract]", role: "Role | None", name: st
     contract = seen[name]
     sights = None if role is None else [one for one in role.sights(contract) if not one.is_hidden]
     columns = contract.columns if sights is None else [one.column for one in sights]
-    found = {
+    result = {
         "column": [one.name for one in columns],
         "type": [one.type for one in columns],
         "unit": [one.unit or "" for one in columns],
@@ -56,7 +56,7 @@ def described(contracts: "Mapping[str, Contract]", role: "Role | None", name: st
         **({} if sights is None else {"seen": [one.said for one in sights]}),
         "meaning": [" ".join(one.doc.split()) for one in columns],
     }
-    return pa.table({key: pa.array(values, pa.string()) for key, values in found.items()})
+    return pa.table({key: pa.array(values, pa.string()) for key, values in result.items()})
 
 
 def _describe(shell: Shell, name: str) -> None:

@@ -23,12 +23,12 @@ _COMMAND: Final = re.compile(r"\s*(\\\w*)$")
 
 def candidates(before: str, after: str, names: Names, commands: tuple[str, ...]) -> Iterator[tuple[str, int]]:
     """Yield words that may stand at the cursor, the likeliest first, each with how many characters it replaces."""
-    if found := _DESCRIBES.fullmatch(before):
-        yield from _beginning(found[1], names.tables)
-    elif found := _COMMAND.fullmatch(before):
-        yield from _beginning(found[1], commands)
-    elif found := _OPEN.search(_QUOTED.sub(lambda one: "_" * len(one[0]), before)):
-        column, begun = found[1].lower(), before[found.start(2) :]
+    if result := _DESCRIBES.fullmatch(before):
+        yield from _beginning(result[1], names.tables)
+    elif result := _COMMAND.fullmatch(before):
+        yield from _beginning(result[1], commands)
+    elif result := _OPEN.search(_QUOTED.sub(lambda one: "_" * len(one[0]), before)):
+        column, begun = result[1].lower(), before[result.start(2) :]
         values = names.metrics if column == "metric" else names.runs
         yield from _beginning(begun, values if column in {"metric", "run"} else (*names.runs, *names.metrics))
     else:
@@ -36,8 +36,8 @@ def candidates(before: str, after: str, names: Names, commands: tuple[str, ...])
 
 
 def _words(before: str, text: str, names: Names) -> Iterator[tuple[str, int]]:
-    found = _WORD.search(before)
-    of, begun = (found[1], found[2]) if found else (None, "")
+    result = _WORD.search(before)
+    of, begun = (result[1], result[2]) if result else (None, "")
     if of is not None:
         table = next((one for one, alias in _ALIAS.findall(text) if alias == of), of)
         yield from _beginning(begun, names.tables.get(table, ()))
@@ -59,6 +59,6 @@ def _words(before: str, text: str, names: Names) -> Iterator[tuple[str, int]]:
 
 def _beginning(begun: str, pool: Iterable[str]) -> Iterator[tuple[str, int]]:
     lowered = begun.lower()
-    for one in pool:
-        if one.lower().startswith(lowered):
-            yield one, len(begun)
+    for item in pool:
+        if item.lower().startswith(lowered):
+            yield item, len(begun)

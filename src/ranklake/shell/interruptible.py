@@ -25,6 +25,6 @@ def interruptible(call: Callable[[], Value]) -> Value:
 
     thread = Thread(target=run, name="ranklake-query", daemon=True)
     thread.start()
-    found = future.result()
+    result = future.result()
     thread.join()
-    return found
+    return result

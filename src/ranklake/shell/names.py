@@ -25,12 +25,12 @@ _FUNCTIONS: Final = "SELECT DISTINCT routine_name FROM information_schema.routin
 def run_names(lake: "Lake", role: "Role | None") -> tuple[str, ...]:
     """Return names of runs, the newest first, as a role sees them; none where it sees no summaries."""
     try:
-        found = ask(lake, _RUNS, role=role).rows["run"].to_pylist()
+        result = ask(lake, _RUNS, role=role).rows["run"].to_pylist()
     except QueryError:
         if role is None:
             raise
         return ()
-    return shown(one for one in found if one is not None)
+    return shown(one for one in result if one is not None)
 
 
 def shown(names: Iterable[str]) -> tuple[str, ...]:
@@ -68,8 +68,8 @@ class Names:
     def functions(self) -> tuple[str, ...]:
         """Functions of the engine: asked when first needed."""
         if not self._functions:
-            found = engine(threads=1).sql(_FUNCTIONS).to_arrow_table()
-            self._functions = tuple(found["routine_name"].to_pylist())
+            result = engine(threads=1).sql(_FUNCTIONS).to_arrow_table()
+            self._functions = tuple(result["routine_name"].to_pylist())
         return self._functions
 
 

@@ -21,13 +21,13 @@ def placed(text: str) -> list[tuple[int, str]]:
     parts: list[tuple[int, str]] = []
     start, begun = 0, 0
     said = ""
-    for found in _TOKENS.finditer(text):
-        said += text[begun : found.start()] + ("" if found["comment"] else found[0] if found["quoted"] else "")
-        begun = found.end()
-        if found["end"]:
+    for result in _TOKENS.finditer(text):
+        said += text[begun : result.start()] + ("" if result["comment"] else result[0] if result["quoted"] else "")
+        begun = result.end()
+        if result["end"]:
             if said.strip():
-                parts.append(_placed(text, start, found.start()))
-            start, said = found.end(), ""
+                parts.append(_placed(text, start, result.start()))
+            start, said = result.end(), ""
     if (said + text[begun:]).strip():
         parts.append(_placed(text, start, len(text)))
     return parts
@@ -42,9 +42,9 @@ def is_whole(text: str) -> bool:
     """Return whether a text ends a statement: with a semicolon that nothing but comments follows."""
     ended = False
     begun = 0
-    for found in _TOKENS.finditer(text):
-        if text[begun : found.start()].strip() or found["quoted"]:
+    for result in _TOKENS.finditer(text):
+        if text[begun : result.start()].strip() or result["quoted"]:
             ended = False
-        ended = ended or found["end"] is not None
-        begun = found.end()
+        ended = ended or result["end"] is not None
+        begun = result.end()
     return ended and not text[begun:].strip()

@@ -40,9 +40,9 @@ class _Completer(Completer):
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         """Yield what may come next."""
         del complete_event
-        found = candidates(document.text_before_cursor, document.text_after_cursor, self._names, tuple(COMMANDS))
+        result = candidates(document.text_before_cursor, document.text_after_cursor, self._names, tuple(COMMANDS))
         try:
-            for _, (word, length) in zip(range(_MOST_SHOWN), found, strict=False):
+            for _, (word, length) in zip(range(_MOST_SHOWN), result, strict=False):
                 yield Completion(word, start_position=-length)
         except (RanklakeError, OSError):  # the lake went away: the next statement says so
             return
