@@ -18,7 +18,7 @@ from ranklake.lake.contracts import contract
 from ranklake.lake.ingest.status.liveness import liveness
 from ranklake.lake.tables.read import read
 
-CHILD = Path(__file__).parents[1] / "capture" / "lifecycle_child.py"
+CHILD = Path(__file__).parents[2] / "capture" / "lifecycle_child.py"
 INTERVAL_S = 0.5
 
 
