@@ -46,7 +46,7 @@ retention.policies = "{0}/policies"
 audit.witness = "file:{0}/witness"
 """,
     "prices.csv": "device_name,pool,price_per_device_hour,currency,valid_from,valid_to\n,,2.50,EUR,2020-01-01,\n",
-    "policies/ours.yaml": """version: 2
+    "policies/ours.yaml": """version: 1
 owner: platform
 basis: data minimisation
 review: 2030-01-31

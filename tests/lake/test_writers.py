@@ -353,9 +353,9 @@ def test_the_commands_say_what_was_refused(spool, tmp_path, monkeypatch, capsys)
         ("prefix = '../b'", "prefix must be a folder below the spool"),
         ("prefix = 'a/segments'", "prefix must be a folder below the spool"),
         ("require_signed = true", "has require_signed and no keys"),
-        ("require_signed = 'yes'", "require_signed must be bool, not str"),
-        ("runs = 'a-*'", "runs must be list, not str"),
-        ("runs = [1]", "runs must be a list of str"),
+        ("require_signed = 'yes'", "require_signed must be true or false, not text"),
+        ("runs = 'a-*'", "runs must be a list, not text"),
+        ("runs = [1]", "runs[0] must be text, not a number"),
         ("key = 'file:x'", "unknown key 'key' in [spool.prefixes]; did you mean 'keys'?"),
     ],
 )
