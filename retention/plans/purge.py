@@ -40,7 +40,7 @@ from ranklake.retention.holds.holds import holds_of
 from ranklake.retention.plans.cancel import rows_of
 from ranklake.retention.policies.order import Level
 from ranklake.retention.policies.parts import Parts, RunFacts, Values, run_facts
-from ranklake.retention.proposals.kept import MEND, KeptFile, KeptPlan, kept_plans, restored
+from ranklake.retention.proposals.kept import MEND, KeptFile, KeptPlan, kept_plan_of, kept_plans, restored
 from ranklake.retention.proposals.registers import stamped
 from ranklake.retention.proposals.retention_plans import PURGE_BEGIN, PURGED, RETENTION_PLANS, TABLE, head_row
 from ranklake.retention.proposals.retired import ARCHIVED_ROWS
@@ -120,14 +120,7 @@ def verify_purge(lake: "Lake", plan: "Plan") -> None:
     """
     verify_files(lake, plan)
     name, number = plan.body["facts"]["retention_plan"], plan.body["facts"]["of"]
-    found = next(
-        (
-            kept_plan
-            for kept_plan in kept_plans(lake)
-            if kept_plan.proposal.name == name and kept_plan.plan.number == number
-        ),
-        None,
-    )
+    found = kept_plan_of(lake, name, number)
     if found is None:
         raise refusal(lake, plan, f"the plan would delete what is not kept: {name}")
     if why_not := _why_not_begun(lake, found):

@@ -17,7 +17,7 @@ from ranklake.lake.plans.action_plan import MASKED
 from ranklake.lake.plans.verification import refusal, verify_files, verify_written
 from ranklake.lake.store.lake_config import UNSIGNED
 from ranklake.retention.proposals.approvals import approval_status, require
-from ranklake.retention.proposals.kept import KeptPlan, kept_plans
+from ranklake.retention.proposals.kept import KeptPlan, kept_plan_of
 from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, digest_of
 from ranklake.retention.proposals.retention_plans import CANCELLED, DOWNSAMPLED, TABLE, RetentionPlan
 from ranklake.retention.proposals.retention_plans import register as retention_plans
@@ -101,14 +101,7 @@ def verify_cancellation(lake: "Lake", plan: "Plan") -> None:
     """Check that a found plan brings back no more than what one retention plan took, as somebody began."""
     verify_files(lake, plan)
     name, number = plan.body["facts"]["retention_plan"], plan.body["facts"]["of"]
-    found = next(
-        (
-            kept_plan
-            for kept_plan in kept_plans(lake)
-            if kept_plan.proposal.name == name and kept_plan.plan.number == number
-        ),
-        None,
-    )
+    found = kept_plan_of(lake, name, number)
     if found is None:
         raise refusal(lake, plan, f"the plan would bring back what is not kept: {name}")
     try:

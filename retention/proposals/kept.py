@@ -116,6 +116,12 @@ def kept_plans(lake: "Lake") -> list[KeptPlan]:
     return found
 
 
+def kept_plan_of(lake: "Lake", name: str, number: int) -> KeptPlan | None:
+    """Return what the numbered plan of a retention plan keeps; None where nothing is. Raises as `kept_plans`."""
+    matches = (kept for kept in kept_plans(lake) if kept.proposal.name == name and kept.plan.number == number)
+    return next(matches, None)
+
+
 def kept_paths(lake: "Lake") -> dict[str, set[str]]:
     """Return the paths of kept files by table, those of old versions among them."""
     paths: dict[str, set[str]] = {}
