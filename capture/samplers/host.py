@@ -11,6 +11,7 @@ from typing import Any, Final
 from ranklake.capture.common.values import json_text
 from ranklake.capture.samplers import proc
 from ranklake.capture.samplers.cgroup import CGROUP_COLUMNS, Cgroup, cgroup_of, limits
+from ranklake.capture.samplers.links import links
 from ranklake.capture.samplers.reading import NOT_THERE, Reading, Tree, UnavailableError
 from ranklake.capture.samplers.sample import Holders, Row
 from ranklake.capture.spool.clock import read_clock
@@ -185,6 +186,8 @@ class HostSampler:
             self._slow_ns = now_ns + SLOW_NS
             for group, pids in self._groups(holders).items():
                 reading = Reading(subject="container", **_shared({pid: holders[pid] for pid in pids}))
+                if len(pids) == 1:  # several groups of one run, such as Slurm's of tasks, are told apart by it
+                    reading.columns["holder_rank"] = holders[pids[0]].rank
                 reading.take(CGROUP_COLUMNS, partial(limits, self._tree, group))
                 _say_what_is_missing(reading)
                 yield self._row(reading, group, now_ns)
@@ -229,6 +232,7 @@ class HostSampler:
         reading.take(["uptime_s"], partial(proc.uptime, tree))
         if slow:
             reading.take([*INFINIBAND_COLUMNS, "infiniband_ports"], self._infiniband)
+            reading.take(["links"], lambda: {"links": json_text(links(tree))})
             reading.take(["filesystem_used_bytes", "filesystem_total_bytes"], self._filesystem)
             reading.columns |= _clock()
         if rare:

@@ -84,6 +84,12 @@ ROLLUPS: Final = (
         {"max_interval_s": thresholds.MAX_INTERVAL_S, "max_watts": thresholds.MAX_WATTS},
     ),
     Rollup(
+        "host_hourly",
+        "partition",
+        (Input("host_samples", "eve"),),
+        {"max_interval_s": thresholds.MAX_INTERVAL_S, "min_peers": thresholds.MIN_PEERS},
+    ),
+    Rollup(
         "job_facts",
         "partition",
         (Input("jobs", "over", begin=("submit_ts", "start_ts"), end=("submit_ts", "start_ts")),),

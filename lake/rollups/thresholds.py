@@ -33,6 +33,8 @@ MAX_PLAUSIBLE_RATIO: Final = 0.9
 GH200's, 80 % of an H100's (Bekman, Machine Learning Engineering, table of maximum achievable matmul FLOPS)."""
 MAX_INTERVAL_S: Final = 300
 """Longest time that one sample speaks for: beyond it there is a gap."""
+MIN_PEERS: Final = 4
+"""Hosts with a link of one name and make, from which on most of them say how fast it should be."""
 MAX_WATTS: Final = 2_000
 """More than any device draws: a counter of energy cannot grow faster."""
 MAX_DAYS: Final = 400

@@ -212,6 +212,44 @@ def test_infiniband_ports_are_summed_and_told_apart(tmp_path):
     }
 
 
+def test_links_tell_whether_they_are_up_and_how_fast(tmp_path):
+    """Cards with a device behind them, and InfiniBand ports; a speed of -1 is not told, and bridges are no links."""
+    write(tmp_path, {
+        "sys/class/net/eth0/operstate": "up\n", "sys/class/net/eth0/speed": "100000\n",
+        "sys/class/net/eth1/operstate": "down\n", "sys/class/net/eth1/speed": "-1\n",
+        "sys/class/net/eth0/device/vendor": "", "sys/class/net/eth1/device/vendor": "",
+        "sys/class/net/docker0/operstate": "up\n", "sys/class/net/docker0/speed": "10000\n",
+        "sys/class/infiniband/mlx5_0/hca_type": "MT4129\n", "sys/class/infiniband/mlx5_0/board_id": "MT_0000000838\n",
+        "sys/class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE\n",
+        "sys/class/infiniband/mlx5_0/ports/1/rate": "400 Gb/sec (4X NDR)\n",
+        "sys/class/infiniband/mlx5_1/ports/1/state": "1: DOWN\n",
+        "sys/class/infiniband/mlx5_1/ports/1/rate": "2.5 Gb/sec (1X SDR)\n",
+    })  # fmt: skip
+    (row,) = sampled(of(tmp_path))
+    assert json.loads(row["links"]) == {
+        "eth0": {"up": True, "bits_per_s": 100 * 10**9},
+        "eth1": {"up": False},
+        "mlx5_0/1": {"up": True, "bits_per_s": 400 * 10**9, "make": "MT4129 MT_0000000838"},
+        "mlx5_1/1": {"up": False, "bits_per_s": 2_500_000_000},
+    }
+
+
+def test_a_host_without_network_cards_says_so(tmp_path):
+    """A container without a network has no links, and the row says why."""
+    (row,) = sampled(of(tmp_path))
+    assert unavailable(row)["links"] == "no network card"
+
+
+def test_a_group_of_one_rank_names_it(tmp_path):
+    """Groups of one run, such as Slurm's of tasks, are told apart by the rank of each; a shared one names none."""
+    group_of = {7: "a", 8: "b", 9: "b", 10: "c"}
+    write(tmp_path, {f"proc/{pid}/cgroup": f"0::/{group}\n" for pid, group in group_of.items()})
+    write(tmp_path, {f"sys/fs/cgroup/{group}/cpu.stat": "usage_usec 1\n" for group in "abc"})
+    holders = {pid: StreamName("r", 0, rank, rank) for rank, pid in enumerate(group_of, start=1)}
+    found = [row.get("holder_rank") for row in sampled(of(tmp_path, holders), subject="container")]
+    assert sorted(found, key=str) == [1, 4, None]
+
+
 def test_a_group_of_version_2_has_the_narrowest_limit_of_its_parents(tmp_path):
     """Limits may be set above; throttling and OOM kills are the group's own."""
     group = "sys/fs/cgroup/pod/train"
