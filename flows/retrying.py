@@ -11,7 +11,7 @@ from prefect.task_engine import TaskRunTimeoutError
 from ranklake.errors import RanklakeError
 from ranklake.lake.plans.dask_tasks import ClusterLostError
 from ranklake.lake.plans.dask_workers import ClusterNotStartedError
-from ranklake.lake.store.store import LakeUnreachableError
+from ranklake.lake.store.reachability import LakeUnreachableError
 
 _STAYS: Final = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
 

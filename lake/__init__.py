@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ranklake.insight.ask import sql
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 __all__ = ["Lake", "sql"]
 
-_IN: Final = {"Lake": "ranklake.lake.store.store", "sql": "ranklake.insight.ask"}
+_IN: Final = {"Lake": "ranklake.lake.store.lake", "sql": "ranklake.insight.ask"}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - two things of different kinds

@@ -29,7 +29,7 @@ from ranklake.quality.watching import Neighbours, judge_watched
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 Key = tuple[str, str | None]
 """What tells a table's checks apart: id and column."""

@@ -15,7 +15,7 @@ from ranklake.insight.runs.asking import sql_text
 from ranklake.lake.query.sql import query
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 _EVERYTHING: Final = "TRUE"
 

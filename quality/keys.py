@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from datafusion import SessionContext
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 MEMORY_BYTES: Final = 512 * 2**20
 HELD_BYTES: Final = 128 * 2**20

@@ -26,7 +26,7 @@ from ranklake.quality.results import RESULTS
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.lake.tables.data_file import DataFile
     from ranklake.quality.tally import Partition
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.lake.tables.data_file import DataFile
     from ranklake.retention.proposals.lifecycle import WritePlan
 

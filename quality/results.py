@@ -15,7 +15,7 @@ from ranklake.lake.tables.read import read
 from ranklake.quality.suite import OWN
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 RESULTS: Final = "quality_results"
 AGAIN: Final = "; judged again at the next check"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ranklake.lake.contracts.model import Check, Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.quality.engine import Verdict
     from ranklake.quality.suite import Expectation, Suite
     from ranklake.quality.suites.conditions import Condition

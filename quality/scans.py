@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.quality.engine import judge
 from ranklake.quality.scan import BATCH_ROWS, scan
 from ranklake.quality.suite import Suite

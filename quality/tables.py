@@ -11,7 +11,7 @@ from ranklake.lake.tables.tables import latest
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 KINDS: Final = ("fact", "derived")
 """Kinds of tables that are checked: what was recorded, before it is rolled up, and what came of it."""

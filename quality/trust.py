@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 STATES: Final = ("critical", "error", "errored", "unchecked", "warning", "info", "whole", "passed")
 """States of an input, worst first. ``unchecked``: nobody checked these files. ``whole``: a table that is read from its

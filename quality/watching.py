@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ranklake.lake.contracts.model import Check, Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.quality.suite import Expectation, Suite
     from ranklake.quality.tally import Partition, Tally
 

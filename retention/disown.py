@@ -32,7 +32,7 @@ from ranklake.lake.tables.tables import delta_table, refuse_unfit
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.lake.tables.data_file import DataFile
 
 REASON: Final = "disowned: set aside by hand"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from ranklake.lake.query.sql import query
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 _REPEATED: Final = """
 SELECT run, attempt, sum(CASE WHEN lives > 1 THEN 1 ELSE 0 END) AS between,

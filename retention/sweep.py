@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from ranklake.lake.ingest.spool.spool import Spool
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 ACTION: Final = "retention.sweep"
 _TOLD: Final = """

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit.chain import Head
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import LakeError, LostLakeError
-from ranklake.lake.store.store import Lake
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

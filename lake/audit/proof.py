@@ -27,7 +27,7 @@ from ranklake.lake.tables.tables import delta_table
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 @dataclass(frozen=True, slots=True)

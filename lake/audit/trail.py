@@ -33,7 +33,7 @@ from ranklake.lake.tables.tables import keep_handle, refresh, take_handle
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 TABLE: Final = "audit"
 ROWS: Final = "rows"

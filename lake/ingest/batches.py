@@ -45,9 +45,9 @@ from ranklake.lake.ingest.segment_reading import (
 from ranklake.lake.ingest.spool.gate import UnreadError
 from ranklake.lake.ingest.spool.packs import Reader
 from ranklake.lake.migrations.upgrading import is_changed
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.limits import Limits, decoded_bytes
 from ranklake.lake.store.planned_segment import EarlierCut, PlannedSegment
-from ranklake.lake.store.store import Lake
 from ranklake.lake.store.writers import CONFLICT, Authenticator
 from ranklake.segments.envelope import decrypt
 from ranklake.segments.keys import find_key

@@ -11,7 +11,7 @@ from ranklake.lake.tables.read import read
 from ranklake.segments.segment import STREAM_NAME
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 TABLE: Final = "disowned"
 DISOWN: Final = "disown"

@@ -42,7 +42,7 @@ from ranklake.lake.tables.tables import commit_info, ensure_table, latest
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 SEGMENT_CPU_S: Final = 0.7e-3
 ROW_CPU_S: Final = 0.4e-6

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.ingest.spool.spooled import Spooled
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 FOLDER: Final = "known"
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ranklake.lake.ingest.spool.listing_cache import Rounds
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.ingest.spool.spooled import Spooled
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 PLAN_SEGMENTS = 20_000
 _LATE: Final = datetime.max.replace(tzinfo=UTC)

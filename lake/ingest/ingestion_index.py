@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 _ASKED: Final = 64
 _PICK: Final = random.Random()  # noqa: S311 - which files are asked for is no secret

@@ -35,7 +35,7 @@ from ranklake.printable import printable_name
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan, Progress
     from ranklake.lake.plans.workers import Workers
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 HEALED: Final = "was read as damaged, and is sound"
 

@@ -30,9 +30,9 @@ from ranklake.lake.ingest.segment_columns import (
 )
 from ranklake.lake.ingest.spool.gate import GONE, TOO_LARGE, UNSTEADY, UnreadError, may_be_read_yet
 from ranklake.lake.ingest.spool.packs import pack_of
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.limits import Limits, decoded_bytes
 from ranklake.lake.store.planned_segment import PlannedSegment
-from ranklake.lake.store.store import Lake
 from ranklake.lake.store.writers import Authenticator, RefusedSegmentError
 from ranklake.printable import printable_name
 from ranklake.segments.envelope import EncryptionError, NotAuthenticError, decrypt

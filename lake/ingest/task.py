@@ -39,10 +39,11 @@ from ranklake.lake.ingest.spool.gate import GONE, UnreadError
 from ranklake.lake.ingest.spool.packs import Reader
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.store.governance import sealer
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import SubjectsSection
 from ranklake.lake.store.limits import DEFAULT, Limits
 from ranklake.lake.store.planned_segment import PlannedSegment
-from ranklake.lake.store.store import Lake, LakeError
+from ranklake.lake.store.reachability import LakeError
 from ranklake.lake.store.writers import NOT_ASKED, Authenticator
 from ranklake.lake.tables.data_file import DataFile
 from ranklake.lake.tables.parquet import append_files, write_days

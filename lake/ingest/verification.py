@@ -19,7 +19,7 @@ from ranklake.printable import printable_name
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.lake.store.writers import Writers
 
 
@@ -29,7 +29,7 @@ def verify_ingest(lake: "Lake", plan: "Plan") -> None:
         uri = plan.body["spool"]
         hint = f"if that is a spool of yours, finish it with --spool {uri}; else remove the file"
         raise refusal(lake, plan, f"the plan reads another spool: {uri}", hint)
-    if plan.body.get("contracts", 0) > overlays.newest(lake):
+    if plan.body.get("contracts", 0) > overlays.newest(lake.store):
         raise refusal(lake, plan, "the plan was made under contracts that the lake does not keep")
     inside = f"{_root(lake, plan.body['spool'])}/"
     writers = lake.config.spool.writers

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.plans.plan import Plan, Progress
     from ranklake.lake.plans.workers import Workers
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 _TRIES: Final = 10

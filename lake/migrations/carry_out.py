@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 def target_of(lake: "Lake", migration: "Migration", handle: "DeltaTable", *, backwards: bool) -> Contract:

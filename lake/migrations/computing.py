@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.migrations.due import Due
     from ranklake.lake.plans.workers import Workers
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.lake.tables.data_file import DataFile
 
 

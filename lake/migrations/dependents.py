@@ -18,7 +18,7 @@ from ranklake.lake.query.usage import Use, uses
 if TYPE_CHECKING:
     from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.query.former import Former
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 LATELY: Final = timedelta(days=90)
 """How far back consumers are looked for."""

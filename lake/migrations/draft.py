@@ -17,7 +17,7 @@ from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.store import overlays
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 FACTORS: Final = {
     ("ns", "s"): 1e-9,
@@ -76,7 +76,7 @@ def draft_own(lake: "Lake", table: str, name: str) -> Path:
     version that the lake was written under to the next, which the folder has. Raises
     `MigrationError` where there is nothing to draft, and `ranklake.lake.contracts.errors.ContractError`.
     """
-    own, known = overlays.configured(lake), overlays.kept(lake, overlays.newest(lake))
+    own, known = lake.catalog.configured(), overlays.newest_kept(lake.store)
     if own is None or table not in own.tables:
         raise MigrationError(f"no folder of contracts with {table} is configured", where=table, hint="name --contracts")
     if known is None or table not in known.tables:

@@ -25,7 +25,7 @@ from ranklake.lake.tables.tables import latest, reading_log
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 READER: Final = 1
 WRITER: Final = 2

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.migrations.migration import Migration
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 ROW_CPU_S: Final = 3e-6
 """What writing a row of the widest fact anew costs, about; less of narrow tables."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.migrations.computing import Computing
     from ranklake.lake.migrations.migration import Migration
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 _KEY = ("incarnation", "segment", "slot")
 

@@ -13,7 +13,7 @@ from ranklake.lake.tables.read import read
 if TYPE_CHECKING:
     from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 TABLE: Final = "migrations"
 APPLIED: Final = "applied"

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.migrations.steps.columns import narrowed
 from ranklake.lake.migrations.steps.step import MigrationError
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.data_file import DataFile
 from ranklake.lake.tables.integrity import reading, refuse_damaged
 from ranklake.lake.tables.parquet import write_partition

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 _TRIES: Final = 100

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from ranklake.lake.store.files import listed
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 FOLDER: Final = "attempts"
 WHOLE: Final = "plan"

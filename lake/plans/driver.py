@@ -11,7 +11,7 @@ from ranklake.lake.plans.verification import authorise
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.workers import Workers
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 class Executor(Protocol):

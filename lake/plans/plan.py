@@ -31,7 +31,7 @@ from ranklake.segments.envelope import Key
 from ranklake.segments.keys import find_key, read_keyring
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 FORMAT: Final = 1

@@ -14,7 +14,7 @@ from ranklake.lake.query.errors import QueryError
 from ranklake.lake.tables.tables import at_version, commit_info, delta_table, retry_listing
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 _MEND: Final = "write a version (12), a table's version (steps=12) or a time (2026-03-01T12:00:00Z)"
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 _MOST_FILES: Final = 64
 """Of a table of which none is left out by the Delta log: finding out which a query needs means to plan it twice."""

@@ -26,15 +26,15 @@ import pyarrow.parquet as pq
 from ranklake.lake.contracts.arrow import arrow_schema, default_of
 from ranklake.lake.query.engine import Expr, SessionContext, coalesce, col, lit
 from ranklake.lake.store.governance import REHYDRATED
+from ranklake.lake.store.reachability import LakeError
 from ranklake.lake.store.scratch import scratch
-from ranklake.lake.store.store import LakeError
 from ranklake.lake.tables.live_files import FILE_SCHEMA, files
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 NO_FILES: Final = FILE_SCHEMA.empty_table()
 _NAME: Final = re.compile(r"\w+")

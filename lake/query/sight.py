@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.masking.pseudonyms import Pseudonyms
 
 _PIECE: Final = "ranklake_piece"

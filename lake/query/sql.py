@@ -26,7 +26,8 @@ from ranklake.lake.query.roles import Role
 from ranklake.lake.query.scan import live_files, needed, register
 from ranklake.lake.query.sketch import Sketch, sketch
 from ranklake.lake.store.governance import rehydrated_files, unsealer
-from ranklake.lake.store.store import Lake, LakeError
+from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.reachability import LakeError
 from ranklake.lake.tables.integrity import refuse_damaged
 from ranklake.lake.tables.table_schema import as_read
 from ranklake.lake.tables.tables import delta_table

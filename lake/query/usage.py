@@ -28,7 +28,7 @@ from ranklake.lake.store.files import Listed, delete, listed
 from ranklake.lake.store.json_shape import Maybe, UpTo, fault
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 UNKNOWN: Final = "unknown"
 _NAMES: Final = re.compile(r"[\w.@/+-]{1,128}")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.plans.workers import Workers
     from ranklake.lake.rollups.declaration import Rollup
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.lake.tables.data_file import DataFile
 
 _SPAN: Final = frozenset({"run", "date", "ts", "end_ts"})

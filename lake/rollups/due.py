@@ -29,7 +29,7 @@ from ranklake.segments.run_names import is_agent_run
 
 if TYPE_CHECKING:
     from ranklake.lake.rollups.declaration import Input, Rollup
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 _DAY = timedelta(days=1)
 _WIDE = timedelta(days=31)

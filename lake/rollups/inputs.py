@@ -29,7 +29,7 @@ from ranklake.lake.tables.read import read, read_some
 from ranklake.lake.tables.tables import latest
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 WHOLE: Final = ""
 NOTHING: Final = ""

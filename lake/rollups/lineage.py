@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ranklake.lake.rollups.declaration import Rollup
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 EVERY_S: Final = 30.0
 """A round that takes long writes about this often, since what it did not write down is computed again."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ranklake.lake.query.engine import SessionContext
     from ranklake.lake.rollups.declaration import Rollup
     from ranklake.lake.rollups.life.state import Life
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 _RECORDED: Final = "_as_recorded"
 _VALUES: Final[Mapping[str, tuple[str, ...]]] = {

@@ -18,7 +18,7 @@ from ranklake.lake.rollups.work import Work
 from ranklake.lake.tables.integrity import DamagedFileError, damaged
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 def recompute(

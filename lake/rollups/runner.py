@@ -21,7 +21,7 @@ from ranklake.lake.tables.tables import NewerTableError, ensure_table, keep_over
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.workers import Workers
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 @dataclass(frozen=True, slots=True)

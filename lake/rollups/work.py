@@ -30,7 +30,7 @@ from ranklake.lake.tables.commit import LostRaceError, replace_files
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.workers import Pending, Workers
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.lake.tables.integrity import Damage
 
 

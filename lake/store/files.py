@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.errors import RanklakeError
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 _WRITTEN: Final = ("LastModified", "last_modified", "mtime", "updated")  # as S3, Azure, a local disk, Google have it

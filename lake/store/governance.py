@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ranklake.lake.contracts.model import Column, Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 PLACES: Final[Mapping[str, str]] = {
     "sealer": "ranklake.retention.subjects.columns:sealer",

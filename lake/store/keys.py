@@ -17,8 +17,8 @@ from ranklake.segments.envelope import MissingKeyError
 from ranklake.segments.keys import read_keyring
 
 if TYPE_CHECKING:
+    from ranklake.lake.store.lake import Lake
     from ranklake.lake.store.lake_config import LakeConfig
-    from ranklake.lake.store.store import Lake
 
 
 FOLDER: Final = "keys"

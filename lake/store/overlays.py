@@ -8,9 +8,8 @@ readable and governed. What a lake once knew of a table only grows: a column is 
 import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Final
 
 from ranklake.lake.contracts.diff import diff
 from ranklake.lake.contracts.document import is_text
@@ -19,8 +18,8 @@ from ranklake.lake.contracts.freeze import structure
 from ranklake.lake.contracts.load import contract, load_contracts, load_metrics, table_names
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.contracts.overlay import Overlay
-from ranklake.lake.store.lake_config import LakeConfig
 from ranklake.lake.store.reachability import unreachable
+from ranklake.lake.store.store import Store
 
 FOLDER: Final = "contracts"
 _FORMAT: Final = 1
@@ -30,71 +29,44 @@ NONE_WAITING: Final[Mapping[str, int]] = MappingProxyType({})
 _NEW: Final = "draft its migration: ranklake migrate new"
 
 
-class Place(Protocol):
-    """What is asked of a lake here."""
-
-    @property
-    def uri(self) -> str:
-        """Its URI."""
-
-    @property
-    def storage(self) -> dict[str, str]:
-        """Options of its store."""
-
-    @property
-    def fs(self) -> Any:  # noqa: ANN401 - fsspec has no types
-        """Its file system."""
-
-    @property
-    def config(self) -> LakeConfig:
-        """What the operator configured of it."""
-
-    def path(self, *parts: str) -> str:
-        """Return the path of something in it."""
-
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Write a whole file unless the name is taken."""
-
-
 def name_of(number: int) -> str:
     """Return where the overlay of a number is within the lake."""
     return f"{FOLDER}/{number:010}.json"
 
 
-def newest(lake: Place) -> int:
+def newest(store: Store) -> int:
     """Return the number of the newest overlay that a lake keeps; 0 for none. Raises `LakeUnreachableError`."""
     try:
-        names = [path.rpartition("/")[2] for path in lake.fs.ls(lake.path(FOLDER), detail=False)]
+        names = [path.rpartition("/")[2] for path in store.fs.ls(store.path(FOLDER), detail=False)]
     except FileNotFoundError:
         return 0
     except OSError as error:
-        raise unreachable(lake.uri, error, lake.storage) from None
+        raise unreachable(store.uri, error, store.storage) from None
     return max((int(found[1]) for name in names if (found := _NAME.fullmatch(name))), default=0)
 
 
-def kept(lake: Place, number: int) -> Overlay | None:
+def kept(store: Store, number: int) -> Overlay | None:
     """Return what a lake keeps under a number; None for 0. Raises `ContractError` and `LakeUnreachableError`."""
     if not number:
         return None
-    path = lake.path(name_of(number))
+    path = store.path(name_of(number))
     try:
-        return unpacked(bytes(lake.fs.cat_file(path)), path)
+        return unpacked(bytes(store.fs.cat_file(path)), path)
     except OSError as error:
-        raise unreachable(lake.uri, error, lake.storage) from None
+        raise unreachable(store.uri, error, store.storage) from None
 
 
-def configured(lake: Place) -> Overlay | None:
-    """Return the configured overlay. Raises `ContractError`."""
-    folder = lake.config.contracts.overlay
-    return Overlay.read(Path(folder).absolute()) if folder else None
+def newest_kept(store: Store) -> Overlay | None:
+    """Return the newest overlay that a lake keeps; None for none. Raises as `kept`."""
+    return kept(store, newest(store))
 
 
-def ahead(lake: Place) -> dict[str, int]:
+def ahead(store: Store, own: Overlay | None) -> dict[str, int]:
     """Return the tables of which the configured overlay has migrations that the lake does not know, with its version.
 
-    Raises as `configured` and `kept`.
+    Raises as `kept`.
     """
-    known, own = kept(lake, newest(lake)), configured(lake)
+    known = newest_kept(store)
     if known is None or own is None:
         return {}
     both, found = own.over(known), {}
@@ -106,20 +78,19 @@ def ahead(lake: Place) -> dict[str, int]:
     return found
 
 
-def keep(lake: Place, waiting: Mapping[str, int] = NONE_WAITING) -> int:
+def keep(store: Store, own: Overlay | None, waiting: Mapping[str, int] = NONE_WAITING) -> int:
     """Keep the configured overlay in a lake, unless it is there; return the number of what the lake goes by.
 
     Of tables that wait for a migration the lake goes on to know the version that is named, and not what leads from it.
     Two that do so at once both see both. Raises `ContractError` where it cannot follow what the lake was written under,
     and `LakeUnreachableError`; nothing is kept then.
     """
-    own = configured(lake)
     if own is not None and waiting:
         files = {name: text for name, text in own.files.items() if not _is_of_waiting(name, own, waiting)}
         own = Overlay(files, own.origin)
     while True:
-        number = newest(lake)
-        known = kept(lake, number)
+        number = newest(store)
+        known = kept(store, number)
         if own is None or (known is not None and known.has(own)):
             return number
         if fault := refusal(known, own):
@@ -127,7 +98,7 @@ def keep(lake: Place, waiting: Mapping[str, int] = NONE_WAITING) -> int:
         both = own.over(known)
         load_contracts(both)  # nothing is kept that cannot be read
         load_metrics(both)
-        if lake.put_if_absent(name_of(number + 1), packed(both)):
+        if store.put_if_absent(name_of(number + 1), packed(both)):
             return number + 1
 
 
@@ -135,16 +106,16 @@ def _is_of_waiting(name: str, own: Overlay, waiting: Mapping[str, int]) -> bool:
     return any(name == f"{table}.yaml" or own.is_after(name, table, version) for table, version in waiting.items())
 
 
-def put_back(lake: Place, table: str, version: int) -> bool:
+def put_back(store: Store, table: str, version: int) -> bool:
     """Have a lake know a table by an earlier version of its file again, and not what led from there; say if it could.
 
     Of a table of ours: the columns that are added to it. For who undid a migration of it. The folder of the operator
     stays: what it says counts where it is configured.
     """
     while True:
-        number = newest(lake)
-        known = kept(lake, number)
-        earlier = (kept(lake, one) for one in range(number, 0, -1))
+        number = newest(store)
+        known = kept(store, number)
+        earlier = (kept(store, one) for one in range(number, 0, -1))
         found = next((one for one in earlier if one and _is_at(one, table, version)), None)
         if known is None or found is None:
             return False
@@ -152,7 +123,7 @@ def put_back(lake: Place, table: str, version: int) -> bool:
             return True
         files = {name: text for name, text in known.files.items() if not known.is_after(name, table, version)}
         files[f"{table}.yaml"] = found.files[f"{table}.yaml"]
-        if lake.put_if_absent(name_of(number + 1), packed(Overlay(files, known.origin))):
+        if store.put_if_absent(name_of(number + 1), packed(Overlay(files, known.origin))):
             return True
 
 

@@ -16,7 +16,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.store.posture import error_code, is_s3
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 UNKNOWN: Final = "whether the bucket keeps versions of deleted objects cannot be told here"

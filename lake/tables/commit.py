@@ -28,7 +28,7 @@ from ranklake.lake.tables.tables import ensure_table, keep_handle, reading_log, 
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 APP_ID: Final = "lake"
 PLAN_ID: Final = "plan"

@@ -5,7 +5,7 @@ whoever knows a file from the Delta log, a plan or a listing knows its digest, t
 theirs are read whole, and each page is checked against its checksum. That tells damaged values, but not every damaged
 footer.
 
-What was found sound once is not looked at again through the same `Lake`, as long as it has its size and its time.
+What was found sound once is not looked at again through the same `Tables`, as long as it has its size and its time.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyarrow import NativeFile
 
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 CHUNK_BYTES: Final = 2**20
 _AT_ONCE: Final = 4

@@ -29,7 +29,7 @@ from ranklake.lake.tables.order import Indices, sort_names, sort_order, take_row
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 ROW_GROUP_ROWS = 262_144

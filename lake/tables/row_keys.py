@@ -12,7 +12,7 @@ from ranklake.lake.tables.read import read_some
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 _MOST: Final = 2**256
 RECORDED_KEY: Final = ("incarnation", "segment", "slot")

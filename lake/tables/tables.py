@@ -15,7 +15,7 @@ from ranklake.lake.tables.table_schema import added_version_of, follow, refuse_u
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 _MARKS: Final = ("size", "ino", "mtime", "ETag", "etag", "LastModified", "last_modified", "updated")

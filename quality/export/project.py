@@ -33,7 +33,7 @@ from ranklake.quality.tables import chosen
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.quality.suite import Expectation
 
 DATES: Final = 30

@@ -15,7 +15,7 @@ from ranklake.quality.suite import compile_suite
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
 
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 def partition_rows(lake: "Lake", table: str, day: date) -> "pd.DataFrame":

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from datafusion import SessionContext
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.quality.report.state import CheckKey, Sampled
 
 _REPEATED: Final = "steps_unique"

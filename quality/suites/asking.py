@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.quality.suite import Expectation, Suite
     from ranklake.quality.suites.isolated import Answer
     from ranklake.quality.tally import Partition, Tally

@@ -35,7 +35,7 @@ from ranklake.quality.why.lift import causes
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract, Metric
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.quality.report.state import CheckKey
     from ranklake.quality.suites.own import OwnSuites
 

@@ -12,7 +12,7 @@ from ranklake.quality.why.lift import Count
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Column, Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 HOUR: Final = "hour"
 PROCESS: Final = "process"

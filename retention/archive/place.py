@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.store.files import listed
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.posture import overlaps
 from ranklake.lake.store.reachability import LakeUnreachableError
 from ranklake.lake.store.store import MARKER as LAKE_MARKER
-from ranklake.lake.store.store import Lake
 from ranklake.retention.policies.model import has_classes, place_fault
 from ranklake.retention.proposals.statements import owner
 

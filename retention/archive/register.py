@@ -21,7 +21,7 @@ from ranklake.retention.proposals.statements import owner
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 TABLE: Final = "archives"
 ARCHIVED, REWRITTEN, REMOVED = "archived", "rewritten", "removed"

@@ -36,7 +36,7 @@ from ranklake.retention.proposals.proposals import NotApprovedError
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.retention.policies.policies import Policies
 
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from ranklake.lake.store.files import delete, listed
 from ranklake.lake.store.governance import REHYDRATED
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import LakeError
-from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.live_files import FILE_SCHEMA
 
 if TYPE_CHECKING:

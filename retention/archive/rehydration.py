@@ -23,7 +23,7 @@ from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk,
 from ranklake.retention.proposals.steps import Step, recorded_actions
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 MOST_DAYS: Final = 366
 _PLANNED: Final = "rehydration.plan"

@@ -18,7 +18,7 @@ from ranklake.retention.proposals.kept import kept_plans
 from ranklake.retention.proposals.retention_plans import cancelled_plans
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 _TABLES: Final = "tables"
 

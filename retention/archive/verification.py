@@ -34,7 +34,7 @@ from ranklake.retention.proposals.statements import owner
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 _MEND: Final = "the files are still in the lake: run 'ranklake retain apply {}' again, which copies them anew"

@@ -31,7 +31,7 @@ from ranklake.retention.proposals.statements import owner
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.retention.policies.model import Destination
     from ranklake.retention.proposals.retention_plans import Item
 

@@ -36,7 +36,7 @@ from ranklake.retention.policies.parts import RunFacts
 from ranklake.retention.proposals.kept import KeptFile, kept_plans
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.retention.erasure.search import FileMatches
     from ranklake.retention.erasure.subject import Subject
     from ranklake.retention.holds.hold import Hold

@@ -36,8 +36,8 @@ from ranklake.retention.subjects.known import known_columns
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress
+    from ranklake.lake.store.lake import Lake
     from ranklake.lake.store.ssh_signatures import Signers
-    from ranklake.lake.store.store import Lake
     from ranklake.retention.erasure.places import Done
     from ranklake.retention.erasure.search import FileMatches
     from ranklake.retention.erasure.subject import Subject

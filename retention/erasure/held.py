@@ -18,7 +18,7 @@ from ranklake.retention.proposals.erasures import NAMES, Item
 from ranklake.retention.proposals.kept import KeptFile
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.retention.erasure.subject import Subject
 
 

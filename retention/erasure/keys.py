@@ -23,7 +23,7 @@ from ranklake.retention.subjects.known import known_columns
 from ranklake.retention.subjects.store import KeyStore, has_keys
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.retention.erasure.subject import Reach, Subject
 
 PLACE: Final = "keys of subjects"

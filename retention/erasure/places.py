@@ -45,7 +45,7 @@ from ranklake.retention.shares.register import shares
 
 if TYPE_CHECKING:
     from ranklake.lake.ingest.spool.spool import Spool
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.retention.erasure.search import FileMatches
     from ranklake.retention.erasure.subject import Reach, Subject
 

@@ -30,7 +30,7 @@ from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.retention.erasure.subject import Subject
 
 

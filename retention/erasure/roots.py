@@ -24,7 +24,7 @@ from ranklake.retention.shares.register import shares
 
 if TYPE_CHECKING:
     from ranklake.lake.ingest.spool.spool import Spool
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 LIVE, KEPT, OLD, LOG = "rows of {}", "rows of {} in their grace", "old versions of {}", "log of {}"

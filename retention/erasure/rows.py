@@ -23,7 +23,7 @@ from ranklake.retention.proposals.erasures import NAME_COLUMNS, NAMED, NAMES, RO
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.lake.tables.data_file import DataFile
     from ranklake.retention.erasure.subject import Subject
 

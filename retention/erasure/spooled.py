@@ -18,7 +18,7 @@ from ranklake.segments.segment import NotASegmentError, SegmentName
 if TYPE_CHECKING:
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.ingest.spool.spooled import Spooled
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 class NotIngestedError(RanklakeError):

@@ -20,7 +20,7 @@ from ranklake.retention.subjects.keys import RunSubject, folded
 if TYPE_CHECKING:
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.plans.plan import Progress
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.retention.subjects.keys import SubjectName
 
 

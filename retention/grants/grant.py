@@ -33,7 +33,7 @@ from ranklake.retention.proposals.statements import DIGEST
 from ranklake.retention.proposals.steps import recorded_actions
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 REQUEST: Final = "grant.request"
 GRANTED: Final = "grant.granted"

@@ -22,7 +22,7 @@ from ranklake.retention.proposals.approvals import is_one_of, plain
 from ranklake.retention.proposals.identities import NOT_SIGNING, About, Signing, identify, unproven
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 REVIEW_STEP: Final = "review"

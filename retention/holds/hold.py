@@ -18,7 +18,7 @@ from ranklake.retention.proposals.retention_plans import Item as RetentionItem
 from ranklake.retention.proposals.retired import ARCHIVED_ROWS
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 ACTION: Final = "retention.hold"

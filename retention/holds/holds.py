@@ -39,7 +39,7 @@ from ranklake.retention.proposals.steps import recorded_actions
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 _KIND, _STEP = ACTION.split(".")
 _MEASURED: Final = ("scalars", "distributions", "downsampled")

@@ -20,7 +20,7 @@ from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk,
 from ranklake.retention.proposals.steps import recorded_actions
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 PREFIX: Final = "release-of-"
 

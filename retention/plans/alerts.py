@@ -17,7 +17,7 @@ from ranklake.retention.policies.policies import Policies
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.retention.plans.forecast import Held
 
 _LONGEST: Final = 3650

@@ -22,7 +22,7 @@ from ranklake.retention.proposals.retired import ARCHIVED_ROWS
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.retention.holds.hold import Hold
     from ranklake.retention.policies.model import Destination, Rule
     from ranklake.retention.policies.policies import Policies

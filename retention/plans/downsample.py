@@ -27,7 +27,7 @@ from ranklake.retention.proposals.retention_plans import DOWNSAMPLE, DOWNSAMPLED
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.lake.tables.data_file import DataFile
     from ranklake.retention.policies.model import Rule
 

@@ -35,7 +35,7 @@ from ranklake.retention.shares.register import shares
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.query.roles import Role
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.retention.policies.policies import Policies
 
 FILES: Final = 8

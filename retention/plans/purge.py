@@ -47,7 +47,7 @@ from ranklake.retention.proposals.retired import ARCHIVED_ROWS
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.retention.holds.hold import Hold
     from ranklake.retention.proposals.retention_plans import RetentionPlan
 

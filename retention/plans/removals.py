@@ -19,7 +19,7 @@ from ranklake.retention.proposals.retention_plans import DOWNSAMPLE, DOWNSAMPLED
 from ranklake.retention.proposals.steps import recorded_actions
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from ranklake.retention.policies.order import Decision, decide
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 _BATCH_ROWS: Final = 4_000_000
 _FEW: Final = 1 << 22

@@ -21,9 +21,9 @@ from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import TABLE
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.store.files import listed
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import SIGNED
 from ranklake.lake.store.ssh_signatures import SignatureError, key_of, load_signers, sign, verify
-from ranklake.lake.store.store import Lake
 from ranklake.lake.store.versions import locked_until, put_locked
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read_some

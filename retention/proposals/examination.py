@@ -11,7 +11,7 @@ from ranklake.retention.proposals.statements import DIGEST
 from ranklake.retention.proposals.steps import MODE, Step, every_step
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from ranklake.retention.proposals.steps import SKEW
 from ranklake.segments.references import read_reference
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 PROPOSE: Final = "propose"
 APPROVE: Final = "approve"

@@ -26,7 +26,7 @@ from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.proposals.retention_plans import RetentionPlan, register
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 Replaced = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]

@@ -15,7 +15,7 @@ from ranklake.retention.proposals.proposals import Proposal, ProposalKind, diges
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 @dataclass(frozen=True, slots=True)

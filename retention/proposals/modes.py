@@ -14,7 +14,7 @@ from ranklake.retention.proposals.statements import DIGEST
 from ranklake.retention.proposals.steps import MODE, SKEW, Actions, Step
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 SUBJECT: Final = "approvals"
 _FACTS: Final = frozenset({"mode", "signers_sha256"})

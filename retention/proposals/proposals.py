@@ -21,7 +21,7 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.store.lake_config import ApprovalsSection
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from ranklake.retention.proposals.proposals import Proposal, digest_of
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 RowKind = Literal["proposal", "item", "approval", "application"]
 Row = Mapping[str, Any]

@@ -26,7 +26,7 @@ from ranklake.retention.proposals.registers import ItemizedProposal, ItemRegiste
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 TABLE: Final = "quality_releases"

@@ -17,7 +17,7 @@ from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk,
 from ranklake.retention.proposals.registers import item_of, register_rows, stamped
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 TABLE: Final = "retention_plans"
 DOWNSAMPLED: Final = "downsampled"

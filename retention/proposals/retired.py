@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from ranklake.retention.proposals.retention_plans import register
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 ARCHIVED_ROWS: Final = "archive/"
 """Likewise before items that are archives of its rows, by the date that those were on; `path` is an archive's name."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ranklake.errors import RanklakeError
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 DIGEST: Final = "items_sha256"
 """Under which a row of the trail names what was approved, or begun."""

@@ -15,7 +15,7 @@ from ranklake.lake.tables.read import read
 from ranklake.retention.proposals.proposals import AnyKind
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 MODE: Final = "approvals.mode"
 """Action of a row that says how the lake knows who acts, from then on."""

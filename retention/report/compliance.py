@@ -20,7 +20,7 @@ from ranklake.retention.report.record import CLASSIFIED, Activity, record
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.query.roles import Role
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.retention.policies.policies import Policies
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from ranklake.lake.store.keys import first_uses, key_ids, key_references
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 _FILE: Final = "file:"
 

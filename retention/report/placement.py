@@ -19,7 +19,7 @@ from ranklake.retention.shares.register import shares, tables_known
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.retention.policies.model import Demand
 
 MET: Final = "met"

@@ -19,7 +19,7 @@ from ranklake.retention.proposals.retention_plans import RETENTION_PLANS, Retent
 from ranklake.retention.proposals.steps import Actions, recorded_actions
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 KINDS: Final[tuple[AnyKind, ...]] = (
     *(RETENTION_PLANS, CANCELLATIONS, ERASURES, HOLD_RELEASES, REHYDRATIONS, RELEASES, GRANTS, MIGRATIONS),

@@ -16,7 +16,7 @@ from ranklake.lake.query.sql import READ_ONLY, query
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.query.roles import Role
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

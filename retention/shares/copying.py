@@ -24,7 +24,7 @@ from ranklake.retention.shares.place import ShareError
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.plans.workers import Room
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 FILE_BYTES: Final = 256 * 2**20
 """Rows of one file of a share, as they lie in memory; sorting and writing take some three times that. A worker with

@@ -12,9 +12,9 @@ from typing import Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.store.files import listed
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.posture import overlaps
 from ranklake.lake.store.store import MARKER as LAKE_MARKER
-from ranklake.lake.store.store import Lake
 from ranklake.redaction.redact import has_credential
 from ranklake.retention.proposals.statements import owner
 

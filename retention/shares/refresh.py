@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.plans.plan import Progress
     from ranklake.lake.plans.workers import Workers
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 BATCH_TASKS: Final = 16
 """Pieces that are committed together: what a kill costs at most."""

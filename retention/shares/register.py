@@ -19,7 +19,7 @@ from ranklake.lake.store.files import delete, listed
 from ranklake.retention.shares.pieces import Piece
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 FOLDER: Final = "shares"
 _RECORD: Final = "share.json"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.retention.shares.pieces import Piece
 
 GRACE: Final = timedelta(hours=1)

@@ -28,7 +28,7 @@ from ranklake.retention.shares.shared_table import SharedTable, erase_table, tab
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress
     from ranklake.lake.plans.workers import Workers
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from ranklake.retention.subjects.store import KeyStore
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Column, Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 _SAID: Final = re.compile(r"([a-z_][a-z0-9_]*)\.([a-z_][a-z0-9_]*)(?: by ([a-z_][a-z0-9_]*))?")
 _CLASSES: Final = frozenset({"pseudonymous", "personal"})

@@ -15,7 +15,7 @@ from ranklake.lake.store.reachability import LakeError
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Column, Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 KNOWN: Final = "subjects.json"

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ranklake.lake.store.files import listed, overwrite
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.posture import overlaps
-from ranklake.lake.store.store import Lake
 from ranklake.retention.proposals.statements import owner
 from ranklake.retention.subjects.known import FORMAT, KNOWN, SubjectKeysError, known_columns
 

@@ -14,7 +14,7 @@ from ranklake.retention.subjects.known import Lineage
 from ranklake.retention.subjects.store import KeyStore
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.store.files import delete, listed, overwrite
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.versions import keeps_versions, remove_dead, versions
 from ranklake.retention.subjects.keys import KEY_BYTES, SubjectKey, SubjectName, lookup_text
 from ranklake.retention.subjects.known import SubjectKeysError, known_columns

@@ -11,7 +11,7 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.query.sql import query
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.redaction.redact import redact_uri
 from ranklake.segments.storage_options import fsspec_options
 

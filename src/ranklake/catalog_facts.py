@@ -14,7 +14,8 @@ from ranklake.lake.contracts import Contract, Metric, load_contracts, load_metri
 from ranklake.lake.contracts.overlay import Overlay
 from ranklake.lake.migrations.registry import column_changes
 from ranklake.lake.query.sql import query
-from ranklake.lake.store.store import Lake, NotALakeError
+from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.reachability import NotALakeError
 from ranklake.retention.archive.register import Archive, archives
 from ranklake.retention.plans.mask_proof import Proof
 

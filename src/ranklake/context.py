@@ -25,8 +25,8 @@ from ranklake.lake.plans.dask_workers import held, on_demand
 from ranklake.lake.plans.workers import Workers
 from ranklake.lake.query.role_file import load_roles
 from ranklake.lake.query.roles import Role, RoleError
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import LakeConfig
-from ranklake.lake.store.store import Lake
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.grants.use import ended

@@ -15,7 +15,7 @@ from ranklake.lake.ingest.status.liveness import DuplicateRank, RankState, dupli
 from ranklake.lake.ingest.status.reconciliation import TableBalance, reconcile
 from ranklake.lake.plans.plan import DamagedPlanError, last_finished, read_plan
 from ranklake.lake.plans.verification import authorise
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.plans.removals import unaccounted
 from ranklake.segments.envelope import MissingKeyError

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ranklake.capture.assets.merkle_digest import Progress
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 NOTED_BYTES: Final = 8 * 2**30
 """Bytes hashed after which verdicts are written down, so that what is interrupted goes on there."""

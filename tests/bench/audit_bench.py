@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import Entry, record, record_all
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 AT_ONCE, SINGLE, MEASURED, LAST = 20_000, 100, 30, 1_000
 AIM_APPEND_MS, AIM_VERIFY_S, AIM_SINCE_S = 20.0, 10.0, 0.5

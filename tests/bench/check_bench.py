@@ -21,7 +21,7 @@ from pathlib import Path
 from quality_bench import FIRST, made
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import replace_partitions
 from ranklake.quality.check import run_checks
 

@@ -46,7 +46,7 @@ from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.task import compact
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.workers import DaskSection, InProcess
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.encodings import writer_options
 from ranklake.lake.tables.parquet import ROW_GROUP_ROWS
 from ranklake.lake.tables.read import read_files

@@ -56,7 +56,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.migrations import applying
 from ranklake.lake.plans.dask_workers import on_demand
 from ranklake.lake.plans.workers import DaskSection, InProcess
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import number_of, swap
 from ranklake.lake.tables.data_file import DataFile
 from ranklake.lake.tables.live_files import files

@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract, load_metrics
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import replace_partitions
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table

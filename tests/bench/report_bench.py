@@ -22,8 +22,8 @@ import pyarrow as pa
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import load_contracts, load_metrics
 from ranklake.lake.plans.ledger import append_own
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import ContractsSection, LakeConfig
-from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.commit import replace_partitions
 from ranklake.lake.tables.live_files import files, files_digest
 from ranklake.lake.tables.tables import latest

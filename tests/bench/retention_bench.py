@@ -36,7 +36,7 @@ from deltalake import DeltaTable
 from migrate_bench import copied
 
 from ranklake.lake.contracts.load import contract, load_contracts
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import number_of, swap
 from ranklake.lake.tables.parquet import write_partition
 from ranklake.lake.tables.tables import ensure_table

@@ -44,7 +44,7 @@ from ranklake.lake.rollups.evaluate import evaluate_day
 from ranklake.lake.rollups.inputs import snapshot
 from ranklake.lake.rollups.registry import chosen
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import number_of, swap
 from ranklake.lake.tables.parquet import write_days
 from ranklake.lake.tables.tables import delta_table, ensure_table

@@ -30,7 +30,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.dask_workers import on_demand
 from ranklake.lake.plans.workers import DaskSection, InProcess
 from ranklake.lake.query.roles import Role
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import number_of, swap
 from ranklake.lake.tables.parquet import write_partition
 from ranklake.lake.tables.tables import ensure_table

@@ -32,7 +32,7 @@ from datafusion import SessionConfig, SessionContext  # noqa: E402
 from sql_lake import METRIC, fill  # noqa: E402
 
 from ranklake.lake.query.sql import query  # noqa: E402
-from ranklake.lake.store.store import Lake  # noqa: E402
+from ranklake.lake.store.lake import Lake  # noqa: E402
 from ranklake.lake.tables.live_files import files  # noqa: E402
 from ranklake.lake.tables.tables import delta_table  # noqa: E402
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import number_of, swap
 from ranklake.lake.tables.parquet import write_partition
 from ranklake.lake.tables.tables import ensure_table

@@ -17,7 +17,7 @@ from ranklake.bench.ranks import SPANS_PER_STEP
 from ranklake.cli import cli
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.quality.check import run_checks
 
 pytestmark = pytest.mark.bench

@@ -17,7 +17,7 @@ from ranklake.capture.samplers.cgroup import CGROUP_COLUMNS
 from ranklake.capture.samplers.host import INFINIBAND_COLUMNS
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import number_of, swap
 from ranklake.lake.tables.parquet import write_partition
 from ranklake.lake.tables.tables import ensure_table

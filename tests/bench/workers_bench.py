@@ -32,7 +32,7 @@ from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.workers import DaskSection, InProcess
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.read import read
 from ranklake.quality.check import run_checks
 

@@ -29,7 +29,7 @@ from ranklake.flows.pages import page
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.query.sql import query
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.pipeline.calls import ArtifactsError, refuse_altered, verify_artifacts_once
 from ranklake.pipeline.headlines import headline
 from ranklake.quality.check import run_checks

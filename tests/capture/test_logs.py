@@ -20,7 +20,7 @@ from recorded import check_books, rows
 from ranklake.capture.logs.loglines import MOST_TEMPLATES, Limits, shape_of
 from ranklake.capture.logs.logs import below_its_package, severity_number
 from ranklake.lake.query.sql import query
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "logs.md"
 

@@ -16,7 +16,7 @@ from recorded import check_books, gaps, rows
 from ranklake.capture.common.ratios import chosen, parse_rules, ratio_of, seed_of, threshold_of
 from ranklake.capture.metrics.sampling import FEWEST_STEPS, MOST_HELD
 from ranklake.cli import run as cli
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.segments.segment import SAMPLED_OUT
 
 

@@ -16,7 +16,7 @@ from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.workers import DaskSection, InProcess
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 GRACE = timedelta(minutes=2)
 """Longer than any driver here lives; much shorter than a campaign."""

@@ -21,8 +21,8 @@ from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import AuditSection
-from ranklake.lake.store.store import Lake
 
 MODE, NUMBER = "never", 0
 ROOM = str(Path(sys.modules["ranklake.lake"].__file__).parent)

@@ -44,7 +44,7 @@ from ranklake.lake.migrations.proof import verify
 from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.read import read
 
 PER_SEGMENT = 500_000

@@ -23,7 +23,7 @@ from ranklake.lake.migrations import applying, registry
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.plan import RefusedPlanError
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.table_schema import UnmigratedTableError
 from ranklake.lake.tables.tables import NewerTableError
 

@@ -8,7 +8,7 @@ from keyed import section
 from ranklake.lake.audit import clock
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.ingest.spool.spool import Spool
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.retention.archive.rehydrate import rehydrate
 from ranklake.retention.archive.rehydrated import remove_expired
 from ranklake.retention.archive.sweeping import sweep_archives

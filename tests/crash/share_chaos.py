@@ -29,7 +29,7 @@ from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.sql import query
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.retention.shares.register import known, shares
 
 REFRESH = """

@@ -22,8 +22,8 @@ from ranklake.lake.ingest.maintenance.vacuum import garbage
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.plan import last_finished, read_plan
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import AuditSection
-from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table

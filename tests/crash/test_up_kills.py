@@ -10,7 +10,7 @@ from ranklake.flows.deployments import DEPLOYMENTS
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(900)]
 

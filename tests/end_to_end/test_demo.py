@@ -16,7 +16,7 @@ from notebooks import NOTEBOOKS, run_notebook
 
 from ranklake.cli import run
 from ranklake.lake.query.sql import query
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 STEPS = 60
 """Some more than ranks are judged by (`thresholds.MIN_STEPS`)."""

@@ -14,7 +14,7 @@ from ranklake.cli import run
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 
 @pytest.fixture(scope="module")

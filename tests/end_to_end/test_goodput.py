@@ -12,7 +12,7 @@ from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 CHILD = Path(__file__).with_name("goodput_child.py")
 KINDS = ("init", "productive", "checkpoint", "evaluation", "restart", "lost_work", "stall", "unattributed")

@@ -18,7 +18,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.flops import Model, convention, token_flops
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ import pytest
 from ranklake.capture.recover import recover
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.quality.check import run_checks
 from tests.support.bringing import adds_up, bring
 

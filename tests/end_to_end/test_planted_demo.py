@@ -10,7 +10,7 @@ import pytest
 from planted import FAULTS, Fault, again, plus, without
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import replace_partitions
 from ranklake.lake.tables.read import read
 from ranklake.quality.check import run_checks

@@ -7,7 +7,7 @@ from bringing import bring
 
 from ranklake import capture, cli
 from ranklake.lake.ingest.status.liveness import duplicate_ranks
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 
 def run_command(capsys, *arguments):

@@ -14,7 +14,8 @@ from ranklake.flows.settings import FlowSettings
 from ranklake.flows.storage import StorageReferenceError, storage_options
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.rollups.registry import ROLLUPS
-from ranklake.lake.store.store import Lake, LakeUnreachableError, NotALakeError
+from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.reachability import LakeUnreachableError, NotALakeError
 from ranklake.lake.tables.read import read
 from ranklake.pipeline.calls import ingest_once
 from ranklake.pipeline.stages import pipeline_once

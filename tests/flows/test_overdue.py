@@ -8,7 +8,7 @@ from segments import put_segment, step_rows
 from ranklake.config import Config
 from ranklake.context import Context
 from ranklake.flows.overdue import page
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 
 def test_what_waits_for_too_long_is_named_with_its_age(tmp_path):

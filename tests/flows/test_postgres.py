@@ -12,7 +12,7 @@ from serving import PATIENCE_S, Up, wait_for
 
 from ranklake.flows.deployments import DEPLOYMENTS
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.read import read
 
 pytestmark = [

@@ -20,7 +20,7 @@ from ranklake.cli import run
 from ranklake.flows.deployments import DEPLOYMENTS
 from ranklake.flows.serving.runs import collapse_overdue
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.read import read
 
 SECRET = "q8Zr3xKpW1vT6yLmN4cJ9sHd2fGb7aQe"

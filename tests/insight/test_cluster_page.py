@@ -12,7 +12,7 @@ from rollup_inputs import NOON, append
 from ranklake.cli import run as command
 from ranklake.insight.overview import cluster
 from ranklake.insight.overview.cluster import HEAT_ROWS, HOURS, cluster_state
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.views.html import site as publishing
 from ranklake.views.html.cluster_pages import section
 from ranklake.views.html.shell import render

@@ -16,7 +16,7 @@ from ranklake.insight.runs.curves import plotted
 from ranklake.insight.runs.repeats import Verdict, corrected, repeats
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.views.html import site as publishing
 from ranklake.views.html.compare_pages import section
 from ranklake.views.html.shell import render

@@ -12,7 +12,7 @@ from rollup_inputs import DAY, NOON, bring, run_of, told
 
 from ranklake.insight.overview.fleet import WEEKS, fleet_state
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.views.html.executive_pages import section
 from ranklake.views.html.shell import render
 from ranklake.views.words import hours_text

@@ -15,7 +15,7 @@ from ranklake.insight.runs.asking import UnseenError, asking
 from ranklake.insight.runs.media import MediumError, media_names, medium
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.roles import Role
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 TABLES = frozenset(load_contracts())
 OPERATIONAL = frozenset({"operational"})

@@ -12,7 +12,7 @@ from ranklake.insight.overview import oncall as facts
 from ranklake.insight.overview.oncall import of_failed, of_ranks, on_call
 from ranklake.insight.runs.asking import asking
 from ranklake.lake.ingest.status.liveness import RankState
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.views.html import site as publishing
 from ranklake.views.html.oncall_pages import section
 from ranklake.views.html.run_pages import href

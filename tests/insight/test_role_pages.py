@@ -18,7 +18,7 @@ from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.opened import Opened
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.masking.masks import Mask
 from ranklake.pipeline.report_sections import SECTIONS
 from ranklake.views.html import site as publishing

@@ -15,7 +15,7 @@ from ranklake.insight.runs.media import FOR_ROLES, MOST_BYTES, media
 from ranklake.insight.runs.report import runs_state
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.role_file import load_role
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.views.html.run_media import drawn
 from ranklake.views.html.run_pages import href, section
 from ranklake.views.html.run_tables import media_table

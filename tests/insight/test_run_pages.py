@@ -19,7 +19,7 @@ from ranklake.insight.runs.curves import HEAT_PARTS, HEAT_ROWS, MOST_METRICS, ST
 from ranklake.insight.runs.report import runs_state
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.pipeline.report_sections import SECTIONS
 from ranklake.views.html import site as publishing
 from ranklake.views.html.run_pages import href, section

@@ -22,7 +22,7 @@ from ranklake.insight.runs.find import SORTS, Wanted, find, said_equal, value_of
 from ranklake.lake.query.literal import literal
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.views.json_output import json_text
 from ranklake.views.result_set import as_json
 from ranklake.views.run import run_lines

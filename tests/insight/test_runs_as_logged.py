@@ -18,7 +18,7 @@ from ranklake.insight.runs.report import runs_state
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.lookups import STEP_METRICS
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.views.html.run_pages import section
 from ranklake.views.html.shell import render
 

@@ -14,7 +14,7 @@ from ranklake.insight.runs.asking import Answered
 from ranklake.insight.runs.trace import StepTrace
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.views.trace_events import trace_events
 
 ROLES = """

@@ -29,7 +29,7 @@ from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.as_of import AsOf
 from ranklake.lake.query.sql import query
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.table_schema import UnmigratedTableError
 
 ADDED = """extends: steps

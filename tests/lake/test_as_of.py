@@ -13,7 +13,7 @@ from rollup_inputs import NOON, append
 import ranklake.lake
 from ranklake.commands.sql import sql
 from ranklake.lake.query.sql import QueryError, query
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.tables import delta_table
 
 COUNT = "SELECT count(*) AS n FROM steps"

@@ -25,8 +25,8 @@ from ranklake.lake.contracts.odcs import document
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.life.register import move
 from ranklake.lake.rollups.life.state import Link
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.limits import Limits
-from ranklake.lake.store.store import Lake
 from ranklake.pipeline.calls import catalog_once
 
 ODCS = json.loads((Path(__file__).parent / "odcs-json-schema-v3.1.0.json").read_text(encoding="utf-8"))

@@ -24,7 +24,7 @@ from ranklake.lake.rollups import tasks
 from ranklake.lake.rollups.anew import FromInputs
 from ranklake.lake.rollups.inputs import Tables
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import swap_plan
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.parquet import append_files

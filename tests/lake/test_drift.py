@@ -17,7 +17,7 @@ from ranklake.lake.migrations import applying
 from ranklake.lake.migrations.drift import drift, foreign
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.table_schema import fields_of
 from ranklake.lake.tables.tables import delta_table
 from ranklake.quality.check import run_checks

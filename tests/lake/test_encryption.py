@@ -21,8 +21,8 @@ from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import LakeConfig
-from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.read import read
 from ranklake.segments import references
 from ranklake.segments.envelope import EncryptionError, Key, MissingKeyError, NotAuthenticError, decrypt, encrypt

@@ -27,7 +27,7 @@ from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.roles import Role
 from ranklake.lake.rollups.own import faults
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table
 from ranklake.masking.masks import Mask

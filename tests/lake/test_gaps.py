@@ -8,8 +8,8 @@ from deltalake.exceptions import DeltaError
 from rollup_inputs import NOON, rows
 
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import LakeUnreachableError
-from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.commit import LostRaceError, number_of, swap
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.parquet import append_files

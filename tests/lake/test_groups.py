@@ -19,7 +19,7 @@ from ranklake.lake.query.groups import Groups
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.sql import QueryError, answer, query
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.retention.roles.views import view
 from ranklake.retention.shares.definition import definition
 from ranklake.retention.shares.register import shares

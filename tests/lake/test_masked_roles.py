@@ -17,8 +17,8 @@ from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.sql import QueryError, query
 from ranklake.lake.rollups.life.series import series
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import MaskingSection
-from ranklake.lake.store.store import Lake
 from ranklake.masking.masks import Mask
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.segments.keys import Keyring

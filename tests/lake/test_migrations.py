@@ -25,8 +25,8 @@ from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.plan import RefusedPlanError
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import LakeUnreachableError
-from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.table_schema import UnmigratedTableError

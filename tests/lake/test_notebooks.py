@@ -6,7 +6,7 @@ import pytest
 from notebooks import FOLDER, NOTEBOOKS, run_notebook
 from rollup_inputs import DAY, NOON, told
 
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from ranklake.lake.query import sql
 from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.opened import Opened
 from ranklake.lake.query.sql import answer, answer_next
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 ODD = ((-0.0, -0.0), (0.0, 5.0), (3.0, 7.0), (-0.0, 0.0), (None, 1.0), (float("nan"), 2.0))
 ROWS = sum(map(len, ODD))

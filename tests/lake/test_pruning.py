@@ -12,7 +12,7 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.query.scan import MissingFileError
 from ranklake.lake.query.sql import query, session
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 ROWS = 300_000  # more than a row group holds
 RUNS = ("alpha", "beta", "gamma")

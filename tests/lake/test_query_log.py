@@ -193,7 +193,7 @@ def test_a_store_that_hangs_holds_nobody_up(lake, monkeypatch):
 
 CHILD = """
 import sys
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.query.usage import note
 from ranklake.lake.query.usage import Asked
 lake = Lake.open(sys.argv[1])

@@ -13,7 +13,7 @@ from rollup_inputs import NOON, append
 
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.sql import query
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table, ensure_table
 

@@ -17,8 +17,8 @@ from ranklake.errors import RanklakeError
 from ranklake.insight.ask import ask
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.query.roles import Role
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import MaskingSection
-from ranklake.lake.store.store import Lake
 from ranklake.masking.masks import Mask
 
 _CHANCE = re.compile(r"did you mean .*|metadata: \{[^}]*\}")

@@ -12,8 +12,8 @@ from rollup_inputs import DAY, NOON, append, state
 from ranklake.capture.importers.imports import import_files
 from ranklake.lake.rollups.registry import chosen
 from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import CostSection
-from ranklake.lake.store.store import Lake
 from ranklake.quality.check import run_checks
 
 DAYS = 2

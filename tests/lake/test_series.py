@@ -33,7 +33,7 @@ from ranklake.lake.rollups.life.series import continuous, series, views
 from ranklake.lake.rollups.life.state import Life, Link, MetricLifeError, Transition, fold
 from ranklake.lake.rollups.named import rollups_of
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 METRICS = """version: 1
 metrics:

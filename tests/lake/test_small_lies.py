@@ -9,7 +9,7 @@ from governed import Site
 from segments import step_rows
 
 from ranklake.cli import run
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import number_of
 from ranklake.lake.tables.live_files import DamagedLogError
 from ranklake.lake.tables.tables import delta_table

@@ -23,7 +23,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import ARROW_TYPES
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.query.sql import NotReadOnlyError, QueryError, engine, query, session
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table

@@ -20,7 +20,7 @@ from rollup_inputs import NOON, append
 from ranklake.commands.sql import sql
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.role_file import load_role
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.shell.completing import candidates
 from ranklake.shell.history import PrivateHistory, history, history_file
 from ranklake.shell.names import names_of

@@ -22,7 +22,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.role_file import load_role, load_roles
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.sql import QueryError, query
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.retention.policies.policies import load_policies
 from ranklake.retention.report.record import markdown, record
 from ranklake.retention.roles.checks import unknown_teams

@@ -10,7 +10,7 @@ from rollup_inputs import DAY, append
 
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.quality.check import run_checks
 
 DOC = (Path(__file__).resolve().parents[2] / "docs" / "utilization.md").read_text()

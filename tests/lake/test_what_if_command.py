@@ -10,7 +10,7 @@ from pipelines import job, record, spans_of
 from rollup_inputs import NOON, append
 
 from ranklake.cli import cli
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 DP, PP = 2, 3
 

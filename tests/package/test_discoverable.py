@@ -13,7 +13,8 @@ import pytest
 import ranklake.capture
 import ranklake.lake
 from ranklake import capture
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("docs/**/*.md")]
@@ -71,7 +72,7 @@ def test_a_lake_says_where_it_is(tmp_path):
     shown = lake._repr_html_()
     assert "<code>steps</code>" in shown
     assert "<b>lake" not in shown
-    assert "secret" not in repr(Lake("s3://user:secret@bucket/lake"))
+    assert "secret" not in repr(Lake.of(Store("s3://user:secret@bucket/lake")))
 
 
 def test_types_are_shipped():

@@ -32,8 +32,8 @@ from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.ledger import commit_rows, ledger_row
 from ranklake.lake.plans.plan import Plan
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import AuditSection
-from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.read import read
 from ranklake.segments.segment import SegmentFooter

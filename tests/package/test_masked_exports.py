@@ -15,8 +15,8 @@ from rollup_inputs import NOON, append
 from ranklake.cli import cli, run
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import MaskingSection
-from ranklake.lake.store.store import Lake
 
 ROLES = """
 roles:

@@ -19,7 +19,8 @@ from ranklake.flows.storage import StorageReferenceError, storage_options
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.store.store import Lake, LakeUnreachableError
+from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.reachability import LakeUnreachableError
 from ranklake.segments import references
 from ranklake.segments.references import SecretError, is_reference, read_reference, resolved
 from ranklake.segments.storage_options import fsspec_options

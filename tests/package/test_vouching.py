@@ -15,8 +15,8 @@ from ranklake.lake.audit.trail import record
 from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.keys import first_uses, note_keys
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import AuditSection, MaskingSection
-from ranklake.lake.store.store import Lake
 from ranklake.retention.proposals.anchors import anchor_if_due, last_anchor, verify_anchors
 from ranklake.retention.report.key_ages import key_ages
 from ranklake.segments.keys import read_keyring

@@ -33,7 +33,7 @@ from ranklake.insight.runs.repeats import repeats
 from ranklake.insight.runs.report import runs_state
 from ranklake.insight.runs.slowdown import MANY, Cause
 from ranklake.lake.query.role_file import load_roles
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.live_page import LivePage
 from ranklake.quality.check import run_checks
 from ranklake.quality.report.gather import gather

@@ -21,8 +21,8 @@ from ranklake.lake.contracts.load import contract, load_metrics
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.plans.workers import DaskSection, OneByOne
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import LakeError
-from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.commit import replace_partitions
 from ranklake.lake.tables.live_files import FILE_SCHEMA, files
 from ranklake.lake.tables.tables import delta_table
@@ -216,7 +216,7 @@ def test_sound_rows_import_no_great_expectations(site):
     site.bring(step_rows(100))
     program = (
         "import sys\n"
-        "from ranklake.lake.store.store import Lake\n"
+        "from ranklake.lake.store.lake import Lake\n"
         "from ranklake.quality.check import run_checks\n"
         f"report = run_checks(Lake.open({site.lake.address!r}))\n"
         "print(sorted({one.status for one in report.results}), 'great_expectations' in sys.modules)\n"

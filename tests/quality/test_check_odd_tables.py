@@ -8,7 +8,7 @@ from segments import step_rows
 
 from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.contracts.load import contract, load_contracts
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import replace_partitions
 from ranklake.lake.tables.read import read
 from ranklake.quality.check import run_checks

@@ -25,7 +25,7 @@ OPENS = """
 import json, sys
 import great_expectations as gx
 from datetime import date
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import ContractsSection
 from ranklake.quality.export.rows import partition_rows
 

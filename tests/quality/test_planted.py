@@ -5,7 +5,7 @@ import pytest
 from planted import FAULTS, SOUND, dates_of, sound
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import replace_partitions
 from ranklake.quality.check import run_checks
 

@@ -10,7 +10,7 @@ from planted import FIRST, RANKS, becomes, put, run_of, sound
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import replace_partitions
 from ranklake.quality.check import run_checks
 from ranklake.quality.why.explain import explain

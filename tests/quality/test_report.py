@@ -14,8 +14,8 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.query.sql import query
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import Objective
-from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.commit import replace_partitions
 from ranklake.lake.tables.tables import delta_table
 from ranklake.quality.check import run_checks

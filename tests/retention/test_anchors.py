@@ -9,8 +9,8 @@ from ssh_keys import Keys, needs_ssh_keygen
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import record
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import AuditSection
-from ranklake.lake.store.store import Lake
 from ranklake.retention.proposals.anchors import AnchorError, anchor, verify_anchors
 
 pytestmark = [needs_ssh_keygen]

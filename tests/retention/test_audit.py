@@ -22,8 +22,8 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.maintenance.compaction import FAN_IN
 from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import AuditSection
-from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.commit import number_of, swap
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.parquet import append_files

@@ -12,13 +12,13 @@ from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import record, trail
 from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 WRITERS, KILLS = 3, 10
 CHILD = """
 import sys
 from ranklake.lake.audit.trail import record
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 lake = Lake.open(sys.argv[1])
 for index in range(10_000):

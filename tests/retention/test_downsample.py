@@ -343,7 +343,7 @@ CHILD = """
 import sys
 from datetime import date
 from pathlib import Path
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.retention.plans.apply import apply
 from ranklake.retention.policies.policies import load_policies
 

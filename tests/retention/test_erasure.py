@@ -465,7 +465,7 @@ def test_what_an_approval_prints_is_what_applies_it(site, words, given, monkeypa
 CHILD = """
 import sys
 from ranklake.lake.ingest.spool.spool import Spool
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.retention.erasure.apply import apply
 from ranklake.retention.erasure.subject import Reach
 from ranklake.retention.erasure.subject import subject_of

@@ -14,7 +14,7 @@ from ranklake.doctor.books import grants as probe
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.trail import record, trail
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.grants.grant import GRANTED, GRANTS, REQUEST, REVIEW, GrantError, register, request

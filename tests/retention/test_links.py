@@ -15,7 +15,7 @@ from ranklake.cli import run
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.trail import trail
 from ranklake.lake.query.roles import Role
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.retention.shares.server.app import sharing_app
 from ranklake.retention.shares.server.links import Links
 from ranklake.retention.shares.server.tokens import FILE, LINK, sealed

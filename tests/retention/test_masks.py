@@ -354,7 +354,7 @@ CHILD = """
 import sys
 from datetime import date
 from ranklake.lake.contracts.load import load_contracts
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import MaskingSection
 from ranklake.retention.plans.apply import apply
 from ranklake.retention.policies.policies import load_policies

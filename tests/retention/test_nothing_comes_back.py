@@ -28,7 +28,7 @@ from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.tables import delta_table
 from ranklake.quality.release import NothingToReleaseError, plan_release
 from ranklake.retention.archive.rehydrate import rehydrate

@@ -3,7 +3,7 @@
 import pytest
 
 from ranklake.lake.plans.ledger import append_own
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.retention.proposals.erasures import ERASURES
 from ranklake.retention.proposals.registers import ForgedRegisterError, stamped
 from ranklake.retention.proposals.releases import RELEASES

@@ -22,8 +22,8 @@ from starlette.testclient import TestClient
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import MaskingSection
-from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.commit import number_of, swap
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table

@@ -30,8 +30,8 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role, RoleError
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import MaskingSection
-from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table

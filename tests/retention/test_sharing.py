@@ -31,7 +31,7 @@ from ranklake.config import Config
 from ranklake.context import Context
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.retention.shares.server.app import sharing_app
 from ranklake.retention.shares.server.tokens import FILE, PROFILE, sealed
 from ranklake.retention.shares.sharing import share

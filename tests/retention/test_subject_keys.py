@@ -35,8 +35,8 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.sql import QueryError, query
 from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import SubjectsSection
-from ranklake.lake.store.store import Lake
 from ranklake.retention.erasure.certificate import verify_alone
 from ranklake.retention.erasure.held import HeldError
 from ranklake.retention.erasure.plan import make_plan
@@ -417,7 +417,7 @@ def test_columns_that_cannot_be_sealed_are_refused(site, said, why):
 AT_ONCE = """
 import json, sys, time
 from pathlib import Path
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.retention.subjects.store import KeyStore
 from ranklake.lake.store.lake_config import SubjectsSection
 uri, keys, copy, wrap, gate = sys.argv[1:]
@@ -451,7 +451,7 @@ def test_processes_that_make_keys_at_once_make_the_same(site):
 
 TOLD_AT_ONCE = """
 import pathlib, sys, time
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.retention.subjects.known import know
 uri, *_, gate, name = sys.argv[1:]
 lake = Lake.open(uri)
@@ -490,7 +490,7 @@ def test_what_is_remembered_is_written_once(sealing):
 
 CHILD = """
 import json, sys
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.retention.subjects.store import KeyStore
 from ranklake.lake.store.lake_config import SubjectsSection
 uri, keys, copy, wrap = sys.argv[1:]

@@ -15,7 +15,7 @@ from ranklake.lake.ingest.replay.run import replay
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.retention.holds.holds import set_hold
 from ranklake.retention.plans.removals import unaccounted
 from ranklake.retention.sweep import sweep

@@ -30,8 +30,8 @@ from ranklake.cli import run
 from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import LakeConfig
-from ranklake.lake.store.store import Lake
 from ranklake.retention.erasure.columns import Hit, Unsearched, holding
 from ranklake.retention.erasure.contents import look
 from ranklake.retention.erasure.needles import WORDS, NeedleError, needles

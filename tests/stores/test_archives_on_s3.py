@@ -6,7 +6,7 @@ from governed import Site
 from retaining import TODAY, bring_days, days_ago
 from stores import Store, moto_server, s3_storage
 
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.retention.archive.place import AtHand, look, open_place
 from ranklake.retention.archive.register import archives, examine
 from ranklake.retention.archive.rehydrate import Waiting, rehydrate

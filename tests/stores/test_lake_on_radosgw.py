@@ -15,7 +15,8 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.store.store import Lake, UnsafeStoreError
+from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.reachability import UnsafeStoreError
 
 pytestmark = pytest.mark.radosgw
 SEGMENTS, DRIVERS = 12, 3

@@ -20,7 +20,8 @@ from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
-from ranklake.lake.store.store import Lake, LakeUnreachableError, UnsafeStoreError
+from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.reachability import LakeUnreachableError, UnsafeStoreError
 from ranklake.retention.erasure.roots import PLACE
 from ranklake.retention.erasure.search import search
 from ranklake.segments.storage_options import StorageOptionError, deferred_options

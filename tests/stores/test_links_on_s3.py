@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from stores import moto_server, s3_storage
 
 from ranklake.lake.query.roles import Role
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.retention.shares.server.app import sharing_app
 from ranklake.retention.shares.server.links import Links
 from ranklake.segments.envelope import Key

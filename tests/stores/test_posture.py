@@ -4,8 +4,8 @@ import pytest
 from stores import moto_server, s3_storage
 
 from ranklake.lake.contracts.load import load_contracts
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.posture import posture
-from ranklake.lake.store.store import Lake
 from ranklake.retention.policies.policies import load_policies
 from ranklake.retention.policies.read import PACKAGED
 from ranklake.retention.report.placement import places, verdicts

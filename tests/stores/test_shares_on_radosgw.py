@@ -20,7 +20,7 @@ from stores import KEY, SECRET, s3_storage
 
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.retention.shares.policies import storage_policy
 from ranklake.retention.shares.server.app import sharing_app
 from ranklake.retention.shares.server.tokens import PROFILE, sealed

@@ -17,7 +17,8 @@ from store_suite import StoreSuite, stream_folder
 from stores import Proxy, Store, free_port, moto_server, s3_storage, serving
 
 from ranklake.capture.recording.upload import Uploader
-from ranklake.lake.store.store import Lake, LakeUnreachableError, UnsafeStoreError
+from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.reachability import LakeUnreachableError, UnsafeStoreError
 
 pytestmark = [
     pytest.mark.stores,

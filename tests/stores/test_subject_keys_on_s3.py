@@ -8,8 +8,8 @@ from stores import Store, moto_server, s3_storage
 
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.query.sql import query
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import SubjectsSection
-from ranklake.lake.store.store import Lake
 from ranklake.lake.store.versions import versions
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan

@@ -21,7 +21,7 @@ from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.quality.check import run_checks
 
 BUG = re.compile(r"\(\w+\.py:\d+\)")

@@ -15,8 +15,8 @@ from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import ContractsSection
-from ranklake.lake.store.store import Lake
 from ranklake.lake.tables import commit
 from ranklake.lake.tables.read import read
 

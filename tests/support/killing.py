@@ -7,7 +7,7 @@ from deltalake.table import TableAlterer
 
 from ranklake.lake.migrations import rewriting
 from ranklake.lake.migrations.steps.step import MigrationError
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 
 class KilledError(BaseException):

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from rollup_inputs import DAY, NOON, told
 
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 HOUR = 3600 * 10**9
 STEP = {"run": "gpt-1", "mean_step_time_s": 2.0, "mean_data_time_s": 0.5, "mean_loss": 2.0, "non_finite_ranks": 0}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 
 @pytest.fixture

@@ -25,8 +25,10 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.recompute import recompute
 from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import AuditSection, LakeConfig
-from ranklake.lake.store.store import MARKER, Lake, LakeError, NotALakeError
+from ranklake.lake.store.reachability import LakeError, NotALakeError
+from ranklake.lake.store.store import MARKER
 from ranklake.lake.tables import commit
 from ranklake.lake.tables.integrity import DamagedFileError
 from ranklake.lake.tables.live_files import files

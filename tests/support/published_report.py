@@ -13,7 +13,7 @@ import click
 from published_data import DATA
 from published_figures import Figure, figures
 
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 WITHIN, OUT, INCONSISTENT, NOT_COMPUTED, FAILED = (
     "within", "OUT OF TOLERANCE", "inconsistent as published", "not computed", "NOT COMPUTED",

@@ -10,8 +10,8 @@ from rollup_inputs import NOON, append
 
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.query.roles import Role
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import MaskingSection
-from ranklake.lake.store.store import Lake
 from ranklake.masking.masks import Mask
 from ranklake.segments.envelope import Key
 

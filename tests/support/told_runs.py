@@ -10,7 +10,7 @@ from rollup_inputs import NOON, append
 
 from ranklake.capture.assets.image_file import png
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 SCRIPT = '<script>alert(1)</script>"\u202e'
 PICTURE = base64.b64encode(png(np.eye(8)).raw).decode()

@@ -13,7 +13,7 @@ from ranklake.insight.runs.report import runs_state
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.views.html import cluster_pages, executive_pages, oncall_pages, pipeline_pages, run_pages
 from ranklake.views.html.site import publish
 

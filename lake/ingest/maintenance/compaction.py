@@ -23,7 +23,7 @@ from ranklake.lake.plans.kinds import COMPACTION
 from ranklake.lake.plans.plan import read_plan
 from ranklake.lake.plans.units import Unit, carry_out, counted
 from ranklake.lake.plans.workers import PIECE_SHARE
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.data_file import DataFile
 from ranklake.lake.tables.integrity import Damage, damaged
 from ranklake.lake.tables.live_files import files, files_digest, live_paths

@@ -23,8 +23,8 @@ from ranklake.lake.plans.units import Unit, carry_out, counted
 from ranklake.lake.query.usage import tidy as tidy_queries
 from ranklake.lake.store.governance import anchor_if_due
 from ranklake.lake.store.keys import key_ids, key_references, note_keys
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import unreachable
-from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.integrity import Damage, damaged
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.table_schema import difference

@@ -47,7 +47,7 @@ from ranklake.lake.tables.read import read, read_some
 from ranklake.lake.tables.tables import last_table, retry_listing
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 GRACE: Final = timedelta(days=7)
 """How long files outlive their last use; no longer than the logs remember what was removed."""

@@ -35,8 +35,8 @@ from ranklake.lake.query.scan import live_files
 from ranklake.lake.rollups.recompute import recompute
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.store.files import delete
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.planned_segment import PlannedSegment
-from ranklake.lake.store.store import Lake
 from ranklake.lake.store.writers import Authenticator
 from ranklake.lake.tables.data_file import DataFile
 from ranklake.lake.tables.live_files import files

@@ -28,7 +28,7 @@ from ranklake.lake.tables.tables import delta_table
 if TYPE_CHECKING:
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 class ReplayError(RanklakeError):

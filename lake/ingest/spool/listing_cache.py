@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from ranklake.lake.store.json_shape import fault
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 FOLDER: Final = "rounds"
 QUIET: Final = timedelta(hours=1)

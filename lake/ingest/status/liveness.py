@@ -17,7 +17,7 @@ from ranklake.lake.query.sql import query
 
 if TYPE_CHECKING:
     from ranklake.lake.ingest.spool.spooled import Spooled
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from ranklake.lake.tables.read import read
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Metric
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 ACTION: Final = "metric."
 _COLUMNS: Final = ["seq", "ts", "action", "subject", "details"]

@@ -19,7 +19,7 @@ from ranklake.lake.tables.tables import latest
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Column, Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 _LONG: Final = ("scalars", "distributions")
 

@@ -17,7 +17,7 @@ from ranklake.lake.rollups.life.state import Life, Member, MetricLifeError, memb
 
 if TYPE_CHECKING:
     from ranklake.lake.query.roles import Role
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 VIEW: Final = "series"
 """Name of the view."""

@@ -35,7 +35,7 @@ from ranklake.retention.shares.server.protocol import (
 from ranklake.retention.shares.server.tokens import FILE, LINK, PROFILE, TokenError, opened, sealed
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
     from ranklake.segments.keys import Keyring
 
 PREFIX: Final = "/delta-sharing"

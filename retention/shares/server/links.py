@@ -23,7 +23,7 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit import clock
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.sql import query
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.retention.archive.register import archive_places
 from ranklake.retention.shares.register import shares
 from ranklake.retention.shares.server.tokens import LINK, sealed

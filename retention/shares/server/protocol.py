@@ -21,7 +21,7 @@ from ranklake.retention.shares.shared_table import tables_there
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 SCHEMA: Final = "tables"
 _FILE: Final = re.compile(DATA_PATH)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.query.sql import query
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 if TYPE_CHECKING:
     from ranklake.calibration.truth import Truth

@@ -9,8 +9,8 @@ import click
 from ranklake.commands.context import with_context
 from ranklake.commands.options import Command, json_option, lake_option
 from ranklake.context import Context
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import COMMAND, UNSIGNED
-from ranklake.lake.store.store import Lake
 from ranklake.retention.proposals.identities import APPROVE, Signing, name_of
 from ranklake.retention.proposals.lifecycle import Approve, standing, statement
 from ranklake.retention.proposals.modes import UNSIGNED_NOTE

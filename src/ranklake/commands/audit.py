@@ -16,8 +16,8 @@ from ranklake.lake.audit.proof import Proof, first_row_of, prove, verify_lines
 from ranklake.lake.audit.trail import TABLE, record, trail_table
 from ranklake.lake.audit.trail import resume as go_on
 from ranklake.lake.query.sql import query
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import SIGNED, UNSIGNED
-from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.proposals.anchors import AnchorStatus, verify_anchors
 from ranklake.retention.proposals.anchors import anchor as sign_head

@@ -18,7 +18,7 @@ from ranklake.lake.contracts import contract
 from ranklake.lake.contracts.odcs import document
 from ranklake.lake.query.usage import uses
 from ranklake.lake.rollups.life.register import changes as changed
-from ranklake.lake.store.store import cannot_write
+from ranklake.lake.store.reachability import cannot_write
 from ranklake.printable import printable
 from ranklake.views.catalog import column_size_lines, entry_lines, listing_lines, size_lines
 from ranklake.views.json_output import show_json

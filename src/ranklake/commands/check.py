@@ -12,7 +12,7 @@ from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context
 from ranklake.lake.contracts.model import SEVERITIES
 from ranklake.lake.migrations.drift import Drift, drift
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.printable import printable
 from ranklake.quality.backtest import backtest
 from ranklake.quality.check import run_checks

@@ -25,7 +25,7 @@ from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 
 @click.command()

@@ -12,7 +12,7 @@ from ranklake.context import Context
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.usage import Asked, consumer_named, note
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.retention.grants.use import used
 from ranklake.retention.proposals.identities import account
 from ranklake.views.tell import tell

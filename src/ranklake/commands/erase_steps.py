@@ -12,8 +12,8 @@ from ranklake.commands.approving import Told, approval_command, mode_facts, sign
 from ranklake.commands.context import with_context
 from ranklake.commands.options import Command, json_option, lake_option, optional_spool
 from ranklake.context import Context
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import ApprovalsSection
-from ranklake.lake.store.store import Lake
 from ranklake.retention.erasure.apply import apply as apply_erasure
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.plan import make_plan, propose

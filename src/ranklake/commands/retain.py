@@ -13,8 +13,8 @@ from ranklake.commands.retain_hold import hold, hold_line, holds, release
 from ranklake.commands.retain_policies import explain, lint, new, simulate, test
 from ranklake.commands.retain_rehydrate import archives, rehydrate
 from ranklake.context import Context
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import SIGNED
-from ranklake.lake.store.store import Lake
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.archive.rehydrated import remove_expired
 from ranklake.retention.archive.sweeping import sweep_archives

@@ -9,7 +9,7 @@ from ranklake.commands.approving import Told, approval_command, mode_facts, sign
 from ranklake.commands.context import with_context
 from ranklake.commands.options import day_of, json_option, lake_option
 from ranklake.context import Context
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.quality.incidents import evidence
 from ranklake.retention.holds.hold import Hold, HoldError, all_holds, begun_before
 from ranklake.retention.holds.holds import hold_statement, rows_held, set_hold

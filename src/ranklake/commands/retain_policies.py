@@ -9,7 +9,7 @@ import click
 from ranklake.commands.context import with_context
 from ranklake.commands.options import day_of, json_option, lake_option, overriding
 from ranklake.context import Context
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.holds.holds import holds_of, rules_on
 from ranklake.retention.plans.explain import Asked, Explanation

@@ -9,7 +9,7 @@ from ranklake.commands.options import dask_option, json_option, lake_option, ove
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.query.roles import Role, RoleError
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.retention.proposals.identities import doer
 from ranklake.retention.shares.place import ShareError
 from ranklake.retention.shares.refresh import RefreshResult

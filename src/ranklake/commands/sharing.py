@@ -16,7 +16,7 @@ from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit.trail import record
 from ranklake.lake.query.roles import RoleError
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.grants.use import NotGrantedError, used
 from ranklake.retention.proposals.identities import doer, unproven

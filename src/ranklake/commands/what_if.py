@@ -14,7 +14,7 @@ from ranklake.insight.diagnosis.what_if import slowdowns
 from ranklake.insight.diagnosis.what_if import what_if as analyse
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.find import NoSuchRunError, named
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.views.json_output import show_json
 from ranklake.views.slowdowns import show_slowdowns
 from ranklake.views.tell import tell

@@ -13,7 +13,7 @@ from ranklake.insight.runs.slowdown import Cause, slowdown_cause
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import TableBalance, balance
 from ranklake.lake.query.sql import query
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from ranklake.views.words import counted
 
 if TYPE_CHECKING:
     from ranklake.doctor.examination import Patient
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 _PLAN: Final = re.compile(r"(?P<number>[0-9]{10})\.json")
 _LOG: Final = "_delta_log"

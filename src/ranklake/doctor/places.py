@@ -14,8 +14,9 @@ from fsspec.implementations.local import LocalFileSystem
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import LakeUnreachableError, unsafe
-from ranklake.lake.store.store import MARKER, Lake
+from ranklake.lake.store.store import MARKER
 from ranklake.redaction.redact import redact_uri
 from ranklake.segments.references import resolved
 from ranklake.segments.storage_options import ENDPOINTS

@@ -19,7 +19,7 @@ from ranklake.lake.query.role_file import load_roles
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.rollups.own import faults
 from ranklake.lake.rollups.prices import read_prices
-from ranklake.lake.store.store import LakeError
+from ranklake.lake.store.reachability import LakeError
 from ranklake.retention.policies.policies import overdue_line
 from ranklake.retention.roles.checks import UnknownTeam, broken_conditions, unknown_teams
 from ranklake.segments.keys import read_keyring

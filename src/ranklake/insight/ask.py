@@ -15,7 +15,7 @@ from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.sql import Answer, Moment, answer
 from ranklake.lake.query.usage import Asked
 from ranklake.lake.rollups.life.series import views
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 if TYPE_CHECKING:
     from ranklake.lake.query.called import FormerTable

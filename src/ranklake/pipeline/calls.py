@@ -23,7 +23,8 @@ from ranklake.lake.plans.units import counted
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.rollups.life.register import changes
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake, LakeUnreachableError
+from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.reachability import LakeUnreachableError
 from ranklake.lake.tables.integrity import Damage, DamagedFileError
 from ranklake.pipeline.mask_findings import with_masks
 from ranklake.pipeline.report_sections import SECTIONS

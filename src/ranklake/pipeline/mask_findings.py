@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.quality.results import RESULTS, CheckResult
 from ranklake.retention.plans.mask_proof import Proof
 

@@ -15,7 +15,7 @@ from ranklake.insight.overview.oncall import on_call
 from ranklake.insight.overview.pipeline import pipeline_state
 from ranklake.insight.runs.report import runs_state
 from ranklake.lake.query.roles import Role, RoleError
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.masking.masks import MaskError
 from ranklake.quality.report.gather import gather
 from ranklake.quality.why.explain import samples

@@ -14,7 +14,7 @@ from ranklake.printable import printable_name
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.query.roles import Role
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 _MOST_RUNS: Final = 10_000
 _FRESH_S: Final = 60.0

@@ -24,7 +24,7 @@ from ranklake.views.tell import tell
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.query.roles import Role
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 _MOST_SHOWN: Final = 200
 _LESS: Final = "-FSX"

@@ -14,7 +14,7 @@ from stores import free_port
 
 from ranklake.capture.recover import recover
 from ranklake.lake.query.sql import query
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 CHILD = Path(__file__).with_name("elastic_child.py")
 SHRINKING = Path(__file__).with_name("shrinking_child.py")

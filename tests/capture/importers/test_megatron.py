@@ -7,7 +7,7 @@ from importing import ask, imported
 
 from ranklake.capture.importers.imports import import_files
 from ranklake.capture.importers.source import SourceError
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 LINE = (
     " iteration {n:8d}/    1000 | consumed samples: {n:12d} | elapsed time per iteration (ms): 1500.0 | "

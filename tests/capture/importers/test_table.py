@@ -15,8 +15,8 @@ from ranklake.capture.importers.imports import import_files
 from ranklake.capture.importers.mapping import MappingError
 from ranklake.capture.importers.mapping_reader import load_mapping
 from ranklake.capture.importers.source import SourceError
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.limits import Limits
-from ranklake.lake.store.store import Lake
 
 MAPPING = """
 table: pools

@@ -22,7 +22,7 @@ from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.plan import DamagedPlanError, Plan, last_finished
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.store.store import LakeUnreachableError
+from ranklake.lake.store.reachability import LakeUnreachableError
 from ranklake.lake.store.writers import CONFLICT
 from ranklake.lake.tables.commit import number_of
 from ranklake.lake.tables.read import read

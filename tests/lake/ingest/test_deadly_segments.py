@@ -66,7 +66,7 @@ def test_a_segment_that_kills_is_set_aside(lake, spool, deadly, monkeypatch):
     script = f"""{deadly}
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.plans.workers import InProcess
 ingest(Lake.open({lake.uri!r}), Spool({str(spool)!r}), InProcess())
 """

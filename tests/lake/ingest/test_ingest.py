@@ -21,7 +21,7 @@ from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans import ledger
 from ranklake.lake.plans.plan import last_finished, read_plan
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables import commit
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.read import read

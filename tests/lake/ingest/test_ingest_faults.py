@@ -30,7 +30,8 @@ from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.dask_workers import on_demand, workers
 from ranklake.lake.plans.plan import DamagedPlanError
 from ranklake.lake.plans.workers import DaskSection, InProcess, WorkersError
-from ranklake.lake.store.store import Lake, LakeError, LakeUnreachableError
+from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.reachability import LakeError, LakeUnreachableError
 from ranklake.lake.tables.live_files import DamagedLogError
 from ranklake.lake.tables.parquet import write_partition
 from ranklake.lake.tables.read import read, read_files

@@ -10,7 +10,7 @@ from segments import put_segment, step_rows
 from ranklake.cli import run
 from ranklake.lake.audit.trail import record
 from ranklake.lake.ingest.spool.spool import NOT_MARKED, LostLakeError, Spool, mark_fed, refuse_lost
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 
 @pytest.fixture

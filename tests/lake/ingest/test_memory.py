@@ -132,7 +132,7 @@ READS_MANY_FILES = """
 import sys
 from pathlib import Path
 from ranklake.lake.query.sql import session
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 def threads():
     return len(list(Path("/proc/self/task").iterdir()))

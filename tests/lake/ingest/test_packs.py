@@ -23,8 +23,8 @@ from ranklake.lake.ingest.spool import spool as spool_module
 from ranklake.lake.ingest.spool.packs import Reader
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import LakeConfig
-from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table
 from ranklake.segments.pack import NotAPackError, PackName, pack, read_directory, salvage

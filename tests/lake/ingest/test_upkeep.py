@@ -34,7 +34,8 @@ from ranklake.lake.plans.ledger import row_files
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.inputs import snapshot
-from ranklake.lake.store.store import Lake, LakeUnreachableError
+from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.reachability import LakeUnreachableError
 from ranklake.lake.tables import read as read_module
 from ranklake.lake.tables.live_files import files, files_digest
 from ranklake.lake.tables.parquet import append_files

@@ -27,7 +27,8 @@ from ranklake.lake.plans import dask_tasks, dask_workers
 from ranklake.lake.plans.dask_workers import ClusterNotStartedError, held, on_demand, workers
 from ranklake.lake.plans.workers import DaskSection, InProcess, Room, WorkersError
 from ranklake.lake.store import objects
-from ranklake.lake.store.store import Lake, LakeUnreachableError
+from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.reachability import LakeUnreachableError
 
 SCHEDULER = """
 import asyncio, json, sys

@@ -14,8 +14,8 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.rollups.declaration import replace_table
 from ranklake.lake.rollups.prices import COLUMNS, PriceError, price_table, read_prices
 from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import CostSection
-from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.read import read
 
 HOUR = 3600 * 10**9

@@ -10,7 +10,7 @@ from rollup_inputs import DAY, NOON, append, computed, context
 from ranklake.lake.rollups.declaration import replace_table
 from ranklake.lake.rollups.peaks import devices, peak_flops
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.quality.check import run_checks
 
 A100 = {"device_type": "cuda", "device_name": "NVIDIA A100-SXM4-80GB", "compute_dtype": "bfloat16"}

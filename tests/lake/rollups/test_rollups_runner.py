@@ -23,8 +23,8 @@ from ranklake.lake.rollups.inputs import by_only_run, snapshot
 from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.registry import ROLLUPS, UnknownRollupError, chosen
 from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import CostSection
-from ranklake.lake.store.store import Lake
 from ranklake.lake.tables.commit import number_of, replace_partitions, swap
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read

@@ -19,8 +19,9 @@ from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.rollups.work import Work
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import CostSection
-from ranklake.lake.store.store import Lake, LakeUnreachableError
+from ranklake.lake.store.reachability import LakeUnreachableError
 from ranklake.lake.tables.commit import LostRaceError
 from ranklake.lake.tables.read import read
 

@@ -26,7 +26,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.own import OwnRollupError, faults
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.tables import delta_table
 
 TABLE = """\

@@ -61,7 +61,7 @@ import pyarrow as pa
 from ranklake.lake.audit import trail
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.query.sql import session
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 lake = Lake.create(os.environ["TMPDIR"] + "/of-a-lake")
 trail.record(lake, "Petra", "plan", "it")
 held = session(lake, ["audit"])
@@ -106,7 +106,7 @@ def test_a_project_that_is_killed_while_it_is_built_goes_with_the_next(tmp_path)
     """Beside its place nothing stays once somebody exports there again, and what was there is as it was."""
     code = f"""
 from pathlib import Path
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.quality.export import project
 def begun(folder, *_):
     (folder / "half").write_text("built")

@@ -18,7 +18,7 @@ from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import LostRaceError, swap
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read

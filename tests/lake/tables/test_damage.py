@@ -27,7 +27,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.recompute import recompute
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import number_of, swap
 from ranklake.lake.tables.data_file import DataFile, digest_of
 from ranklake.lake.tables.integrity import DamagedFileError, damaged

@@ -24,7 +24,7 @@ from ranklake.lake.contracts.json_text import is_json
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import execution, segment_reading, task
 from ranklake.lake.ingest.deduplication import first_of_key, joined_slots, seen_before, slot_texts
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables import order as order_module
 from ranklake.lake.tables import parquet
 from ranklake.lake.tables.order import sort_names, sort_order, take_rows

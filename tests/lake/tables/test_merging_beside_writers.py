@@ -9,7 +9,7 @@ from ranklake.lake.ingest.maintenance.compaction import FAN_IN
 from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table
 

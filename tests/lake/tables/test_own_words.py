@@ -19,7 +19,7 @@ from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.migrations.applying import apply
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.parquet import own_words
 from ranklake.retention.shares.sharing import share
 from ranklake.views.result_set import as_parquet

@@ -11,7 +11,9 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.store.store import MARKER, Lake, LakeUnreachableError, NotALakeError
+from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.reachability import LakeUnreachableError, NotALakeError
+from ranklake.lake.store.store import MARKER
 from ranklake.lake.tables.commit import number_of, swap
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table, ensure_table, latest

@@ -27,7 +27,7 @@ from ranklake.lake.tables.read import read_batches
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract, Metric
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 MOST_FILES: Final = 32
 """Files of a table whose footers a refresh reads; the newest."""

@@ -16,7 +16,7 @@ from ranklake.lake.tables.tables import delta_table
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 GROWTH_DAYS: Final = 7
 _CLOCKS_APART_DAYS: Final = 1

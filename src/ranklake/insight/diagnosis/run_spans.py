@@ -23,7 +23,7 @@ from ranklake.insight.diagnosis.simulate import Trace, WhatIfError
 from ranklake.insight.diagnosis.spans import COLUMNS, OPERATIONS, Ints, counted, integers, operations_of, place
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.sql import query
-from ranklake.lake.store.store import Lake
+from ranklake.lake.store.lake import Lake
 
 MIN_COLLECTIVES: Final = 10
 """Fewer say nothing about a clock."""

@@ -9,7 +9,7 @@ from ranklake.insight.runs.asking import Answered, Row, asking, sql_text
 from ranklake.lake.query.literal import literal
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 HERE: Final = "ranklake.insight.overview"
 

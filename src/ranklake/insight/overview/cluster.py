@@ -9,7 +9,7 @@ from ranklake.lake.query.literal import literal
 
 if TYPE_CHECKING:
     from ranklake.lake.query.roles import Role
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 _HERE: Final = "ranklake.insight.overview"
 HOURS: Final = 48

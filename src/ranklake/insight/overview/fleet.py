@@ -8,7 +8,7 @@ from ranklake.insight.runs.asking import Answered, Ask, asking, sql_text
 
 if TYPE_CHECKING:
     from ranklake.lake.query.roles import Role
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 _HERE: Final = "ranklake.insight.overview"
 WEEKS: Final = 8

@@ -15,7 +15,7 @@ from ranklake.lake.ingest.status.liveness import NEEDS_A_LOOK, RankState, livene
 from ranklake.lake.query.literal import literal
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 _HERE: Final = "ranklake.insight.overview"
 HOT_CELSIUS: Final = 90

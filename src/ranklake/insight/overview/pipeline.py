@@ -8,7 +8,7 @@ from ranklake.insight.runs.asking import Answered, asking, sql_text
 from ranklake.lake.rollups.registry import ROLLUPS
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 _HERE: Final = "ranklake.insight.overview"
 _MONTH: Final = timedelta(days=31)

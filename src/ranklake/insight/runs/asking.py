@@ -14,7 +14,7 @@ from ranklake.lake.query.sql import answer_next
 
 if TYPE_CHECKING:
     from ranklake.lake.query.roles import Role
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 Row = Mapping[str, Any]
 _WHOLE_MASKS: Final = frozenset({"hash", "redact"})

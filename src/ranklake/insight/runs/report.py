@@ -21,7 +21,7 @@ from ranklake.lake.rollups.life.series import continuous
 
 if TYPE_CHECKING:
     from ranklake.lake.query.roles import Role
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 MOST_LISTED: Final = 500
 MOST_PAGES: Final = 50

@@ -14,7 +14,7 @@ from ranklake.lake.query.literal import literal
 
 if TYPE_CHECKING:
     from ranklake.lake.query.roles import Role
-    from ranklake.lake.store.store import Lake
+    from ranklake.lake.store.lake import Lake
 
 MOST_SPANS: Final = 1_000_000
 """Of a run whose page simulates its steps; of more, ``ranklake what-if`` does at the prompt."""

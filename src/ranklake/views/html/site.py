@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.store.store import Lake, cannot_write
+from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.reachability import cannot_write
 from ranklake.redaction.redact import redact
 from ranklake.views.html.charts import library, library_name
 from ranklake.views.html.shell import FOLDER, Entry, Page, assets, data_block, digest_of, render, shell_digest
@@ -94,7 +95,7 @@ def publish(place: Lake, *made: Section, role: str = "") -> Published:
     Parameters
     ----------
     place
-        As `ranklake.lake.store.store.Lake.place` gives it.
+        As `ranklake.lake.store.lake.Lake.place` gives it.
     role
         Who may see the site; empty for whoever may see all. A role's site has the sections of the last call alone:
         what the role no longer sees goes.

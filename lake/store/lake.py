@@ -1,0 +1,251 @@
+"""A lake: its store, its catalog of contracts, its open tables, and its configuration.
+
+Every `Lake.create` asks the store to write the lake's marker again if it is absent, which it is not: a store that does
+so all the same would let two commits of one number both win, and is refused. That costs one request and leaves nothing.
+"""
+
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from html import escape
+from typing import Any, Final
+
+from pyarrow import NativeFile
+from pyarrow.fs import FileSystem
+
+from ranklake.lake.contracts.errors import ContractError
+from ranklake.lake.contracts.model import Contract, Metric
+from ranklake.lake.contracts.overlay import Overlay
+from ranklake.lake.store import overlays
+from ranklake.lake.store.catalog import Catalog
+from ranklake.lake.store.lake_config import DEFAULT, LakeConfig
+from ranklake.lake.store.reachability import NotALakeError, unreachable, unsafe
+from ranklake.lake.store.store import MARKER, Store
+from ranklake.lake.store.tables import Tables
+from ranklake.redaction.redact import redact_uri
+
+FORMAT: Final = 2
+
+
+@dataclass(frozen=True)
+class Lake:
+    """An open lake, for what uses more than one of its parts; a function that uses one takes that.
+
+    Attributes
+    ----------
+    store
+        Where its bytes are kept.
+    catalog
+        The contracts that it goes by.
+    tables
+        The tables that this process keeps open.
+    config
+        What the operator configured of it.
+    """
+
+    store: Store
+    catalog: Catalog = field(repr=False, compare=False)
+    tables: Tables = field(repr=False, compare=False)
+    config: LakeConfig = field(default=DEFAULT, repr=False)
+
+    def __repr__(self) -> str:
+        return f"<lake {redact_uri(self.uri)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook, with the names of its tables; no table is read for that."""
+        tables = ", ".join(f"<code>{escape(name)}</code>" for name in self.contracts())
+        ask = "ranklake.lake.sql(&quot;SELECT …&quot;, lake)"
+        return f"<p>lake <b>{escape(redact_uri(self.uri))}</b>: <code>{ask}</code> asks {tables}</p>"
+
+    @classmethod
+    def of(cls, store: Store, config: LakeConfig = DEFAULT) -> "Lake":
+        """Return the lake in a store, without a look whether there is one."""
+        return cls(store, Catalog(store, config.contracts.overlay), Tables(store), config)
+
+    @classmethod
+    def open(cls, uri: str, storage: dict[str, str] | None = None, config: LakeConfig = DEFAULT) -> "Lake":
+        """Open an existing lake. Raises `NotALakeError` or `LakeUnreachableError`."""
+        store = Store.at(uri, storage)
+        _read_marker(store)
+        return cls.of(store, config)
+
+    @classmethod
+    def create(
+        cls,
+        uri: str,
+        storage: dict[str, str] | None = None,
+        config: LakeConfig = DEFAULT,
+        before_making: Callable[[], None] = lambda: None,
+    ) -> "Lake":
+        """Open the lake, making it first where the place is empty or absent. Creating twice at once is harmless.
+
+        `before_making` is called where there is no lake, and may raise to leave it at that.
+
+        Raises `NotALakeError`, `LakeUnreachableError`, or `UnsafeStoreError`; what this call put there is gone then.
+        """
+        store = Store.at(uri, storage)
+        made = False
+        try:
+            # Another process may be making the lake right now: its marker, whole or not, is no stranger's file, and
+            # what it makes next comes after the marker, which is therefore looked for last.
+            entries = store.fs.ls(store.root, detail=False) if store.fs.exists(store.root) else []
+            strange = [path for path in entries if not path.rpartition("/")[2].startswith(MARKER)]
+            marked = store.fs.exists(store.path(MARKER))
+            taken = bool(strange) and not marked
+            if not marked and not taken:
+                before_making()
+                made = store.put_if_absent(MARKER, json.dumps({"format": FORMAT, "lake": uuid.uuid4().hex}).encode())
+        except OSError as error:
+            raise unreachable(uri, error, store.storage) from None
+        if taken:
+            raise NotALakeError("not a lake, and not empty", where=uri, hint="name an empty place")
+        marker = _read_marker(store)
+        if not store.is_local and store.overwrites(MARKER, marker):
+            if made:
+                with suppress(FileNotFoundError):  # another that was refused beside this one was faster
+                    store.fs.rm_file(store.path(MARKER))
+            raise unsafe(uri)
+        return cls.of(store, config)
+
+    def configured(self, **sections: Any) -> "Lake":  # noqa: ANN401 - a section's own type
+        """Return the lake with parts of its configuration replaced; their names are the fields of `LakeConfig`."""
+        return Lake.of(self.store, replace(self.config, **sections))
+
+    def under(self, number: int) -> "Lake":
+        """Return the lake as it knows contracts by the overlay that it kept under a number; 0 for none."""
+        return replace(self, catalog=self.catalog.under(number))
+
+    @classmethod
+    def place(cls, uri: str, storage: dict[str, str] | None = None) -> "Lake":
+        """Return a place outside any lake, to keep small files in. Raises `LakeUnreachableError`."""
+        return cls.of(Store.at(uri, storage))
+
+    @property
+    def overlay(self) -> Overlay | None:
+        """See `Catalog.overlay`."""
+        return self.catalog.overlay
+
+    @property
+    def uri(self) -> str:
+        """See `Store.uri`."""
+        return self.store.uri
+
+    @property
+    def storage(self) -> dict[str, str]:
+        """See `Store.storage`."""
+        return self.store.storage
+
+    @property
+    def fs(self) -> Any:  # noqa: ANN401 - fsspec has no types
+        """See `Store.fs`."""
+        return self.store.fs
+
+    @property
+    def root(self) -> str:
+        """See `Store.root`."""
+        return self.store.root
+
+    @property
+    def delta_storage(self) -> dict[str, str]:
+        """See `Store.delta_storage`."""
+        return self.store.delta_storage
+
+    @property
+    def number(self) -> str:
+        """See `Store.number`."""
+        return self.store.number
+
+    @property
+    def address(self) -> str:
+        """See `Store.address`."""
+        return self.store.address
+
+    @property
+    def is_local(self) -> bool:
+        """See `Store.is_local`."""
+        return self.store.is_local
+
+    @property
+    def opened(self) -> dict[str, Any]:
+        """See `Tables.opened`."""
+        return self.tables.opened
+
+    @property
+    def sound(self) -> dict[str, object]:
+        """See `Tables.sound`."""
+        return self.tables.sound
+
+    def contract(self, table: str) -> Contract:
+        """See `Catalog.contract`."""
+        return self.catalog.contract(table)
+
+    def contracts(self) -> Mapping[str, Contract]:
+        """See `Catalog.contracts`."""
+        return self.catalog.contracts()
+
+    def metrics(self) -> Mapping[str, Metric]:
+        """See `Catalog.metrics`."""
+        return self.catalog.metrics()
+
+    def overlay_refusal(self) -> ContractError | None:
+        """See `Catalog.refusal`."""
+        return self.catalog.refusal()
+
+    def put_back_overlay(self, table: str, version: int) -> bool:
+        """See `Catalog.put_back`."""
+        return self.catalog.put_back(table, version)
+
+    def overlay_ahead(self) -> dict[str, int]:
+        """See `Catalog.ahead`."""
+        return self.catalog.ahead()
+
+    def keep_overlay(self, waiting: Mapping[str, int] = overlays.NONE_WAITING) -> int:
+        """See `Catalog.keep`."""
+        return self.catalog.keep(waiting)
+
+    def arrow_filesystem(self) -> FileSystem:
+        """See `Store.arrow_filesystem`."""
+        return self.store.arrow_filesystem()
+
+    def open_file(self, path: str, size_bytes: int | None = None) -> NativeFile:
+        """See `Store.open_file`."""
+        return self.store.open_file(path, size_bytes)
+
+    def path(self, *parts: str) -> str:
+        """See `Store.path`."""
+        return self.store.path(*parts)
+
+    def table_uri(self, table: str) -> str:
+        """See `Store.table_uri`."""
+        return self.store.table_uri(table)
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """See `Store.put_if_absent`."""
+        return self.store.put_if_absent(name, data)
+
+    def overwrites(self, name: str, data: bytes) -> bool:
+        """See `Store.overwrites`."""
+        return self.store.overwrites(name, data)
+
+
+def _read_marker(store: Store) -> bytes:
+    """Return the marker's bytes. Raises `NotALakeError` or `LakeUnreachableError`."""
+    uri = store.uri
+    try:
+        raw = bytes(store.fs.cat_file(store.path(MARKER)))
+    except FileNotFoundError as error:
+        hint = "check the URI; 'ranklake ingest' makes a lake in an empty place"
+        raise NotALakeError("not a lake (no ranklake.json there)", where=uri, hint=hint) from error
+    except OSError as error:
+        raise unreachable(uri, error, store.storage) from None
+    try:
+        number = int(json.loads(raw)["format"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        hint = "restore ranklake.json from a backup"
+        raise NotALakeError("ranklake.json is damaged", where=uri, hint=hint) from error
+    if number != FORMAT:
+        hint = "upgrade ranklake" if number > FORMAT else "make a new lake: no release wrote this one"
+        raise NotALakeError(f"lake format {number}, and this ranklake reads {FORMAT}", where=uri, hint=hint)
+    return raw
