@@ -8,6 +8,7 @@ from typing import Final
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.rollups import thresholds
 from ranklake.lake.rollups.declaration import Input, Rollup
+from ranklake.lake.rollups.incidents import Incidents
 from ranklake.lake.rollups.lookups import PRICES, dtypes, facility, peaks, pseudonym_table, step_metrics
 from ranklake.lake.rollups.prices import price_table
 from ranklake.lake.store.lake_config import DEFAULT, LakeConfig
@@ -125,6 +126,20 @@ ROLLUPS: Final = (
         ),
         lookups={PRICES: partial(price_table, "")},
         leads=3,
+    ),
+    Rollup(
+        "incidents",
+        "partition",
+        (
+            Input("run_findings", "week"),
+            Input("node_findings", "week"),
+            Input("attempt_facts", "until"),
+            Input("cost", "week"),
+        ),
+        {"gap_s": thresholds.INCIDENT_GAP_S},
+        leads=2,
+        in_a_row=True,
+        body=Incidents(),
     ),
 )
 """In an order in which each comes after what it reads."""

@@ -45,3 +45,6 @@ HELD_RATIO: Final = 0.9
 """Share of an hour from which a node counts as held all along."""
 LOW_RATIO: Final = 0.1
 """Utilisation below which a node that is held counts as low."""
+INCIDENT_GAP_S: Final = 1800
+"""Seconds within which findings of a run or host follow each other and are one incident: a restart, its start-up and
+the return of the same fault take less; two faults of a day rarely do."""

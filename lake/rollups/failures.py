@@ -1,0 +1,87 @@
+"""The failure library: signatures of findings and log lines, each with a cause, its confidence and what to do.
+
+Patterns are texts, not regular expressions: the parts of one stand in a line in their order, with anything between.
+Matching takes time in proportion to the line, and SQL can do the same with ``ILIKE``.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import as_file, files
+from typing import Final, Literal
+
+from ranklake.operator_files import OperatorFile
+
+_FILE: Final = "failures.yaml"
+CONFIDENCES: Final = ("high", "medium", "low")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One entry of the library; its attributes are the keys of ``failures.yaml``, where they are described."""
+
+    name: str
+    cause: str
+    confidence: Literal["high", "medium", "low"]
+    fix: str
+    detectors: tuple[str, ...] = ()
+    logs: tuple[str, ...] = ()
+    sample: str = ""
+    other: str = ""
+
+    def matches(self, line: str) -> bool:
+        """Whether a line has one of the patterns, in capitals or not.
+
+        >>> library()["disk-full"].matches("OSError: [Errno 28] no space left on device")
+        True
+        """
+        folded = line.casefold()
+        return any(_has(folded, pattern) for pattern in self.logs)
+
+
+def _has(folded: str, pattern: str) -> bool:
+    place = 0
+    for part in pattern.casefold().split("*"):
+        place = folded.find(part, place)
+        if place < 0:
+            return False
+        place += len(part)
+    return True
+
+
+@cache
+def library_text() -> str:
+    """Return the text of the library, for digests of what is made with it."""
+    return files(__package__).joinpath(_FILE).read_text(encoding="utf-8")
+
+
+@cache
+def library() -> Mapping[str, Signature]:
+    """Return the signatures by name, in the order of the file."""
+    with as_file(files(__package__).joinpath(_FILE)) as path:
+        entries = OperatorFile(path, noun="failure library").load(tuple[Signature, ...])
+    return {entry.name: entry for entry in entries}
+
+
+def causes_of(detectors: Mapping[str, int], runbooks: Iterable[str | None], lines: Iterable[str] = ()) -> list[str]:
+    """Return names of signatures that findings and log lines point to, the likeliest first.
+
+    Those with more signs come first: a log line counts as much as findings of a detector; then the more confident.
+
+    Parameters
+    ----------
+    detectors
+        How many findings each has.
+    runbooks
+        Of findings.
+    lines
+        Log lines.
+    """
+    named, texts = set(runbooks), list(lines)
+    signs: dict[str, int] = {}
+    for signature in library().values():
+        by_finding = signature.name in named or not detectors.keys().isdisjoint(signature.detectors)
+        count = by_finding + any(map(signature.matches, texts))
+        if count:
+            signs[signature.name] = count
+    return sorted(signs, key=lambda name: (-signs[name], CONFIDENCES.index(library()[name].confidence), name))

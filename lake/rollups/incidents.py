@@ -1,0 +1,292 @@
+"""Incidents: findings that belong together, as one row with its evidence and likely causes.
+
+The rule. Findings of a run belong together while each begins within the gap (half an hour, ``INCIDENT_GAP_S``) of the
+end of one before it; while one lasts, whatever begins does. Those of a host or device outside of runs do likewise. An
+incident of a host or device that overlaps, within the gap, a run's incident that names the same host or device is part
+of that one: the first of several. Findings of different weeks (Monday to Sunday, by their dates) are never together: so
+a date depends on the dates of its week alone, and computing some dates gives the same rows as computing all.
+"""
+
+import hashlib
+import inspect
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.rollups.declaration import replace_table
+from ranklake.lake.rollups.failures import causes_of, library_text
+
+if TYPE_CHECKING:
+    from ranklake.lake.query.engine import SessionContext
+
+SEVERITIES: Final = ("critical", "error", "warning", "info")
+"""The worst first."""
+MOST_EVIDENCE: Final = 20
+_LONGEST_TITLE: Final = 300
+_DAY: Final = timedelta(days=1)
+
+Row = Mapping[str, Any]
+Subject = tuple[str, str]
+
+_LIGHT: Final = (
+    *("finding_id", "detector", "severity", "run", "host", "device_uuid", "step", "start_ts", "end_ts", "computed_ts"),
+    "date",
+)
+_HEAVY: Final = (
+    *("finding_id", "attempt", "rank", "end_step", "value", "baseline", "effect", "message", "evidence"),
+    *("evidence_sql", "runbook"),
+)
+_EVIDENCE: Final = (
+    *("finding_id", "detector", "severity", "attempt", "rank", "step", "end_step", "start_ts", "end_ts"),
+    *("value", "baseline", "effect", "message", "evidence", "evidence_sql", "runbook"),
+)
+
+
+@dataclass
+class Group:
+    """Findings that belong together, in order of time.
+
+    Attributes
+    ----------
+    subject
+        Kind (``run``, ``host``, ``device`` or ``lake``) and name.
+    until
+        When the last of them ends; None while one lasts.
+    places
+        Hosts and devices that they name.
+    """
+
+    subject: Subject
+    findings: list[Row] = field(default_factory=list)
+    until: datetime | None = None
+    places: set[Subject] = field(default_factory=set)
+
+    @property
+    def start(self) -> datetime:
+        """When the first of them begins."""
+        begin: datetime = self.findings[0]["start_ts"]
+        return begin
+
+    def takes(self, begin: datetime, gap: timedelta) -> bool:
+        """Whether a finding that begins then belongs to it."""
+        return self.until is None or not self.findings or begin <= self.until + gap
+
+    def add(self, finding: Row) -> None:
+        """Take a finding in."""
+        end = finding["end_ts"]
+        if not self.findings:
+            self.until = end
+        elif self.until is not None:
+            self.until = None if end is None else max(self.until, end)
+        self.findings.append(finding)
+        self.places |= {(name, finding[name]) for name in ("host", "device_uuid") if finding[name]}
+
+    def overlaps(self, other: "Group", gap: timedelta) -> bool:
+        """Whether the times of two groups overlap, within a gap."""
+        return self.takes(other.start, gap) and other.takes(self.start, gap)
+
+
+def groups(findings: Iterable[Row], gap: timedelta) -> list[Group]:
+    """Return the findings of one week as groups, by the rule at the head of this module, whatever their order."""
+    by_subject: dict[Subject, list[Row]] = defaultdict(list)
+    for finding in findings:
+        by_subject[_subject(finding)].append(finding)
+    of_runs: list[Group] = []
+    others: list[Group] = []
+    for subject, rows in sorted(by_subject.items()):
+        (of_runs if subject[0] == "run" else others).extend(_chains(subject, rows, gap))
+    by_place: dict[Subject, list[Group]] = defaultdict(list)
+    for group in of_runs:
+        for place in group.places:
+            by_place[place].append(group)
+    alone = []
+    for group in sorted(others, key=lambda group: (group.start, group.subject)):
+        near = {id(run): run for place in group.places for run in by_place[place] if run.overlaps(group, gap)}
+        if near:
+            first = min(near.values(), key=lambda run: (run.start, run.subject))
+            first.findings += group.findings
+        else:
+            alone.append(group)
+    for group in of_runs:
+        group.findings.sort(key=_by_time)
+    return [*of_runs, *alone]
+
+
+def _subject(finding: Row) -> Subject:
+    for kind, name in (("run", "run"), ("host", "host"), ("device", "device_uuid")):
+        if finding[name]:
+            return kind, finding[name]
+    return "lake", ""
+
+
+def _by_time(finding: Row) -> tuple[datetime, str]:
+    return finding["start_ts"], finding["finding_id"]
+
+
+def _chains(subject: Subject, findings: Sequence[Row], gap: timedelta) -> Iterator[Group]:
+    group = Group(subject)
+    for finding in sorted(findings, key=_by_time):
+        if not group.takes(finding["start_ts"], gap):
+            yield group
+            group = Group(subject)
+        group.add(finding)
+    yield group
+
+
+def incident_id(group: Group) -> str:
+    """Return the id of a group: of its subject and its first finding."""
+    first = min(group.findings, key=lambda finding: (_subject(finding) != group.subject, *_by_time(finding)))
+    return hashlib.sha256("\n".join([*group.subject, first["finding_id"]]).encode()).hexdigest()[:16]
+
+
+def severity_rank(severity: str | None) -> int:
+    """Return the place of a severity among `SEVERITIES`; what is unknown comes last."""
+    return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
+
+
+def _by_weight(finding: Row) -> tuple[int, datetime, str]:
+    return severity_rank(finding["severity"]), *_by_time(finding)
+
+
+def telling(findings: Sequence[Row]) -> list[Row]:
+    """Return the findings that say most, at most `MOST_EVIDENCE`: the worst of each detector, then the worst of all."""
+    worst = sorted(findings, key=_by_weight)
+    firsts: dict[str, Row] = {}
+    for finding in worst:
+        firsts.setdefault(finding["detector"], finding)
+    chosen = {finding["finding_id"]: finding for finding in (*firsts.values(), *worst)}
+    return sorted(list(chosen.values())[:MOST_EVIDENCE], key=_by_time)
+
+
+class Incidents:
+    """The body of the rollup ``incidents``: dates of ``run_findings`` and ``node_findings`` in, incidents out."""
+
+    @property
+    def source(self) -> str:
+        """Text of this module and of the failure library."""
+        return inspect.getsource(sys.modules[__name__]) + library_text()
+
+    def rows(self, ctx: "SessionContext", values: Mapping[str, Any]) -> pa.Table:
+        """Return the incidents that begin on the dates from ``date`` to ``last``."""
+        first: date = values["date"].as_py()
+        last: date = values["last"].as_py() if "last" in values else first
+        gap = timedelta(seconds=values["gap_s"])
+        begun = [
+            group
+            for monday in _mondays(first, last)
+            for group in groups(_findings(ctx, monday), gap)
+            if first <= group.findings[0]["date"] <= last
+        ]
+        evidence = [telling(group.findings) for group in begun]
+        details = _details(ctx, first, last, {finding["finding_id"] for rows in evidence for finding in rows})
+        attempts = {(row["run"], row["attempt"]): row for row in ctx.sql(_ATTEMPTS).to_arrow_table().to_pylist()}
+        prices = {row["run"]: row for row in ctx.sql(_PRICES).to_arrow_table().to_pylist()}
+        rows = [
+            _incident(group, [{**finding, **details[finding["finding_id"]]} for finding in chosen], attempts, prices)
+            for group, chosen in zip(begun, evidence, strict=True)
+        ]
+        return pa.Table.from_pylist(rows, schema=arrow_schema(contract("incidents")))
+
+
+_ATTEMPTS: Final = "SELECT run, attempt, job, device_count, injected FROM attempt_facts"
+_PRICES: Final = """SELECT run, min(device_price) AS price, min(currency) AS currency
+FROM cost WHERE run IS NOT NULL GROUP BY run
+HAVING count(DISTINCT device_price) = 1 AND count(DISTINCT currency) = 1 AND count(*) = count(device_price)"""
+
+
+def _mondays(first: date, last: date) -> Iterator[date]:
+    monday = first - timedelta(days=first.weekday())
+    while monday <= last:
+        yield monday
+        monday += 7 * _DAY
+
+
+def _select(columns: Sequence[str], first: date, last: date) -> str:
+    within = f"date >= DATE '{first}' AND date <= DATE '{last}'"
+    names = ", ".join(columns)
+    tables = ("run_findings", "node_findings")
+    return " UNION ALL ".join(f"SELECT {names} FROM {table} WHERE {within}" for table in tables)  # noqa: S608 - ours
+
+
+def _findings(ctx: "SessionContext", monday: date) -> list[dict[str, Any]]:
+    """Return the findings of a week, with what tells which belong together."""
+    rows: list[dict[str, Any]] = ctx.sql(_select(_LIGHT, monday, monday + 6 * _DAY)).to_arrow_table().to_pylist()
+    return rows
+
+
+def _details(ctx: "SessionContext", first: date, last: date, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return what else is known of a few findings, by id; an incident may take in findings of all its week."""
+    begin = first - timedelta(days=first.weekday())
+    replace_table(ctx, "telling_findings", pa.table({"finding_id": pa.array(sorted(ids), pa.string())}))
+    every = _select(_HEAVY, begin, last + 6 * _DAY)
+    on = "findings.finding_id = telling_findings.finding_id"
+    sql = f"SELECT findings.* FROM ({every}) AS findings LEFT SEMI JOIN telling_findings ON {on}"  # noqa: S608 - ours
+    rows = ctx.sql(sql).to_arrow_table().to_pylist()
+    ctx.deregister_table("telling_findings")
+    return {row["finding_id"]: row for row in rows}
+
+
+def _incident(
+    group: Group, evidence: Sequence[Row], attempts: Mapping[tuple[str, int], Row], prices: Mapping[str, Row]
+) -> dict[str, Any]:
+    findings = group.findings
+    run = group.subject[1] if group.subject[0] == "run" else None
+    lead = min(evidence, key=_by_weight)
+    attempt = attempts.get((run or "", lead["attempt"] if lead["attempt"] is not None else -1), {})
+    counts = Counter(finding["detector"] for finding in findings)
+    start = findings[0]["start_ts"]
+    ends = [finding["end_ts"] for finding in findings]
+    end = None if None in ends else max(ends)
+    last = max([*(moment for moment in ends if moment is not None), findings[-1]["start_ts"]])
+    detected = min(finding["computed_ts"] for finding in findings)
+    devices = attempt.get("device_count") if run else len({row["device_uuid"] for row in findings} - {None}) or None
+    affected_s = None if devices is None else devices * (last - start).total_seconds()
+    price = prices.get(run or "", {})
+    causes = causes_of(counts, (row["runbook"] for row in evidence))
+    return {
+        "incident_id": incident_id(group),
+        "kind": lead["detector"],
+        "severity": lead["severity"],
+        "title": _title(lead["message"], len(findings) - 1),
+        "run": run,
+        **{name: attempt.get(name) for name in ("job", "injected")},
+        **{name: lead[name] for name in ("attempt", "rank")},
+        **{name: next((row[name] for row in (lead, *findings) if row[name]), None) for name in ("host", "device_uuid")},
+        "step": min((row["step"] for row in findings if row["step"] is not None), default=None),
+        "start_ts": start,
+        "end_ts": end,
+        "last_ts": last,
+        "detected_ts": detected,
+        "time_to_detect_s": (detected - start).total_seconds() if detected >= start else None,
+        "time_to_recover_s": None if end is None else (end - start).total_seconds(),
+        "device_count": devices,
+        "affected_device_s": affected_s,
+        "affected_cost": None if affected_s is None or not price else affected_s / 3600 * float(price["price"]),
+        "currency": None if affected_s is None else price.get("currency"),
+        "cause": causes[0] if causes else None,
+        "causes": json.dumps(causes),
+        "status": "open" if end is None else "closed",
+        "findings": len(findings),
+        "detectors": json.dumps(dict(sorted(counts.items()))),
+        "evidence": json.dumps([_shown(row) for row in evidence], ensure_ascii=False),
+        "date": findings[0]["date"],
+    }
+
+
+def _title(message: str, others: int) -> str:
+    line = " ".join(message.split())
+    line = line if len(line) <= _LONGEST_TITLE else f"{line[: _LONGEST_TITLE - 1]}…"
+    return f"{line} (and {others:,} more finding{'' if others == 1 else 's'})" if others else line
+
+
+def _shown(finding: Row) -> dict[str, Any]:
+    shown = {name: finding[name] for name in _EVIDENCE if finding[name] is not None}
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in shown.items()}
