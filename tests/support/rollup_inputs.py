@@ -87,8 +87,8 @@ def told(lake, table, facts):
     append(lake, table, [{"ts": NOON, **nought, **fact} for fact in facts])
 
 
-FLEET = {"gpu_hourly", "host_hourly", "cluster_hourly", "job_facts"}
-"""Rollups of devices and schedulers, which no run's facts make: test_rollups_fleet.py keeps those up to date."""
+FLEET = {"gpu_hourly", "host_hourly", "cluster_hourly", "job_facts", "incidents"}
+"""Rollups of devices, schedulers and findings, which no run's facts make: tests of their own keep those up to date."""
 OF_RUNS = [rollup for rollup in ROLLUPS if rollup.name not in FLEET]
 
 
