@@ -17,21 +17,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ranklake.capture.frameworks.autolog import autolog
+    from ranklake.capture.training.guard import guard
     from ranklake.capture.training.inference import inference
     from ranklake.capture.training.run import Run
     from ranklake.capture.training.start import start
 
-__all__ = ["Run", "autolog", "inference", "start"]
+__all__ = ["Run", "autolog", "guard", "inference", "start"]
 
 _IN: Final = {
     "Run": "training.run",
     "autolog": "frameworks.autolog",
+    "guard": "training.guard",
     "inference": "training.inference",
     "start": "training.start",
 }
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - four things of different kinds
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - five things of different kinds
     """Import what is asked for, and nothing else: the agent and its worker processes need little of the room."""
     if name in _IN:
         globals()[name] = member = getattr(import_module(f"ranklake.capture.{_IN[name]}"), name)

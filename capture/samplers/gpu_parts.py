@@ -104,7 +104,7 @@ PARTS: Final = (
     _one("performance_state", "nvmlDeviceGetPerformanceState"),
     Part(
         ("clock_event_reasons",),
-        lambda nvml, device: {"clock_event_reasons": clock_reasons(_event_reasons(nvml, device))},
+        lambda nvml, device: {"clock_event_reasons": clock_reasons(event_reasons(nvml, device))},
     ),
     _one("power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", factor=_MILLI, often=SLOW),
     _one("encoder_utilization_ratio", "nvmlDeviceGetEncoderUtilization", factor=_PERCENT, often=SLOW),
@@ -155,7 +155,8 @@ PCIE_RATES: Final = (
 """Where GPM does not tell the rates: each call holds the driver for 20 ms."""
 
 
-def _event_reasons(nvml: Nvml, device: Handle) -> int:
+def event_reasons(nvml: Nvml, device: Handle) -> int:
+    """Return the bits of what holds the clocks down. Raises NVML's errors."""
     try:
         return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(device))
     except (

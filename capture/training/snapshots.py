@@ -1,0 +1,80 @@
+"""Snapshots: copies in main memory of what training changes, to go back to."""
+
+import copy
+import sys
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class Stateful(Protocol):
+    """A model, an optimizer, a scheduler, a scaler: what has a state, as torch's own have."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> object:
+        """Take a state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """States as they were before a step changed them.
+
+    Attributes
+    ----------
+    step
+        Number of that step.
+    states
+        One per object.
+    """
+
+    step: int
+    states: tuple[Any, ...]
+
+
+class Snapshots:
+    """The last few states of some objects.
+
+    Parameters
+    ----------
+    every
+        Steps between two snapshots.
+    keep
+        How many there are at most; each takes as much main memory as the objects' states.
+    """
+
+    def __init__(self, objects: tuple[Stateful, ...], every: int, keep: int) -> None:
+        self._objects, self._every = objects, every
+        self._kept: deque[Snapshot] = deque(maxlen=keep)
+
+    def take_if_due(self, step: int) -> None:
+        """Copy the states where the last snapshot is old enough. Raises what copying does; no snapshot is lost then."""
+        if not self._kept or step - self._kept[-1].step >= self._every or step < self._kept[-1].step:
+            self._kept.append(Snapshot(step, tuple(_copied(item.state_dict()) for item in self._objects)))
+
+    def restore_before(self, step: int) -> int | None:
+        """Load the newest snapshot of a step before this one; later ones go. Return its step; None where none is there.
+
+        Raises what loading does.
+        """
+        while self._kept and self._kept[-1].step >= step:
+            self._kept.pop()
+        if not self._kept:
+            return None
+        snapshot = self._kept[-1]
+        for item, state in zip(self._objects, snapshot.states, strict=True):
+            item.load_state_dict(copy.deepcopy(state))
+        return snapshot.step
+
+
+def _copied(state: Any) -> Any:  # noqa: ANN401 - nested as each object likes
+    """Return a copy that shares no memory with the original, its tensors in main memory."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and isinstance(state, torch.Tensor):
+        return state.detach().to("cpu", copy=True)
+    if isinstance(state, dict):
+        return {name: _copied(value) for name, value in state.items()}
+    if type(state) in (list, tuple):
+        return type(state)(_copied(value) for value in state)
+    return copy.deepcopy(state)
