@@ -24,22 +24,22 @@ def links(tree: Tree) -> dict[str, Link]:
     An interface without a device behind it (loopback, bridges, containers' ends) is left out. A speed that nobody tells
     is left out, too. Raises `UnavailableError` where there is no link.
     """
-    found = {name: _card(tree, name) for name in _names(tree, _CARDS) if tree.exists(f"{_CARDS}/{name}/device")}
+    by_name = {name: _card(tree, name) for name in _names(tree, _CARDS) if tree.exists(f"{_CARDS}/{name}/device")}
     for device in _names(tree, _PORTS):
         make = " ".join(filter(None, (_text(tree, f"{_PORTS}/{device}/{file}") for file in ("hca_type", "board_id"))))
         for port in _names(tree, f"{_PORTS}/{device}/ports"):
-            found[f"{device}/{port}"] = _port(tree, f"{_PORTS}/{device}/ports/{port}") | (
+            by_name[f"{device}/{port}"] = _port(tree, f"{_PORTS}/{device}/ports/{port}") | (
                 {"make": make} if make else {}
             )
-    if not found:
+    if not by_name:
         raise UnavailableError("no network card")
-    return found
+    return by_name
 
 
 def _card(tree: Tree, name: str) -> Link:
     speed = _text(tree, f"{_CARDS}/{name}/speed")  # an error while the link is down, and of drivers that do not know it
-    told = {"bits_per_s": int(speed) * 10**6} if speed.isdecimal() and int(speed) > 0 else {}
-    return {"up": _text(tree, f"{_CARDS}/{name}/operstate") in _UP, **told}
+    link: Link = {"up": _text(tree, f"{_CARDS}/{name}/operstate") in _UP}
+    return link | ({"bits_per_s": int(speed) * 10**6} if speed.isdecimal() and int(speed) > 0 else {})
 
 
 def _port(tree: Tree, place: str) -> Link:
