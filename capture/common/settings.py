@@ -105,6 +105,9 @@ class CaptureSettings:
 
     heartbeat_every_s: float = 60.0
     """How often a rank that records neither steps nor phases writes a heartbeat; 0 for never. See `heartbeat`."""
+    hang_s: float = 300.0
+    """Time without a step or phase that begins, once one has, after which the stacks of all threads are recorded as log
+    lines; 0 for never."""
     preemption_signals: str = "SIGTERM"
     """Signals that announce the end, such as ``SIGTERM, SIGUSR1``: recorded as ``preemption``, even if your code has a
     handler. Empty for none. Lightning requeues on SIGUSR1 only if that has no other handler: leave it out there."""
@@ -183,6 +186,7 @@ _LEAST: Final[dict[str, float]] = {
     "block_at_most_s": 0.0,
     "max_series": 1,
     "heartbeat_every_s": 0.0,
+    "hang_s": 0.0,
     "log_rate_per_s": 0.0,
     "log_burst": 1.0,
     "media_max_bytes": 0,

@@ -202,10 +202,24 @@ def interval_s(settings: CaptureSettings) -> float:
 
 
 class Heartbeat:
-    """The heartbeat of one run, looked after by the sealer's thread, which calls `look` each second."""
+    """The heartbeat of one run, looked after by the sealer's thread, which calls `look` each second.
 
-    def __init__(self, run: RunLike, settings: CaptureSettings, events: Events, progress: Progress) -> None:
+    Parameters
+    ----------
+    on_hang
+        Called once with a sentence when no step or phase begins any more; see the setting ``hang_s``.
+    """
+
+    def __init__(
+        self,
+        run: RunLike,
+        settings: CaptureSettings,
+        events: Events,
+        progress: Progress,
+        on_hang: Callable[[str], object],
+    ) -> None:
         self._run, self._settings, self._events, self._progress = run, settings, events, progress
+        self._on_hang, self._is_hung = on_hang, False
         self._every_s = settings.heartbeat_every_s
         self._begun = progress.begun()
         self._moved_s = time.monotonic()
@@ -213,10 +227,13 @@ class Heartbeat:
         self._beat_at, self._skipped = self._begun, 0
 
     def look(self) -> None:
-        """Write a heartbeat if one is due."""
+        """Write a heartbeat if one is due, and report a hang."""
         now, begun = time.monotonic(), self._progress.begun()
         if begun != self._begun:
-            self._begun, self._moved_s = begun, now
+            self._begun, self._moved_s, self._is_hung = begun, now, False
+        elif begun and not self._is_hung and 0 < self._settings.hang_s <= now - self._moved_s:
+            self._is_hung = True
+            self._on_hang(f"no step or phase began for {now - self._moved_s:.0f} s")
         if not self._every_s or now < self._due_s:
             return
         self._due_s = now + self._every_s

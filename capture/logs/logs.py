@@ -39,6 +39,10 @@ _NAMES: Final = {
     "fatal": logging.CRITICAL,
 }
 _LONGEST_TRACE: Final = 1 << 17
+STACKS: Final = "stacks"
+"""Stream of where threads are when training hangs."""
+OWN_THREADS: Final = "ranklake-"
+"""What the names of our threads begin with."""
 _UNHANDLED: Final = "excepthook"
 
 Levels = Mapping[str, int]
@@ -182,6 +186,26 @@ class Logs:
             "thread_name": threading.main_thread().name if thread is None else thread,
             **columns,
         })  # fmt: skip
+
+    def add_stacks(self, message: str) -> None:
+        """Record where each thread of this process is, a line of severity ERROR each; the main thread comes first.
+
+        Threads of ours are left out.
+        """
+        frames, threads = sys._current_frames(), {item.ident: item for item in threading.enumerate()}  # noqa: SLF001
+        for ident, frame in sorted(frames.items(), key=lambda item: item[0] != threading.main_thread().ident):
+            name = threads[ident].name if ident in threads else ""
+            if not name.startswith(OWN_THREADS):
+                stack = "".join(traceback.format_stack(frame))[-_LONGEST_TRACE:]
+                self.lines().put({
+                    "severity_text": "ERROR",
+                    "severity_number": 17,
+                    "stream": STACKS,
+                    "logger": STACKS,
+                    "message": message,
+                    "thread_name": name,
+                    "exception_stacktrace": stack,
+                })  # fmt: skip
 
     def handler(self, level: int | str, levels: Mapping[str, int | str] | None) -> LogHandler:
         """Return a handler of `logging`; see `ranklake.capture.Run.log_handler`."""

@@ -3,10 +3,11 @@
     TORCH_FR_BUFFER_SIZE=2000 torchrun …        so many collectives torch keeps
     run.flight_recorder(timeout_s=300)           a thread looks whether steps and phases still begin
 
-A dump is a file of JSON, an artifact of kind ``dump``, and an event that says why. Dumps of this rank that NCCL's own
-watchdog wrote become artifacts, too.
+A dump is a file of JSON, an artifact of kind ``dump``, and an event that says why, and which collective was the last.
+Dumps of this rank that NCCL's own watchdog wrote become artifacts, too.
 """
 
+import json
 import os
 import sys
 import threading
@@ -68,7 +69,7 @@ class FlightRecorder:
             scratch.write_bytes(raw)
             path = scratch.rename(self._folder / name)
             self._keep(path, "dump", atomic=True)
-            self._events.add("flight_recorder", severity="error", message=why, dump=name)
+            self._events.add("flight_recorder", severity="error", message=why, dump=name, **last_collective(raw))
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self._sink.trouble("dumping the flight recorder", error)
             return None
@@ -107,6 +108,24 @@ def _trace() -> bytes | None:
     dump = "_dump_nccl_trace_json" if distributed.get_backend() == "nccl" else "_dump_fr_trace_json"
     raw: bytes = getattr(c10d, dump)()
     return raw if b'"entries"' in raw else None
+
+
+def last_collective(raw: bytes) -> dict[str, Any]:
+    """Return the collective that was begun last, by a dump: its name, number, group, sizes, and whether it ended.
+
+    Ranks of one group number its collectives alike: who waits in one has begun it, who is missing has not.
+    """
+    entries = [item for item in json.loads(raw)["entries"] if not item.get("is_p2p")]
+    if not entries:
+        return {}
+    last = entries[-1]
+    return {
+        "collective": last["profiling_name"],
+        "collective_number": last["collective_seq_id"],
+        "group": " ".join(last["process_group"]),
+        "sizes": last["input_sizes"],
+        "ended": bool(last["retired"]),
+    }
 
 
 def _reason() -> str:

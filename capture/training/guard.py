@@ -245,6 +245,7 @@ class Guard:
         """Report what the watch found; nothing can be done about it in a loop that stands."""
         if self._rules[finding.kind]:
             with self._sink.guarded("the guard"):
+                self._run.rows.logs.add_stacks(finding.message)
                 self._report(finding, Action.WARN, None)
 
     def _report(self, finding: Finding, action: Action, restored: int | None) -> None:

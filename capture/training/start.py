@@ -198,7 +198,8 @@ def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
     lifecycle = rows.lifecycle
     if recorder.masks.masks.hashed:
         lifecycle.each_second.append(recorder.masks.look)
-    lifecycle.each_second.append(Heartbeat(run, recorder.settings, rows.events, rows.progress).look)
+    heartbeat = Heartbeat(run, recorder.settings, rows.events, rows.progress, rows.logs.add_stacks)
+    lifecycle.each_second.append(heartbeat.look)
     threads = RecorderThreads(
         recorder, storage_options, expects_late_values=recording.expects_late_values, each_second=lifecycle.look
     )

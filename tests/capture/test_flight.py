@@ -48,6 +48,8 @@ def test_a_collective_that_hangs_is_kept(tmp_path):
     told = [row for row in rows(tmp_path / "spool", "events") if row["event"] == "flight_recorder" and row["rank"] == 0]
     assert len(told) == 1
     assert "0.5 s" in told[0]["message"]
+    facts = json.loads(told[0]["attributes"])
+    assert (facts["collective"], facts["collective_number"], facts["ended"]) == ("gloo:all_reduce", 2, False)
     (kept,) = (row for row in rows(tmp_path / "spool", "artifacts") if row["rank"] == 0)
     assert kept["kind"] == "dump"
     entries = json.loads(Path(kept["uri"]).read_bytes())["entries"]

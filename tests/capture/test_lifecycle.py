@@ -308,3 +308,24 @@ def test_a_source_that_fails_at_the_end_keeps_no_other_from_it(place, warnings_t
     assert closed == ["last", "first"]
     assert "ZeroDivisionError" in warnings_told.text
     assert [row["event"] for row in rows(place.spool, "events")][-2:] == ["run_end", "rank_end"]
+
+
+def test_a_hang_is_recorded_with_the_stacks_of_all_threads(place):
+    """Once, and by default: where the main thread stands comes first; our own threads are left out."""
+    recorded = threading.Event()
+    beside = threading.Thread(target=recorded.wait, name="worker", daemon=True)
+    with place.start(hang_s=0.2) as run:
+        beside.start()
+        put = run.rows.logs.lines().put
+        run.rows.logs.lines().put = lambda columns: (
+            put(columns),
+            columns["thread_name"] == "worker" and recorded.set(),
+        )
+        with run.step(3):
+            assert recorded.wait(60)
+    lines = [row for row in rows(place.spool, "logs") if row["logger"] == "stacks"]
+    assert lines[0]["thread_name"] == "MainThread"
+    assert "assert recorded.wait(60)" in lines[0]["exception_stacktrace"]
+    assert sum(line["thread_name"] == "worker" for line in lines) == 1
+    assert not any(line["thread_name"].startswith("ranklake-") for line in lines)
+    assert "no step or phase began for" in lines[0]["message"]
