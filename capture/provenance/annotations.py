@@ -68,6 +68,12 @@ def _author() -> str | None:
         return None
 
 
+def incident_mark(incident: str, mark: str, why: str) -> dict[str, Any]:
+    """Return a row of ``annotations`` by which a person marks an incident. Raises `BadValueError` without a reason."""
+    text = _one_line(why, _LONGEST, "the reason", redacted)
+    return {"kind": "mark", "source": PERSON, "author": _author(), "key": incident, "value": mark, "text": text}
+
+
 class Annotations:
     """The annotations of one run, as its process gives them."""
 

@@ -75,6 +75,11 @@ class Group:
         begin: datetime = self.findings[0]["start_ts"]
         return begin
 
+    @property
+    def first(self) -> Row:
+        """The first finding of the subject itself."""
+        return min(self.findings, key=lambda finding: (_subject(finding) != self.subject, *_by_time(finding)))
+
     def takes(self, begin: datetime, gap: timedelta) -> bool:
         """Whether a finding that begins then belongs to it."""
         return self.until is None or not self.findings or begin <= self.until + gap
@@ -143,8 +148,12 @@ def _chains(subject: Subject, findings: Sequence[Row], gap: timedelta) -> Iterat
 
 def incident_id(group: Group) -> str:
     """Return the id of a group: of its subject and its first finding."""
-    first = min(group.findings, key=lambda finding: (_subject(finding) != group.subject, *_by_time(finding)))
-    return hashlib.sha256("\n".join([*group.subject, first["finding_id"]]).encode()).hexdigest()[:16]
+    return id_of(group.subject, group.first["finding_id"])
+
+
+def id_of(subject: Subject, finding_id: str) -> str:
+    """Return the id of an incident by its subject and first finding."""
+    return hashlib.sha256("\n".join([*subject, finding_id]).encode()).hexdigest()[:16]
 
 
 def severity_rank(severity: str | None) -> int:
@@ -156,13 +165,16 @@ def _by_weight(finding: Row) -> tuple[int, datetime, str]:
     return severity_rank(finding["severity"]), *_by_time(finding)
 
 
-def telling(findings: Sequence[Row]) -> list[Row]:
-    """Return the findings that say most, at most `MOST_EVIDENCE`: the worst of each detector, then the worst of all."""
-    worst = sorted(findings, key=_by_weight)
+def telling(group: Group) -> list[Row]:
+    """Return the findings that say most, at most `MOST_EVIDENCE`.
+
+    These are the first one, the worst of each detector, the worst of all.
+    """
+    worst = sorted(group.findings, key=_by_weight)
     firsts: dict[str, Row] = {}
     for finding in worst:
         firsts.setdefault(finding["detector"], finding)
-    chosen = {finding["finding_id"]: finding for finding in (*firsts.values(), *worst)}
+    chosen = {finding["finding_id"]: finding for finding in (group.first, *firsts.values(), *worst)}
     return sorted(list(chosen.values())[:MOST_EVIDENCE], key=_by_time)
 
 
@@ -185,7 +197,7 @@ class Incidents:
             for group in groups(_findings(ctx, monday), gap)
             if first <= group.findings[0]["date"] <= last
         ]
-        evidence = [telling(group.findings) for group in begun]
+        evidence = [telling(group) for group in begun]
         details = _details(ctx, first, last, {finding["finding_id"] for rows in evidence for finding in rows})
         attempts = {(row["run"], row["attempt"]): row for row in ctx.sql(_ATTEMPTS).to_arrow_table().to_pylist()}
         prices = {row["run"]: row for row in ctx.sql(_PRICES).to_arrow_table().to_pylist()}

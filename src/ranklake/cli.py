@@ -39,6 +39,7 @@ SUMMARIES = {
     "runs": "Find runs.",
     "watch": "Follow a run while it records on this node.",
     "show": "Show what is known of a run.",
+    "incidents": "Show what went wrong, with evidence and likely causes, and mark it.",
     "tag": "Tag a run, name it, add notes and summary values.",
     "compare": "Compare runs: settings, surroundings, loss, pace.",
     "plot": "Draw curves of runs, on the terminal or as a picture.",

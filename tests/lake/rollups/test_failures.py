@@ -1,8 +1,13 @@
 """The failure library: each signature has a sample that matches and a line close to it that does not."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.failures import causes_of, library
+from ranklake.lake.store.lake import Lake
 
 WITH_LOGS = [signature for signature in library().values() if signature.logs]
 REAL = {  # lines as they stand in public issues, names and addresses replaced
@@ -59,3 +64,28 @@ def test_more_signs_come_first():
     assert causes_of({"data_stall": 3}, [], lines)[:2] == ["data-loading", "disk-full"]
     assert causes_of({}, ["network"], []) == ["network"]
     assert causes_of({"never_heard_of": 1}, [None], ["all is well"]) == []
+
+
+RUNBOOKS = Path(__file__).resolve().parents[3] / "docs/runbooks"
+QUERY = re.compile(r"^```sql\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def test_each_signature_has_its_page():
+    """A page a signature, each with a query, and each in the list of pages."""
+    pages = {path.stem for path in RUNBOOKS.glob("*.md")} - {"README"}
+    assert pages == set(library())
+    contents = (RUNBOOKS / "README.md").read_text(encoding="utf-8")
+    assert all(f"({name}.md)" in contents for name in pages)
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    """Give a lake without rows."""
+    return Lake.create(str(tmp_path_factory.mktemp("runbooks") / "lake"))
+
+
+@pytest.mark.parametrize("name", list(library()))
+def test_queries_of_runbooks_run(lake, name):
+    """Tables and columns of each query exist."""
+    (sql,) = QUERY.findall((RUNBOOKS / f"{name}.md").read_text(encoding="utf-8"))
+    assert query(lake, sql).num_rows == 0

@@ -13,7 +13,7 @@ from rollup_inputs import DAY, NOON, append, computed, context
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.declaration import Input
-from ranklake.lake.rollups.incidents import MOST_EVIDENCE, groups, telling
+from ranklake.lake.rollups.incidents import MOST_EVIDENCE, groups
 from ranklake.lake.rollups.inputs import Tables
 from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.registry import ROLLUPS
@@ -153,7 +153,6 @@ def test_ten_thousand_findings_in_a_minute_are_one_bounded_row():
     evidence = json.loads(row["evidence"])
     assert (row["findings"], row["severity"], len(evidence)) == (10_000, "error", MOST_EVIDENCE)
     assert len(row["evidence"]) < 20_000
-    assert many[0] in telling(many[:1])
     assert any(shown["severity"] == "error" for shown in evidence)
 
 

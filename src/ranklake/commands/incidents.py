@@ -1,0 +1,137 @@
+"""``ranklake incidents``: what went wrong, with evidence and likely causes; and what people say of it."""
+
+import click
+
+from ranklake.capture.annotate import annotate
+from ranklake.capture.common.values import BadValueError
+from ranklake.capture.provenance.annotations import incident_mark
+from ranklake.capture.sealing.keys import SealingKeys
+from ranklake.capture.sealing.masked import SealedMasks
+from ranklake.commands.completing import complete_runs
+from ranklake.commands.context import noted_role_of, with_context
+from ranklake.commands.options import json_option, lake_option, role_option, spool_option
+from ranklake.context import Context
+from ranklake.errors import RanklakeError
+from ranklake.insight.incidents.incidents import find_incident, likely_causes
+from ranklake.insight.incidents.incidents import incidents as all_incidents
+from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.find import named
+from ranklake.segments.run_names import AGENT_JOB
+from ranklake.segments.storage_options import fsspec_options
+from ranklake.terminal import width
+from ranklake.views.incidents import list_facts, list_lines, retrospective, show_lines
+from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
+from ranklake.views.words import counted
+
+NO_RUN = f"{AGENT_JOB}-incidents"
+"""Run of marks of incidents outside of runs: rollups of runs leave it out."""
+
+
+class _ListByDefault(click.Group):
+    """Lists incidents where no command is named, as ``ranklake incidents --open`` has it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in {"-h", "--help"}):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_ListByDefault)
+def incidents() -> None:
+    """Show what went wrong, with evidence and likely causes, and mark it; without a command, list incidents.
+
+    An incident is made of findings of detectors that belong together. Failures of checks are listed by
+    'ranklake check --incidents'.
+    """
+
+
+@incidents.command("list")
+@click.option("--run", "run", default="", metavar="RUN", shell_complete=complete_runs, help="Incidents of this run.")
+@click.option("--open", "only_open", is_flag=True, help="Only those that need a look: not resolved, false or muted.")
+@role_option
+@json_option
+@lake_option
+@with_context
+def list_incidents(context: Context, *, run: str, only_open: bool, role: str | None, as_json: bool) -> None:
+    """List incidents, the worst first: what went wrong, where, since when."""
+    lake = context.open_lake()
+    ask = asking(lake, noted_role_of(context, lake, role))
+    answer = all_incidents(ask, named(ask, run) if run else "")
+    answer.answered.seen()
+    shown = [one for one in answer.listed if one.needs_a_look or not only_open]
+    if as_json:
+        show_json(list_facts(answer, shown))
+        return
+    if shown:
+        tell(*list_lines(shown, width()))
+        tell("ranklake incidents show ID says more", err=True)
+    else:
+        left = len(answer.listed)
+        tell(f"no incident is open; {counted(left, 'other')} listed without --open" if left else "no incident")
+
+
+@incidents.command("show")
+@click.argument("name", metavar="ID")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Write a retrospective as Markdown.")
+@role_option
+@json_option
+@lake_option
+@with_context
+def show_incident(context: Context, *, name: str, as_markdown: bool, role: str | None, as_json: bool) -> None:
+    """Show an incident: evidence, likely causes, what to do, what people said of it.
+
+    ID may be the beginning of one. --json has the SQL of the evidence.
+    """
+    lake = context.open_lake()
+    ask = asking(lake, noted_role_of(context, lake, role))
+    shown = find_incident(ask, name)
+    causes, lines = likely_causes(ask, shown)
+    if as_json:
+        likely = [
+            {"name": signature.name, "cause": signature.cause, "confidence": signature.confidence,
+             "fix": signature.fix, "log_line": line or None}
+            for signature, line in causes
+        ]  # fmt: skip
+        show_json({**shown.plain(), "causes": likely, "log_lines_sql": lines.sql or None})
+    elif as_markdown:
+        tell(*retrospective(shown, causes).splitlines())
+    else:
+        tell(*show_lines(shown, causes))
+
+
+@incidents.command("mark")
+@click.argument("name", metavar="ID")
+@click.option("--ack", "mark", flag_value="acknowledged", help="Somebody works on it.")
+@click.option("--resolved", "mark", flag_value="resolved", help="It is over; what comes later opens it again.")
+@click.option("--false", "mark", flag_value="false", help="It is none: mutes its detector for the job until reopened.")
+@click.option("--reopen", "mark", flag_value="reopened", help="It is open again; ends what --false muted.")
+@click.option("--why", required=True, metavar="TEXT", help="Why; kept with the mark.")
+@json_option
+@lake_option
+@spool_option
+@with_context
+def mark_incident(context: Context, *, name: str, mark: str | None, why: str, as_json: bool) -> None:
+    """Say of an incident that somebody works on it, that it is over, or that it is none.
+
+    A mark is a row of the table annotations: nothing is overwritten, and the last mark counts from the next ingest on.
+    """
+    if mark is None:
+        hint = "write --ack, --resolved, --false or --reopen"
+        raise RanklakeError("no mark is named", where="ranklake incidents mark", hint=hint)
+    shown = find_incident(asking(context.open_lake()), name)
+    try:
+        row = incident_mark(shown.id, mark, why)
+    except BadValueError as error:
+        raise RanklakeError(str(error), where="--why", hint="say in a few words why") from error
+    keys = SealingKeys(context.config.capture.encryption_key, context.config.capture.signing_key)
+    masks = SealedMasks.of(context.config.masking_policy, context.config.masking_key, context.overlay)
+    options = fsspec_options(context.spool_uri, context.config.storage)
+    annotate(shown.facts["run"] or NO_RUN, [row], context.spool_uri, options, keys.active(), masks)
+    if as_json:
+        show_json({"incident": shown.id, "mark": mark, "why": row["text"]})
+    else:
+        tell(f"incident {shown.id} marked {mark} in the spool; 'ranklake ingest' brings it in")
+        if mark == "false":
+            subject = shown.facts["job"] or shown.facts["run"] or shown.facts["host"] or shown.facts["device_uuid"]
+            tell(f"that mutes {shown.facts['kind']} for {subject} until somebody reopens the incident", err=True)

@@ -1,0 +1,1 @@
+"""Incidents: what went wrong, what people say of it, what probably caused it."""

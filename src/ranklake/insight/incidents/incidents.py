@@ -1,0 +1,252 @@
+"""Incidents with what people say of them: which need a look, and what probably caused one.
+
+Marks are rows of ``annotations``; the last one of an incident counts. An incident that was marked false mutes its
+detector for the job (or the run, or the host) of it, from its beginning on, until it is reopened: incidents that this
+detector leads are ``muted`` then. Critical ones are never muted. An incident that was resolved is open again once
+anything of it begins or ends after that.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.insight.runs.asking import Answered, Ask, Row, sql_text
+from ranklake.lake.query.literal import literal
+from ranklake.lake.rollups.failures import Signature, causes_of, library
+from ranklake.lake.rollups.incidents import id_of
+
+if TYPE_CHECKING:
+    from ranklake.lake.rollups.incidents import Subject
+
+_HERE: Final = "ranklake.insight.incidents"
+MARKS: Final = ("acknowledged", "resolved", "false", "reopened")
+"""What people may say of an incident."""
+CLOSED: Final = frozenset({"resolved", "false", "muted"})
+"""States in which an incident needs no look."""
+MOST: Final = 1000
+_MOST_LINES: Final = 2000
+_AROUND: Final = timedelta(minutes=10)
+"""Log lines are read from so long before an incident until so long after it: a cause is often logged before."""
+_ALL: Final = "TRUE"
+
+
+class NoSuchIncidentError(RanklakeError):
+    """No incident, or more than one, has such an id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a person said of an incident.
+
+    Attributes
+    ----------
+    mark
+        One of `MARKS`.
+    why, author
+        As they were given; a role may see neither.
+    """
+
+    mark: str
+    why: str | None
+    author: str | None
+    ts: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One incident.
+
+    Attributes
+    ----------
+    facts
+        Its row of ``incidents.sql``.
+    state
+        ``open``, ``closed`` (over, and nobody said anything), ``acknowledged``, ``resolved``, ``false`` or ``muted``.
+    marks
+        All that people said of it, in order.
+    muted_by
+        The incident whose mark mutes it; empty for none.
+    """
+
+    facts: Row
+    state: str
+    marks: tuple[Mark, ...] = ()
+    muted_by: str = ""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return str(self.facts["incident_id"])
+
+    @property
+    def needs_a_look(self) -> bool:
+        """Whether nobody said that it is over, false or of no matter."""
+        return self.state not in CLOSED
+
+    @property
+    def time_to_recover_s(self) -> float | None:
+        """From its beginning until somebody resolved it, else until its last finding ended; None while it lasts."""
+        if self.state == "resolved":
+            return float((self.marks[-1].ts - self.facts["start_ts"]).total_seconds())
+        seconds: float | None = self.facts["time_to_recover_s"]
+        return seconds
+
+    @property
+    def evidence(self) -> list[dict[str, Any]]:
+        """The findings that say most, by time."""
+        rows: list[dict[str, Any]] = json.loads(self.facts["evidence"])
+        return rows
+
+    @property
+    def causes(self) -> list[Signature]:
+        """Likely causes by its findings, in order."""
+        return [library()[name] for name in json.loads(self.facts["causes"]) if name in library()]
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            **self.facts,
+            **{name: json.loads(self.facts[name]) for name in ("evidence", "causes", "detectors")},
+            "state": self.state,
+            "time_to_recover_s": self.time_to_recover_s,
+            "marks": [
+                {"mark": mark.mark, "why": mark.why, "author": mark.author, "ts": mark.ts} for mark in self.marks
+            ],
+            "muted_by": self.muted_by or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Incidents:
+    """Incidents of a lake, and the answers that gave them."""
+
+    listed: tuple[Incident, ...]
+    answered: Answered
+    marks: Answered
+
+
+def incidents(ask: Ask, run: str = "", since: datetime | None = None, most: int = MOST) -> Incidents:
+    """Return incidents, of a run or of all: the worst first, those that go on before others, then the latest.
+
+    Parameters
+    ----------
+    since
+        Those that went on then, or began later; by default all.
+    most
+        How many at most, the worst of all.
+    """
+    conditions = [f"run = {literal(run)}"] if run else []
+    conditions += [f"(end_ts IS NULL OR last_ts >= {literal(since)})"] if since is not None else []
+    answered = ask(sql_text(_HERE, "incidents").format(where=" AND ".join(conditions) or _ALL, most=most))
+    marks = ask(sql_text(_HERE, "marks"))
+    by_id = _by_id(marks.rows)
+    mutes = _mutes(ask, by_id)
+    return Incidents(tuple(_incident(row, by_id, mutes) for row in answered.rows), answered, marks)
+
+
+def find_incident(ask: Ask, name: str) -> Incident:
+    """Return the incident of an id, of which its beginning is enough. Raises `NoSuchIncidentError`."""
+    every = ask("SELECT incident_id FROM incidents ORDER BY start_ts DESC").seen()
+    ids = [str(row["incident_id"]) for row in every.rows]
+    matches = [one for one in ids if one == name] or [one for one in ids if name and one.startswith(name)]
+    if len(matches) != 1:
+        problem = f"{len(matches)} incidents begin with {name!r}" if matches else f"there is no incident {name!r}"
+        hint = "write more of it" if matches else did_you_mean(name, ids) or "ranklake incidents lists them"
+        raise NoSuchIncidentError(problem, where="ID", hint=hint)
+    answered = ask(sql_text(_HERE, "incidents").format(where=f"incident_id = {literal(matches[0])}", most=1))
+    by_id = _by_id(ask(sql_text(_HERE, "marks")).rows)
+    return _incident(answered.one, by_id, _mutes(ask, by_id))
+
+
+def _by_id(rows: Iterable[Row]) -> dict[str, list[Mark]]:
+    by_id: dict[str, list[Mark]] = {}
+    for row in rows:
+        by_id.setdefault(str(row["incident_id"]), []).append(Mark(row["mark"], row["why"], row["author"], row["ts"]))
+    return by_id
+
+
+Mutes = Mapping[tuple[str, str], tuple[datetime, str]]
+"""By what is muted and detector: since when, and the incident that was marked false."""
+
+
+def _mutes(ask: Ask, by_id: Mapping[str, Sequence[Mark]]) -> Mutes:
+    false = [name for name, marks in by_id.items() if marks[-1].mark == "false"]
+    if not false:
+        return {}
+    names = ", ".join(map(literal, false))
+    sql = (
+        f"SELECT incident_id, kind, job, run, host, device_uuid, start_ts FROM incidents WHERE incident_id IN ({names})"  # noqa: S608 - quoted
+    )
+    mutes: dict[tuple[str, str], tuple[datetime, str]] = {}
+    for row in ask(f"{sql} ORDER BY start_ts DESC, incident_id").rows:
+        mutes[_muted(row), row["kind"]] = (row["start_ts"], row["incident_id"])
+    return mutes
+
+
+def _muted(row: Row) -> str:
+    """Return what a mark mutes a detector for: the job of an incident, else its run, else its host or device."""
+    return next((f"{kind} {row[kind]}" for kind in ("job", "run", "host", "device_uuid") if row[kind]), "")
+
+
+def _incident(row: Row, by_id: Mapping[str, Sequence[Mark]], mutes: Mutes) -> Incident:
+    names = {
+        str(row["incident_id"]),
+        *(id_of(_subject(row), shown["finding_id"]) for shown in json.loads(row["evidence"])),
+    }
+    marks = tuple(sorted((mark for name in names for mark in by_id.get(name, ())), key=lambda mark: mark.ts))
+    since, muted_by = mutes.get((_muted(row), row["kind"]), (None, ""))
+    is_muted = since is not None and row["start_ts"] >= since and row["severity"] != "critical"
+    state = _state(row, marks)
+    if is_muted and state in {"open", "closed"} and not marks:
+        return Incident(row, "muted", marks, muted_by)
+    return Incident(row, state, marks)
+
+
+def _subject(row: Row) -> "Subject":
+    """Return what an incident's id is made of, beside its first finding: as the rollup has it."""
+    for kind, name in (("run", "run"), ("host", "host"), ("device", "device_uuid")):
+        if row[name]:
+            return kind, row[name]
+    return "lake", ""
+
+
+def _state(row: Row, marks: Sequence[Mark]) -> str:
+    last = marks[-1] if marks else None
+    if last is None:
+        return str(row["status"])
+    if last.mark == "reopened" or (last.mark == "resolved" and row["last_ts"] > last.ts):
+        return "open"
+    return last.mark
+
+
+def likely_causes(ask: Ask, incident: Incident) -> tuple[list[tuple[Signature, str]], Answered]:
+    """Return likely causes by findings and by log lines of the run around an incident, each with the first such line.
+
+    A role that sees no log lines is told causes by findings alone; the line is empty where there is none.
+    """
+    facts = incident.facts
+    if not facts["run"]:
+        return [(signature, "") for signature in incident.causes], Answered("")
+    since, until = facts["start_ts"] - _AROUND, facts["last_ts"] + _AROUND
+    answered = ask(
+        sql_text(_HERE, "lines").format(
+            run=literal(facts["run"]), first=since.date(), last=until.date(), since=literal(since),
+            until=literal(until), most=_MOST_LINES,
+        )
+    )  # fmt: skip
+    lines = [text for row in answered.rows for text in _texts(row)]
+    runbooks = [shown.get("runbook") for shown in incident.evidence]
+    names = causes_of(json.loads(facts["detectors"]), runbooks, lines)
+    return [(library()[name], _first(library()[name], lines)) for name in names], answered
+
+
+def _texts(row: Row) -> list[str]:
+    error = ": ".join(text for text in (row["exception_type"], row["exception_message"]) if text)
+    return [text for text in (row["message"], error) if text]
+
+
+def _first(signature: Signature, lines: Iterable[str]) -> str:
+    return next((line for line in lines if signature.matches(line)), "")

@@ -1,0 +1,186 @@
+"""Incidents on a terminal, and the retrospective of one as Markdown."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from ranklake.insight.incidents.incidents import Incident, Incidents
+from ranklake.lake.rollups.failures import Signature
+from ranklake.printable import printable
+from ranklake.views.table import TextColumn, fitting
+from ranklake.views.words import UNKNOWN, counted, hours_text, moment_text, number_text, time_text
+
+Causes = Sequence[tuple[Signature, str]]
+_COLUMNS: Final = tuple(map(TextColumn, ("incident", "severity", "state", "since", "lasted", "run", "what")))
+_LONGEST: Final = 200
+_MOST_CAUSES: Final = 3
+
+
+def runbook_path(name: str) -> str:
+    """Return where the page of a runbook is, from the repository's root."""
+    return f"docs/runbooks/{name}.md"
+
+
+def list_lines(listed: Sequence[Incident], width: int | None) -> list[str]:
+    """Return incidents as a table."""
+    cells = [
+        (incident.id, incident.facts["severity"], incident.state, moment_text(incident.facts["start_ts"]),
+         lasted(incident), printable(incident.facts["run"] or place(incident) or "-"),
+         printable(incident.facts["title"]))
+        for incident in listed
+    ]  # fmt: skip
+    return fitting(_COLUMNS, cells, width)
+
+
+def list_facts(answer: Incidents, shown: Sequence[Incident]) -> dict[str, Any]:
+    """Return incidents as plain JSON values, with the SQL that gives them."""
+    sql = {"sql": answer.answered.sql, "marks_sql": answer.marks.sql}
+    return {"incidents": [incident.plain() for incident in shown], **sql}
+
+
+def lasted(incident: Incident) -> str:
+    """Return how long an incident lasted, or that it goes on."""
+    return "goes on" if incident.time_to_recover_s is None else time_text(incident.time_to_recover_s)
+
+
+def place(incident: Incident) -> str:
+    """Return the host or device of an incident outside of runs; empty for none."""
+    facts = incident.facts
+    return (
+        f"host {facts['host']}" if facts["host"] else f"device {facts['device_uuid']}" if facts["device_uuid"] else ""
+    )
+
+
+def affected(incident: Incident) -> str:
+    """Return what an incident affected, in device-hours and money."""
+    facts = incident.facts
+    if facts["affected_device_s"] is None:
+        return f"{UNKNOWN}: nobody recorded how many devices"
+    cost = facts["affected_cost"]
+    money = "no price is known" if cost is None else f"{number_text(cost)} {facts['currency']}"
+    return f"{hours_text(facts['affected_device_s'] / 3600)} of devices, {money}"
+
+
+def figures_text(shown: dict[str, Any]) -> str:
+    """Return the figures of a finding: measured, expected, and how far apart; empty where there are none."""
+    names = (("value", ""), ("baseline", "expected "), ("effect", "effect "))
+    return ", ".join(f"{word}{number_text(shown[name])}" for name, word in names if shown.get(name) is not None)
+
+
+def show_lines(incident: Incident, causes: Causes) -> Iterator[str]:
+    """Yield all that is known of an incident."""
+    facts = incident.facts
+    yield f"incident {incident.id}  {facts['severity']}  {incident.state}"
+    yield printable(facts["title"])
+    if facts["injected"]:
+        yield f"on purpose  {printable(facts['injected'])}"
+    yield ""
+    if facts["run"]:
+        job = f" of job {printable(facts['job'])}" if facts["job"] else ""
+        yield f"run         {facts['run']}{job}; ranklake show {facts['run']}"
+    if place(incident):
+        yield f"where       {printable(place(incident))}"
+    yield f"began       {moment_text(facts['start_ts'])}"
+    yield f"noticed     {moment_text(facts['detected_ts'])}, {time_text(facts['time_to_detect_s'])} after it began"
+    yield f"lasted      {lasted(incident)}"
+    yield f"affected    {affected(incident)}"
+    if incident.muted_by:
+        yield f"muted       since incident {incident.muted_by} was marked false"
+        yield f"            ranklake incidents mark {incident.muted_by} --reopen --why TEXT ends that"
+    for mark in incident.marks:
+        yield f"mark        {moment_text(mark.ts)} {mark.mark}: {printable(mark.why or 'masked')}{_by(mark.author)}"
+    yield ""
+    yield from _evidence_lines(incident)
+    yield from _cause_lines(causes)
+    yield f"SQL of the evidence: ranklake incidents show {incident.id} --json"
+
+
+def _by(author: str | None) -> str:
+    return f" ({printable(author)})" if author else ""
+
+
+def _evidence_lines(incident: Incident) -> Iterator[str]:
+    shown = incident.evidence
+    yield f"{counted(incident.facts['findings'], 'finding')}{_of_them(incident)}"
+    for row in shown:
+        yield f"  {row['start_ts'][:16].replace('T', ' ')} {row['severity']}: {printable(_said(row))}"
+    yield ""
+
+
+def _said(row: dict[str, Any]) -> str:
+    """Return the message of a finding, with its figures."""
+    numbers = figures_text(row)
+    return _cut(row["message"]) + (f" ({numbers})" if numbers else "")
+
+
+def _of_them(incident: Incident) -> str:
+    return (
+        f", of which {len(incident.evidence)} say most" if incident.facts["findings"] > len(incident.evidence) else ""
+    )
+
+
+def _cause_lines(causes: Causes) -> Iterator[str]:
+    if not causes:
+        yield "likely causes: none known to the failure library"
+    for number, (signature, line) in enumerate(causes[:_MOST_CAUSES], 1):
+        yield f"{number}. {signature.cause} (confidence: {signature.confidence}; {signature.name})"
+        if line:
+            yield f"   log: {printable(_cut(line))}"
+        yield f"   {signature.fix}"
+        yield f"   runbook: {runbook_path(signature.name)}"
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+
+
+def retrospective(incident: Incident, causes: Causes) -> str:
+    """Return the retrospective of an incident as Markdown, with what is left to write."""
+    facts = incident.facts
+    subject = f"run `{facts['run']}`" if facts["run"] else place(incident) or "the lake"
+    lines = [
+        f"# Incident {incident.id}: {_md(facts['title'])}",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| severity | {facts['severity']} |",
+        f"| state | {incident.state} |",
+        f"| subject | {_md(subject)} |",
+        f"| began | {moment_text(facts['start_ts'])} |",
+        f"| noticed | {moment_text(facts['detected_ts'])}, after {time_text(facts['time_to_detect_s'])} |",
+        f"| over | {lasted(incident) if incident.time_to_recover_s is None else f'after {lasted(incident)}'} |",
+        f"| affected | {_md(affected(incident))} |",
+        *([f"| on purpose | {_md(facts['injected'])} |"] if facts["injected"] else []),
+        "",
+        "## What happened",
+        "",
+    ]
+    lines += [
+        f"- {row['start_ts'][:16].replace('T', ' ')} UTC, {row['severity']}: {_md(_said(row))}"
+        for row in incident.evidence
+    ]
+    more = facts["findings"] - len(incident.evidence)
+    lines += [f"- and {counted(more, 'more finding')}" for _ in range(more > 0)]
+    lines += ["", "## Likely causes", ""]
+    lines += [
+        f"{number}. {signature.cause} Confidence: {signature.confidence}. {signature.fix} "
+        f"([{signature.name}]({runbook_path(signature.name)}))" + (f"\n   Log: `{_code(line)}`" if line else "")
+        for number, (signature, line) in enumerate(causes[:_MOST_CAUSES], 1)
+    ] or ["None known to the failure library."]
+    lines += ["", "## What people did", ""]
+    lines += [f"- {moment_text(mark.ts)}: {mark.mark}: {_md(mark.why or 'masked')}" for mark in incident.marks] or [
+        "- nothing was marked"
+    ]
+    lines += ["", "## What we learnt, and what we change", "", "- ", "", "## Evidence", ""]
+    for sql in dict.fromkeys(row["evidence_sql"] for row in incident.evidence if row.get("evidence_sql")):
+        lines += ["```sql", sql.strip(), "```", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _md(text: str) -> str:
+    line = printable(" ".join(text.split()))
+    return "".join(f"\\{letter}" if letter in "\\`*_[]<>|#" else letter for letter in line)
+
+
+def _code(text: str) -> str:
+    return printable(_cut(text)).replace("`", "'")
