@@ -174,6 +174,10 @@ class Rollup:
         Whether the body computes any number of dates at once, ``$days`` of them from ``$date`` to ``$last``.
     body
         How the rows are computed; None for the SQL file of the rollup's name.
+    times
+        Columns of a run rollup's rows that say from when to when a run's data go into them.
+    kept
+        Columns in which a row that is computed again keeps what it had at first, such as when that was.
     own
         Contract of an operator's table; None for a packaged one.
     """
@@ -188,6 +192,8 @@ class Rollup:
     cut: str = ""
     in_a_row: bool = False
     body: Body | None = None
+    times: tuple[str, str] = ("ts", "end_ts")
+    kept: tuple[str, ...] = ()
     own: Contract | None = None
 
     @property

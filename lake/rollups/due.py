@@ -170,11 +170,15 @@ def due_runs(
     changed = changed_inputs(rollup, inputs, output, state, gone, kept_back)
     if changed is None:
         return None
-    held = output.rows(lake, ["run", "date", "ts", "end_ts"]).to_pylist()
+    begin, end = rollup.times
+    held = output.rows(lake, ["run", "date", begin, end]).to_pylist()
     spans: dict[str, tuple[date, date]] = {}
     for row in held:
         first, last = spans.get(row["run"], (date.max, date.min))
-        spans[row["run"]] = (min(first, row["date"], row["ts"].date()), max(last, row["end_ts"].date()))
+        spans[row["run"]] = (
+            min(first, row["date"], row[begin].date()),
+            max(last, (row[end] or row[begin]).date()),
+        )
     # What a partition held before is not known, but only runs that were under way then can have been in it.
     rewritten = {day_of(name) for table, name in changed if (table, name) in was or not state}
     under_way = {

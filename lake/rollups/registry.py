@@ -5,9 +5,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from ranklake.detection.declaration import Detector, ThresholdError, of_detector, thresholds_of
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.rollups import thresholds
 from ranklake.lake.rollups.declaration import Input, Rollup
+from ranklake.lake.rollups.detectors.registry import DETECTORS, RUN_DETECTORS
+from ranklake.lake.rollups.findings import Findings
 from ranklake.lake.rollups.incidents import Incidents
 from ranklake.lake.rollups.lookups import PRICES, dtypes, facility, peaks, pseudonym_table, step_metrics
 from ranklake.lake.rollups.prices import price_table
@@ -128,6 +131,15 @@ ROLLUPS: Final = (
         leads=3,
     ),
     Rollup(
+        "run_findings",
+        "run",
+        tuple(Input(table, "run") for table in sorted({each.table for each in RUN_DETECTORS} | {"attempt_facts"})),
+        thresholds_of(RUN_DETECTORS),
+        body=Findings("run_findings", RUN_DETECTORS, "run IN (SELECT run FROM affected_runs)"),
+        times=("start_ts", "end_ts"),
+        kept=("computed_ts",),
+    ),
+    Rollup(
         "incidents",
         "partition",
         (
@@ -163,8 +175,34 @@ def chosen(
         if name not in wanted:
             wanted.add(name)
             pending += [table for table in by_name[name].tables if table in by_name]
-    found = tuple(rollup for rollup in by_name.values() if rollup.name in wanted)
+    found = tuple(_as_set(rollup, config) for rollup in by_name.values() if rollup.name in wanted)
     if not config.cost.prices:
         return found
     lookup = {PRICES: partial(price_table, config.cost.prices)}
     return tuple(replace(one, lookups={**one.lookups, **lookup}) if PRICES in one.lookups else one for one in found)
+
+
+def detectors_with(config: LakeConfig) -> list[tuple[Detector, dict[str, float]]]:
+    """Return the detectors that are on, each with its thresholds. Raises `ThresholdError` for a setting of none."""
+    settings, off = _settings(config)
+    return [
+        (each, of_detector(each.name, thresholds_of([each], settings))) for each in DETECTORS if each.name not in off
+    ]
+
+
+def _settings(config: LakeConfig) -> tuple[dict[str, float], frozenset[str]]:
+    section = config.detectors
+    names = {each.name for each in DETECTORS}
+    for name in (*section.off, *(item.detector for item in section.thresholds)):
+        if name not in names:
+            raise ThresholdError(f"unknown detector {name!r}", where="[detectors]", hint=did_you_mean(name, names))
+    return {f"{item.detector}.{item.name}": item.value for item in section.thresholds}, frozenset(section.off)
+
+
+def _as_set(rollup: Rollup, config: LakeConfig) -> Rollup:
+    """Return a rollup of findings with the operator's thresholds, without the detectors that are off."""
+    if not isinstance(rollup.body, Findings) or config.detectors == DEFAULT.detectors:
+        return rollup
+    settings, off = _settings(config)
+    body = replace(rollup.body, detectors=tuple(each for each in rollup.body.detectors if each.name not in off))
+    return replace(rollup, parameters={**rollup.parameters, **thresholds_of(body.detectors, settings)}, body=body)

@@ -233,12 +233,33 @@ def _written(
 ) -> Computed:
     """Write the dates that came out different."""
     known, output = task.rollup.contract, task.output
+    if task.rollup.kept:
+        found = {day: _as_at_first(lake, task, day, rows) for day, rows in found.items()}
     news = {
         day: rows for day, rows in found.items() if output.anyway or not stands(lake, known, output.held, day, rows)
     }
     number = output.held.number + 1  # what the next commit will have; that of a later one is as good
     files = append_files(lake, known, pa.concat_tables(news.values()), number) if news else []
     return Computed(state, len(found), tuple(news), tuple(files), tuple(hurt))
+
+
+def _as_at_first(lake: Lake, task: DaysTask | RunsTask, day: date, rows: pa.Table) -> pa.Table:
+    """Return the rows of a date with what those that the table has already keep."""
+    grain, kept, held = task.rollup.contract.grain, task.rollup.kept, task.output.held
+    if day not in held.digests:
+        return rows
+    try:
+        stored = held.rows(lake, [*grain, *kept], [day])
+    except DamagedFileError:  # what was computed anew takes its place
+        return rows
+    firsts = {tuple(row[name] for name in grain): row for row in stored.to_pylist()}
+    for name in kept:
+        place = rows.schema.get_field_index(name)
+        keys = zip(*(rows[each].to_pylist() for each in grain), strict=True)
+        news = zip(keys, rows[name].to_pylist(), strict=True)
+        values = [firsts[key][name] if key in firsts else value for key, value in news]
+        rows = rows.set_column(place, rows.schema.field(place), pa.array(values, rows.schema.field(place).type))
+    return rows
 
 
 def stands(lake: Lake, known: "Contract", held: Snapshot, day: date, rows: pa.Table) -> bool:

@@ -247,12 +247,34 @@ class QualitySection:
 
 
 @dataclass(frozen=True, slots=True)
+class DetectorThreshold:
+    """A threshold of a detector, as ``ranklake detectors`` lists them."""
+
+    detector: str
+    """Name of the detector, such as ``loss_spike``."""
+    name: str
+    """Name of the threshold, such as ``min_effect``."""
+    value: float
+    """From when on it says something."""
+
+
+@dataclass(frozen=True, slots=True)
+class DetectorsSection:
+    """What looks for faults in runs, devices and hosts; ``ranklake detectors`` lists it."""
+
+    off: tuple[str, ...] = ()
+    """Detectors that do not look."""
+    thresholds: tuple[DetectorThreshold, ...] = ()
+    """Thresholds other than the detector's own, each as a table ``[[detectors.thresholds]]``."""
+
+
+@dataclass(frozen=True, slots=True)
 class LakeConfig:
     """A lake's configuration by section; values from other parts of the configuration have names of their own.
 
     Attributes
     ----------
-    spool, contracts, cost, audit, approvals, plans, query, masking, subjects, ingest, quality
+    spool, contracts, cost, audit, approvals, plans, query, masking, subjects, ingest, quality, detectors
         The sections.
     encryption_key
         Where the keys of encrypted segments are, ``[capture] encryption_key``; see `ranklake.segments.keys`.
@@ -271,6 +293,7 @@ class LakeConfig:
     subjects: SubjectsSection = field(default_factory=SubjectsSection)
     ingest: Limits = field(default_factory=Limits)
     quality: QualitySection = field(default_factory=QualitySection)
+    detectors: DetectorsSection = field(default_factory=DetectorsSection)
     encryption_key: str = ""
     spools: tuple[str, ...] = ()
 

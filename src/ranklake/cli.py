@@ -65,6 +65,7 @@ SUMMARIES = {
     "approvals": "Show who may approve what, and how names are checked.",
     "disown": "Set aside a segment or stream with impossible counts, so that status balances.",
     "renumber": "Split a run that was recorded again under one name into attempts.",
+    "detectors": "List what looks for faults, with its thresholds.",
     "mfu": "Compute model FLOP/s utilization from its inputs.",
     "what-if": "Estimate how much faster a run would have been without stragglers.",
     "audit": "Read and verify the audit trail.",

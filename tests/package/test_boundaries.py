@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("capture", "flows", "lake", "quality", "retention")
-SHARED = {"ranklake.masking", "ranklake.redaction", "ranklake.segments"}
+SHARED = {"ranklake.detection", "ranklake.masking", "ranklake.redaction", "ranklake.segments"}
 MAY_IMPORT = {
     "capture": {"ranklake.capture", "ranklake.lake.contracts", *SHARED},
     "lake": {"ranklake.lake", *SHARED},

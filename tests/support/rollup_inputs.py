@@ -96,7 +96,7 @@ def state(lake, rollups=OF_RUNS):
     """Return rollups' rows, sorted by grain."""
     found = {}
     for rollup in rollups:
-        rows_of = read(lake, contract(rollup.name))
+        rows_of = read(lake, contract(rollup.name)).drop_columns(list(rollup.kept))  # when they were first computed
         found[rollup.name] = rows_of.sort_by([(name, "ascending") for name in contract(rollup.name).grain])
     return found
 

@@ -22,6 +22,7 @@ from ranklake.lake.store.lake_config import (
     AuditSection,
     ContractsSection,
     CostSection,
+    DetectorsSection,
     LakeConfig,
     MaskingSection,
     PlansSection,
@@ -128,6 +129,7 @@ class Config:
     plans: PlansSection = field(default_factory=PlansSection)
     report: ReportSection = field(default_factory=ReportSection)
     quality: QualitySection = field(default_factory=QualitySection)
+    detectors: DetectorsSection = field(default_factory=DetectorsSection)
     capture: CaptureSettings = field(default_factory=CaptureSettings)
     storage: dict[str, str] = field(default_factory=dict, repr=False)
     """Object-store options under delta-rs's names, such as ``aws_endpoint_url``. Leave credentials to the default

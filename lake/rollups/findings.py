@@ -1,0 +1,263 @@
+"""Findings: what detectors say of tables, as rows of ``run_findings`` and ``node_findings``.
+
+Each detector gets the rows of one subject at a time, in order, as numpy arrays. One that raises has no finding there:
+it is logged, a finding ``detector_failed`` says so, and the others go on.
+"""
+
+import hashlib
+import inspect
+import json
+import logging
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.detection.declaration import COOLDOWN, MIN_EFFECT, Detection, Detector, Series, of_detector
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.query.literal import literal
+
+if TYPE_CHECKING:
+    from ranklake.lake.query.engine import SessionContext
+
+LOGGER: Final = logging.getLogger(__name__)
+FAILED: Final = "detector_failed"
+SUBJECT: Final = ("run", "attempt", "rank", "host", "device_uuid")
+MOST_A_SERIES: Final = 100
+"""Findings of a detector in a series that are kept, the first ones: a thousandth says nothing that these do not."""
+_SECOND: Final = 1_000_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_INJECTED: Final = "SELECT run, attempt, injected FROM attempt_facts WHERE injected IS NOT NULL"
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The body of a rollup of findings.
+
+    Attributes
+    ----------
+    table
+        That it computes.
+    detectors
+        Whose findings.
+    within
+        Condition in SQL, on each table that is read, for the rows of what is computed.
+    """
+
+    table: str
+    detectors: tuple[Detector, ...]
+    within: str
+
+    @property
+    def source(self) -> str:
+        """Text of all that is computed with: the declarations, and the modules of the algorithms."""
+        modules = {each.find.__module__ for each in self.detectors} | {__name__, Detector.__module__}
+        modules |= {name for name in sys.modules if name.startswith("ranklake.detection.")}
+        texts = [inspect.getsource(sys.modules[name]) for name in sorted(modules)]
+        return "\n".join([*map(_declaration, self.detectors), *texts])
+
+    def rows(self, ctx: "SessionContext", values: Mapping[str, Any]) -> pa.Table:
+        """Return the findings of the affected runs, or those that begin on the dates from ``date`` to ``last``."""
+        now = datetime.now(UTC)
+        rows = [row for detector in self.detectors for row in self._of(ctx, detector, values, now)]
+        if "date" in values:
+            first: date = values["date"].as_py()
+            last: date = values["last"].as_py() if "last" in values else first
+            rows = [row for row in rows if first <= row["date"] <= last]
+        injected = {}
+        if any(row["run"] for row in rows):
+            named = ctx.sql(_INJECTED).to_arrow_table().to_pylist()
+            injected = {(row["run"], row["attempt"]): row["injected"] for row in named}
+        for row in rows:
+            row["injected"] = injected.get((row["run"], row["attempt"]))
+        return pa.Table.from_pylist(rows, schema=arrow_schema(contract(self.table)))
+
+    def _of(
+        self, ctx: "SessionContext", detector: Detector, values: Mapping[str, Any], now: datetime
+    ) -> Iterator[dict[str, Any]]:
+        thresholds = of_detector(detector.name, values)
+        dates = {name: value for name, value in values.items() if "." not in name}
+        for series in read_series(ctx, detector, self.within, dates):
+            for detection in _contained(detector, series, thresholds):
+                yield finding(detector, series, detection, now)
+
+
+def read_series(ctx: "SessionContext", detector: Detector, within: str, values: Mapping[str, Any]) -> Iterator[Series]:
+    """Yield what a detector reads, one series after the other, by grain.
+
+    Parameters
+    ----------
+    within
+        Condition in SQL for the rows.
+    values
+        Of its ``$names``.
+    """
+    names = list(dict.fromkeys((*detector.grain, *detector.order, *detector.columns)))
+    conditions = " AND ".join(f"({each})" for each in (within, detector.where) if each)
+    order = ", ".join((*detector.grain, *detector.order))
+    chosen = ", ".join(f'"{name}"' for name in names)
+    sql = f"SELECT {chosen} FROM {detector.table} WHERE {conditions} ORDER BY {order}"  # noqa: S608 - ours
+    yield from split(ctx.sql(sql, param_values=dict(values)).to_arrow_table(), detector.grain)
+
+
+def split(rows: pa.Table, grain: Sequence[str]) -> Iterator[Series]:
+    """Yield rows, which are ordered by the grain, as one series for each of its values."""
+    if not rows.num_rows:
+        return
+    columns = {name: _array(rows[name]) for name in rows.column_names}
+    is_new = np.zeros(rows.num_rows, bool)
+    is_new[0] = True
+    for name in grain:
+        codes = pc.dictionary_encode(rows[name], null_encoding="encode").combine_chunks()
+        codes = codes.indices if isinstance(codes, pa.DictionaryArray) else pa.concat_arrays(codes.chunks).indices
+        is_new[1:] |= np.diff(codes.to_numpy(zero_copy_only=False)) != 0
+    starts = np.flatnonzero(is_new)
+    for start, end in zip(starts, [*starts[1:], rows.num_rows], strict=True):
+        subject = {name: rows[name][int(start)].as_py() for name in grain}
+        yield Series(subject, {name: column[start:end] for name, column in columns.items()})
+
+
+def _array(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
+    values: np.ndarray[Any, Any] = _plain_column(column).to_numpy()
+    return values
+
+
+def _plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        # what is of no time is as early as there is: no detector takes it for the latest
+        return pc.fill_null(column.cast(pa.int64()), 0)
+    if pa.types.is_date(kind):
+        return column.cast(pa.timestamp("us")).cast(pa.int64())
+    if pa.types.is_boolean(kind):
+        return pc.fill_null(column, fill_value=False)
+    if pa.types.is_integer(kind) and not column.null_count:
+        return column.cast(pa.int64())
+    return column.cast(pa.float64()) if pa.types.is_integer(kind) or pa.types.is_floating(kind) else column
+
+
+def _contained(detector: Detector, series: Series, thresholds: Mapping[str, float]) -> list[Detection]:
+    """Return what a detector says of a series, with its cool-down; if it raises, that it failed."""
+    try:
+        with np.errstate(all="ignore"):
+            detections = list(detector.find(series, thresholds))
+        return cooled(detections, thresholds[COOLDOWN], thresholds[MIN_EFFECT])[:MOST_A_SERIES]
+    except Exception as error:  # noqa: BLE001 - a detector's fault is its own: the others' findings must not wait for it
+        LOGGER.warning("detector %s failed on %s rows of %s: %r", detector.name, len(series), detector.table, error)
+        times = series.columns.get("ts", series.columns.get("date"))
+        moment = 0 if times is None or not len(times) else int(times[-1])
+        message = f"Detector {detector.name} failed with {type(error).__name__}, and says nothing"
+        return [Detection(moment, moment, message, severity="warning", evidence={"detector": FAILED})]
+
+
+def cooled(detections: Iterable[Detection], cooldown_s: float, min_effect: float) -> list[Detection]:
+    """Return detections in order, those within the cool-down of one before them as part of it.
+
+    The first keeps its start and gets the latest end, and the figures of the one with the largest effect. An effect
+    below the least one is left out; no effect is none to go by.
+    """
+    last: dict[tuple[Any, ...], int] = {}
+    kept: list[Detection] = []
+    for detection in sorted(detections, key=lambda each: (each.start, each.step or 0)):
+        if detection.effect is not None and abs(detection.effect) < min_effect:
+            continue
+        key = tuple(detection.subject.get(name) for name in SUBJECT)
+        place = last.get(key)
+        before = None if place is None else kept[place]
+        if before is not None and place is not None and _is_near(before, detection, cooldown_s):
+            kept[place] = _together(before, detection)
+            continue
+        last[key] = len(kept)
+        kept.append(detection)
+    return kept
+
+
+def _is_near(before: Detection, after: Detection, cooldown_s: float) -> bool:
+    return before.end is None or after.start <= before.end + cooldown_s * _SECOND
+
+
+def _together(first: Detection, other: Detection) -> Detection:
+    worst = max(first, other, key=lambda each: abs(each.effect or 0))
+    ends = (first.end, other.end)
+    steps = [step for step in (first.end_step, other.end_step, other.step) if step is not None]
+    evidence = {**worst.evidence, "times": int(first.evidence.get("times", 1)) + 1}
+    rank = ("", "info", "warning", "error", "critical").index
+    return replace(
+        worst,
+        start=first.start,
+        step=first.step,
+        end=None if None in ends else max(end for end in ends if end is not None),
+        end_step=max(steps, default=None),
+        severity=max(first.severity, other.severity, key=rank),
+        evidence=evidence,
+    )
+
+
+def finding(detector: Detector, series: Series, detection: Detection, now: datetime) -> dict[str, Any]:
+    """Return the row of a detection."""
+    subject = {name: {**series.subject, **detection.subject}.get(name) for name in SUBJECT}
+    name = detection.evidence.get("detector", detector.name)
+    start = _moment(detection.start)
+    end = None if detection.end is None else _moment(max(detection.start, detection.end))
+    key = "\n".join(map(str, (name, detector.name, *subject.values(), detection.start)))
+    row: dict[str, Any] = {
+        "finding_id": hashlib.sha256(key.encode()).hexdigest()[:16],
+        "detector": name,
+        "severity": detection.severity or detector.severity,
+        **subject,
+        "step": detection.step,
+        "end_step": detection.end_step,
+        "start_ts": start,
+        "end_ts": end,
+        **{each: _finite(getattr(detection, each)) for each in ("value", "baseline", "effect")},
+        "message": _message(detection.message, subject, start),
+        "evidence": json.dumps({each: _plain(value) for each, value in detection.evidence.items()}, sort_keys=True),
+        "runbook": detector.runbook,
+        "computed_ts": now,
+        "date": start.date(),
+    }
+    row["evidence_sql"] = _filled(detector.evidence_sql, row)
+    return row
+
+
+def _message(text: str, subject: Mapping[str, Any], start: datetime) -> str:
+    where = [f"{name} {subject[name]}" for name in ("run", "attempt", "rank") if subject[name] is not None]
+    return f"{text} ({', '.join([*where, f'since {start:%Y-%m-%d %H:%M} UTC'])})"
+
+
+def _filled(sql: str, row: Mapping[str, Any]) -> str:
+    end = row["end_ts"] or row["start_ts"] + timedelta(days=1)
+    texts = {name: "NULL" if row[name] is None else literal(str(row[name])) for name in ("run", "host", "device_uuid")}
+    whole = {name: "NULL" if row[name] is None else str(row[name]) for name in ("attempt", "rank", "step", "end_step")}
+    times = {
+        "start_ts": f"TIMESTAMP '{row['start_ts']:%Y-%m-%dT%H:%M:%S}Z'",
+        "end_ts": f"TIMESTAMP '{end + timedelta(seconds=1):%Y-%m-%dT%H:%M:%S}Z'",
+        "date": f"DATE '{row['start_ts'].date()}'",
+        "end_date": f"DATE '{end.date()}'",
+    }
+    return sql.format(**texts, **whole, **times)
+
+
+def _moment(us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=int(us))
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, np.generic):
+        value = value.item()
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _declaration(detector: Detector) -> str:
+    return repr({item.name: getattr(detector, item.name) for item in fields(detector) if item.name != "find"})
