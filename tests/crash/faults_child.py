@@ -15,7 +15,7 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from faults import ANSWERS_OF_STORES, COMMANDS, KINDS, PATIENCE_S, Case
 from mutations import faults_of_others, poison
 from segments import put_segment, step_rows
 from stores import Proxy, Store, s3_storage
+from today import TODAY
 
 from ranklake import cli
 from ranklake.lake.audit.proof import prove
@@ -45,8 +46,7 @@ ANSWERS = os.fdopen(os.dup(1), "w")
 SHIM = ctypes.CDLL(None)
 SHIM.faulty_arm.argtypes = [ctypes.c_int, ctypes.c_long, ctypes.c_long, ctypes.c_int, ctypes.c_int]
 SHIM.faulty_disarm.restype = SHIM.faulty_fired.restype = ctypes.c_long
-TODAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-RECENT, OLD = TODAY - timedelta(days=5), TODAY - timedelta(days=5000)
+RECENT, OLD = (datetime.combine(TODAY - timedelta(days=age), time(), UTC) for age in (5, 5000))
 SOUND, AGED, LIAR = 7, 8, 1000
 """Incarnations: of what stays, of what retention takes, and from which on those lie that are disowned."""
 

@@ -1,6 +1,6 @@
 """Former names of columns: they answer until their day, in the unit that they had, to whoever sees the column."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 import yaml
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from overlays import written
 from rollup_inputs import NOON, append
 from segments import DAY, put_segment, step_rows
+from today import TODAY
 
 import ranklake.lake
 from ranklake.commands.sql import sql
@@ -32,7 +33,6 @@ from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table
 from ranklake.masking.masks import Mask
 
-TODAY = datetime.now(UTC).date()
 OPERATIONAL = frozenset({"operational"})
 EVERY = frozenset({"operational", "pseudonymous", "personal", "secret"})
 
@@ -294,7 +294,7 @@ def hidden(lake, changed):
     runs = [("open", "ada"), ("closed", "mallory")]
     append(lake, "runs", [{"ts": NOON, "run": run, "job": "gpt", "user": user, "world_size": 1} for run, user in runs])
     path = changed.migrate("runs", lambda facts: (called(facts, "user", "person"), called(facts, "job", "work")))
-    until(path, TODAY)
+    until(path, TODAY + timedelta(days=1))
     applying.apply(lake, InProcess(), "Ada")
     return lake
 

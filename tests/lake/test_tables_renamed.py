@@ -1,12 +1,13 @@
 """A table gets another name: queries, roles and rollups go on by both until a day; nothing that is stored changes."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 import yaml
 from bringing import adds_up, bring
 from click.testing import CliRunner
 from segments import put_segment, step_rows
+from today import TODAY
 
 from ranklake.cli import run
 from ranklake.commands.sql import sql
@@ -24,7 +25,6 @@ from ranklake.lake.query.sql import session
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table
 
-TODAY = datetime.now(UTC).date()
 TOMORROW = TODAY + timedelta(days=1)
 
 

@@ -20,8 +20,6 @@ from ranklake.retention.proposals.proposals import (
     VoidProposalError,
 )
 
-NOW = datetime.now(UTC)
-
 
 @pytest.fixture
 def desk(tmp_path):
@@ -31,7 +29,7 @@ def desk(tmp_path):
 
 def test_a_proposal_becomes_one_plan(desk):
     """Proposed, approved and applied by three people: one plan, three rows of the trail; nothing the second time."""
-    name = desk.propose("a", "b", proposer="Pia", expires=NOW + timedelta(days=1))
+    name = desk.propose("a", "b", proposer="Pia", expires=datetime.now(UTC) + timedelta(days=1))
     found, fresh = desk.approve(name, "Ada", reason="mended")
     assert (found.state, fresh) == ("approved", True)
     assert desk.approve(name, "Ada")[1] is False
@@ -56,12 +54,12 @@ def test_who_proposed_may_not_approve(desk):
 
 def test_what_expired_is_neither_approved_nor_applied(desk):
     """A proposal is good for its time; an approval does not make it last longer."""
-    name = desk.propose("a", expires=NOW)
+    name = desk.propose("a", expires=datetime.now(UTC))
     with pytest.raises(ExpiredProposalError, match="plan again with 'ranklake quality plan'"):
         desk.approve(name, "Ada")
     desk.rows[name] = replace(desk.rows[name], expires=None)
     desk.approve(name, "Ada")
-    desk.rows[name] = replace(desk.rows[name], expires=NOW)
+    desk.rows[name] = replace(desk.rows[name], expires=datetime.now(UTC))
     with pytest.raises(ExpiredProposalError):
         desk.apply(name, "Otto")
     assert desk.actions() == [("release.approve", "Ada")]

@@ -10,8 +10,6 @@ from ranklake.lake.plans.plan import last_finished
 from ranklake.retention.proposals.lifecycle import apply, approve, propose
 from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, VoidProposalError, digest_of
 
-NOW = datetime.now(UTC)
-
 
 @dataclass(frozen=True, slots=True)
 class Release(Proposal):
@@ -57,7 +55,8 @@ class Desk:
         """Return what was proposed and what became of it."""
         done = {name: number for name, number in self.begun.items() if number <= last_finished(lake)}
         return {
-            name: replace(one, applied=NOW, plan=done[name]) if name in done else one for name, one in self.rows.items()
+            name: replace(one, applied=datetime.now(UTC), plan=done[name]) if name in done else one
+            for name, one in self.rows.items()
         }
 
     def add(self, _lake, proposal, by):
@@ -68,7 +67,7 @@ class Desk:
     def propose(self, *items, **facts):
         """Write down a proposal and return its name."""
         name = digest_of(items)[:8]
-        self.rows[name] = Release(name, items=items, proposed=NOW, **facts)
+        self.rows[name] = Release(name, items=items, proposed=datetime.now(UTC), **facts)
         return name
 
     def sign_as_author(self, name, by, **options):

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from segments import DAY, step_rows
+from today import TODAY
 
 from ranklake.lake.audit import clock
 from ranklake.lake.contracts.load import load_contracts
@@ -16,8 +17,6 @@ from ranklake.retention.policies.policies import load_policies
 CONTRACTS = load_contracts()
 CLASSES = {one.retention for one in CONTRACTS.values()}
 POLICIES = load_policies(CONTRACTS)
-TODAY = datetime.now(UTC).date()
-"""What tests pass for today. It may be over by then: what is dated by the clock says when it was, `written_on`."""
 APPROVER = "Ada Approver"
 
 

@@ -17,8 +17,6 @@ from ranklake.lake.tables.read import read, read_batches, read_where
 from ranklake.lake.tables.tables import delta_table
 from ranklake.segments.segment import SegmentFooter
 
-TODAY = datetime.now(UTC)
-
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
@@ -28,15 +26,15 @@ def few(monkeypatch):
 
 @pytest.fixture
 def later(monkeypatch):
-    """Go on as if some days had passed since the last plan: days not recent any more are summed up."""
+    """Go on as if some days had passed since the last plan: days not recent any more are summed up.
+
+    Its function returns the date of then, and the clock stands still.
+    """
 
     def pass_days(count):
-        class Later(datetime):
-            @classmethod
-            def now(cls, tz=None):
-                return datetime.now(tz) + timedelta(days=count)
-
-        monkeypatch.setattr(index_summary, "datetime", Later)
+        then = datetime.now(UTC) + timedelta(days=count)
+        monkeypatch.setattr(index_summary, "datetime", type("Later", (datetime,), {"now": lambda _: then}))
+        return then.date()
 
     return pass_days
 
@@ -107,17 +105,17 @@ def test_what_is_new_reads_nothing_old(lake, spool, later, looked):
     bring(lake, spool)
     for path in (spool / "segments").rglob("*.parquet"):
         path.unlink()
-    later(10)
+    today = datetime.now(UTC).date()
+    then = later(10).isoformat()
     assert bring(lake, spool).segments == 0
     looked.clear()
-    day = TODAY.date().isoformat()
-    put_segment(spool, step_rows(10, segment=5), rows_before=20, day=(TODAY + timedelta(days=10)).date().isoformat())
-    put_segment(spool, step_rows(10, incarnation=8), day=(TODAY + timedelta(days=10)).date().isoformat())
+    put_segment(spool, step_rows(10, segment=5), rows_before=20, day=then)
+    put_segment(spool, step_rows(10, incarnation=8), day=then)
     assert bring(lake, spool).rows_stored == 20
     assert not looked
-    put_segment(spool, step_rows(12, segment=4), rows_before=10, day=(TODAY + timedelta(days=10)).date().isoformat())
+    put_segment(spool, step_rows(12, segment=4), rows_before=10, day=then)
     assert bring(lake, spool).rows_stored == 2  # the highest number, cut anew
-    put_segment(spool, step_rows(10, segment=3), rows_before=20, day=day)  # late: it may have come before
+    put_segment(spool, step_rows(10, segment=3), rows_before=20, day=today.isoformat())  # late: it may have come before
     assert bring(lake, spool).rows_stored == 10
     assert looked
 
@@ -128,8 +126,8 @@ def test_what_was_taken_in_long_ago_leaves_the_spool(lake, spool, later, looked)
     foreign = spool / "segments/2026-03-01/steps/foreign.parquet"
     foreign.write_bytes(b"y" * 100)
     bring(lake, spool)
-    later(100)
-    late = (TODAY + timedelta(days=99)).date().isoformat()
+    day = later(100)
+    late = (day - timedelta(days=1)).isoformat()
     for path in (spool / "segments/2026-03-01/steps").glob("r1*"):
         copy = spool / "segments" / late / "steps" / path.name
         copy.parent.mkdir(parents=True)
@@ -137,7 +135,6 @@ def test_what_was_taken_in_long_ago_leaves_the_spool(lake, spool, later, looked)
         path.unlink()
     history_of = IngestionIndex(lake, delta_table(lake, "segments"))
     new = put_segment(spool, step_rows(10, segment=1), rows_before=10, day=late)
-    day = (TODAY + timedelta(days=100)).date()
     assert purge(Spool(str(spool)), history_of.near, history_of.of, day, 7) == 2
     assert list(spool.rglob("*.parquet")) == [new]
 

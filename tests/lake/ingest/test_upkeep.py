@@ -15,6 +15,7 @@ from bringing import adds_up, bring
 from deltalake import DeltaTable
 from rollup_inputs import append
 from segments import DAY, put_bytes, put_segment, step_rows
+from today import TODAY
 
 from ranklake.cli import run
 from ranklake.lake.audit.proof import prove
@@ -44,7 +45,6 @@ from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.proposals.retention_plans import RetentionPlan, head_row, stamped
 from ranklake.segments.segment import SegmentFooter
 
-TODAY = datetime.now(UTC).date()
 KEY = ["incarnation", "segment", "slot"]
 
 
