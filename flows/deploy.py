@@ -12,6 +12,7 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
 from ranklake.errors import RanklakeError
 from ranklake.flows.deployments import Deployment
+from ranklake.flows.heartbeats import ENVIRONMENT, register_automation
 from ranklake.flows.register import Registered, register
 from ranklake.flows.settings import FlowSettings
 from ranklake.redaction.redact import redact_uri
@@ -59,8 +60,11 @@ async def deploy_all(
         async with get_client() as client:
             pool = await _pool(client, target.pool)
             _check(pool.type, target)
-            variables = {"image": target.image} if target.image else {}
-            return await register(client, found, settings, target.pool, variables, lake=target.lake, dry_run=dry_run)
+            variables = {"env": ENVIRONMENT, **({"image": target.image} if target.image else {})}
+            done = await register(client, found, settings, target.pool, variables, lake=target.lake, dry_run=dry_run)
+            if not dry_run:
+                await register_automation(client)
+            return done
     except PrefectHTTPStatusError as error:
         said = f"{error.response.status_code} {error.response.reason_phrase}"
         hint = "check PREFECT_API_URL, PREFECT_API_KEY and the server's version"

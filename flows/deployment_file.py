@@ -46,7 +46,7 @@ def _entry(one: Deployment) -> dict[str, Any]:
         "tags": list(one.tags),
         "parameters": {"settings": {"config": CONFIG}, **one.parameters},
         "schedules": [when] if schedule else [],
-        "concurrency_limit": {"limit": 1, "collision_strategy": "CANCEL_NEW"},
+        "concurrency_limit": {"limit": 1, "collision_strategy": "ENQUEUE"},
         "work_pool": {"name": POOL},
     }
 

@@ -47,8 +47,8 @@ class Deployment:
     schedule, parameters
         When it runs, and with what.
 
-    One run of a deployment is in flight at a time. A run that comes due meanwhile is cancelled, since the one in flight
-    or the next does its work: so what was late is made up for by one run.
+    One run of a deployment is in flight at a time. Runs that come due meanwhile wait; the first of them that begins
+    makes up for all, and deletes the others (`ranklake.flows.superseded`).
     """
 
     name: str

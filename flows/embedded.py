@@ -21,6 +21,12 @@ _SETTINGS = {
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_LOGGING_LEVEL": "WARNING",
+    # SQLite has one writer. Nobody reads events of a server that ends with the run, and what writes none cannot wait.
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_EVENT_LOGGER_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
+    # A server that waits for its database tells so in a hundred lines, and tries again. What fails is raised here.
+    "PREFECT_LOGGING_SERVER_LEVEL": "CRITICAL",
     "PREFECT_CLI_PROMPT": "false",
     "DO_NOT_TRACK": "1",
     "DASK_LOGGING__DISTRIBUTED": "warning",  # Prefect's root handler would show every connection

@@ -5,7 +5,7 @@ from typing import Any
 
 from prefect import flow
 
-from ranklake.flows import overdue, run_log, run_names
+from ranklake.flows import overdue, run_log, run_names, superseded
 from ranklake.flows.announcing import ANNOUNCE
 from ranklake.flows.one_driver import one_driver
 from ranklake.flows.settings import FlowSettings
@@ -28,6 +28,7 @@ async def pipeline_flow(settings: FlowSettings) -> dict[str, Any]:
         settings: Which lake, and which ranklake.toml to read where the flow runs. Never holds a secret.
     """
     run_log.attach()
+    await superseded.delete_superseded()
     context = settings.context()
     async with one_driver(context.lake_uri):
         try:

@@ -28,7 +28,7 @@ PAUSED: Final = "paused"
 """How `Registered.action` begins for one that this version cannot run."""
 _LAKE: Final = "lake:"
 """How the tag begins that says whose a deployment is."""
-_ONE: Final = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
+_ONE: Final = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE)
 
 
 class ForeignDeploymentError(RanklakeError):

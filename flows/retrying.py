@@ -6,6 +6,7 @@ anew finds what is done and goes on from there.
 
 from typing import Any, Final
 
+import httpx
 from prefect.task_engine import TaskRunTimeoutError
 
 from ranklake.errors import RanklakeError
@@ -16,8 +17,25 @@ from ranklake.lake.store.reachability import LakeUnreachableError
 _STAYS: Final = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
 
 
+def lost_server(error: BaseException) -> httpx.HTTPError | None:
+    """Return what Prefect's client raised where its server does not answer, or is too busy to; else None.
+
+    Prefect raises errors of its own from it. The lake's stores are not reached through httpx.
+    """
+    reason: BaseException | None = error
+    while reason is not None:
+        if isinstance(reason, httpx.TransportError):
+            return reason
+        if isinstance(reason, httpx.HTTPStatusError) and reason.response.is_server_error:
+            return reason
+        reason = reason.__cause__
+    return None
+
+
 def is_transient(error: BaseException) -> bool:
-    """Return whether an error may pass by itself: a store, a network or a cluster that was away for a moment."""
+    """Return whether an error may pass by itself: a store, a network, a server or a cluster was away for a moment."""
+    if lost_server(error) is not None:
+        return True
     if isinstance(error, RanklakeError):
         return isinstance(error, (LakeUnreachableError, ClusterLostError, ClusterNotStartedError))
     return isinstance(error, OSError) and not isinstance(error, _STAYS)

@@ -12,7 +12,7 @@ from prefect import Flow, flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.utilities.urls import url_for
 
-from ranklake.flows import artifacts, run_log, run_names
+from ranklake.flows import artifacts, run_log, run_names, superseded
 from ranklake.flows.artifacts import Progress
 from ranklake.flows.lineage import Lineage
 from ranklake.flows.one_driver import one_driver
@@ -58,6 +58,7 @@ def stage_flow(stage: Stage) -> Flow[..., Any]:
 
     async def run(settings: FlowSettings, **options: Any) -> Done:  # noqa: ANN401 - likewise
         run_log.attach()
+        await superseded.delete_superseded()
         async with one_driver(settings.context().lake_uri) if stage.drives else nullcontext():
             done, lake, links = await asyncio.to_thread(lambda: unit(settings, **options))
         await run_names.add(headline(stage.name, done)[:1])

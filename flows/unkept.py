@@ -8,6 +8,7 @@ from typing import Any, Final, ParamSpec, TypeVar, cast
 from prefect.states import Failed, format_exception
 
 from ranklake.errors import RanklakeError
+from ranklake.flows.retrying import lost_server
 
 _LOG: Final = logging.getLogger(__name__)
 Given = ParamSpec("Given")
@@ -26,7 +27,10 @@ def unkept(run: Callable[Given, Coroutine[Any, Any, Made]]) -> Callable[Given, C
         try:
             return await run(*args, **options)
         except Exception as error:  # noqa: BLE001 - whatever it is, Prefect would write it
-            if not isinstance(error, RanklakeError):
+            lost = lost_server(error)
+            if lost is not None:
+                _LOG.error("Prefect's server does not answer (%s); the next run goes on where this one stopped", lost)
+            elif not isinstance(error, RanklakeError):
                 _LOG.exception("the flow failed")
             message = f"Flow run encountered an exception: {format_exception(error)}"
             return cast("Made", Failed(data=error, message=message))  # Prefect takes a state for how it ended

@@ -20,6 +20,7 @@ SHORTEST_S: Final = 1.0
 LONGEST_S: Final = 60.0
 """Bounds of the pause before a child that died is started again; it doubles until one lived for `LONGEST_S`."""
 _LINE_BYTES: Final = 1 << 20
+_CHAINED: Final = ("The above exception was the direct cause", "During handling of the above exception")
 LEASH: Final = (sys.executable, "-m", "ranklake.flows.serving.leash")
 
 
@@ -131,19 +132,24 @@ class Child:
 
 @dataclass(slots=True)
 class Condensed:
-    """Leaves out of lines what stands in a traceback, but for what was raised."""
+    """Leaves out of lines what stands in tracebacks; of a chain of errors the first stays, which caused the rest."""
 
-    _within: bool = False
+    _frames: bool = False
+    _chained: bool = False
 
     def keeps(self, line: str) -> bool:
         """Return whether a line is to be told."""
+        if line.startswith(_CHAINED):
+            self._chained = True
+            return False
         if line.startswith("Traceback (most recent call last)"):
-            self._within = True
+            self._frames = True
             return False
-        if self._within and line.startswith((" ", "The above exception", "During handling")):
+        if self._frames and line.startswith(" "):
             return False
-        self._within = False
-        return True
+        kept = not (self._frames and self._chained)
+        self._frames = self._chained = False
+        return kept
 
 
 def kill_tree(pid: int) -> None:

@@ -19,6 +19,9 @@ MARK: Final = "RANKLAKE_UP"
 LEASES: Final = "concurrency_leases"
 """Folder in the home where Prefect keeps leases as files."""
 _AUTH: Final = "PREFECT_SERVER_API_AUTH_STRING"
+_METRICS: Final = "PREFECT_SERVER_METRICS_ENABLED"
+_KEPT: Final = (_AUTH, _METRICS)
+"""Settings of the user's that count: who may use the server, and whether it answers Prometheus at ``/api/metrics``."""
 _EVERYBODY: Final = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
@@ -72,12 +75,12 @@ def everybody(home: Path, url: str) -> dict[str, str]:
 
 def adopt(home: Path, url: str) -> None:
     """Put it into this process's environment, before anything imports Prefect. Profiles of the user's do not count."""
-    auth = os.environ.get(_AUTH, "")
+    kept = {name: os.environ[name] for name in _KEPT if os.environ.get(name)}
     for name in [name for name in os.environ if name.startswith("PREFECT_")]:
         del os.environ[name]
-    os.environ.update(everybody(home, url))
-    if auth:
-        os.environ.update({_AUTH: auth, "PREFECT_API_AUTH_STRING": auth})
+    os.environ.update({**everybody(home, url), **kept})
+    if _AUTH in kept:
+        os.environ["PREFECT_API_AUTH_STRING"] = kept[_AUTH]
 
 
 def for_server(url: str, database: str) -> dict[str, str]:

@@ -5,7 +5,6 @@ and that has no process is lost: it is marked Crashed, with what it had begun, a
 """
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -24,6 +23,8 @@ from prefect.client.schemas.filters import (
     TaskRunFilterStateType,
 )
 from prefect.client.schemas.objects import State, StateType
+
+from ranklake.flows.superseded import delete_runs, overdue_runs
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient
@@ -110,30 +111,18 @@ async def end(client: "PrefectClient", run: Any, kind: StateType, message: str) 
 
 
 async def collapse_overdue(client: "PrefectClient", deployments: Iterable[UUID]) -> tuple[int, set[UUID]]:
-    """Leave one of the runs of each deployment that came due while nobody was there.
+    """Leave the newest of the runs of each deployment that came due while nobody was there.
 
-    Returns how many were dropped, and which deployments have one that waits.
+    Returns how many were deleted, and which deployments have one that waits.
     """
-    dropped, waiting = 0, set()
+    deleted, waiting = 0, set()
     for deployment in deployments:
-        runs = await client.read_flow_runs(
-            flow_run_filter=FlowRunFilter(
-                deployment_id=FlowRunFilterDeploymentId(any_=[deployment]),
-                state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED])),
-            ),
-            limit=_MOST,
-        )
-        now = datetime.now(UTC)
-        due = [(one.expected_start_time, one) for one in runs if one.auto_scheduled]
-        overdue = [one for at, one in sorted(due, key=lambda pair: pair[0] or now) if at is not None and at < now]
-        for item in overdue[:-1]:
-            message = f"came due while ranklake up was down; the run {overdue[-1].name} makes up for it"
-            state: State[Any] = State(type=StateType.CANCELLED, name="Superseded", message=message)
-            await client.set_flow_run_state(item.id, state, force=True)
-            dropped += 1
+        overdue = await overdue_runs(client, deployment)
+        await delete_runs(client, overdue[:-1])
+        deleted += len(overdue[:-1])
         if overdue:
             waiting.add(deployment)
-    return dropped, waiting
+    return deleted, waiting
 
 
 async def free_limits(client: "PrefectClient") -> None:

@@ -6,12 +6,15 @@ import subprocess
 import sys
 from contextlib import closing
 
+import httpx
 import pytest
+from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from segments import put_segment, step_rows
 
 from ranklake.flows.retrying import may_pass
 from ranklake.flows.settings import FlowSettings
 from ranklake.flows.storage import StorageReferenceError, storage_options
+from ranklake.flows.unkept import unkept
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.store.lake import Lake
@@ -126,6 +129,14 @@ class _State:
         return self.error
 
 
+def _without_server():
+    """Return what a task ends with whose server was killed: an error of Prefect's, and where it came from."""
+    error = ConcurrencySlotAcquisitionError("Unable to acquire concurrency slots on ['tag:ranklake']")
+    error.__cause__ = httpx.ConnectError("All connection attempts failed")
+    error.__cause__.__cause__ = OSError("All connection attempts failed")
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "again"),
     [
@@ -134,11 +145,28 @@ class _State:
         (ConnectionResetError(), True),
         (FileNotFoundError(), False),
         (TypeError(), False),
+        (_without_server(), True),
     ],
 )
 def test_only_what_may_pass_is_tried_again(error, again):
     """An outage is tried again; a lake that is none is not."""
     assert asyncio.run(may_pass(None, None, _State(error))) is again
+
+
+def test_a_server_that_is_gone_is_one_line_of_the_log(caplog):
+    """What the flow's code raised comes with its traceback; that Prefect's server was killed does not."""
+
+    @unkept
+    async def run(error):
+        raise error
+
+    asyncio.run(run(_without_server()))
+    (record,) = caplog.records
+    assert record.exc_info is None
+    assert record.message.startswith("Prefect's server does not answer (All connection attempts failed); the next run")
+    caplog.clear()
+    asyncio.run(run(TypeError("of ours")))
+    assert caplog.records[0].exc_info
 
 
 @pytest.mark.slow

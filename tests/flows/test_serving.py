@@ -7,6 +7,7 @@ import select
 import stat
 import subprocess
 import sys
+import traceback
 from importlib import import_module
 
 import pytest
@@ -147,7 +148,9 @@ def test_a_users_own_prefect_settings_do_not_count(tmp_path, monkeypatch):
     monkeypatch.setattr(
         os, "environ", {"PREFECT_API_URL": "https://elsewhere/api", "PREFECT_API_KEY": "k", "HOME": "/"}
     )
+    os.environ["PREFECT_SERVER_METRICS_ENABLED"] = "true"
     adopt(tmp_path, "http://127.0.0.1:1")
+    assert os.environ["PREFECT_SERVER_METRICS_ENABLED"] == "true"
     assert os.environ["PREFECT_API_URL"] == "http://127.0.0.1:1/api"
     assert "PREFECT_API_KEY" not in os.environ
     assert os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
@@ -167,6 +170,27 @@ def test_a_program_on_a_leash_dies_with_its_parent(told):
         assert select.select([watch], [], [], 60)[0]
     finally:
         os.close(watch)
+
+
+def _raise_chained(texts):
+    """Raise an error, and one more from it for each further text."""
+    if len(texts) == 1:
+        raise ConnectionRefusedError(texts[0])
+    try:
+        _raise_chained(texts[1:])
+    except OSError as error:
+        raise OSError(texts[0]) from error
+
+
+def test_six_chained_tracebacks_are_one_line():
+    """Each error of a chain was raised because of the one before; the first says what happened: a lost server."""
+    with pytest.raises(OSError, match="no flow") as error:
+        _raise_chained(["no flow", "no task", "no slot", "no answer", "no connection", "nobody listens"])
+    lines = [line for line in "".join(traceback.format_exception(error.value)).splitlines() if line]
+    assert sum(line.startswith("Traceback") for line in lines) == 6
+    condensed = Condensed()
+    kept = [line for line in ["the flow failed", *lines, "12:00 goes on"] if condensed.keeps(line)]
+    assert kept == ["the flow failed", "ConnectionRefusedError: nobody listens", "12:00 goes on"]
 
 
 def test_a_traceback_is_told_by_its_last_line():

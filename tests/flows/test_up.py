@@ -5,12 +5,13 @@ import json
 import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import httpx
 import libfaketime
 import pytest
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State, StateType
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from segments import put_segment, step_rows
 from serving import PATIENCE_S, Up, wait_for
@@ -18,6 +19,7 @@ from stores import Proxy, Store, moto_server, s3_storage, sent
 
 from ranklake.cli import run
 from ranklake.flows.deployments import DEPLOYMENTS
+from ranklake.flows.heartbeats import ENVIRONMENT, NAME, register_automation
 from ranklake.flows.serving.runs import collapse_overdue
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.store.lake import Lake
@@ -26,6 +28,7 @@ from ranklake.lake.tables.read import read
 SECRET = "q8Zr3xKpW1vT6yLmN4cJ9sHd2fGb7aQe"
 ELSEWHERE = "planted9vXs2LkQw7TzR4mB8nYc5HdJ1"
 PLANTED = "planted7uWq3Zk8RtY5pLm2Xc6VbN4gHj9"
+ENVIRON = {"AWS_SECRET_ACCESS_KEY": ELSEWHERE, "PREFECT_SERVER_METRICS_ENABLED": "true"}
 pytestmark = pytest.mark.up
 CANCEL = {"state": {"type": "CANCELLED"}, "force": True}
 LEAKY = pytest.mark.leaky("Prefect's client starts a thread with an event loop that stays as long as the process")
@@ -39,7 +42,7 @@ def up(tmp_path_factory):
     (folder / "ranklake.toml").write_text(
         f'lake.uri = "{folder}/lake"\nspool.uri = "{folder}/spool"\nstorage.aws_secret_access_key = "{SECRET}"\n'
     )
-    found = Up.start(folder, "--every-s", "3600", environment={"AWS_SECRET_ACCESS_KEY": ELSEWHERE})
+    found = Up.start(folder, "--every-s", "3600", environment=ENVIRON)
     try:
         found.ready()
         yield found
@@ -56,10 +59,17 @@ def test_all_deployments_are_served(up):
         served = there[one.name]
         assert bool(served["schedules"]) == bool(one.schedule)
         assert served["global_concurrency_limit"]["limit"] == 1
-        assert served["concurrency_options"]["collision_strategy"] == "CANCEL_NEW"
+        assert served["concurrency_options"]["collision_strategy"] == "ENQUEUE"
         described = served["parameter_openapi_schema"]["definitions"]["FlowSettings"]["properties"]
         assert all(parameter["description"] for parameter in described.values())
     assert there["deep-check"]["parameters"]["with_scrub"] is True
+
+
+def test_the_server_answers_prometheus_where_it_was_asked_to(up):
+    """A setting of the user's that counts, of all of Prefect's."""
+    answer = httpx.get(f"http://127.0.0.1:{up.port}/api/metrics", timeout=60)
+    assert answer.status_code == httpx.codes.OK
+    assert "python_info" in answer.text
 
 
 @pytest.mark.timeout(600)
@@ -115,7 +125,7 @@ def test_a_password_in_a_parameter_is_refused_before_it_is_stored(up):
 
 @LEAKY
 def test_late_runs_collapse_to_one(server):
-    """Of six runs that came due while nobody was there, `up` leaves the newest when it starts, and tells why."""
+    """Of six runs that came due while nobody was there, `up` leaves the newest when it starts."""
     worker = server.child("worker")
     found = server.deployments()["upkeep"]["id"]
     worker.suspend()
@@ -132,10 +142,8 @@ def test_late_runs_collapse_to_one(server):
 
         assert asyncio.run(collapse()) == (5, {UUID(found)})
         after = {one["id"]: one["state"] for one in server.runs("upkeep")}
-        states = [after[one["id"]] for one in overdue]
-        assert [state["name"] for state in states[:-1]] == ["Superseded"] * 5
-        assert states[-1]["type"] == "SCHEDULED"
-        assert overdue[-1]["name"] in states[0]["message"]
+        assert [one["id"] in after for one in overdue] == [False] * 5 + [True]
+        assert after[overdue[-1]["id"]]["type"] == "SCHEDULED"
         wait_for("the end of it", lambda: server.asked(f"flow_runs/{overdue[-1]['id']}/set_state", **CANCEL))
     finally:
         worker.resume()
@@ -146,7 +154,8 @@ def server(up, monkeypatch):
     """Make the server the one that Prefect's settings name; it has pools of two types."""
     url = f"http://127.0.0.1:{up.port}/api"
     monkeypatch.setenv("PREFECT_API_URL", url)
-    for name, kind in (("pods", "kubernetes"), ("elsewhere", "prefect:managed")):
+    pools = (("pods", "kubernetes"), ("elsewhere", "prefect:managed"), ("idle", "process"))
+    for name, kind in pools:
         if up.asked(f"work_pools/{name}") is None:
             wait_for("a pool", lambda name=name, kind=kind: up.asked("work_pools/", name=name, type=kind))
     with temporary_settings({PREFECT_API_URL: url}):
@@ -171,7 +180,8 @@ def test_deployments_are_registered_on_a_pool_of_an_existing_server(server, caps
     first = server.deployments()
     assert {f"prod-{one.name}" for one in DEPLOYMENTS} <= set(first)
     made = first["prod-pipeline"]
-    assert (made["work_pool_name"], made["job_variables"]) == ("pods", {"image": "registry/ranklake:1"})
+    assert made["work_pool_name"] == "pods"
+    assert made["job_variables"] == {"image": "registry/ranklake:1", "env": ENVIRONMENT}
     assert made["parameters"]["settings"]["config"] == "/etc/ranklake.toml"
     code, out, _ = deploy(capsys, *options)
     assert (code, out.count("updated")) == (0, len(DEPLOYMENTS))
@@ -188,6 +198,54 @@ def test_the_doctor_names_a_pool_that_nobody_polls(server, capsys):
     lines = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["check"] == "prefect-runs"]
     pools = [one["what"] for one in lines if "nobody polls" in one["what"]]
     assert pools == ["nobody polls the pool pods: its runs wait"], lines
+
+
+@LEAKY
+def test_a_run_whose_process_is_gone_is_ended_by_an_automation(server, capsys):
+    """`deploy` makes one automation, however often it runs; it marks a run without heartbeats Crashed."""
+    for _ in range(2):
+        assert deploy(capsys, "--pool", "idle", "--name", "zombies")[0] == 0
+    (made,) = [one for one in server.asked("automations/filter", limit=50) if one["name"] == NAME]
+    assert made["enabled"]
+    assert made["trigger"]["within"] == 90
+    deployment = server.deployments()["zombies-pipeline"]
+    assert deployment["job_variables"]["env"] == {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
+
+    async def lose_a_run():
+        async with get_client() as client:
+            await register_automation(client, within_s=10)
+            lost = await client.create_flow_run_from_deployment(UUID(deployment["id"]))
+            for kind in (StateType.PENDING, StateType.RUNNING):
+                await client.set_flow_run_state(lost.id, State(type=kind), force=True)
+            return str(lost.id)
+
+    lost = asyncio.run(lose_a_run())
+    tag = {"prefect.resource.id": "prefect.tag.ranklake", "prefect.resource.role": "tag"}
+    event = {"event": "prefect.flow-run.heartbeat", "resource": {"prefect.resource.id": f"prefect.flow-run.{lost}"}}
+    event |= {"id": str(uuid4()), "occurred": datetime.now(UTC).isoformat(), "related": [tag]}
+    httpx.post(f"http://127.0.0.1:{server.port}/api/events", json=[event], timeout=30).raise_for_status()
+    wait_for("the end of the run", lambda: server.state(lost) == "CRASHED")
+    assert "sends no heartbeat" in server.ask(f"flow_runs/{lost}")["state"]["message"]
+
+
+@LEAKY
+def test_runs_that_come_due_while_one_runs_leave_no_trace(up):
+    """One run waits for the one in flight, does the work of all that came due, and none of them ends Cancelled."""
+    found = up.deployments()["catalog"]["id"]
+    lost = up.run("catalog")
+    wait_for("the end of the run before", lambda: up.state(lost) == "COMPLETED")
+    now = datetime.now(UTC)
+    window = {"start_time": (now - timedelta(days=6)).isoformat(), "end_time": now.isoformat()}
+    up.ask(f"deployments/{found}/schedule", **window, min_runs=6, max_runs=6)
+
+    def left():
+        runs = [one for one in up.runs("catalog") if one["auto_scheduled"]]
+        due = [one for one in runs if datetime.fromisoformat(one["expected_start_time"]) < now]
+        return due if due and all(one["state_type"] not in {"SCHEDULED", "PENDING", "RUNNING"} for one in due) else []
+
+    due = wait_for("the end of what came due", left, 2 * PATIENCE_S)
+    assert {one["state_type"] for one in due} == {"COMPLETED"}
+    assert len(due) < 6
 
 
 @LEAKY
