@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from ranklake.context import Context
 from ranklake.doctor.examination import OVERDUE_S
 from ranklake.errors import RanklakeError
+from ranklake.insight.incidents.report import incidents_state
 from ranklake.insight.overview.catalog import catalog_state
 from ranklake.insight.overview.cluster import cluster_state
 from ranklake.insight.overview.fleet import fleet_state
@@ -29,6 +30,7 @@ from ranklake.views.html import (
     compliance_pages,
     executive_pages,
     governance_pages,
+    incident_pages,
     oncall_pages,
     pipeline_pages,
     quality_pages,
@@ -105,8 +107,14 @@ class ReportSection(NamedTuple):
 SECTIONS: Final[Mapping[str, ReportSection]] = MappingProxyType(
     {
         "oncall": ReportSection(
-            "what needs a look, worst first: ranks, runs, checks, devices, the pipeline",
+            "what needs a look, worst first: incidents, ranks, runs, checks, devices, the pipeline",
             lambda _, lake, __: oncall_pages.section(on_call(lake)),
+            links_to=("runs", "incidents"),
+        ),
+        "incidents": ReportSection(
+            "what went wrong: a list, and one page of each with evidence, likely causes, what to do",
+            lambda _, lake, __: incident_pages.section(incidents_state(lake)),
+            lambda lake, role, _: incident_pages.section(incidents_state(lake, role)),
             links_to=("runs",),
         ),
         "quality": ReportSection(

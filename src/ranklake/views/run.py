@@ -53,6 +53,7 @@ def run_lines(
         *_loss(facts, width),
         _mfu(facts),
         *_goodput(facts),
+        *_incidents(facts),
         *_failed_checks(facts),
         *_stragglers(facts),
         *_where(facts),
@@ -203,6 +204,16 @@ def _goodput(facts: RunFacts) -> Iterator[str]:
     kinds = [f"{kind.replace('_', ' ')} {percent_text(part / wall)}" for kind, part in parts.items() if part and wall]
     if kinds:
         yield f"            the rest: {', '.join(kinds)}"
+
+
+def _incidents(facts: RunFacts) -> Iterator[str]:
+    """Yield what went wrong, but for what people said is over, or none."""
+    waiting = [incident for incident in facts.incidents.listed if incident.needs_a_look]
+    for incident in waiting[:_MOST_MADE]:
+        text = printable(_clipped(incident.facts["title"]))
+        yield f"incident    {incident.facts['severity']}: {text}; ranklake incidents show {incident.id}"
+    if len(waiting) > _MOST_MADE:
+        yield f"            and {len(waiting) - _MOST_MADE:,} more: ranklake incidents --run {facts.run}"
 
 
 def _failed_checks(facts: RunFacts) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """The rollup ``incidents``: which findings belong together, what an incident says, and that order changes nothing."""
 
-import hashlib
 import json
 import random
 from datetime import date, timedelta
@@ -8,41 +7,18 @@ from datetime import date, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from incident_rows import finding, on_node, rolled_up
 from rollup_inputs import DAY, NOON, append, computed, context
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.declaration import Input
 from ranklake.lake.rollups.incidents import MOST_EVIDENCE, groups
-from ranklake.lake.rollups.inputs import Tables
-from ranklake.lake.rollups.lineage import Lineage
-from ranklake.lake.rollups.registry import ROLLUPS
-from ranklake.lake.rollups.runner import _Round
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.read import read
 
 MINUTE = timedelta(minutes=1)
 GAP = 30 * MINUTE
 MONDAY = date(2026, 3, 2)
-WORDS = {"severity": "warning", "message": "something", "evidence_sql": "SELECT 1", "runbook": "loss-spike"}
-
-
-def finding(detector="loss_spike", minutes=0, lasts=0, **more):
-    """Return a finding of run r1 that begins some minutes after noon, and lasts some; None while it lasts."""
-    start = NOON + minutes * MINUTE
-    subject = [more.get(name, "") for name in ("run", "host", "device_uuid")]
-    key = "\n".join(map(str, [detector, *subject, start]))
-    row = {
-        **WORDS, "finding_id": hashlib.sha256(key.encode()).hexdigest()[:16], "detector": detector, "run": "r1",
-        "attempt": 0, "rank": None, "start_ts": start, "end_ts": None if lasts is None else start + lasts * MINUTE,
-        "computed_ts": start + 5 * MINUTE, "date": start.date(), "host": None, "device_uuid": None, "step": None,
-    }  # fmt: skip
-    return {**row, **more}
-
-
-def on_node(detector, minutes=0, lasts=0, **more):
-    """Return a finding of a host outside of runs."""
-    return finding(detector, minutes, lasts, **{"run": None, "attempt": None, "host": "n1", **more})
 
 
 def rolled(run=(), node=(), days=(DAY,), **more):
@@ -179,13 +155,6 @@ def bring_findings(lake, rows):
     """Commit findings to the table of each."""
     append(lake, "run_findings", [row for row in rows if row["run"]])
     append(lake, "node_findings", [row for row in rows if not row["run"]])
-
-
-def rolled_up(lake):
-    """Bring incidents up to date, and leave alone the findings that a test made: their rollups know no inputs."""
-    (rollup,) = (one for one in ROLLUPS if one.name == "incidents")
-    with Lineage(lake) as lineage:
-        _Round(Tables(lake), lineage, InProcess(), full=False).bring_up_to_date([rollup], None)
 
 
 def rows_of(lake):

@@ -1,11 +1,16 @@
 """What needs a look: ranks, runs, devices, checks and the pipeline, each with its evidence and a next step."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import groupby
+from itertools import groupby, repeat
 from typing import TYPE_CHECKING, Final
 
+from ranklake.insight.incidents.incidents import Incidents, incidents
+from ranklake.insight.incidents.needs import incident_needs, told_by
+from ranklake.insight.incidents.report import MOST_LISTED
+from ranklake.insight.incidents.report import paged as paged_incidents
 from ranklake.insight.runs.asking import Answered, Row, asking, sql_text
 from ranklake.insight.runs.facts import nodes, placed, steps_done
 from ranklake.insight.runs.find import Wanted, find
@@ -55,8 +60,10 @@ class OnCall:
     needs
         Worst first.
     paged
-        Runs that have a page in the report: the latest.
-    pipeline, running, failed, stragglers, devices, links, checks
+        Runs and incidents that have a page in the report, by name and id.
+    incidents
+        Those that went on in the last two days, the worst first, with what people say of them.
+    pipeline, running, failed, stragglers, devices, links, checks, unreadable, saves, non_finite, killed
         The evidence.
     """
 
@@ -64,6 +71,7 @@ class OnCall:
     until: datetime | None
     needs: tuple[Need, ...]
     paged: tuple[str, ...]
+    incidents: Incidents
     pipeline: Answered
     running: Answered
     failed: Answered
@@ -71,6 +79,10 @@ class OnCall:
     devices: Answered
     links: Answered
     checks: Answered
+    unreadable: Answered
+    saves: Answered
+    non_finite: Answered
+    killed: Answered
 
 
 def on_call(lake: "Lake") -> OnCall:
@@ -81,23 +93,43 @@ def on_call(lake: "Lake") -> OnCall:
     until: datetime | None = pipeline.one.get("until")
     if until is None:
         nothing = Answered("", (), "nothing was ingested yet")
-        return OnCall(name, None, (), (), nothing, nothing, nothing, nothing, nothing, nothing, nothing)
+        return OnCall(name, None, (), (), Incidents((), nothing, nothing), *repeat(nothing, 11))
 
     def of(which: str) -> Answered:
         return ask(_filled(which, until))
 
     running, failed, stragglers, devices = of("running"), of("failed"), of("stragglers"), of("devices")
-    links, checks = of("links"), of("checks")
+    links, checks, unreadable, saves = of("links"), of("checks"), of("unreadable"), of("saves")
+    non_finite, killed = of("non_finite"), of("killed")
+    listed = incidents(ask, since=until - _BACK)
     ranks = [one for one in liveness(lake, (), until) if one.state in NEEDS_A_LOOK]
     slow = [(row["run"], row["rank"]) for row in stragglers.rows]
     about = [*((one.run, one.rank) for one in ranks), *slow]
     where = nodes(ask, {run for run, _ in about}, {rank for _, rank in about}).rows
-    needs = [*of_ranks(ranks, failed.rows, where), *of_failed(failed.rows, ranks, where), *_of_checks(checks.rows)]
-    needs += [*_of_devices(devices.rows), *_of_links(links.rows), *of_stragglers(stragglers.rows, where)]
+    failures = list(of_failed(failed.rows, ranks, where))
+    needs, folded = incident_needs(listed.listed, {need.run: need for need in reversed(failures)})
+    needs += [need for need in failures if need.run not in folded]
+    needs += [*of_ranks(ranks, failed.rows, where), *_of_checks(checks.rows), *_of_unreadable(unreadable.rows)]
+    known = told_by(listed.listed)
+    needs += [
+        *_of_non_finite(_untold(non_finite, "run", known, "non-finite")),
+        *_of_killed(_untold(killed, "run", known, "host-out-of-memory")),
+        *_of_saves(_untold(saves, "run", known, "checkpoint-failure", "checkpoint-corruption")),
+        *_of_devices(_untold(devices, "device_uuid", known, "gpu-hardware", "gpu-heat")),
+        *_of_links(links.rows),
+        *of_stragglers(_untold(stragglers, "run", known, "straggler"), where),
+    ]
     needs += [*_of_running(running.rows), *_of_pipeline(pipeline.one)]
-    needs.sort(key=lambda one: ORDER.index(one.state))
-    paged = tuple(str(row["run"]) for row in find(ask, Wanted(), "newest", MOST_PAGES).rows)
-    return OnCall(name, until, tuple(needs), paged, pipeline, running, failed, stragglers, devices, links, checks)
+    needs.sort(key=lambda one: (ORDER.index(one.state), one.place))
+    runs = [str(row["run"]) for row in find(ask, Wanted(), "newest", MOST_PAGES).rows]
+    paged = (*runs, *(incident.id for incident in paged_incidents(incidents(ask, most=MOST_LISTED))))
+    evidence = (running, failed, stragglers, devices, links, checks, unreadable, saves, non_finite, killed)
+    return OnCall(name, until, tuple(needs), paged, listed, pipeline, *evidence)
+
+
+def _untold(answer: Answered, column: str, known: AbstractSet[tuple[str, str]], *names: str) -> list[Row]:
+    """Return rows whose run or device has no incident that says the same, by names of the failure library."""
+    return [row for row in answer.rows if known.isdisjoint((row[column], name) for name in names)]
 
 
 def of_ranks(states: Iterable[RankState], failed: Iterable[Row], where: Sequence[Row] = ()) -> Iterator[Need]:
@@ -113,7 +145,7 @@ def of_ranks(states: Iterable[RankState], failed: Iterable[Row], where: Sequence
         heard = max((one.heard for one in ranks if one.heard is not None), default=None)
         detail = f"{_ranks_text([one.rank for one in ranks])}: {meaning}{_on(where, run, ranks)}"
         detail += f"; last heard {heard:%Y-%m-%d %H:%M} UTC" if heard is not None else ""
-        yield Need("failing", f"{_count(len(ranks), 'rank')} of run {run} {state}", detail, step, run)
+        yield Need("failing", f"{_count(len(ranks), 'rank')} of run {run} {state}", detail, step, run, place=0)
 
 
 def of_failed(rows: Iterable[Row], states: Iterable[RankState], where: Sequence[Row] = ()) -> Iterator[Need]:
@@ -127,7 +159,8 @@ def of_failed(rows: Iterable[Row], states: Iterable[RankState], where: Sequence[
             detail += f"; {_ranks_text([one.rank for one in ranks])}: {_RANKS[state][0]}{_on(where, row['run'], ranks)}"
         detail += "; it saved no checkpoint" if row["checkpoints"] == 0 else ""
         detail += f"; on purpose: {row['injected']}" if row["injected"] else ""
-        yield Need("failing", f"run {row['run']} {row['status']}", detail, f"ranklake show {row['run']}", row["run"])
+        step = f"ranklake show {row['run']}"
+        yield Need("failing", f"run {row['run']} {row['status']}", detail, step, row["run"], place=0)
 
 
 def _on(where: Iterable[Row], run: str, ranks: Iterable[RankState]) -> str:
@@ -142,12 +175,55 @@ def _by_state(rank: RankState) -> tuple[str, str, int]:
 
 def _of_checks(rows: Iterable[Row]) -> Iterator[Need]:
     for row in rows:
-        state = "failing" if row["severity"] == "critical" else "warning"
         detail = (
             f"{row['severity']}: {_count(row['partitions'], 'partition')}, {row['first_date']} to {row['last_date']}"
         )
         title = f"check {row['check_id']} of {row['table']} {row['status']}"
-        yield Need(state, title, detail, f"ranklake quality why {row['table']} --check {row['check_id']}")
+        step = f"ranklake quality why {row['table']} --check {row['check_id']}"
+        yield Need("failing", title, detail, step, place=1 if row["severity"] == "critical" else 2)
+
+
+def _of_unreadable(rows: Iterable[Row]) -> Iterator[Need]:
+    for row in rows:
+        ranks = f"rank {row['first_rank']}" if row["first_rank"] == row["last_rank"] else "several ranks"
+        of_rows = "rows unknown" if row["rows"] is None else _count(row["rows"], "row")
+        detail = f"{of_rows}, of {ranks}, {row['first_date']} to {row['last_date']}; their bytes are in quarantine/"
+        title = f"{_count(row['segments'], 'segment')} of {row['table']} of run {row['run']} cannot be read"
+        yield Need("failing", title, detail, "ranklake status", row["run"])
+
+
+_FAULTS: Final = {
+    "save_failed": ("could not be saved", "save it elsewhere now: docs/runbooks/checkpoint-failure.md"),
+    "load_failed": ("could not be loaded", "docs/runbooks/checkpoint-failure.md"),
+    "changed": ("is not what was written", "do not resume from it: docs/runbooks/checkpoint-corruption.md"),
+}
+
+
+def _of_saves(rows: Iterable[Row]) -> Iterator[Need]:
+    for row in rows:
+        words, step = _FAULTS[row["fault"]]
+        why = f", {row['exception_type']}" if row["exception_type"] else ""
+        detail = f"{_count(row['times'], 'time')}, last {row['last_ts']:%Y-%m-%d %H:%M} UTC: {row['last_name']}{why}"
+        yield Need("failing", f"a {row['kind']} of run {row['run']} {words}", detail, step, row["run"])
+
+
+def _of_non_finite(rows: Iterable[Row]) -> Iterator[Need]:
+    for row in rows:
+        detail = f"{_count(row['non_finite_steps'], 'step')} of attempt {row['attempt']}, which is {row['status']}"
+        detail += f"; its last loss is {row['last_loss_flag']}" if row["last_loss_flag"] else ""
+        detail += f"; on purpose: {row['injected']}" if row["injected"] else ""
+        title = f"values of run {row['run']} are NaN or infinite"
+        yield Need("failing", title, detail, f"ranklake show {row['run']}", row["run"], place=1)
+
+
+def _of_killed(rows: Iterable[Row]) -> Iterator[Need]:
+    for row in rows:
+        of_run = f" of run {row['run']}" if row["run"] else ""
+        detail = (
+            f"on {_count(row['hosts'], 'host')}, {row['first_hour']:%Y-%m-%d %H:%M} to {row['last_hour']:%H:%M} UTC"
+        )
+        title = f"{_count(row['kills'], 'kill')} for want of memory{of_run}"
+        yield Need("failing", title, detail, "docs/runbooks/host-out-of-memory.md", row["run"] or "", place=1)
 
 
 def _of_devices(rows: Iterable[Row]) -> Iterator[Need]:

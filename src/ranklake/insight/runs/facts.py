@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from ranklake.insight.incidents.incidents import Incidents, incidents
 from ranklake.insight.runs import statements
 from ranklake.insight.runs.asking import Answered, Ask, Row
 from ranklake.insight.runs.caveats import Caveats, caveats
@@ -105,6 +106,8 @@ class RunFacts:
         What was sampled beside it, and which samplers could not.
     caveats
         Checks that rows of it fail.
+    incidents
+        What went wrong in it, the worst first, at most 50, with what people say of that.
     """
 
     run: str
@@ -131,6 +134,7 @@ class RunFacts:
     gpu: Answered
     no_gpu: Answered
     caveats: Caveats
+    incidents: Incidents
 
 
 def gather(ask: Ask, run: str) -> RunFacts:
@@ -172,6 +176,7 @@ def gather(ask: Ask, run: str) -> RunFacts:
         gpu=of("gpu"),
         no_gpu=of("no_gpu"),
         caveats=caveats(ask, (run,)),
+        incidents=incidents(ask, run, most=_MOST),
     )
 
 

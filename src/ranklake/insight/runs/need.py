@@ -19,8 +19,10 @@ class Need:
         In a few words, and its evidence.
     next_step
         A command, or what to look at.
-    run
-        Run that it is about; empty for none.
+    run, incident
+        Run that it is about, and the incident; empty for none.
+    place
+        Among those of one state: the lowest comes first.
     """
 
     state: str
@@ -28,3 +30,5 @@ class Need:
     detail: str
     next_step: str
     run: str = ""
+    incident: str = ""
+    place: int = 2

@@ -160,6 +160,7 @@ def _marks(ask: Ask, runs: tuple[str, ...], scalars: str) -> dict[str, str]:
         statements.summaries(among),
         statements.ended(among),
         statements.previous(among),
+        statements.incident_marks(among),
     ):
         for row in ask(sql).rows:
             parts_of[row["run"]].append(repr(sorted(row.items())))

@@ -76,6 +76,12 @@ def previous(where: str) -> str:
     return _filled("previous", where=where)
 
 
+def incident_marks(where: str) -> str:
+    """Return the SQL of one row per incident that changes with it, of some runs."""
+    columns = "run, incident_id, findings, severity, end_ts, last_ts"
+    return f"SELECT {columns} FROM incidents WHERE {where} ORDER BY incident_id\n"  # noqa: S608 - quoted
+
+
 def teams(where: str) -> str:
     """Return the SQL of one row per run that is charged to a team, of some runs."""
     return (

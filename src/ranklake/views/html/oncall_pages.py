@@ -1,15 +1,20 @@
 """The on-call page: what needs a look, worst first, with evidence and a next step."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.insight.overview.oncall import OnCall
+from ranklake.insight.runs.need import Need
 from ranklake.views.html.figures import Column, FactTable, Measure, answer_table, figures
+from ranklake.views.html.incident_pages import href as incident_href
 from ranklake.views.html.run_pages import href
-from ranklake.views.html.run_tables import STATES
+from ranklake.views.html.run_tables import INCIDENTS, SEVERITIES, STATES
 from ranklake.views.html.site import Section, page_section
 from ranklake.views.words import counted
 from ranklake.views.words import time_text as length_text
+
+if TYPE_CHECKING:
+    from ranklake.insight.runs.asking import Answered
 
 _MOST: Final = 100
 _RUNNING: Final = (
@@ -73,6 +78,40 @@ CHECKS: Final = (
 )
 
 
+_NON_FINITE: Final = (
+    Column("run", "Whose attempt it is.", "run"),
+    Column("status", "How it ended.", "status"),
+    Column.number("attempt", "Restart number.", "attempt"),
+    Column.number("steps not finite", "Steps in which something was NaN or infinite.", "non_finite_steps", "{step}"),
+    Column("last loss", "If it is no finite number.", "last_loss_flag"),
+    Column.moment("last seen", "The last thing seen of it.", "end_ts"),
+)
+_KILLED: Final = (
+    Column("run", "That held the host; unknown for none.", "run"),
+    Column.number("hosts", "On which that happened.", "hosts", "{host}"),
+    Column.number("kills", "By the kernel or a cgroup.", "kills", "{process}"),
+    Column.moment("first", "Hour, UTC.", "first_hour"),
+    Column.moment("last", "Hour, UTC.", "last_hour"),
+)
+_SAVES: Final = (
+    Column("run", "Whose artifact it is.", "run"),
+    Column("fault", "save_failed, load_failed; changed: its bytes are not those that were written.", "fault"),
+    Column("kind", "What it is.", "kind"),
+    Column.number("times", "How often.", "times", "{event}"),
+    Column.moment("last", "When it last happened.", "last_ts"),
+    Column("name", "Of the last one.", "last_name"),
+    Column("exception", "Class of the last one.", "exception_type"),
+)
+_UNREADABLE: Final = (
+    Column("table", "That the rows are of.", "table"),
+    Column("run", "That recorded them.", "run"),
+    Column.number("segments", "That cannot be read; their bytes are kept.", "segments", "{segment}"),
+    Column.number("rows", "By the segments' names.", "rows", "{row}"),
+    Column.moment("from", "First date.", "first_date"),
+    Column.moment("to", "Last date.", "last_date"),
+)
+
+
 _MEASURES: Final = (
     Measure("lag_s", "pipeline lag", "s", "From the newest row's own time to the commit that brought it in.",
             length_text, "no row of the last month came in"),
@@ -105,15 +144,27 @@ def _parts(oncall: OnCall) -> Mapping[str, Any]:
         "lake": oncall.lake,
         "hint": "as of the last ingest,",
         "as_of": oncall.until,
-        "needs": [(need, href(need.run) if need.run in oncall.paged else "") for need in oncall.needs[:_MOST]],
+        "needs": [(need, _page(oncall, need)) for need in oncall.needs[:_MOST]],
         "more": max(len(oncall.needs) - _MOST, 0),
         "figures": list(figures("pipeline", oncall.pipeline, _MEASURES)),
         "tables": list(_tables(oncall)),
     }
 
 
+def _page(oncall: OnCall, need: Need) -> str:
+    """Return the page of what needs a look: of its incident, else of its run; empty for none."""
+    if need.incident in oncall.paged:
+        return incident_href(need.incident)
+    return href(need.run) if need.run in oncall.paged else ""
+
+
 def _tables(oncall: OnCall) -> Iterator[FactTable]:
     links = {run: href(run) for run in oncall.paged}
+    listed = oncall.incidents
+    yield answer_table("incidents", "Incidents of the last two days, worst first", listed.answered, ["incident_id"],
+                       INCIDENTS, "None.", states=SEVERITIES,
+                       links={name: incident_href(name) for name in oncall.paged},
+                       notes={incident.id: incident.state for incident in listed.listed})  # fmt: skip
     runs = (
         ("running", "Runs that go on", oncall.running, ["run"], _RUNNING),
         ("failed", "Runs that failed in the last two days", oncall.failed, ["run", "attempt"], _FAILED),
@@ -130,3 +181,14 @@ def _tables(oncall: OnCall) -> Iterator[FactTable]:
     key = ["table", "check_id", "severity", "status"]
     none = "None, of those that were checked."
     yield answer_table("checks", "Checks that fail", oncall.checks, key, CHECKS, none, states=STATES)
+    others: tuple[tuple[str, str, Answered, list[str], tuple[Column, ...]], ...] = (
+        ("non_finite", "Runs with NaN or infinite values in the last two days", oncall.non_finite, ["run", "attempt"],
+         _NON_FINITE),
+        ("killed", "Processes killed for memory in the last two days", oncall.killed, ["run"], _KILLED),
+        ("saves", "Artifacts that failed or changed in the last two days", oncall.saves, ["run", "kind", "fault"],
+         _SAVES),
+        ("unreadable", "Segments that cannot be read, of the last two days", oncall.unreadable, ["table", "run"],
+         _UNREADABLE),
+    )  # fmt: skip
+    for name, caption, answer, keys, shown in others:
+        yield answer_table(name, caption, answer, keys, shown, "None.", links=links)

@@ -17,7 +17,7 @@ from ranklake.lake.contracts.json_text import facts_in
 from ranklake.views.html.figures import Column, Figure, Measure, answer_table, figures, sourced, time_text
 from ranklake.views.html.run_curves import charts, metrics, not_drawn, rank_heat
 from ranklake.views.html.run_media import drawn
-from ranklake.views.html.run_tables import STATES, ends_table, lines_tables, media_table, tables
+from ranklake.views.html.run_tables import STATES, ends_table, incidents_of_run, lines_tables, media_table, tables
 from ranklake.views.html.shell import Entry, Page, file_stem
 from ranklake.views.html.site import Section, overview
 from ranklake.views.html.slowdown_charts import slowdown_charts, slowdown_map, slowdown_tables, verdict
@@ -172,6 +172,7 @@ def _run_parts(runs: RunsState, run: str) -> Mapping[str, Any]:
         "ended": end,
         "hosts": f"ranklake show {run}" if facts.nodes.rows and not runs.is_for_role else "",
         "ends": ends_table(facts) if facts.ends.rows else None,
+        "incidents": incidents_of_run(facts.incidents) if facts.incidents.listed else None,
         "slowed": verdict(cause),
         "is_slowed": bool(cause.what),
         "slowness_leads": leads,

@@ -3,17 +3,34 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from ranklake.insight.incidents.incidents import Incidents
 from ranklake.insight.runs.facts import RunFacts
 from ranklake.insight.runs.media import MOST_MEDIA, MOST_OF_A_NAME
 from ranklake.insight.runs.report import MOST_CHARACTERS, MOST_LINES, NO_LINES, RunState
 from ranklake.views.html.figures import Column, FactTable, answer_table, moment_text
 from ranklake.views.run_causes import DID, launcher_of
+from ranklake.views.words import hours_text
 
 STATES: Final[Mapping[str, str]] = {
     "finished": "passed", "failed": "failing", "abandoned": "errored", "preempted": "warning", "running": "unchecked",
     "imported": "skipped", "interrupted": "warning",
 }  # fmt: skip
 """States of the report by the status of a run."""
+SEVERITIES: Final[Mapping[str, str]] = {
+    "critical": "failing", "error": "failing", "warning": "warning", "info": "unchecked",
+}  # fmt: skip
+"""States of the report by severity."""
+INCIDENTS: Final = (
+    Column("incident", "Its id; below it what stands of it: open, closed, or what a person said.", "incident_id"),
+    Column("severity", "The worst of its findings.", "severity"),
+    Column("what", "Its leading finding.", "title"),
+    Column.moment("began", "When its first finding begins.", "start_ts"),
+    Column.moment("over", "When its last finding ends; unknown while one lasts.", "end_ts"),
+    Column("run", "Run that was hit.", "run"),
+    Column.number("findings", "How many it is made of.", "findings", "{finding}"),
+    Column("affected", "Devices of the run times the time it lasted.", "affected_device_s", "s", is_number=True,
+           text=lambda seconds: hours_text(seconds / 3600)),
+)  # fmt: skip
 HEALTH_TITLE: Final = "Ranks, slowest first"
 
 
@@ -57,6 +74,14 @@ def ends_table(facts: RunFacts) -> FactTable:
     )  # fmt: skip
     key = ["attempt", "rank", "ending"]
     return answer_table("ends", "What ended attempts", facts.ends, key, columns, "Nothing did.", states=_END_STATES)
+
+
+def incidents_of_run(known: Incidents) -> FactTable:
+    """Return what went wrong in a run, each with what stands of it."""
+    return answer_table(
+        "incidents", "Incidents, worst first: ranklake incidents show ID says more", known.answered, ["incident_id"],
+        INCIDENTS, "None.", states=SEVERITIES, notes={incident.id: incident.state for incident in known.listed},
+    )  # fmt: skip
 
 
 def lines_tables(run: RunState) -> Iterator[FactTable]:

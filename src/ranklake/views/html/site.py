@@ -26,7 +26,7 @@ from ranklake.views.html.shell import FOLDER, Entry, Page, assets, data_block, d
 MANIFEST: Final = "ranklake-site.json"
 DATA: Final = f"{FOLDER}/site.js"
 SECTIONS: Final = (
-    *("oncall", "quality", "runs", "compare", "cluster", "executive", "pipeline", "catalog", "governance"),
+    *("oncall", "incidents", "quality", "runs", "compare", "cluster", "executive", "pipeline", "catalog", "governance"),
     "compliance",
 )
 """Folders of the site: a section each."""
@@ -46,7 +46,8 @@ class NotASiteError(RanklakeError):
 
 
 _ABOUT: Final = {
-    "oncall": "What needs a look now, worst first: ranks, runs, devices, checks.",
+    "oncall": "What needs a look now, worst first: incidents, ranks, runs, devices, checks.",
+    "incidents": "What went wrong in runs and on nodes: since when, evidence, likely causes, what to do.",
     "quality": "Which checks fail on which dates, since when, and what their rows have in common.",
     "runs": "Every run: how it ended, loss, pace, MFU, goodput; a page each with curves, ranks and settings.",
     "compare": "Some runs side by side: curves, settings, and whether differences are more than chance.",

@@ -1,0 +1,90 @@
+"""Incidents as things that need a look, and which other things they say already."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from ranklake.insight.incidents.incidents import Incident
+from ranklake.insight.runs.need import Need
+
+_STATES: Final[Mapping[str, str]] = {"critical": "failing", "error": "failing", "warning": "warning"}
+_PLACES: Final[Mapping[str, int]] = {"critical": 0, "error": 1, "warning": 2}
+_SHOWN: Final = 3
+_LONGEST: Final = 160
+
+
+def incident_needs(listed: Iterable[Incident], failed: Mapping[str, Need]) -> tuple[list[Need], set[str]]:
+    """Return what incidents need, the worst first, and the runs whose failure is told with one.
+
+    Those of severity info need nothing, nor those that somebody resolved, or that are false or muted.
+
+    Parameters
+    ----------
+    failed
+        What failed runs need, by run. The worst open incident of such a run takes that in: what came before a failure
+        is its likely cause.
+    """
+    needs: list[Need] = []
+    folded: set[str] = set()
+    for incident in listed:
+        severity = str(incident.facts["severity"])
+        if not incident.needs_a_look or severity not in _STATES:
+            continue
+        need = _need(incident, severity)
+        failure = failed.get(need.run)
+        if failure is not None and need.run not in folded:
+            folded.add(need.run)
+            detail = f"{failure.detail}; before that: {need.detail}"
+            need = replace(need, state="failing", what=f"{failure.what}: {need.what}", detail=detail, place=0)
+        needs.append(need)
+    return needs, folded
+
+
+def _need(incident: Incident, severity: str) -> Need:
+    facts = incident.facts
+    parts = [severity, "acknowledged" if incident.state == "acknowledged" else _lasting(incident)]
+    if facts["affected_device_s"]:
+        parts.append(f"{facts['affected_device_s'] / 3600:,.1f} device-hours affected")
+    if also := _others(incident):
+        parts.append(f"also: {' · '.join(also)}")
+    if incident.causes:
+        parts.append(f"likely cause: {incident.causes[0].cause[0].lower()}{incident.causes[0].cause[1:].rstrip('.')}")
+    if facts["injected"]:
+        parts.append(f"on purpose: {facts['injected']}")
+    is_taken = incident.state == "acknowledged"
+    return Need(
+        "warning" if is_taken else _STATES[severity],
+        facts["title"],
+        "; ".join(parts),
+        f"ranklake incidents show {incident.id}",
+        facts["run"] or "",
+        incident.id,
+        _PLACES[severity],
+    )
+
+
+def _others(incident: Incident) -> list[str]:
+    """Return what other detectors found, a message of each of the first few."""
+    messages: dict[str, str] = {}
+    for shown in incident.evidence:
+        if shown["detector"] != incident.facts["kind"]:
+            messages.setdefault(shown["detector"], " ".join(shown["message"].split()))
+    return [text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…" for text in list(messages.values())[:_SHOWN]]
+
+
+def _lasting(incident: Incident) -> str:
+    since = f"since {incident.facts['start_ts']:%Y-%m-%d %H:%M} UTC"
+    end = incident.facts["end_ts"]
+    return f"{since}, goes on" if end is None else f"{since} until {end:%Y-%m-%d %H:%M} UTC"
+
+
+def told_by(listed: Iterable[Incident]) -> set[tuple[str, str]]:
+    """Return what incidents say, whatever people said of them: run or device, and name in the failure library."""
+    return {
+        (subject, name)
+        for incident in listed
+        for subject in (incident.facts["run"], incident.facts["device_uuid"])
+        if subject
+        for name in json.loads(incident.facts["causes"])
+    }

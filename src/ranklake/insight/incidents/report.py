@@ -1,0 +1,100 @@
+"""What the pages of incidents tell: the list, and one incident with its findings."""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from ranklake.insight.incidents.incidents import Incident, Incidents, incidents, likely_causes
+from ranklake.insight.runs.asking import Answered, Ask, asking, sql_text
+from ranklake.insight.runs.find import Wanted, find
+from ranklake.insight.runs.report import MOST_PAGES as MOST_RUNS
+from ranklake.lake.query.literal import literal
+from ranklake.lake.rollups.failures import Signature
+
+if TYPE_CHECKING:
+    from ranklake.lake.query.roles import Role
+    from ranklake.lake.store.lake import Lake
+
+_HERE: Final = "ranklake.insight.incidents"
+MOST_LISTED: Final = 500
+MOST_PAGES: Final = 200
+"""Incidents that have a page of their own: the worst that need a look, then the worst of the others."""
+_WEEK: Final = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentsState:
+    """Incidents of a lake.
+
+    Attributes
+    ----------
+    lake
+        Last part of its location.
+    incidents
+        The worst, at most `MOST_LISTED`.
+    paged
+        Those of them that have a page.
+    runs
+        Runs that have a page in the report.
+    ask
+        Answers what pages ask when they are written.
+    """
+
+    lake: str
+    incidents: Incidents
+    paged: tuple[Incident, ...]
+    runs: tuple[str, ...]
+    ask: Ask = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentState:
+    """One incident.
+
+    Attributes
+    ----------
+    facts
+        Its row, by itself.
+    findings
+        Those that say most.
+    causes
+        Likely causes in order, each with whether a log line of the run points to it.
+    """
+
+    facts: Answered
+    findings: Answered
+    causes: tuple[tuple[Signature, bool], ...]
+
+
+def incidents_state(lake: "Lake", role: "Role | None" = None) -> IncidentsState:
+    """Return the state of a lake's incidents, as a role sees it.
+
+    Raises `ranklake.insight.runs.asking.UnseenError` for a role that does not see them, and what queries raise.
+    """
+    ask = asking(lake, role)
+    known = incidents(ask, most=MOST_LISTED)
+    known.answered.seen()
+    runs = tuple(str(row["run"]) for row in find(ask, Wanted(), "newest", MOST_RUNS).rows)
+    return IncidentsState(lake.uri.rstrip("/").rpartition("/")[2], known, paged(known), runs, ask)
+
+
+def paged(known: Incidents) -> tuple[Incident, ...]:
+    """Return the incidents that have a page, of all that are listed."""
+    return tuple(sorted(known.listed, key=lambda incident: not incident.needs_a_look)[:MOST_PAGES])
+
+
+def incident_state(ask: Ask, incident: Incident) -> IncidentState:
+    """Return what a page tells of an incident."""
+    causes, _ = likely_causes(ask, incident)
+    return IncidentState(
+        ask(sql_text(_HERE, "incidents").format(where=f"incident_id = {literal(incident.id)}", most=1)),
+        ask(_findings(incident)),
+        tuple((signature, bool(line)) for signature, line in causes),
+    )
+
+
+def _findings(incident: Incident) -> str:
+    ids = [str(shown["finding_id"]) for shown in incident.evidence]
+    first, last = incident.facts["start_ts"].date(), incident.facts["last_ts"].date()
+    listed = ", ".join(map(literal, ids)) or "NULL"
+    return sql_text(_HERE, "findings").format(ids=listed, first=first - _WEEK, last=last + _WEEK)

@@ -1,0 +1,123 @@
+"""The pages of incidents: a list, and one an incident with its evidence, likely causes, and what to do."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+from ranklake.insight.incidents.incidents import Incident
+from ranklake.insight.incidents.report import IncidentsState, incident_state
+from ranklake.views.html.figures import Column, FactTable, Measure, answer_table, figures, time_text
+from ranklake.views.html.run_pages import href as run_href
+from ranklake.views.html.run_tables import INCIDENTS, SEVERITIES
+from ranklake.views.html.shell import Entry, Page, digest_of
+from ranklake.views.html.site import Section, overview
+from ranklake.views.incidents import figures_text, runbook_path
+from ranklake.views.words import counted, hours_text, number_text
+from ranklake.views.words import time_text as length_text
+
+SECTION: Final = "incidents"
+HOME: Final = f"{SECTION}/index.html"
+_FINDINGS: Final = (
+    Column("finding", "Its id.", "finding_id"),
+    Column("severity", "How bad it is.", "severity"),
+    Column("what", "What, where, since when, by how much.", "message"),
+    Column.moment("from", "When it begins.", "start_ts"),
+    Column.moment("until", "When it ends; unknown while it lasts.", "end_ts"),
+    Column("detector", "Which found it.", "detector"),
+    Column.number("rank", "Global rank, if it is about one.", "rank"),
+    Column.number("step", "First step.", "step"),
+    Column("value", "What was measured.", "value", "metric", is_number=True, text=number_text),
+    Column("expected", "What was to be expected.", "baseline", "metric", is_number=True, text=number_text),
+    Column("effect", "How far apart they are, as the detector says.", "effect", "1", is_number=True, text=number_text),
+)
+_MEASURES: Final = (
+    Measure("time_to_detect_s", "until noticed", "s", "From its beginning until a finding of it was computed.",
+            length_text, "the clocks contradict each other"),
+    Measure("time_to_recover_s", "until over", "s", "From its beginning until its last finding ended.",
+            length_text, "it goes on"),
+    Measure("affected_device_s", "affected", "s", "Devices of the run times the time it lasted: not all of it is lost.",
+            lambda seconds: hours_text(seconds / 3600), "nobody recorded how many devices"),
+    Measure("affected_cost", "at the price of", "{currency}", "The same in money, by the price table.", number_text,
+            "no price is known"),
+    Measure("findings", "findings", "{finding}", "How many it is made of."),
+)  # fmt: skip
+
+
+def href(incident: str) -> str:
+    """Return the path of an incident's page; its id is a hash in hex."""
+    return f"{SECTION}/incident-{incident}.html"
+
+
+def section(state: IncidentsState) -> Section:
+    """Return the pages of incidents: the list, and one an incident."""
+    waiting = [incident for incident in state.incidents.listed if incident.needs_a_look]
+    states = [SEVERITIES[incident.facts["severity"]] for incident in waiting]
+    worst = next((one for one in ("failing", "warning") if one in states), "passed")
+    headline = f"{counted(len(waiting), 'incident')} to look at" if waiting else "No incident needs a look"
+    pages = [overview(HOME, "Incidents", worst, headline, state, partial(_list_parts, state))]
+    pages += [_page(state, incident) for incident in state.paged]
+    entries = [Entry("Incidents", "page", worst, HOME)]
+    entries += [
+        Entry(f"{incident.facts['title']} · {incident.id}", "incident", incident.state, href(incident.id))
+        for incident in state.paged
+    ]
+    return Section(SECTION, "Incidents", worst, headline, HOME, tuple(pages), tuple(entries))
+
+
+def incidents_table(state: IncidentsState, caption: str = "Incidents, worst first") -> FactTable:
+    """Return incidents as a table, each with what stands of it."""
+    known = state.incidents
+    return answer_table(
+        "incidents", caption, known.answered, ["incident_id"], INCIDENTS, "No incident.",
+        links={incident.id: href(incident.id) for incident in state.paged}, states=SEVERITIES,
+        notes={incident.id: incident.state for incident in known.listed},
+    )  # fmt: skip
+
+
+def _list_parts(state: IncidentsState) -> Mapping[str, Any]:
+    return {"lake": state.lake, "tables": [incidents_table(state)]}
+
+
+def _page(state: IncidentsState, incident: Incident) -> Page:
+    mark = digest_of((incident, incident.facts["run"] in state.runs))
+    return Page(
+        href(incident.id), f"Incident {incident.id}", "incident.html", partial(_parts, state, incident), mark,
+        (("Incidents", HOME),),
+    )  # fmt: skip
+
+
+def _parts(state: IncidentsState, incident: Incident) -> Mapping[str, Any]:
+    """Return what the template of an incident's page draws."""
+    facts, known = incident.facts, incident_state(state.ask, incident)
+    run = facts["run"] or ""
+    return {
+        "incident": incident,
+        "state": SEVERITIES[facts["severity"]],
+        "title": facts["title"],
+        "standing": _standing(incident),
+        "run": run,
+        "run_page": run_href(run) if run in state.runs else "",
+        "figures": list(figures("incident", known.facts, _MEASURES)),
+        "causes": [
+            {"signature": signature, "runbook": runbook_path(signature.name), "is_logged": is_logged}
+            for signature, is_logged in known.causes[:3]
+        ],
+        "findings": answer_table(
+            "findings", "What was found", known.findings, ["finding_id"], _FINDINGS,
+            "The findings are no longer in the lake.", states=SEVERITIES,
+        ),
+        "more": max(facts["findings"] - len(incident.evidence), 0),
+        "queries": [
+            (shown["message"], figures_text(shown), shown["evidence_sql"])
+            for shown in incident.evidence
+            if shown.get("evidence_sql")
+        ],
+        "marks": [(time_text(mark.ts), mark.mark) for mark in incident.marks],
+    }  # fmt: skip
+
+
+def _standing(incident: Incident) -> str:
+    since = f"since {time_text(incident.facts['start_ts'])}"
+    end = incident.facts["end_ts"]
+    lasts = f"{since}, and goes on" if end is None else f"{since} until {time_text(end)}"
+    return f"{incident.facts['severity']}, {incident.state}; {lasts}"
