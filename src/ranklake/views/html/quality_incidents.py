@@ -11,7 +11,7 @@ from ranklake.views.html.shell import Page, digest_of
 from ranklake.views.words import counted
 
 PATH: Final = "quality/incidents.html"
-TITLE: Final = "Incidents and holds"
+TITLE: Final = "Failures of checks, and holds"
 _DAYS: Final = "Counted are partitions that still exist, by the last check of each."
 _COUNTS: Final = (
     Measure("open_alarms", "open, critical or error", "{incident}",
