@@ -110,7 +110,7 @@ class SqlBody:
         return found
 
 
-Reach = Literal["day", "eve", "days", "week", "until", "over", "run"]
+Reach = Literal["day", "eve", "days", "week", "week_before", "until", "over", "run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +123,9 @@ class Input:
         Its name.
     reach
         Which dates of it an output date depends on: that ``day``; ``eve``, with the day before; ``days``, with
-        the day before and the day after; ``week``, from Monday to Sunday; ``until``, that day and all before; ``over``,
-        those of which a row's time goes over it, as the statistics in the Delta log have it; ``run``, whatever dates
-        the runs have that began on the output date.
+        the day before and the day after; ``week``, from Monday to Sunday; ``week_before``, with the seven days before;
+        ``until``, that day and all before; ``over``, those of which a row's time goes over it, as the statistics in the
+        Delta log have it; ``run``, whatever dates the runs have that began on the output date.
     begin, end
         With ``over``: columns that a row's time begins and ends with; where the first is NULL or more than `MAX_DAYS`
         from the row's date, the next one, at last the date.
@@ -139,7 +139,13 @@ class Input:
     def days(self, day: date) -> tuple[date, ...] | None:
         """Return the dates of the table that an output date depends on; None where they are not bounded."""
         week = tuple(range(-day.weekday(), 7 - day.weekday()))
-        around = {"day": (0,), "eve": (-1, 0), "days": (-1, 0, 1), "week": week}.get(self.reach)
+        around = {
+            "day": (0,),
+            "eve": (-1, 0),
+            "days": (-1, 0, 1),
+            "week": week,
+            "week_before": tuple(range(-7, 1)),
+        }.get(self.reach)
         return None if around is None else tuple(day + timedelta(days=offset) for offset in around)
 
 

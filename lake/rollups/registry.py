@@ -10,6 +10,7 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.rollups import thresholds
 from ranklake.lake.rollups.declaration import Input, Rollup
 from ranklake.lake.rollups.detectors.registry import DETECTORS, RUN_DETECTORS
+from ranklake.lake.rollups.drift import Drift
 from ranklake.lake.rollups.findings import Findings
 from ranklake.lake.rollups.incidents import Incidents
 from ranklake.lake.rollups.lookups import PRICES, dtypes, facility, peaks, pseudonym_table, step_metrics
@@ -130,6 +131,8 @@ ROLLUPS: Final = (
         lookups={PRICES: partial(price_table, "")},
         leads=3,
     ),
+    Rollup("inference_hourly", "partition", (Input("inferences", "day"),)),
+    Rollup("drift", "partition", (Input("inferences", "week_before"),), thresholds.DRIFT, body=Drift()),
     Rollup(
         "run_findings",
         "run",

@@ -48,3 +48,7 @@ LOW_RATIO: Final = 0.1
 INCIDENT_GAP_S: Final = 1800
 """Seconds within which findings of a run or host follow each other and are one incident: a restart, its start-up and
 the return of the same fault take less; two faults of a day rarely do."""
+
+DRIFT: Final = {"psi": 0.2, "js": 0.1, "wasserstein": 0.1, "null_ratio_shift": 0.05}
+"""From which value on a statistic counts as drift: 0.2 of PSI as credit scoring has it, 0.1 of distances as Evidently
+has them by default, one request in twenty more without a feature."""

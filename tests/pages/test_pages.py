@@ -26,6 +26,7 @@ from ranklake.insight.overview.cluster import cluster_state
 from ranklake.insight.overview.fleet import fleet_state
 from ranklake.insight.overview.oncall import on_call
 from ranklake.insight.overview.pipeline import pipeline_state
+from ranklake.insight.overview.serving import serving_state
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.compare import compare
 from ranklake.insight.runs.curves import plotted
@@ -50,6 +51,7 @@ from ranklake.views.html import (
     oncall_pages,
     pipeline_pages,
     run_pages,
+    serving_pages,
 )
 from ranklake.views.html.quality_pages import section
 from ranklake.views.html.site import publish
@@ -67,6 +69,7 @@ PAGES = (
     "executive/index.html",
     "oncall/index.html",
     "cluster/index.html",
+    "serving/index.html",
     "governance/index.html",
     "compliance/index.html",
     "pipeline/index.html",
@@ -138,7 +141,13 @@ def report(tmp_path_factory):
     ])  # fmt: skip
     refresh(lake)
     made = *made, catalog_pages.section(catalog_state(lake))
+    append(lake, "inference_hourly", [{
+        "model": "ranker", "model_version": "3", "hour": NOON, "rows": 9, "requests": 90.0, "failed_requests": 1.0,
+        "error_ratio": 0.1, "requests_with_status": 10.0,
+        "latency_mean_s": 0.1, "latency_p95_s": 0.2, "latency_p99_s": 0.3, "date": NOON.date(),
+    }])  # fmt: skip
     made = *made, oncall_pages.section(on_call(lake)), cluster_pages.section(cluster_state(lake))
+    made = *made, serving_pages.section(serving_state(lake))
     publish(Lake.place(str(site.folder / "out")), section(gather(under(site.lake, overlay))), *made)
     return site.folder / "out"
 

@@ -14,6 +14,7 @@ from ranklake.insight.overview.cluster import cluster_state
 from ranklake.insight.overview.fleet import fleet_state
 from ranklake.insight.overview.oncall import on_call
 from ranklake.insight.overview.pipeline import pipeline_state
+from ranklake.insight.overview.serving import serving_state
 from ranklake.insight.runs.report import runs_state
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.store.lake import Lake
@@ -35,6 +36,7 @@ from ranklake.views.html import (
     pipeline_pages,
     quality_pages,
     run_pages,
+    serving_pages,
 )
 from ranklake.views.html.site import Section, broken
 
@@ -137,6 +139,11 @@ SECTIONS: Final[Mapping[str, ReportSection]] = MappingProxyType(
             "device time, utilization, MFU, goodput, outcomes and cost, week by week",
             lambda _, lake, __: executive_pages.section(fleet_state(lake)),
             lambda lake, role, _: executive_pages.section(fleet_state(lake, role)),
+        ),
+        "serving": ReportSection(
+            "requests to served models: how many, how fast, how they ended, what has drifted",
+            lambda _, lake, __: serving_pages.section(serving_state(lake)),
+            lambda lake, role, _: serving_pages.section(serving_state(lake, role)),
         ),
         "pipeline": ReportSection(
             "stages, what waits for them, the last plans, checks that fail",
