@@ -69,19 +69,20 @@ def allowed_variables(environ: Mapping[str, str]) -> dict[str, str]:
     }  # cut afterwards: half a secret is not known as one
 
 
-def place_facts(environ: Mapping[str, str], settings: CaptureSettings) -> dict[str, str]:
+def place_facts(environ: Mapping[str, str], settings: CaptureSettings, labels: Mapping[str, object]) -> dict[str, str]:
     """Return the columns cluster, pool, team, deployment_environment and region, as far as anybody tells.
 
-    Settings and RANKLAKE_POOL and so on come first, then OpenTelemetry's resource, then the scheduler. Variables such
-    as AWS_REGION are left alone: they say where a client sends its requests, not where the process runs.
+    Settings and RANKLAKE_POOL and so on come first, then OpenTelemetry's resource, then the scheduler, and last the
+    run's labels of these names: who pays and who may see a run is the operator's word before the user's. Variables
+    such as AWS_REGION are left alone: they say where a client sends its requests, not where the process runs.
     """
     resource = resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
     known = {**resource, **{name: environ[name] for name in _OF_SCHEDULERS if name in environ}}
     facts = {
-        column: next((value for value in (getattr(settings, column, ""), *map(known.get, tried)) if value), None)
+        column: next(filter(None, (getattr(settings, column, ""), *map(known.get, tried), labels.get(column))), None)
         for column, tried in _PLACES.items()
     }
-    return {column: redact_names(value)[:256] for column, value in facts.items() if value}
+    return {column: redact_names(str(value))[:256] for column, value in facts.items() if value}
 
 
 def resource_attributes(text: str) -> dict[str, str]:

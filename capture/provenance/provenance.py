@@ -70,6 +70,7 @@ def run_row(launch: Launch, job: str, given: Facts, settings: CaptureSettings) -
             unavailable[column] = why
         return value
 
+    labels = None if given.get("labels") is None else _as_object(given["labels"])
     config, too_long = config_columns(given.get("config"))
     unavailable |= too_long
     device = looked_up("device_name", lambda: device_columns(launch))
@@ -85,11 +86,11 @@ def run_row(launch: Launch, job: str, given: Facts, settings: CaptureSettings) -
         "python_version": platform.python_version(),
         "ranklake_version": ranklake.__version__,
         **config,
-        "labels": None if given.get("labels") is None else json_text(redact_names(_as_object(given["labels"]))),
+        "labels": None if labels is None else json_text(redact_names(labels)),
         "injected": redact_names(given.get("injected")),
         "command_line": looked_up("command_line", _command_line),
         "environment": json_text(allowed_variables(os.environ)),
-        **place_facts(os.environ, settings),
+        **place_facts(os.environ, settings, labels or {}),
         **{name: given.get(name) for name in SIZES},
         "submitted_ts": looked_up("submitted_ts", lambda: submitted_us(os.environ)),
         "os_description": looked_up("os_description", os_description),

@@ -28,7 +28,7 @@
 --          Then the pieces are cut at midnight (UTC) and where epochs begin. A step counts where it began. Whole days in
 --          which no piece begins or ends are quiet: of more than $quiet_days in a row all are one row, on the first of them.
 --
--- into timeline: the steps of rank 0
+-- into timeline: the steps of rank 0; of an attempt that timed steps no others, such as one whose block raised
 SELECT
     step_rollup.run, step_rollup.attempt, step,
     CAST(lead_ts AS BIGINT) * 1000 AS begin_ns,
@@ -41,7 +41,14 @@ SELECT
     ) AS evaluation_ns,
     tokens, mean_step_time_s IS NOT NULL AS is_timed
 FROM step_rollup
-INNER JOIN affected_runs ON affected_runs.run = step_rollup.run;
+INNER JOIN affected_runs ON affected_runs.run = step_rollup.run
+LEFT ANTI JOIN (
+    SELECT DISTINCT step_rollup.run, step_rollup.attempt
+    FROM step_rollup
+    INNER JOIN affected_runs ON affected_runs.run = step_rollup.run
+    WHERE mean_step_time_s IS NOT NULL
+) AS timed
+    ON timed.run = step_rollup.run AND timed.attempt = step_rollup.attempt AND step_rollup.mean_step_time_s IS NULL;
 
 -- into happened: events, which end at their time, but for those that whoever found the remains wrote, at whatever time
 SELECT

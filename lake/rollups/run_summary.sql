@@ -2,6 +2,8 @@
 -- inputs   attempt_facts, events, step_rollup, rank_health, mfu, goodput and run_goodput of the runs to compute (affected_runs)
 -- formula  ratios are sums over sums of the finer rollups. Mean step time: over all ranks and steps. Tokens per second: tokens
 --          over the sum of the steps' mean times. Last loss: of the last step that logged one, even if it was NaN.
+--          Steps: those that a rank timed; of an attempt that timed none, those that metrics were logged by. A metric of a
+--          step whose block raised makes no step.
 --          A straggler is the rank that rank_health called one on the days that hold more than half of the steps compared; of
 --          several the one with the largest excess.
 --          run_*: of the whole run, restarts included, the same in each of its rows
@@ -21,11 +23,12 @@ told AS (
 stepped AS (
     SELECT
         step_rollup.run, step_rollup.attempt,
-        count(DISTINCT step) AS steps,
+        CASE WHEN count(mean_step_time_s) > 0 THEN count(DISTINCT step) FILTER (WHERE mean_step_time_s IS NOT NULL)
+             ELSE count(DISTINCT step) END AS steps,
         max(ranks) AS ranks,
         coalesce(sum(CAST(ranks AS BIGINT)) FILTER (WHERE mean_step_time_s IS NOT NULL), 0) AS rank_steps,
-        min(step) AS first_step,
-        max(step) AS last_step,
+        coalesce(min(step) FILTER (WHERE mean_step_time_s IS NOT NULL), min(step)) AS first_step,
+        coalesce(max(step) FILTER (WHERE mean_step_time_s IS NOT NULL), max(step)) AS last_step,
         exact_sum(tokens) AS tokens,
         CASE WHEN count(mean_step_time_s) > 0 THEN exact_sum(sum_step_time_ns) END AS sum_step_time_ns,
         CASE WHEN count(mean_step_time_s) > 0 THEN exact_sum(sum_step_time_ns / ranks) END AS stepping_ns,

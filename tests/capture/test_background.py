@@ -44,7 +44,7 @@ def test_a_secret_is_not_cut_in_two():
     """One that begins before the longest that is recorded and ends behind it is replaced, not half recorded."""
     token = "hf_" + "Q7wZ2mKp9XvB4nTr8LcY3sDg6HfJ1aEu"
     variables = allowed_variables({"NCCL_DEBUG": "x" * 1000 + " " + token})
-    facts = place_facts({"RANKLAKE_TEAM": "y" * 240 + " " + token}, CaptureSettings())
+    facts = place_facts({"RANKLAKE_TEAM": "y" * 240 + " " + token}, CaptureSettings(), {})
     for said in (variables["NCCL_DEBUG"], facts["team"]):
         assert token[:8] not in said
     assert len(variables["NCCL_DEBUG"]) <= 1024

@@ -221,6 +221,7 @@ def test_the_run_row_says_what_ran(place):
         "slow rank 1",
         10,
     )
+    assert row["team"] == "a"  # of the label, since neither a variable nor a scheduler says it
     assert (row["launcher"], row["world_size"], row["device_type"]) == ("none", 1, "cpu")
     assert row["compute_dtype"] == "bfloat16"
     assert row["git_commit"] or json.loads(row["unavailable"])["git_commit"]

@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -120,6 +121,13 @@ def lake(tmp_path_factory):
     with capture.start(job="j", run="logged", spool=spool, local_dir=folder / "local", samplers="off") as run:
         for n in range(5):
             run.log({"train_loss": 3.0 - n, "learning_rate": 0.1, "gradient_norm": 2.0, "reward": n}, step=10 * n)
+    raised = capture.start(job="other", run="raised", spool=spool, local_dir=folder / "local", samplers="off")
+    with suppress(ValueError), raised as run:
+        for n in range(3):
+            with run.step(n, tokens=100):
+                run.log(loss=3.0 - n)
+                if n == 2:
+                    raise ValueError
     node = AgentRun(folder / "local", spool, hand_over_s=0.0)
     node.tick()
     node.close()
@@ -138,7 +146,7 @@ def ranklake(capsys, lake, *words):
 
 def test_a_diverged_run_is_not_the_best(lake, capsys):
     """Runs whose last loss is no finite number come last, and say so; one that recovered has the loss it ended with."""
-    rows = json.loads(ranklake(capsys, lake, "runs", "--sort", "loss", "--json"))["runs"]
+    rows = json.loads(ranklake(capsys, lake, "runs", "--job", "j", "--sort", "loss", "--json"))["runs"]
     assert [row["run"] for row in rows[:3]] == ["logged", "recovered", "good"]
     assert {row["run"]: row["last_loss_flag"] for row in rows[3:]} == {"diverged": "nan", "infinite": "+inf"}
     assert [row["last_loss"] for row in rows] == [-1.0, pytest.approx(0.3), 1.0, None, None]
@@ -158,6 +166,22 @@ def test_a_run_of_metrics_logged_by_step_has_steps_and_losses(lake, capsys):
     assert (told["steps"], told["productive_ns"]) == (5, None)
     why = query(lake, "SELECT unavailable FROM run_goodput WHERE run = 'logged'").to_pylist()[0]["unavailable"]
     assert "no step of an attempt was timed" in json.loads(why)["goodput_ratio"]
+
+
+def test_a_step_whose_block_raised_is_counted_nowhere(lake, capsys):
+    """What it logged is kept as the last loss; steps are those that ended, in the summary as in goodput."""
+    (row,) = json.loads(ranklake(capsys, lake, "runs", "raised", "--json"))["runs"]
+    assert (row["steps"], row["first_step"], row["last_step"], row["last_loss"]) == (2, 0, 1, 1.0)
+    told = query(lake, "SELECT sum(steps) AS steps FROM goodput_daily WHERE run = 'raised'").to_pylist()
+    assert told == [{"steps": 2}]
+
+
+def test_a_series_is_found_by_the_name_of_its_column(lake, capsys):
+    """`run.log(loss=…)` fills a column of steps: `series loss` shows it, as `plot` does."""
+    of_run = ("--run", "good", "--format", "csv")
+    rows = ranklake(capsys, lake, "series", "loss", *of_run).splitlines()
+    assert [float(row.split(",")[5]) for row in rows[1:6]] == [5, 4, 3, 2, 1]
+    assert ranklake(capsys, lake, "series", "train/loss", *of_run).splitlines()[:6] == rows[:6]
 
 
 def test_time_between_logged_steps_is_no_stall():

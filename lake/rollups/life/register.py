@@ -214,6 +214,11 @@ def _successor(lake: "Lake", every: Mapping[str, Life], name: str) -> Successor:
     return Successor(newest, f"recorded as {newest} now, perhaps in another unit; {_ASK}, or for both")
 
 
+def of_column(lake: "Lake", name: str) -> str:
+    """Return the metric that a column of ``steps`` holds, as ``train/loss`` of ``loss``; else the name itself."""
+    return next((metric for metric, entry in lake.metrics().items() if entry.stored_in == f"steps.{name}"), name)
+
+
 def has_column(lake: "Lake", name: str) -> bool:
     """Whether a metric is a column of a table of its own kind, and not rows under its name."""
     known = lake.metrics().get(name)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from ranklake.errors import did_you_mean
 from ranklake.lake.query.literal import literal
 from ranklake.lake.query.sql import query
-from ranklake.lake.rollups.life.register import has_column, lives
+from ranklake.lake.rollups.life.register import has_column, lives, of_column
 from ranklake.lake.rollups.life.select import AT, COLUMNS, KEY, scaled, select, selected, together
 from ranklake.lake.rollups.life.state import Life, Member, MetricLifeError, members
 
@@ -64,6 +64,8 @@ def series(
     Raises `MetricLifeError`, and what `ranklake.lake.query.sql.query` does.
     """
     every = lives_with(lake, metric, role=role, of_distributions=of_distributions)
+    if metric not in every:
+        metric = of_column(lake, metric)
     told = {name: value for name, value in (("begin", begin), ("end", end), ("run", run)) if value is not None}
     where = " AND ".join(_CONDITIONS[name] for name in told)
     rest = f"{f'WHERE {where} ' if where else ''}ORDER BY run, attempt, rank, ts, step"

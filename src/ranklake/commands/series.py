@@ -10,6 +10,7 @@ from ranklake.commands.options import contracts_option, lake_option
 from ranklake.context import Context
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.find import named
+from ranklake.lake.rollups.life.register import of_column
 from ranklake.lake.rollups.life.select import select
 from ranklake.lake.rollups.life.series import lives_with, select_distributions
 from ranklake.lake.rollups.life.series import series as series_of
@@ -44,6 +45,8 @@ def series(
 ) -> None:
     """Show the values of METRIC in its unit, from one step to the next, under whatever names they were recorded.
 
+    METRIC may be a column of steps, too: loss is train/loss.
+
     Of what two names have of one step, the newer counts. Column source says where a value is from. A step that lacks a
     part of what was split has no value, and reason says so. Of rows that were downsampled come the means of intervals.
     """
@@ -51,6 +54,7 @@ def series(
     lake = context.open_lake()
     if as_sql:
         every = lives_with(lake, metric, of_distributions=distributions)
+        metric = metric if metric in every else of_column(lake, metric)
         tell(select_distributions(every, metric) if distributions else select(lake, every, metric, intervals=True))
         return
     chosen_run = None if run is None else named(asking(lake), run)
