@@ -9,11 +9,13 @@ from ranklake.detection.declaration import Detector, ThresholdError, of_detector
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.rollups import thresholds
 from ranklake.lake.rollups.declaration import Input, Rollup
-from ranklake.lake.rollups.detectors.registry import DETECTORS, RUN_DETECTORS
+from ranklake.lake.rollups.detectors.registry import DETECTORS, NODE_DETECTORS, RUN_DETECTORS
 from ranklake.lake.rollups.drift import Drift
 from ranklake.lake.rollups.findings import Findings
+from ranklake.lake.rollups.hardware import limits
 from ranklake.lake.rollups.incidents import Incidents
 from ranklake.lake.rollups.lookups import PRICES, dtypes, facility, peaks, pseudonym_table, step_metrics
+from ranklake.lake.rollups.node_findings import NodeFindings
 from ranklake.lake.rollups.prices import price_table
 from ranklake.lake.store.lake_config import DEFAULT, LakeConfig
 
@@ -140,6 +142,23 @@ ROLLUPS: Final = (
         thresholds_of(RUN_DETECTORS),
         body=Findings("run_findings", RUN_DETECTORS, "run IN (SELECT run FROM affected_runs)"),
         times=("start_ts", "end_ts"),
+        kept=("computed_ts",),
+    ),
+    Rollup(
+        "node_findings",
+        "partition",
+        (
+            Input("gpu_samples", "eve"),
+            Input("host_samples", "eve"),
+            Input("events", "day"),
+            Input("step_rollup", "day"),
+            Input("ranks", "until"),
+            Input("attempt_facts", "until"),
+        ),
+        {**thresholds_of(NODE_DETECTORS), "eve_s": thresholds.MAX_INTERVAL_S, "min_peers": thresholds.MIN_PEERS},
+        lookups={"limits": limits},
+        leads=3,
+        body=NodeFindings("node_findings", NODE_DETECTORS, ""),
         kept=("computed_ts",),
     ),
     Rollup(

@@ -3,10 +3,10 @@
 from typing import Final
 
 from ranklake.detection.declaration import Detector
-from ranklake.lake.rollups.detectors import loss
+from ranklake.lake.rollups.detectors import devices, hosts, loss
 
 RUN_DETECTORS: Final[tuple[Detector, ...]] = loss.DETECTORS
 """Over the rows of runs; their findings are in ``run_findings``."""
-NODE_DETECTORS: Final[tuple[Detector, ...]] = ()
+NODE_DETECTORS: Final[tuple[Detector, ...]] = (*devices.DETECTORS, *hosts.DETECTORS)
 """Over the rows of devices and hosts; their findings are in ``node_findings``."""
 DETECTORS: Final = (*RUN_DETECTORS, *NODE_DETECTORS)

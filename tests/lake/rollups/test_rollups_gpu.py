@@ -9,34 +9,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rollup_inputs import DAY, NOON, computed, context, rows
+from sampled import gpu_samples as samples
 
 MIDNIGHT = datetime(DAY.year, DAY.month, DAY.day, tzinfo=UTC)
 GAP_US = 300 * 10**6
 US = timedelta(microseconds=1)
 SHARES = ("gpu_utilization", "sm_active", "tensor_active", "dram_active")
-
-
-def samples(count=100, *, device="GPU-1", start=NOON, every_s=1.0, watts=500.0, joules=1e6, incarnation=7, **columns):
-    """Return the rows of one process that samples a device, held throughout; the first tells no interval."""
-    return [
-        {
-            "ts": start + timedelta(seconds=every_s * n),
-            "incarnation": incarnation,
-            "slot": n,
-            "host": "node1",
-            "device_uuid": device,
-            "source": "nvml",
-            "interval_ns": round(every_s * 1e9) if n else None,
-            "holder_run": "r1",
-            "holder_attempt": 0,
-            "holder_rank": 0,
-            "holder_count": 1,
-            "gpu_utilization_ratio": 0.5,
-            "energy_joules": joules + watts * every_s * n,
-            **columns,
-        }
-        for n in range(count)
-    ]
 
 
 def hours(facts, **tables):

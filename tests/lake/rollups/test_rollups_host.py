@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rollup_inputs import DAY, NOON, computed, context, rows
+from rollup_inputs import DAY, computed, context, rows
+from sampled import LINK, with_links
+from sampled import host_samples as samples
 
 MIDNIGHT = datetime(DAY.year, DAY.month, DAY.day, tzinfo=UTC)
 GAP_US = 300 * 10**6
@@ -25,25 +27,6 @@ COUNTERS = {
     "disk_write_bytes": "disk_write_bytes",
     "infiniband_link_downed_count": "infiniband_link_downed_count",
 }
-
-
-def samples(count=61, *, host="node1", start=NOON, every_s=10, incarnation=7, **columns):
-    """Return a host's rows, held by one run; columns are values, or functions of a row's number."""
-    return [
-        {
-            "ts": start + timedelta(seconds=every_s * n),
-            "incarnation": incarnation,
-            "slot": n,
-            "subject": "host",
-            "host": host,
-            "boot_id": "boot",
-            "interval_ns": every_s * 10**9 if n else None,
-            "holder_run": "r1",
-            "holder_attempt": 0,
-            **{name: value(n) if callable(value) else value for name, value in columns.items()},
-        }
-        for n in range(count)
-    ]
 
 
 def hours(facts, days=(DAY,)):
@@ -221,23 +204,6 @@ def test_control_groups_are_told_apart_by_their_rank():
     (row,) = hours(groups_of({0: None, 1: None}))
     assert (row["cgroup_throttled_s"], row["cgroup_oom_kill_count"]) == (None, None)
     assert row["cgroup_memory_used_max_bytes"] == 8
-
-
-LINK = 400 * 10**9
-
-
-def with_links(host, *, at=0, down=(), speeds=(), count=61, **names):
-    """Return a host's samples: from sample `at` on, these links are down, or have other speeds."""
-
-    def links(n):
-        state = {name: {"up": up, "bits_per_s": LINK, "make": "MT4129"} for name, up in names.items()}
-        for name in down if n >= at else ():
-            state[name]["up"] = False
-        for name, speed in dict(speeds).items() if n >= at else ():
-            state[name]["bits_per_s"] = speed
-        return json.dumps(state)
-
-    return samples(count, host=host, links=links)
 
 
 def test_a_link_that_fails_is_not_one_that_was_never_connected():

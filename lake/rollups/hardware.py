@@ -1,0 +1,100 @@
+"""What hardware should do, and what its errors mean: limits of devices, and XIDs with NVIDIA's recommended action.
+
+Data files, a source in each row: `limits.csv` (temperature to warn at, NVLinks, PCIe), `xids.csv`. A device that is not
+listed, or a number that is empty, has no such limit here.
+"""
+
+import csv
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from ranklake.detection.declaration import Severity
+from ranklake.lake.rollups.peaks import devices, name_key
+
+ACTIONS: Final = {
+    "IGNORE": "no action",
+    "RESTART_APP": "restart the application",
+    "RESET_GPU": "drain the node and reset the GPU",
+    "RESTART_BM": "drain the node and reboot it",
+    "RESTART_VM": "restart the virtual machine",
+    "WORKFLOW_XID_45": "look at the XID before it; if there is none, restart Fabric Manager",
+    "WORKFLOW_XID_48": "reset the GPU; with XID 63 or 64, drain the node first",
+    "WORKFLOW_NVLINK_ERR": "drain the node; look at its NVLink connections and run diagnostics",
+    "WORKFLOW_NVLINK5_ERR": "decode the link's status by NVIDIA's catalog; drain the node if the link stays down",
+    "XID_154": "do what its own message says",
+}
+"""NVIDIA's resolution buckets, in words."""
+_SEVERITIES: Final[Mapping[str, Severity]] = {"application": "warning", "secondary": "info", "bus": "critical"}
+
+
+class XidMeaning(NamedTuple):
+    """What an XID means.
+
+    Attributes
+    ----------
+    kind
+        What is at fault: application, bus, device, firmware, link, memory; ``secondary`` if it follows another.
+    action, action_text
+        NVIDIA's resolution bucket for at once, and the same in words.
+    severity
+        What NVIDIA says to ignore is ``info``, a fault of an application's a ``warning``, of a device an ``error``.
+    """
+
+    description: str
+    kind: str
+    action: str
+    action_text: str
+    severity: Severity
+
+
+UNKNOWN_XID: Final = XidMeaning("not in the catalog", "unknown", "", "look it up in NVIDIA's XID catalog", "error")
+
+
+@cache
+def xid_meanings() -> Mapping[int, XidMeaning]:
+    """Return XIDs by number.
+
+    >>> xid_meanings()[79].action_text
+    'drain the node and reboot it'
+    """
+    return {
+        int(row["xid"]): XidMeaning(
+            row["description"],
+            row["class"],
+            row["action"],
+            ACTIONS[row["action"]],
+            "info" if row["action"] == "IGNORE" else _SEVERITIES.get(row["class"], "error"),
+        )
+        for row in _csv("xids.csv")
+    }
+
+
+@cache
+def limits() -> pa.Table:
+    """Return limits for SQL, by every name that devices go by as `name_key` spells it; NULL where there is none.
+
+    A name that several devices share has the limits that are the same for all of them.
+    """
+    by_device = {row["device"]: row for row in _csv("limits.csv")}
+    by_key: dict[str, list[dict[str, str]]] = {}
+    for device in devices():
+        for key in dict.fromkeys(map(name_key, device.names)):
+            by_key.setdefault(key, []).append(by_device.get(device.name, {}))
+    numbers = ("warn_celsius", "nvlink_links", "pcie_lanes")
+    rows = [{"name_key": key, **{name: _agreed(rows, name) for name in numbers}} for key, rows in by_key.items()]
+    schema = pa.schema([("name_key", pa.string()), *((name, pa.int64()) for name in numbers)])
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _agreed(rows: list[dict[str, str]], name: str) -> int | None:
+    values = {row.get(name, "") for row in rows}
+    return int(values.pop()) if len(values) == 1 and values != {""} else None
+
+
+def _csv(name: str) -> list[dict[str, str]]:
+    text = files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
