@@ -7,6 +7,7 @@ import pytest
 from rollup_inputs import NOON, append, bring, run_of
 
 from ranklake.cli import run as cli
+from ranklake.insight.overview.fleet import fleet_state
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.caveats import caveats
 from ranklake.insight.runs.report import runs_state
@@ -14,6 +15,7 @@ from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
 from ranklake.quality.check import run_checks
+from ranklake.views.html import executive_pages
 from ranklake.views.html.run_pages import section
 from ranklake.views.html.shell import render
 
@@ -55,6 +57,32 @@ def test_a_failed_check_is_told_once_with_all_numbers_that_it_is_in(lake):
     assert (check.table, check.column, check.severity) == ("steps", "tokens", "error")
     assert {"tokens", "tokens_per_s", "mfu_ratio"} <= set(check.numbers)
     assert {"steps", "tokens_per_s", "last_loss"} <= set(found["twice"][0].numbers)
+
+
+def test_sql_says_what_speaks_against_its_numbers(lake, capsys):
+    """Of a table and what is derived from it; not of columns that nobody asked for, nor of the pipeline's tables."""
+
+    def doubts_of(statement):
+        assert cli(["sql", statement, "--lake", lake.uri]) == 0
+        return capsys.readouterr().err
+
+    direct = doubts_of("SELECT sum(tokens) AS n FROM steps")
+    assert "in doubt: steps.tokens fails tokens_not_negative (error) for 60 rows on 2026-03-01" in direct
+    assert "ranklake quality why steps" in direct
+    assert "tokens_not_negative" in doubts_of("SELECT run, tokens_per_s FROM run_summary")
+    assert "tokens_not_negative" not in doubts_of("SELECT min(step) AS n FROM steps")
+    assert doubts_of("SELECT count(*) AS n FROM logs") == ""
+    assert doubts_of("SELECT count(*) AS n FROM quality_results") == ""
+
+
+def test_curves_and_pages_of_all_runs_say_it_too(lake, capsys):
+    """A curve of the run, and the executive page of its dates; a sound run's curve says nothing."""
+    assert cli(["plot", "negative", "tokens", "--lake", lake.uri]) == 0
+    assert "in doubt: negative: steps.tokens: tokens_not_negative on 2026-03-01 fails" in capsys.readouterr().err
+    assert cli(["plot", "sound", "loss", "--lake", lake.uri]) == 0
+    assert "in doubt" not in capsys.readouterr().err
+    (page,) = executive_pages.section(fleet_state(lake)).pages
+    assert "steps.tokens fails tokens_not_negative" in render(page).decode()
 
 
 def test_the_list_of_runs_marks_them(lake, capsys):

@@ -12,6 +12,7 @@ from ranklake.commands.writing import write_whole
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.caveats import caveats
 from ranklake.insight.runs.curves import AXES, PARTS, plotted
 from ranklake.insight.runs.find import named
 from ranklake.lake.rollups.life.series import continuous
@@ -68,6 +69,8 @@ def plot(  # noqa: PLR0913 - one parameter an option
     units = {name: metric.unit for name, metric in lake.metrics().items()}
     wanted = tuple(dict.fromkeys(metrics))
     result = plotted(ask, runs, wanted, units, axis, smooth, continuous(lake, wanted))
+    for name, failed in caveats(ask, runs).failed.items():
+        tell(*(f"in doubt: {name}: {check.about} fails" for check in failed), err=True)
     if output:
         write_whole(output, picture(plot_spec(result, axis, is_log=is_log), output.suffix.lower()))
     if as_json:

@@ -9,6 +9,7 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import contracts_option, lake_option
 from ranklake.context import Context
 from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.caveats import caveats
 from ranklake.insight.runs.find import named
 from ranklake.lake.rollups.life.register import of_column
 from ranklake.lake.rollups.life.select import select
@@ -18,6 +19,7 @@ from ranklake.views.result_set import as_csv, as_json, as_table
 from ranklake.views.tell import tell
 
 _FORMATS = {"table": as_table, "csv": as_csv, "json": as_json}
+_READ = ("scalars", "steps", "step_rollup")
 _MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"])
 
 
@@ -61,4 +63,6 @@ def series(
     result = series_of(lake, metric, moments[0], moments[1], chosen_run, of_distributions=distributions)
     click.echo(_FORMATS[chosen](result.rows), color=True)  # noqa: TID251 - a document, as it is
     told = f"{metric} in {result.life.unit or 'an unknown unit'}, {result.life.status}"
+    against = caveats(asking(lake), (chosen_run,)).failed.get(chosen_run, ()) if chosen_run else ()
+    tell(*(f"in doubt: {check.about} fails" for check in against if check.table in _READ), err=True)
     tell(told if result.life.since is None else f"{told} since {result.life.since:%Y-%m-%d}")

@@ -20,7 +20,10 @@ from ranklake.commands.writing import write_whole
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.ask import ask, asked, used
+from ranklake.insight.doubts import doubt_lines, doubts
+from ranklake.insight.runs.asking import asking
 from ranklake.lake.query.usage import consumer_named, note
+from ranklake.lake.store.lake import Lake
 from ranklake.shell.interruptible import interruptible
 from ranklake.shell.statements import placed
 from ranklake.views.result_set import as_csv, as_json, as_markdown, as_parquet, as_table, as_vertical
@@ -183,6 +186,8 @@ def sql(  # noqa: PLR0913 - one parameter an option
         if context.config.query.log and (why := note(lake, asked(result, consumer, now))):
             off = "log = false under [query] in ranklake.toml switches it off"
             tell(f"the query log could not be written ({why}); {off}", err=True)
+        columns = {table: names for table, names in result.sketch.columns.items() if table in _of_rows(lake)}
+        tell(*doubt_lines(doubts(asking(lake, now), columns.keys(), columns)), err=True)
         return result.rows
 
     if texts is None:
@@ -193,6 +198,11 @@ def sql(  # noqa: PLR0913 - one parameter an option
     for number, (line, statement) in enumerate(texts, 1):
         with _located(f"statement {number} of {len(texts)}, line {line}" if len(texts) > 1 else ""):
             _give(interruptible(partial(answer, statement)), kind, output)
+
+
+def _of_rows(lake: Lake) -> set[str]:
+    """Return the tables whose rows checks judge; the pipeline's own say nothing of training."""
+    return {name for name, known in lake.contracts().items() if known.kind != "system"}
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ranklake.lake.query.sql import query
+from ranklake.lake.rollups.detectors.registry import DETECTORS
 from ranklake.lake.rollups.failures import causes_of, library
 from ranklake.lake.store.lake import Lake
 
@@ -89,3 +90,10 @@ def test_queries_of_runbooks_run(lake, name):
     """Tables and columns of each query exist."""
     (sql,) = QUERY.findall((RUNBOOKS / f"{name}.md").read_text(encoding="utf-8"))
     assert query(lake, sql).num_rows == 0
+
+
+@pytest.mark.parametrize("detector", DETECTORS, ids=[detector.name for detector in DETECTORS])
+def test_each_detector_leads_to_a_page(detector):
+    """The runbook that its findings name is one, and so a cause of their incidents."""
+    assert detector.runbook in library()
+    assert causes_of({detector.name: 1}, [detector.runbook])[0] == detector.runbook

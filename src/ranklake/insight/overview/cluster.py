@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
+from ranklake.insight.doubts import Doubt, doubts
 from ranklake.insight.runs.asking import Answered, asking, sql_text
 from ranklake.lake.query.literal import literal
 
@@ -32,6 +33,8 @@ class ClusterState:
         In one row; by hour; by pool.
     nodes, heat, spread
         Nodes, the least utilized first; groups of nodes by hour; how many nodes by tenth of utilization.
+    doubts
+        Failed checks of what these numbers are made of.
     """
 
     lake: str
@@ -42,6 +45,7 @@ class ClusterState:
     nodes: Answered
     heat: Answered
     spread: Answered
+    doubts: tuple[Doubt, ...] = ()
 
 
 def cluster_state(lake: "Lake", role: "Role | None" = None) -> ClusterState:
@@ -60,7 +64,10 @@ def cluster_state(lake: "Lake", role: "Role | None" = None) -> ClusterState:
         return ask(sql_text(_HERE, which).format(window=_window(until), hours=HOURS, most=_MOST, rows=HEAT_ROWS)).seen()
 
     names = ("cluster_totals", "cluster_hours", "pools", "nodes", "heat", "spread")
-    return ClusterState(name, until, *(of(one) for one in names))
+    since = (until - timedelta(hours=HOURS - 1)).date()
+    against = doubts(ask, ("cluster_hourly", "gpu_hourly"), since=since, until=until.date())
+    totals, hours, pools, nodes, heat, spread = (of(one) for one in names)
+    return ClusterState(name, until, totals, hours, pools, nodes, heat, spread, against)
 
 
 def _window(until: datetime) -> str:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Final
 
+from ranklake.insight.doubts import Doubt, doubts
 from ranklake.insight.runs.asking import Answered, Ask, asking, sql_text
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _BY_JOBS: Final = {
 _BY_DEVICE: Final = {
     "table": "gpu_hourly", "delivered": "allocated_s", "busy": "busy_s", "observed": "busy_observed_s", "scope": "",
 }  # fmt: skip
+_READ: Final = ("goodput_daily", "mfu", "cost", "gpu_hourly", "cluster_hourly", "job_facts", "run_summary")
 _MOST: Final = 50
 _MOST_CHANGES: Final = 10
 
@@ -51,6 +53,8 @@ class FleetState:
         By the same: what changed from the seven dates before, in parts that add up.
     forecast
         The next seven dates, a row a measure, or why they are unknown.
+    doubts
+        Failed checks of what these numbers are made of.
     """
 
     lake: str
@@ -61,6 +65,7 @@ class FleetState:
     groups: tuple[Answered, ...]
     changes: tuple[Answered, ...]
     forecast: Answered
+    doubts: tuple[Doubt, ...] = ()
 
 
 def fleet_state(lake: "Lake", role: "Role | None" = None) -> FleetState:
@@ -92,6 +97,7 @@ def fleet_state(lake: "Lake", role: "Role | None" = None) -> FleetState:
             .replace("{weeks}", str(WEEKS))
             .replace("{of_weeks}", _of_weeks(through, WEEKS).strip().replace("\n", "\n  "))
         ),
+        doubts=doubts(ask, _READ, since=through - timedelta(days=WEEKS * _DAYS - 1), until=through),
     )
 
 

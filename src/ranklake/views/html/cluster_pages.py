@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
+from ranklake.insight.doubts import MOST_SHOWN
 from ranklake.insight.overview.cluster import HOURS, ClusterState
 from ranklake.insight.runs.asking import Row
 from ranklake.views.html.charts import PERCENT, Chart, lines_by_time, nodes_by_tenth, values_of
@@ -78,6 +79,7 @@ def _parts(cluster: ClusterState) -> Mapping[str, Any]:
     empty = "None in these hours."
     return {
         "lake": cluster.lake,
+        "doubts": [doubt.text for doubt in cluster.doubts[:MOST_SHOWN]],
         "hint": "to the hour from",
         "as_of": cluster.until,
         "figures": list(figures("totals", cluster.totals, _MEASURES)),

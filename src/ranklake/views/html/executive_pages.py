@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from ranklake.insight.doubts import MOST_SHOWN
 from ranklake.insight.overview.fleet import FleetState
 from ranklake.insight.runs.asking import Answered, Row
 from ranklake.views.html.charts import PERCENT, Chart, lines_by_time, values_of
@@ -173,6 +174,7 @@ def _parts(fleet: FleetState) -> Mapping[str, Any]:
     caption = "Forecast, if the next week is like those before"
     return {
         "lake": fleet.lake,
+        "doubts": [doubt.text for doubt in fleet.doubts[:MOST_SHOWN]],
         "figures": sorted(_figures(fleet), key=lambda figure: figure.value is None),
         "charts": list(_charts(fleet.days)),
         "tables": [

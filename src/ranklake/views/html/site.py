@@ -155,7 +155,7 @@ def publish(place: Lake, *made: Section, role: str = "") -> Published:
 
 _OVERVIEW: Final[Mapping[str, Any]] = {
     "lake": "", "hint": "", "as_of": None, "needs": (), "more": 0, "figures": (), "lead": (), "heats": (), "charts": (),
-    "tables": (),
+    "tables": (), "doubts": (),
 }  # fmt: skip
 """What ``overview.html`` draws, each if it is there."""
 
