@@ -34,6 +34,7 @@ MOST_A_SERIES: Final = 100
 """Findings of a detector in a series that are kept, the first ones: a thousandth says nothing that these do not."""
 _SECOND: Final = 1_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_ENDED: Final = "SELECT run, attempt, end_ts FROM goodput WHERE status <> 'running'"
 _INJECTED: Final = "SELECT run, attempt, injected FROM attempt_facts WHERE injected IS NOT NULL"
 
 
@@ -66,11 +67,13 @@ class Findings:
     def rows(self, ctx: "SessionContext", values: Mapping[str, Any]) -> pa.Table:
         """Return the findings of the affected runs, or those that begin on the dates from ``date`` to ``last``."""
         now = datetime.now(UTC)
-        rows = [row for detector in self.detectors for row in self._of(ctx, detector, values, now)]
+        rows = [row for group in _alike(self.detectors) for row in self._of(ctx, group, values, now)]
         if "date" in values:
             first: date = values["date"].as_py()
             last: date = values["last"].as_py() if "last" in values else first
             rows = [row for row in rows if first <= row["date"] <= last]
+        else:
+            _end(ctx, rows)
         injected = {}
         if any(row["run"] for row in rows):
             named = ctx.sql(_INJECTED).to_arrow_table().to_pylist()
@@ -80,17 +83,40 @@ class Findings:
         return pa.Table.from_pylist(rows, schema=arrow_schema(contract(self.table)))
 
     def _of(
-        self, ctx: "SessionContext", detector: Detector, values: Mapping[str, Any], now: datetime
+        self, ctx: "SessionContext", group: Sequence[Detector], values: Mapping[str, Any], now: datetime
     ) -> Iterator[dict[str, Any]]:
-        thresholds = of_detector(detector.name, values)
+        limits = [of_detector(detector.name, values) for detector in group]
         dates = {name: value for name, value in values.items() if "." not in name}
-        for series in read_series(ctx, detector, self.within, dates):
-            for detection in _contained(detector, series, thresholds):
-                yield finding(detector, series, detection, now)
+        for series in read_series(ctx, group, self.within, dates):
+            for detector, thresholds in zip(group, limits, strict=True):
+                for detection in _contained(detector, series, thresholds):
+                    yield finding(detector, series, detection, now)
 
 
-def read_series(ctx: "SessionContext", detector: Detector, within: str, values: Mapping[str, Any]) -> Iterator[Series]:
-    """Yield what a detector reads, one series after the other, by grain.
+def _end(ctx: "SessionContext", rows: list[dict[str, Any]]) -> None:
+    """Give findings that last the end of their attempt, where it has ended: what is over lasts no more."""
+    if not any(row["end_ts"] is None for row in rows):
+        return
+    named = ctx.sql(_ENDED).to_arrow_table().to_pylist()
+    ends = {(row["run"], row["attempt"]): row["end_ts"] for row in named}
+    for row in rows:
+        end = ends.get((row["run"], row["attempt"]))
+        if row["end_ts"] is None and end is not None:
+            row["end_ts"] = max(end, row["start_ts"])
+
+
+def _alike(detectors: Iterable[Detector]) -> list[list[Detector]]:
+    """Return the detectors that read the same rows together: those are read once."""
+    groups: dict[tuple[Any, ...], list[Detector]] = {}
+    for each in detectors:
+        groups.setdefault((each.table, each.where, each.grain, each.order), []).append(each)
+    return list(groups.values())
+
+
+def read_series(
+    ctx: "SessionContext", detectors: Sequence[Detector], within: str, values: Mapping[str, Any]
+) -> Iterator[Series]:
+    """Yield what detectors of the same rows read, one series after the other, by grain.
 
     Parameters
     ----------
@@ -99,7 +125,9 @@ def read_series(ctx: "SessionContext", detector: Detector, within: str, values: 
     values
         Of its ``$names``.
     """
-    names = list(dict.fromkeys((*detector.grain, *detector.order, *detector.columns)))
+    detector = detectors[0]
+    columns = [name for each in detectors for name in each.columns]
+    names = list(dict.fromkeys((*detector.grain, *detector.order, *columns)))
     conditions = " AND ".join(f"({each})" for each in (within, detector.where) if each)
     order = ", ".join((*detector.grain, *detector.order))
     chosen = ", ".join(f'"{name}"' for name in names)
@@ -137,7 +165,7 @@ def _plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_date(kind):
         return column.cast(pa.timestamp("us")).cast(pa.int64())
     if pa.types.is_boolean(kind):
-        return pc.fill_null(column, fill_value=False)
+        return column.cast(pa.int8()).cast(pa.float64())
     if pa.types.is_integer(kind) and not column.null_count:
         return column.cast(pa.int64())
     return column.cast(pa.float64()) if pa.types.is_integer(kind) or pa.types.is_floating(kind) else column

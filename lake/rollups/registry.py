@@ -138,7 +138,10 @@ ROLLUPS: Final = (
     Rollup(
         "run_findings",
         "run",
-        tuple(Input(table, "run") for table in sorted({each.table for each in RUN_DETECTORS} | {"attempt_facts"})),
+        tuple(
+            Input(table, "run")
+            for table in sorted({*(each.table for each in RUN_DETECTORS), "attempt_facts", "goodput"})
+        ),
         thresholds_of(RUN_DETECTORS),
         body=Findings("run_findings", RUN_DETECTORS, "run IN (SELECT run FROM affected_runs)"),
         times=("start_ts", "end_ts"),

@@ -1,44 +1,256 @@
-"""Detectors over loss and gradients of a run: rows of ``step_rollup``, all attempts in order."""
+"""Detectors over loss, gradients and learning rate: rows of ``step_rollup``, all attempts of a run in order."""
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
-from ranklake.detection.declaration import Detection, Detector, Series
+import numpy as np
+
+from ranklake.detection.baseline import recent_medians, trailing
+from ranklake.detection.declaration import MIN_EFFECT, Detection, Detector, Series
 from ranklake.detection.episodes import episodes
+from ranklake.lake.rollups.detectors.steps import SHARED, at_steps, evidence, number
 
-OF_STEPS: Final = """SELECT attempt, step, ts, mean_loss, loss_flag, lr, max_grad_norm, non_finite_ranks
-FROM step_rollup WHERE run = {run} AND date BETWEEN {date} - INTERVAL '1' DAY AND {end_date}
-  AND step BETWEEN {step} - 20 AND {end_step} + 20 ORDER BY attempt, step"""
+_STRIDE: Final = 8
+Thresholds = Mapping[str, float]
+Vector = np.ndarray[Any, Any]
 
 
-def non_finite(series: Series, thresholds: Mapping[str, float]) -> Iterator[Detection]:
+def non_finite(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
     """Find steps on which loss or gradients were NaN or infinite.
 
     A loss that is not finite is an error each time. Gradients alone may overflow now and then under a loss scale that
     is being found; so they count from so many steps in a row on.
     """
     flags, ranks = series["loss_flag"], series["non_finite_ranks"]
-    is_loss = flags != None  # noqa: E711 - element by element
-    for holds, least, name in ((is_loss, 1, "loss"), ((ranks > 0) & ~is_loss, thresholds["min_steps"], "gradients")):
-        for episode in episodes(holds):
-            if episode.length < least:
+    is_loss = np.array([flag is not None for flag in flags], bool)
+    for holds, least, name in ((is_loss, 1, "loss"), ((ranks > 0) & ~is_loss, thresholds["min_steps"], "gradient")):
+        for first, last, length in episodes(holds):
+            if length < least:
                 continue
-            first, last = episode.first, episode.last
             lasts = last == len(series) - 1
-            kind = flags[first] if name == "loss" else "not finite"
-            step, steps = int(series["step"][first]), f"{episode.length} step{'' if episode.length == 1 else 's'}"
-            yield Detection(
-                start=int(series["ts"][first]),
-                end=None if lasts else int(series["ts"][last]),
-                message=f"The {name} is {kind} from step {step} on, in {steps}",
-                value=None,
-                effect=float(episode.length),
-                step=step,
-                end_step=int(series["step"][last]),
-                subject={"attempt": int(series["attempt"][first])},
-                severity="critical" if lasts and episode.length >= thresholds["min_steps"] else "",
-                evidence={"steps": episode.length, "ranks": int(ranks[first]), "flag": kind, "of": name},
+            kind = str(flags[first]) if name == "loss" else "not finite"
+            steps = f"{length} step{'' if length == 1 else 's'}"
+            yield at_steps(
+                series,
+                first,
+                None if lasts else last,
+                f"The {name} is {kind} from step {series['step'][first]} on, in {steps}",
+                effect=float(length),
+                severity="critical" if lasts and length >= thresholds["min_steps"] else None,
+                steps=length,
+                ranks=int(ranks[first]),
+                flag=kind,
             )
+
+
+def loss_spike(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
+    """Find losses far above those before that come back; what stays is `divergence`."""
+    places, losses = _finite(series["mean_loss"])
+    window = int(thresholds["window"])
+    base = trailing(losses, window, _STRIDE, int(thresholds["least"]))
+    size = np.abs(base.median)
+    limit = base.median + np.maximum(thresholds["deviations"] * base.deviation, thresholds[MIN_EFFECT] * size)
+    for first, last, length in episodes(losses > limit, gap=int(thresholds["gap"])):
+        after = losses[last + 1 : last + 1 + window // 4]
+        stays = len(after) >= thresholds["gap"] and float(np.median(after)) > limit[first]
+        if stays or last - first >= thresholds["most_steps"]:
+            continue
+        top = first + int(np.argmax(losses[first : last + 1]))
+        usual = float(base.median[first])
+        effect = (float(losses[top]) - usual) / max(abs(usual), 1e-9)
+        yield at_steps(
+            series,
+            int(places[first]),
+            int(places[last]),
+            f"The loss jumps to {number(losses[top])} at step {series['step'][places[top]]}, "
+            f"where {number(usual)} was normal",
+            value=float(losses[top]),
+            baseline=usual,
+            effect=effect,
+            deviation=float(base.deviation[first]),
+            steps=length,
+        )
+
+
+def divergence(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
+    """Find losses that rise and stay: the median of a window is far above the best one before it, for some windows."""
+    places, losses = _finite(series["mean_loss"])
+    window = int(thresholds["window"])
+    ends, medians = recent_medians(losses, window, _STRIDE)
+    if len(ends) < 4:  # noqa: PLR2004 - nothing to compare with
+        return
+    best = np.minimum.accumulate(medians)
+    best_at = np.maximum.accumulate(np.where(medians <= best, np.arange(len(best)), 0))
+    spread = trailing(losses, window, _STRIDE, window // 2).deviation
+    noise = spread[np.minimum(ends[best_at], len(spread) - 1)]
+    noise = np.where(np.isfinite(noise), noise, 0.0)
+    limit = best + np.maximum(thresholds["deviations"] * noise, thresholds[MIN_EFFECT] * np.abs(best))
+    for first, last, _ in episodes(medians > limit, gap=2):
+        if (last - first + 1) * _STRIDE < thresholds["min_steps"]:
+            continue
+        usual = float(best[first])
+        start = _rise(losses, ends, medians, first, float(limit[first]))
+        level = float(medians[first : last + 1].max())
+        lasts = last == len(medians) - 1
+        yield at_steps(
+            series,
+            int(places[start]),
+            None if lasts else int(places[ends[last] - 1]),
+            f"The loss diverges from step {series['step'][places[start]]} on: it rises from {number(usual)} "
+            f"to {number(level)}" + ("" if lasts else ", and comes back"),
+            value=level,
+            baseline=usual,
+            effect=(level - usual) / max(abs(usual), 1e-9),
+            deviation=float(noise[first]),
+        )
+
+
+def _rise(losses: Vector, ends: Vector, medians: Vector, first: int, limit: float) -> int:
+    """Return where the loss begins to rise: it jumps within a window, or each window is above the one before it."""
+    window, lowest = int(ends[0]), first
+    while lowest and medians[lowest - 1] < medians[lowest]:
+        lowest -= 1
+    if (first - lowest) * _STRIDE > window:
+        return int(ends[lowest])
+    begin = int(ends[first]) - window
+    above = np.flatnonzero(losses[begin : ends[first]] > limit)
+    return begin + (int(above[0]) if above.size else 0)
+
+
+def loss_plateau(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
+    """Find that the loss improves no more: its best window is long ago, and it had improved before."""
+    places, losses = _finite(series["mean_loss"])
+    ends, medians = recent_medians(losses, int(thresholds["window"]), _STRIDE)
+    if len(ends) < 4:  # noqa: PLR2004 - nothing to compare with
+        return
+    total = float(medians[0] - medians.min())
+    if total <= 0.1 * abs(float(medians[0])):
+        return
+    # progress is held against the best at the last progress: many small steps are progress, too
+    best, since = np.inf, 0
+    for place, median in enumerate(medians.tolist()):
+        if median < best - thresholds[MIN_EFFECT] * total:
+            best, since = median, place
+    quiet = int(ends[-1] - ends[since])
+    if quiet < max(thresholds["min_steps"], thresholds["min_run_ratio"] * len(losses)):
+        return
+    start = int(ends[since]) - 1
+    yield at_steps(
+        series,
+        int(places[start]),
+        None,
+        f"The loss has not improved since step {series['step'][places[start]]}, for {quiet:,} steps",
+        value=float(medians[-1]),
+        baseline=float(best),
+        effect=quiet / len(losses),
+        steps=quiet,
+    )
+
+
+def gradient_spike(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
+    """Find gradient norms many times those before; on a logarithmic scale, since their tail is long."""
+    norms = series["max_grad_norm"]
+    places = np.flatnonzero(np.isfinite(norms) & (norms > 0))
+    logs = np.log10(norms[places])
+    base = trailing(logs, int(thresholds["window"]), _STRIDE, int(thresholds["least"]))
+    limit = base.median + np.maximum(thresholds["deviations"] * base.deviation, np.log10(thresholds[MIN_EFFECT]))
+    for first, last, length in episodes(logs > limit, gap=int(thresholds["gap"])):
+        top = first + int(np.argmax(logs[first : last + 1]))
+        value, usual = float(norms[places[top]]), float(10 ** base.median[first])
+        yield at_steps(
+            series,
+            int(places[first]),
+            int(places[last]),
+            f"The gradient norm is {number(value)} at step {series['step'][places[top]]}, "
+            f"where {number(usual)} was normal",
+            value=value,
+            baseline=usual,
+            effect=value / usual,
+            steps=length,
+        )
+
+
+def zero_gradients(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
+    """Find steps in a row whose gradients are exactly zero: nothing is learnt."""
+    norms = series["max_grad_norm"]
+    places = np.flatnonzero(np.isfinite(norms))
+    for first, last, length in episodes(norms[places] == 0):
+        if length < thresholds[MIN_EFFECT]:
+            continue
+        lasts = last == len(places) - 1
+        yield at_steps(
+            series,
+            int(places[first]),
+            None if lasts else int(places[last]),
+            f"The gradient norm is zero from step {series['step'][places[first]]} on, for {length:,} steps",
+            value=0.0,
+            effect=float(length),
+        )
+
+
+def learning_rate(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
+    """Find a learning rate that is stuck in the middle of a decay, or that a restart took off its schedule.
+
+    A rate may stay at its highest, as after a warm-up, and at its lowest, as after a decay: neither is stuck.
+    """
+    rates = series["lr"]
+    places = np.flatnonzero(np.isfinite(rates))
+    yield from _stuck(series, places, thresholds)
+    yield from _off_schedule(series, places, thresholds)
+
+
+def _stuck(series: Series, places: np.ndarray[Any, Any], thresholds: Thresholds) -> Iterator[Detection]:
+    rates = series["lr"][places]
+    least = int(thresholds["min_steps"])
+    if len(rates) <= 2 * least:
+        return
+    is_same = np.r_[False, np.abs(np.diff(rates)) <= 1e-9 * np.abs(rates[1:])]
+    for first, last, length in episodes(is_same):
+        rate, highest = float(rates[first]), float(rates[: first + 1].max())
+        before = is_same[max(0, first - least) : first - 1]
+        moved = len(before) >= least // 2 and float(before.mean()) < 0.5  # noqa: PLR2004 - most steps
+        in_decay = thresholds["lowest_ratio"] * highest < rate < 0.98 * highest
+        if length >= least and moved and in_decay:
+            lasts = last == len(rates) - 1
+            yield at_steps(
+                series,
+                int(places[first]),
+                None if lasts else int(places[last]),
+                f"The learning rate is stuck at {number(rate)} from step {series['step'][places[first]]} on, "
+                f"for {length:,} steps, in the middle of its decay",
+                value=rate,
+                baseline=highest,
+                effect=float(length),
+            )
+
+
+def _off_schedule(series: Series, places: np.ndarray[Any, Any], thresholds: Thresholds) -> Iterator[Detection]:
+    """Yield restarts from which on the rate is another one than the attempt before had, or would have had."""
+    rates, steps, numbers = series["lr"][places], series["step"][places], series["attempt"][places]
+    for cut in (np.flatnonzero(np.diff(numbers)) + 1).tolist():
+        earlier = dict(zip(steps[:cut].tolist(), rates[:cut].tolist(), strict=True))
+        later = [(n, earlier[step]) for n, step in enumerate(steps[cut:].tolist(), cut) if step in earlier]
+        if not later:
+            later = [(cut, float(rates[cut - 1]))] if steps[cut] - steps[cut - 1] <= thresholds["min_steps"] else []
+        for place, expected in later[:1]:
+            rate = float(rates[place])
+            ratio = max(rate, expected) / max(min(rate, expected), 1e-12)
+            if ratio >= thresholds["min_jump_ratio"]:
+                yield at_steps(
+                    series,
+                    int(places[place]),
+                    int(places[place]),
+                    f"The learning rate is {number(rate)} at step {steps[place]} after a restart, "
+                    f"where it was {number(expected)} before",
+                    value=rate,
+                    baseline=expected,
+                    effect=max(ratio, thresholds[MIN_EFFECT]),
+                )
+
+
+def _finite(values: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    places = np.flatnonzero(np.isfinite(values))
+    return places, values[places].astype(np.float64)
 
 
 DETECTORS: Final = (
@@ -46,18 +258,107 @@ DETECTORS: Final = (
         name="non_finite",
         watches="loss and gradients of each step",
         finds="the loss is NaN or infinite, or gradients are for several steps in a row",
-        table="step_rollup",
         columns=("ts", "loss_flag", "non_finite_ranks"),
-        grain=("run",),
-        order=("attempt", "step"),
         find=non_finite,
         effect="steps",
         severity="error",
         runbook="non-finite",
-        evidence_sql=OF_STEPS,
+        evidence_sql=evidence("mean_loss", "loss_flag", "non_finite_ranks"),
         min_effect=1,
         cooldown_s=600,
         parameters={"min_steps": 3},
         false_positive_target=0,
+        **SHARED,
+    ),
+    Detector(
+        name="loss_spike",
+        watches="mean loss of each step",
+        finds="the loss is far above what it was shortly before, and comes back",
+        columns=("ts", "mean_loss"),
+        find=loss_spike,
+        effect="rise over the loss before",
+        severity="warning",
+        runbook="loss-spike",
+        evidence_sql=evidence("mean_loss", "lr", "max_grad_norm"),
+        min_effect=0.5,
+        cooldown_s=300,
+        # losses of batches have long tails: of a Laplace distribution, one value in 60,000 is further out
+        parameters={"deviations": 10, "window": 64, "least": 20, "gap": 5, "most_steps": 48},
+        **SHARED,
+    ),
+    Detector(
+        name="divergence",
+        watches="mean loss of windows of steps",
+        finds="the loss rises far above its best, and stays there",
+        columns=("ts", "mean_loss"),
+        find=divergence,
+        effect="rise over the best loss",
+        severity="error",
+        runbook="divergence",
+        evidence_sql=evidence("mean_loss", "lr", "max_grad_norm"),
+        min_effect=0.3,
+        cooldown_s=1800,
+        parameters={"deviations": 5, "window": 32, "min_steps": 32},
+        **SHARED,
+    ),
+    Detector(
+        name="loss_plateau",
+        watches="mean loss of windows of steps",
+        finds="the loss had improved, and has not for a long part of the run",
+        columns=("ts", "mean_loss"),
+        find=loss_plateau,
+        effect="share of the run's steps",
+        severity="info",
+        runbook="divergence",
+        evidence_sql=evidence("mean_loss", "lr"),
+        min_effect=0.01,
+        cooldown_s=3600,
+        parameters={"window": 64, "min_steps": 1000, "min_run_ratio": 0.4},
+        **SHARED,
+    ),
+    Detector(
+        name="gradient_spike",
+        watches="greatest gradient norm of each step",
+        finds="a gradient norm is many times those before",
+        columns=("ts", "max_grad_norm"),
+        find=gradient_spike,
+        effect="norm over the norm before",
+        severity="warning",
+        runbook="gradient-spike",
+        evidence_sql=evidence("max_grad_norm", "mean_loss", "lr"),
+        min_effect=8,
+        cooldown_s=600,
+        parameters={"deviations": 8, "window": 128, "least": 50, "gap": 5},
+        **SHARED,
+    ),
+    Detector(
+        name="zero_gradients",
+        watches="greatest gradient norm of each step",
+        finds="gradients are exactly zero for many steps in a row",
+        columns=("ts", "max_grad_norm"),
+        find=zero_gradients,
+        effect="steps",
+        severity="error",
+        runbook="zero-gradients",
+        evidence_sql=evidence("max_grad_norm", "mean_loss", "lr"),
+        min_effect=20,
+        cooldown_s=600,
+        false_positive_target=0,
+        **SHARED,
+    ),
+    Detector(
+        name="learning_rate",
+        watches="learning rate of each step",
+        finds="the rate is stuck in the middle of a decay, or differs after a restart",
+        columns=("ts", "lr"),
+        find=learning_rate,
+        effect="steps that it is stuck, or ratio to the rate before",
+        severity="warning",
+        runbook="learning-rate",
+        evidence_sql=evidence("lr", "mean_loss"),
+        min_effect=1,
+        cooldown_s=600,
+        parameters={"min_steps": 50, "lowest_ratio": 0.12, "min_jump_ratio": 1.2},
+        **SHARED,
     ),
 )

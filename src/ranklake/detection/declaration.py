@@ -27,7 +27,7 @@ class Series:
         The values of the detector's grain, such as the run.
     columns
         Arrays of one length by name: times as int64 in µs since 1970, whole numbers without NULL as int64, other
-        numbers as float64 with NaN for NULL, texts as objects with None.
+        numbers and what is true or false as float64 with NaN for NULL, texts as objects with None.
     """
 
     subject: Mapping[str, Any]

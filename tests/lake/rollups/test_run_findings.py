@@ -1,10 +1,21 @@
 """The rollup ``run_findings``: faults planted in rows of a run, and what the detectors say of them."""
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 
+import numpy as np
 import pytest
+from faulty_runs import FAULTS, planted, sound, table
 from rollup_inputs import DAY, NOON, computed, context
+
+from ranklake.detection.declaration import Detection, Series, ThresholdError
+from ranklake.lake.rollups.detectors.registry import RUN_DETECTORS
+from ranklake.lake.rollups.evaluate import evaluate_runs
+from ranklake.lake.rollups.failures import library
+from ranklake.lake.rollups.findings import finding
+from ranklake.lake.rollups.registry import ROLLUPS, chosen, detectors_with
+from ranklake.lake.store.lake_config import DetectorsSection, DetectorThreshold, LakeConfig
 
 SECOND = timedelta(seconds=1)
 
@@ -61,3 +72,218 @@ def test_the_injected_fault_stands_with_its_finding():
     attempts = [{"run": "r1", "attempt": 0, "ts": NOON, "end_ts": NOON, "date": DAY, "injected": "nan"}]
     (row,) = findings(step_rollup=steps(10, loss_flag=lambda n: "nan" if n == 5 else None), attempt_facts=attempts)
     assert row["injected"] == "nan"
+
+
+@pytest.mark.parametrize("name", sorted(FAULTS))
+def test_a_planted_fault_is_found_where_it_begins(name):
+    """By its own detector, in its run, within 40 steps of where it was put; others say nothing of it."""
+    runs = {f"{name}-{number}": planted(name, number) for number in range(len(FAULTS[name]))}
+    rows = findings(step_rollup=table({run: steps for run, (steps, _) in runs.items()}), runs=dict.fromkeys(runs, DAY))
+    loud = [row for row in rows if row["severity"] != "info"]
+    assert {row["detector"] for row in loud} == {name}
+    for run, (_, at) in runs.items():
+        (row,) = [each for each in loud if each["run"] == run]
+        assert abs(row["step"] - at) <= 40, row["message"]
+        assert row["message"]
+        assert row["evidence_sql"]
+        assert row["runbook"] in library()
+
+
+def thresholds_alone(run):
+    """Return what fixed limits would say of a run: the step of each alarm, by the name of the fault it is about."""
+    first = slice(20, 120)
+    usual = {key: float(np.median(value[first])) for key, value in run.items() if value.dtype != object}
+    time = run["mean_step_time_s"]
+    limits = {
+        "loss_spike": run["mean_loss"] > 1.5 * usual["mean_loss"],
+        "divergence": run["mean_loss"] > 1.5 * usual["mean_loss"],
+        "non_finite": np.array([flag is not None for flag in run["loss_flag"]]),
+        "gradient_spike": run["max_grad_norm"] > 5 * usual["max_grad_norm"],
+        "zero_gradients": run["max_grad_norm"] == 0,
+        "learning_rate": np.zeros(len(time), bool),
+        "throughput_drop": time > 1.5 * usual["mean_step_time_s"],
+        "collective_share": run["mean_collective_time_s"] > 0.5 * time,
+        "loader_share": run["mean_data_time_s"] > 0.3 * time,
+        "data_stall": run.get("max_data_time_s", run["mean_data_time_s"]) > 5,
+        "memory_growth": run["max_memory_allocated_bytes"] > 75 * 2**30,
+        "rank_silence": run["ranks"] < usual["ranks"],
+        "hang": run["pause_s"] > 600,
+    }
+    return {name: int(np.argmax(beyond)) for name, beyond in limits.items() if beyond.any()}
+
+
+def measures(alarms, faults):
+    """Return precision and recall: alarms by (run, fault) with their step, and the faults by run with theirs."""
+    right = {(run, name) for (run, name), step in alarms.items() if name == faults.get(run, ("",))[0]
+             and abs(step - faults[run][1]) <= 40}  # fmt: skip
+    return len(right) / max(1, len(alarms)), len(right) / len(faults)
+
+
+def test_precision_and_recall_beside_fixed_thresholds(record_property, capsys):
+    """65 faults and 200 sound runs: at most one false finding that is a warning or worse, and few are missed."""
+    faults, runs = {}, {f"sound-{seed}": sound(seed) for seed in range(200)}
+    for name, ways in FAULTS.items():
+        for number in range(len(ways)):
+            run, at = planted(name, number)
+            faults[f"{name}-{number}"], runs[f"{name}-{number}"] = (name, at), run
+    rows = findings(step_rollup=table(runs), runs=dict.fromkeys(runs, DAY))
+    loud = [row for row in rows if row["severity"] != "info"]
+    assert sum(row["run"].startswith("sound") for row in loud) <= 1
+    precision, recall = measures({(row["run"], row["detector"]): row["step"] for row in loud}, faults)
+    fixed = {(run, name): step for run, steps in runs.items() for name, step in thresholds_alone(steps).items()}
+    fixed_precision, fixed_recall = measures(fixed, faults)
+    with capsys.disabled():
+        print(f"\n{len(faults)} faults: precision {precision:.3f}, recall {recall:.3f}; "
+              f"fixed thresholds {fixed_precision:.3f}, {fixed_recall:.3f}")  # fmt: skip
+    record_property("precision", precision)
+    record_property("recall", recall)
+    assert precision >= 0.95
+    assert recall >= 0.95
+    assert fixed_recall < recall
+
+
+ODD = {
+    "three points": sound(1, steps=3),
+    "one point": sound(1, steps=1),
+    "constant": {**sound(1), **{name: np.full(1200, 1.0) for name in ("mean_loss", "max_grad_norm", "lr")}},
+    "all NaN": {**sound(1), "mean_loss": np.full(1200, np.nan), "max_grad_norm": np.full(1200, np.nan)},
+    "no times": {**sound(1), **{name: np.full(1200, np.nan) for name in (
+        "median_step_time_s", "mean_data_time_s", "mean_collective_time_s")}},
+    "gaps": {name: column[np.r_[0:200, 500:700, 1000:1200]] for name, column in sound(1).items()},
+    "steps begin at a billion": {**sound(1), "step": 10**9 + np.arange(1200)},
+    "negative loss": {**sound(1), "mean_loss": -sound(1)["mean_loss"][::-1]},
+    "loss of nought": {**sound(1), "mean_loss": np.zeros(1200), "max_memory_allocated_bytes": np.zeros(1200)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(ODD))
+def test_an_odd_series_says_nothing(name):
+    """Nor does a detector fail on it."""
+    rows = findings(step_rollup=table({"r1": ODD[name]}))
+    assert [row["message"] for row in rows if row["severity"] != "info"] == []
+
+
+def test_a_restart_continues_the_series_of_its_run():
+    """An attempt that begins anew at a step of the one before has its loss for a baseline; sound, it says nothing."""
+    first, second = (
+        {name: column[part] for name, column in sound(3).items()} for part in (slice(600), slice(500, None))
+    )
+    second["attempt"] = np.ones(700, int)
+    both = {name: np.concatenate([first[name], second[name]]) for name in first}
+    assert findings(step_rollup=table({"r1": both})) == []
+    second["mean_loss"] = second["mean_loss"] * 4
+    both = {name: np.concatenate([first[name], second[name]]) for name in first}
+    (row,) = findings(step_rollup=table({"r1": both}))
+    assert (row["detector"], row["attempt"]) == ("divergence", 1)
+    assert 500 <= row["step"] <= 520
+    second["mean_loss"], second["lr"] = second["mean_loss"] / 4, second["lr"] * 2
+    both = {name: np.concatenate([first[name], second[name]]) for name in first}
+    (row,) = findings(step_rollup=table({"r1": both}))
+    assert (row["detector"], row["step"], round(row["effect"], 3)) == ("learning_rate", 500, 2)
+
+
+def test_steps_in_any_order_give_the_same_findings():
+    """Rows arrive as they do."""
+    rows = table({"r1": planted("loss_spike", 0)[0]})
+    mixed = rows.take(np.random.default_rng(0).permutation(rows.num_rows))
+
+    def plain(some):
+        return [{**row, "computed_ts": None} for row in some]
+
+    assert plain(findings(step_rollup=mixed)) == plain(findings(step_rollup=rows))
+
+
+def test_a_detector_that_raises_is_contained(monkeypatch, caplog):
+    """It is logged, a finding says so, and the others go on."""
+
+    def fails(series, thresholds):
+        raise ZeroDivisionError("secret of a user")
+
+    rollup = next(each for each in ROLLUPS if each.name == "run_findings")
+    detectors = tuple(replace(each, find=fails) if each.name == "loss_spike" else each for each in RUN_DETECTORS)
+    body = replace(rollup.body, detectors=detectors)
+    ctx = context(step_rollup=table({"r1": planted("non_finite", 0)[0]}))
+    rows = evaluate_runs(ctx, replace(rollup, body=body), {"r1": DAY}).to_pylist()
+    assert {row["detector"] for row in rows} == {"non_finite", "detector_failed"}
+    (failed,) = [row for row in rows if row["detector"] == "detector_failed"]
+    assert failed["message"].startswith("Detector loss_spike failed with ZeroDivisionError, and says nothing")
+    assert "secret" not in json.dumps(failed, default=str)
+    assert "loss_spike" in caplog.text
+
+
+def saved(minutes, seconds=10.0, action="created", **more):
+    """Return a row of artifacts: a checkpoint that was saved."""
+    return {"ts": NOON + minutes * 60 * SECOND, "name": f"c{minutes}", "kind": "checkpoint", "action": action,
+            "duration_ns": int(seconds * 1e9), "step": minutes, **more}  # fmt: skip
+
+
+def test_checkpoints_that_fail_take_long_or_do_not_come():
+    """A failed save and a digest that differs at once; slow and late ones against those before."""
+    sound_saves = [saved(10 * n) for n in range(10)]
+    assert findings(artifacts=sound_saves) == []
+    rows = findings(artifacts=[
+        *sound_saves, saved(95, action="save_failed", exception_type="OSError"), saved(100, 90.0),
+        saved(101, action="verified", verified=False), saved(102, action="verified", verified=True), saved(300),
+    ])  # fmt: skip
+    named = {row["detector"]: row for row in rows}
+    assert set(named) == {"checkpoint_failure", "checkpoint_duration", "checkpoint_age"}
+    assert (named["checkpoint_failure"]["severity"], json.loads(named["checkpoint_failure"]["evidence"])["times"]) == (
+        "critical", 2)  # fmt: skip
+    assert (named["checkpoint_duration"]["effect"], named["checkpoint_duration"]["step"]) == (9, 100)
+    assert (named["checkpoint_age"]["value"], named["checkpoint_age"]["baseline"]) == (200 * 60, 600)
+
+
+def test_ranks_that_are_slow_or_differ():
+    """What rank_health is certain of, and versions that are not those of most."""
+    health = [{"run": "r1", "attempt": 0, "rank": rank, "date": DAY + timedelta(day), "ranks": 4, "steps": 100,
+               "steps_compared": 100, "steps_slower": 99, "steps_slowest": 99, "excess_ratio": 0.3, "reason": "why",
+               "is_straggler": rank == 2, "cause": "input" if rank == 2 else None, "p_value": 1e-9}
+              for rank in range(4) for day in range(2)]  # fmt: skip
+    ranks = [{"run": "r1", "rank": rank, "ts": NOON, "nccl_version": "2.19" if rank == 3 else "2.20",
+              "lockfile_sha256": "a" * 64} for rank in range(4)]  # fmt: skip
+    slow, skewed = findings(rank_health=health, ranks=ranks)
+    assert (slow["detector"], slow["rank"], slow["effect"], json.loads(slow["evidence"])["days"]) == (
+        "straggler", 2, 0.3, 2)  # fmt: skip
+    assert (skewed["detector"], skewed["rank"]) == ("version_skew", 3)
+    assert skewed["message"].startswith("The NCCL of rank 3 is 2.19, 2.20 on 3 others")
+
+
+def test_ends_and_clocks():
+    """An attempt that failed, and a clock that was set; what lasted ends with its attempt."""
+    ended = NOON + 3600 * SECOND
+    goodput = [{"run": "r1", "attempt": 0, "date": DAY, "ts": NOON, "end_ts": ended, "wall_ns": 1, "checkpoint_ns": 0,
+                "stall_ns": 0, "unattributed_ns": 0, "restart_ns": 0, "status": "failed", "lost_work_ns": 600 * 10**9}]  # fmt: skip
+    events = [{"ts": NOON, "event": "clock_step", "rank": 3, "attributes": '{"step_s": -5.5}'}]
+    flagged = steps(100, loss_flag=lambda n: "nan" if n > 50 else None)
+    rows = {row["detector"]: row for row in findings(goodput=goodput, events=events, step_rollup=flagged)}
+    assert set(rows) == {"run_failed", "clock_skew", "non_finite"}
+    assert rows["run_failed"]["message"].startswith("Attempt 0 failed, 10 min of work were lost")
+    assert (rows["clock_skew"]["rank"], rows["clock_skew"]["effect"]) == (3, -5.5)
+    assert rows["non_finite"]["end_ts"] == ended
+
+
+def test_every_query_of_evidence_runs():
+    """Over empty tables, too, for each detector, with what a finding may lack."""
+    ctx = context()
+    for detector in RUN_DETECTORS:
+        row = finding(detector, Series({"run": "r'1"}, {}), Detection(0, None, "x"), NOON)
+        ctx.sql(row["evidence_sql"]).to_arrow_table()
+
+
+def test_settings_change_thresholds_and_switch_detectors_off():
+    """A threshold of the operator's, and a detector that is off; a wrong name is refused with the nearest."""
+    config = LakeConfig(detectors=DetectorsSection(off=("loss_spike",), thresholds=(
+        DetectorThreshold("non_finite", "min_steps", 7.0),)))  # fmt: skip
+    listed = {each.name: limits for each, limits in detectors_with(config)}
+    assert "loss_spike" not in listed
+    assert listed["non_finite"]["min_steps"] == 7
+    (rollup,) = [each for each in chosen(["run_findings"], config) if each.name == "run_findings"]
+    assert rollup.parameters["non_finite.min_steps"] == 7
+    assert "loss_spike" not in {each.name for each in rollup.body.detectors}
+    (default,) = [each for each in chosen(["run_findings"]) if each.name == "run_findings"]
+    assert rollup.sha256 != default.sha256
+    for wrong in (DetectorsSection(off=("loss_spyke",)),
+                  DetectorsSection(thresholds=(DetectorThreshold("loss_spike", "deviation", 1),))):  # fmt: skip
+        with pytest.raises(ThresholdError) as error:
+            chosen(["run_findings"], LakeConfig(detectors=wrong))
+        assert "did you mean" in error.value.hint

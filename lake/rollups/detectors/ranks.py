@@ -1,0 +1,183 @@
+"""Detectors over ranks and attempts of a run: who is slow, who differs, whose clock was set, what ended badly."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import numpy as np
+
+from ranklake.detection.declaration import Detection, Detector, Series, Severity
+from ranklake.detection.episodes import episodes
+from ranklake.lake.rollups.detectors.steps import duration
+
+Thresholds = Mapping[str, float]
+_DAY_US: Final = 86_400_000_000
+SKEWED: Final[Mapping[str, str]] = {
+    "driver_version": "driver",
+    "framework_version": "framework",
+    "cuda_version": "CUDA",
+    "cudnn_version": "cuDNN",
+    "nccl_version": "NCCL",
+    "python_version": "Python",
+    "packages_sha256": "set of packages",
+    "lockfile_sha256": "lock file",
+    "container_image_digest": "container image",
+    "device_name": "device",
+}
+"""Columns of ``ranks`` that must be the same on all ranks of an attempt, and what they are called."""
+
+
+def straggler(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
+    """Find ranks that slow the others, of which ``rank_health`` is certain: days in a row are one finding."""
+    is_slow = series["is_straggler"] == 1
+    days = series["date"] // _DAY_US
+    excess = np.nan_to_num(series["excess_ratio"])
+    for first, last, length in episodes(is_slow):
+        worst = float(excess[first : last + 1].max())
+        cause = series["cause"][first] or "compute"
+        at_times = worst < thresholds["min_steady"]
+        how = "slow at times" if at_times else f"{100 * worst:.0f} % slower than its peers"
+        yield Detection(
+            int(days[first]) * _DAY_US,
+            int(days[last] + 1) * _DAY_US,
+            f"Rank {series.subject['rank']} is {how}, by {cause}: {series['reason'][first]}",
+            value=float(series["self_time_median_s"][first]),
+            effect=None if at_times else worst,
+            severity="error" if worst >= thresholds["severe"] else "",
+            evidence={"days": length, "cause": cause, "p_value": float(series["p_value"][first])},
+        )
+
+
+def version_skew(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
+    """Find ranks of an attempt that run other versions, packages or devices than most."""
+    del thresholds
+    for column, name in SKEWED.items():
+        values = series[column]
+        known = [value for value in values if value]
+        usual, count = Counter(known).most_common(1)[0] if known else ("", 0)
+        others = [place for place, value in enumerate(values) if value and value != usual]
+        if not others:
+            continue
+        first = others[0]
+        moment = int(series["ts"][first])
+        is_digest = column.endswith(("sha256", "digest"))
+        which = "differs" if is_digest else f"is {values[first]}, {usual} on {count} others"
+        ranks = [int(series["rank"][place]) for place in others]
+        shown = ", ".join(map(str, ranks[:5])) + (", …" if len(ranks) > 5 else "")  # noqa: PLR2004 - enough to look at
+        yield Detection(
+            moment,
+            moment,
+            f"The {name} of rank {shown} {which}",
+            effect=float(len(others)),
+            subject={"rank": ranks[0]},
+            evidence={"column": column, "ranks": ranks[:100], "of": len(known)},
+        )
+
+
+def clock_skew(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
+    """Find clocks that were set while their ranks recorded."""
+    del thresholds
+    for place, moment in enumerate(series["ts"].tolist()):
+        seconds = json.loads(series["attributes"][place] or "{}").get("step_s")
+        by = "" if seconds is None else f" {'ahead' if seconds > 0 else 'back'} by {duration(abs(seconds))}"
+        yield Detection(moment, moment, f"The clock of rank {int(series['rank'][place])} was set{by}", effect=seconds,
+                        subject={"rank": int(series["rank"][place])})  # fmt: skip
+
+
+def run_failed(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
+    """Find attempts that ended in a failure, were left, or were preempted."""
+    del thresholds
+    severities: Mapping[str, Severity] = {"failed": "error", "abandoned": "warning", "preempted": "info"}
+    words = {"failed": "failed", "abandoned": "stopped without an end", "preempted": "was preempted"}
+    for place, status in enumerate(series["status"]):
+        moment = int(series["end_ts"][place])
+        lost = float(np.nan_to_num(series["lost_work_ns"][place])) / 1e9
+        more = f", {duration(lost)} of work were lost" if lost else ""
+        yield Detection(
+            moment,
+            moment,
+            f"Attempt {int(series['attempt'][place])} {words[status]}{more}",
+            value=lost,
+            subject={"attempt": int(series["attempt"][place])},
+            severity=severities[status],
+            evidence={"status": status, "lost_s": lost},
+        )
+
+
+DETECTORS: Final = (
+    Detector(
+        name="straggler",
+        watches="self time of each rank against its peers",
+        finds="a rank is steadily or at times slower than its peers, by more than chance",
+        table="rank_health",
+        columns=("is_straggler", "excess_ratio", "self_time_median_s", "p_value", "cause", "reason"),
+        grain=("run", "attempt", "rank"),
+        order=("date",),
+        find=straggler,
+        effect="self time over the peers', less 1",
+        severity="warning",
+        runbook="straggler",
+        evidence_sql="""SELECT date, attempt, rank, excess_ratio, slower_step_ratio, p_value, cause, reason
+FROM rank_health WHERE run = {run} AND attempt = {attempt} AND rank = {rank} ORDER BY date""",
+        min_effect=0.0,
+        cooldown_s=0,
+        parameters={"severe": 0.5, "min_steady": 0.1},
+    ),
+    Detector(
+        name="version_skew",
+        watches="versions, packages, image and device of each rank",
+        finds="ranks of one attempt differ",
+        table="ranks",
+        columns=("ts", "rank", *SKEWED),
+        grain=("run", "attempt"),
+        order=("rank", "ts"),
+        find=version_skew,
+        effect="ranks that differ",
+        severity="warning",
+        runbook="version-skew",
+        evidence_sql=f"SELECT rank, {', '.join(SKEWED)} FROM ranks "  # noqa: S608 - our own names
+        "WHERE run = {run} AND attempt = {attempt} AND date BETWEEN {date} - INTERVAL '1' DAY AND {end_date} "
+        "ORDER BY rank",
+        min_effect=1,
+        cooldown_s=0,
+        false_positive_target=0,
+    ),
+    Detector(
+        name="clock_skew",
+        watches="events that a clock was set",
+        finds="a rank's clock was set while it recorded",
+        table="events",
+        columns=("ts", "rank", "attributes"),
+        grain=("run", "attempt"),
+        order=("ts",),
+        where="event = 'clock_step'",
+        find=clock_skew,
+        effect="seconds",
+        severity="warning",
+        runbook="version-skew",
+        evidence_sql="""SELECT ts, rank, attributes FROM events WHERE run = {run} AND attempt = {attempt}
+  AND event = 'clock_step' AND date BETWEEN {date} AND {end_date} ORDER BY ts""",
+        min_effect=0,
+        cooldown_s=3600,
+    ),
+    Detector(
+        name="run_failed",
+        watches="how each attempt ended",
+        finds="an attempt failed, was left, or was preempted",
+        table="goodput",
+        columns=("status", "end_ts", "lost_work_ns"),
+        grain=("run",),
+        order=("attempt",),
+        where="status IN ('failed', 'abandoned', 'preempted')",
+        find=run_failed,
+        effect="seconds of work that were lost",
+        severity="error",
+        runbook="crash",
+        evidence_sql="""SELECT ts, rank, event, severity, step FROM events WHERE run = {run} AND attempt = {attempt}
+  AND event NOT IN ('heartbeat', 'checkpoint') ORDER BY ts DESC LIMIT 50""",
+        min_effect=0,
+        cooldown_s=0,
+        false_positive_target=0,
+    ),
+)

@@ -1,0 +1,81 @@
+"""Detections in a run's steps: what detectors over ``step_rollup`` share."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from ranklake.detection.declaration import Detection, Series, Severity
+
+Vector = np.ndarray[Any, np.dtype[np.float64]]
+SHARED: Final[Mapping[str, Any]] = {
+    "table": "step_rollup",
+    "grain": ("run",),
+    "order": ("attempt", "step"),
+}
+"""What declarations over steps have in common: a run's attempts follow each other, since a restart has a before."""
+OF_STEPS: Final = """SELECT attempt, step, ts, {columns}
+FROM step_rollup WHERE run = {{run}} AND date BETWEEN {{date}} - INTERVAL '1' DAY AND {{end_date}}
+  AND step BETWEEN {{step}} - 20 AND {{end_step}} + 20 ORDER BY attempt, step"""
+_LONG_S: Final = 600
+_LONG_MIN: Final = 90
+
+
+def evidence(*columns: str) -> str:
+    """Return the query that shows columns of the steps of a finding, and of those around it."""
+    return OF_STEPS.format(columns=", ".join(columns))
+
+
+def at_steps(
+    series: Series,
+    first: int,
+    last: int | None,
+    message: str,
+    *,
+    value: float | None = None,
+    baseline: float | None = None,
+    effect: float | None = None,
+    severity: Severity | None = None,
+    **figures: object,
+) -> Detection:
+    """Return what was found between two places of a series of steps; it lasts without the last one."""
+    end = len(series) - 1 if last is None else last
+    return Detection(
+        start=int(series["ts"][first]),
+        end=None if last is None else int(series["ts"][last]),
+        message=message,
+        value=value,
+        baseline=baseline,
+        effect=effect,
+        step=int(series["step"][first]),
+        end_step=int(series["step"][end]),
+        subject={"attempt": int(series["attempt"][first])},
+        severity=severity or "",
+        evidence=figures,
+    )
+
+
+def attempts(series: Series) -> Iterator[tuple[int, int]]:
+    """Yield the places of each attempt: of its first step, and after its last."""
+    cuts = np.flatnonzero(np.diff(series["attempt"])) + 1
+    yield from zip([0, *cuts.tolist()], [*cuts.tolist(), len(series)], strict=True)
+
+
+def number(value: float) -> str:
+    """Return a number as messages write it.
+
+    >>> number(0.000123456), number(1234567.0)
+    ('0.0001235', '1.235e+06')
+    """
+    return f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time as messages write it.
+
+    >>> duration(0.0123), duration(75), duration(7300)
+    ('0.012 s', '75 s', '2.0 h')
+    """
+    if seconds < _LONG_S:
+        return f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.3g} s"
+    return f"{seconds / 60:.0f} min" if seconds < _LONG_MIN * 60 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,54 @@
+"""What was normal shortly before each value of a series, without looking ahead."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Vector = np.ndarray[Any, np.dtype[np.float64]]
+TO_DEVIATION = 1.4826
+"""Standard deviation over median absolute deviation, of a normal distribution."""
+
+
+class Baseline(NamedTuple):
+    """Median and robust deviation for each value of a series; NaN where too few came before."""
+
+    median: Vector
+    deviation: Vector
+
+
+def trailing(values: Vector, window: int, stride: int, least: int) -> Baseline:
+    """Return the baseline of each value: of the `window` values before its block of `stride`.
+
+    Parameters
+    ----------
+    values
+        Finite.
+    least
+        Values before any baseline.
+
+    >>> trailing(np.array([1.0, 1, 1, 1, 9]), window=4, stride=2, least=2).median
+    array([nan, nan,  1.,  1.,  1.])
+    """
+    count = len(values)
+    starts = np.arange(0, count, stride)
+    median, deviation = (np.full(len(starts), np.nan) for _ in range(2))
+    is_full = starts >= window
+    if is_full.any():
+        windows = np.lib.stride_tricks.sliding_window_view(values, window)[starts[is_full] - window]
+        median[is_full] = np.median(windows, axis=1)
+        apart = np.abs(windows - median[is_full][:, None])
+        deviation[is_full] = TO_DEVIATION * np.median(apart, axis=1)
+    for place in np.flatnonzero(~is_full & (starts >= least)):
+        before = values[: starts[place]]
+        median[place] = np.median(before)
+        deviation[place] = TO_DEVIATION * np.median(np.abs(before - median[place]))
+    blocks = np.arange(count) // stride
+    return Baseline(median[blocks], deviation[blocks])
+
+
+def recent_medians(values: Vector, window: int, stride: int) -> tuple[np.ndarray[Any, np.dtype[np.int64]], Vector]:
+    """Return the ends of windows (the place after each, every `stride` places) and the medians in them."""
+    if len(values) < window:
+        return np.zeros(0, np.int64), np.zeros(0)
+    windows = np.lib.stride_tricks.sliding_window_view(values, window)[::stride]
+    return np.arange(len(windows)) * stride + window, np.median(windows, axis=1)
