@@ -252,7 +252,8 @@ def test_ends_and_clocks():
     """An attempt that failed, and a clock that was set; what lasted ends with its attempt."""
     ended = NOON + 3600 * SECOND
     goodput = [{"run": "r1", "attempt": 0, "date": DAY, "ts": NOON, "end_ts": ended, "wall_ns": 1, "checkpoint_ns": 0,
-                "stall_ns": 0, "unattributed_ns": 0, "restart_ns": 0, "status": "failed", "lost_work_ns": 600 * 10**9}]  # fmt: skip
+                "stall_ns": 0, "unattributed_ns": 0, "restart_ns": 0, "status": "failed",
+                "lost_work_ns": 600 * 10**9}]  # fmt: skip
     events = [{"ts": NOON, "event": "clock_step", "rank": 3, "attributes": '{"step_s": -5.5}'}]
     flagged = steps(100, loss_flag=lambda n: "nan" if n > 50 else None)
     rows = {row["detector"]: row for row in findings(goodput=goodput, events=events, step_rollup=flagged)}
