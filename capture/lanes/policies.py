@@ -140,10 +140,11 @@ class Policies:
         hint = self._near(name) if flag == "unregistered" else ""
         if policy == "drop" or how or hint:
             subject = f"metric {text(name, 80)!r} is {flag.replace('_', ' ')}" if how else f"unknown metric {name!r}"
-            done = {"flag": "flagged", "quarantine": "sent to quarantine", "drop": "dropped and counted"}[policy]
-            self._tell_once(
-                f"{name} {flag}", f"{subject}; {how or hint}{', ' if how or hint else ''}its rows are {done}"
-            )
+            rows = {"flag": "kept, and flagged", "quarantine": "sent to quarantine", "drop": "dropped and counted"}[
+                policy
+            ]
+            parts = (subject, how, f"its rows are {rows}", "" if how else hint)
+            self._tell_once(f"{name} {flag}", "; ".join(filter(None, parts)))
 
     def _near(self, name: str) -> str:
         """Ask for a registered name that this one may be a misspelling of."""

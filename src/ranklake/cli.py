@@ -72,6 +72,20 @@ SUMMARIES = {
     "verify-artifact": "Hash an artifact again and compare it with its recorded digest.",
     "bench": "Generate synthetic data for measurements.",
 }
+SECTIONS = {
+    "First steps": ("demo", "calibrate", "config", "doctor", "completion"),
+    "Bring data in and keep it in shape": (
+        *("agent", "import", "pipeline", "ingest", "check", "rollup", "upkeep", "status", "up", "deploy"),
+        *("quality", "replay", "disown", "renumber", "migrate"),
+    ),
+    "Look at runs": ("runs", "show", "watch", "compare", "plot", "series", "what-if", "trace", "media", "tag"),
+    "Ask and report": ("sql", "report", "incidents", "detectors", "catalog", "metric", "request-signal", "mfu"),
+    "Govern": (
+        *("retain", "erase", "audit", "approvals", "roles", "grant", "grants", "revoke", "share", "sharing"),
+        "verify-artifact",
+    ),
+}
+"""Headings under which the help lists commands; what stands under none comes last."""
 _SHARED_MODULES = {
     **dict.fromkeys(("ingest", "rollup", "upkeep", "pipeline"), "stages"),
     **dict.fromkeys(("replay", "disown", "renumber"), "corrections"),
@@ -164,8 +178,11 @@ class _Lazy(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl(list(SUMMARIES.items()))
+        others = tuple(name for name in SUMMARIES if not any(name in names for names in SECTIONS.values()))
+        wide = max(map(len, SUMMARIES))
+        for heading, names in {**SECTIONS, "Other": others}.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:<{wide}}", SUMMARIES[name]) for name in names])
 
 
 def _show_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
@@ -175,7 +192,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> Non
         ctx.exit()
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
     help="Show the version, with its commit where that is known, and exit.",
@@ -224,7 +241,8 @@ def _explain(error: BaseException) -> tuple[str, int]:
         case RanklakeError():
             return str(error), error.exit_code
         case click.UsageError(ctx=click.Context() as ctx):
-            return f"{error.format_message()}; see '{ctx.command_path} --help'", 2
+            said = error.format_message().rstrip(".")
+            return f"{said}{' See' if said.endswith('?') else '; see'} '{ctx.command_path} --help'", 2
         case click.ClickException():
             return error.format_message(), 2
         case ModuleNotFoundError() if (error.name or "").split(".")[0] in _PIPELINE:

@@ -200,7 +200,7 @@ def test_runs_of_agents_are_in_no_account_of_runs(lake):
     assert query(lake, "SELECT run FROM events WHERE starts_with(run, 'ranklake-agent-')").num_rows > 0
     for table in ("attempt_facts", "goodput_daily", "goodput", "run_goodput", "run_summary", "cost"):
         found = set(query(lake, f"SELECT DISTINCT run FROM {table}")["run"].to_pylist())
-        assert found == {"good", "diverged", "infinite", "recovered", "logged"}, table
+        assert found == {"good", "diverged", "infinite", "recovered", "logged", "raised"}, table
 
 
 def test_a_run_that_is_called_like_an_agent_is_a_run(tmp_path):

@@ -1,11 +1,15 @@
 """Views: tables and JSON are drawn in one place, and facts are not."""
 
 import json
+import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from click.testing import CliRunner
+
 from ranklake.capture.node.agent_metrics import PassResult
+from ranklake.cli import SECTIONS, SUMMARIES, cli
 from ranklake.insight.diagnosis.critical_path import CriticalPath
 from ranklake.insight.diagnosis.what_if import Slowdowns, StepTimes, Worker
 from ranklake.printable import printable, printable_name
@@ -13,6 +17,7 @@ from ranklake.views.agent import pass_line
 from ranklake.views.json_output import json_text
 from ranklake.views.slowdowns import show_slowdowns
 from ranklake.views.table import TextColumn, numbers, table_lines
+from ranklake.views.words import money_text
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -120,6 +125,22 @@ def test_a_look_of_the_agent():
     assert pass_line(PassResult(segments=3, rows=1200)) == "0 streams adopted, 3 segments uploaded, 1,200 rows"
     told = pass_line(PassResult(packs=1, left=2, alive=3, foreign=4, others=5))
     assert told.endswith(
-        ", in 1 packs; 2 segments wait for the spool; 3 streams are being written; "
-        "4 streams are meant for another spool; 5 streams are other users'"
+        ", in 1 pack; 2 segments waiting for the spool; 3 streams still written; "
+        "4 streams meant for another spool; 5 streams of other users"
     )
+
+
+def test_money_is_told_to_the_cent():
+    """Less than half a cent is not nothing, and not seven digits either; from ten thousand on cents are noise."""
+    amounts = (0.0, 0.0002171, -0.0002, 0.0104, 12.345, -3.5, 9_999.5, 12_345.6, None)
+    shown = ["0.00", "< 0.01", "> -0.01", "0.01", "12.35", "-3.50", "9,999.50", "12,346", "unknown"]
+    assert [money_text(amount) for amount in amounts] == shown
+
+
+def test_the_help_lists_each_command_once():
+    """No command is missing under the headings, and none stands there that is no command."""
+    listed = [name for names in SECTIONS.values() for name in names]
+    assert len(listed) == len(set(listed))
+    assert set(listed) <= set(SUMMARIES)
+    help_text = CliRunner().invoke(cli, ["--help"]).output
+    assert [len(re.findall(rf"^  {name} ", help_text, re.MULTILINE)) for name in SUMMARIES] == [1] * len(SUMMARIES)

@@ -279,7 +279,7 @@ def test_an_agent_tells_of_failing_uploads_and_goes_on_when_keys_change(through,
     command = [sys.executable, "-m", "ranklake", "agent", *where, *often]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as agent:
         try:
-            assert re.search(r"segments wait for the spool \(.*Access Denied", agent.stdout.readline())
+            assert re.search(r"segments? waiting for the spool \(.*Access Denied", agent.stdout.readline())
             assert run(["agent", "--once", *where]) == 0
             assert re.search("it has [1-9] segments to send, and its log says how", capfd.readouterr().out)
             keys.rotate("second")

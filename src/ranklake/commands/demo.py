@@ -48,10 +48,10 @@ def demo(folder: Path, steps: int, slow_rank: int | None, kill_rank: int | None,
     say(f"1/5 training a small GPT on {WORLD_SIZE} ranks, {steps} steps")
     with progress_bar("steps") as progress:
         trained = launch(folder, steps, slow_rank, kill_rank, progress)
-    say("2/5 adopting what the ranks left behind")
+    say("2/5 sending what killed ranks left on the local disk")
     adopted = recover(folder / "local", str(spool))
-    say(f"    {counted(adopted.streams, 'stream')} of ranks that had ended")
-    say("3/5 ingest, check, rollup: Prefect flows on a Dask cluster")
+    say(f"    of {counted(adopted.streams, 'rank')}" if adopted.streams else "    nothing: no rank was killed")
+    say("3/5 ingest, check, roll up, check the rollups: Prefect flows on a Dask cluster")
     known = folder / "calibration"
     with ThreadPoolExecutor(1) as beside:  # its ranks measure themselves by the same clock: a busy machine is no error
         truth = beside.submit(experiment, known, FEWEST_STEPS)

@@ -81,6 +81,8 @@ def _summary(found: Sequence[Finding]) -> str:
     wrong, skipped = sum(one.is_wrong for one in found), _skipped(found)
     made = len({one.check for one in found}) - len(skipped)
     result = f"{counted(wrong, 'finding')}, and what to do in each line" if wrong else "nothing wrong"
+    if not wrong and "lake" in skipped:
+        result = "nothing wrong on this machine; no lake was looked at"
     without = f"; not checked, and why in each line: {', '.join(skipped)}" if skipped else ""
     return f"{counted(made, 'check')}: {result}{without}"
 

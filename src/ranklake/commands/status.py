@@ -90,8 +90,10 @@ def _print(found: LakeState, *, every: bool) -> None:
     tell(*_lines(found.ranks, every=every), *map(str, found.doubled))
     here, held, plan = found.here, found.held, found.unfinished
     if here is not None and (here.segments or here.unsealed):
-        those = f"{here.rows:,} rows in {here.segments:,} segments that wait to be sent"
-        tell(f"in {found.root}, and in no book yet: {those}, and {here.unsealed:,} files that are not sealed")
+        those = f"{counted(here.rows, 'row')} in {counted(here.segments, 'segment')} that wait to be sent"
+        files = f"{counted(here.unsealed, 'file')} not sealed yet"
+        fix = "a running process or the agent sends them; what a killed one left, 'ranklake agent --once'"
+        tell(f"on this node, not counted above: {those}, {files} in {found.root}; {fix}")
     tell(*(f"{count} segments refused: {reason}" for reason, count in sorted(found.refused.items())), err=True)
     fix = "the table segments names them, and 'ranklake disown' sets aside what is lost"
     for reason, count in sorted(found.unreadable.items()):

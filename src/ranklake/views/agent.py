@@ -4,18 +4,21 @@ from pathlib import Path
 
 from ranklake.capture.node.agent_metrics import PassResult
 from ranklake.capture.spool.leader import Leader
+from ranklake.views.words import counted
 
 
 def pass_line(done: PassResult) -> str:
     """Return what one look at the local spool did; what there is none of is left out."""
+    why = f" ({done.failure})" if done.failure else ""
     more = (
-        (done.packs, f", in {done.packs} packs"),
-        (done.left, f"; {done.left} segments wait for the spool{f' ({done.failure})' if done.failure else ''}"),
-        (done.alive, f"; {done.alive} streams are being written"),
-        (done.foreign, f"; {done.foreign} streams are meant for another spool"),
-        (done.others, f"; {done.others} streams are other users'"),
+        (done.packs, f", in {counted(done.packs, 'pack')}"),
+        (done.left, f"; {counted(done.left, 'segment')} waiting for the spool{why}"),
+        (done.alive, f"; {counted(done.alive, 'stream')} still written"),
+        (done.foreign, f"; {counted(done.foreign, 'stream')} meant for another spool"),
+        (done.others, f"; {counted(done.others, 'stream')} of other users"),
     )
-    first = f"{done.streams} streams adopted, {done.segments} segments uploaded, {done.rows:,} rows"
+    adopted, sent = counted(done.streams, "stream"), counted(done.segments, "segment")
+    first = f"{adopted} adopted, {sent} uploaded, {counted(done.rows, 'row')}"
     return first + "".join(text for count, text in more if count)
 
 

@@ -274,8 +274,8 @@ def _host(facts: RunFacts) -> str:
     if not host.get("n"):
         return f"host        no samples{_because(facts.host.reason)}"
     memory = "unknown" if host["memory_bytes"] is None else size_text(host["memory_bytes"])
-    cpu = "unknown" if host["cpu_ratio"] is None else f"{100 * host['cpu_ratio']:.0f} %"
-    return f"host        {host['n']:,} samples: CPU {cpu} busy, memory at most {memory}"
+    cpu = "CPU unknown" if host["cpu_ratio"] is None else f"CPU {100 * host['cpu_ratio']:.0f} % busy"
+    return f"host        {counted(host['n'], 'sample')}: {cpu}, memory at most {memory}"
 
 
 def _gpus(facts: RunFacts) -> str:

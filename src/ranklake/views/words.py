@@ -11,6 +11,8 @@ _HOUR_S: Final = 3600
 _MANY: Final = 1000
 _TOO_MANY: Final = 1e12
 """Digits beyond are nothing that anybody reads."""
+_HALF_A_CENT: Final = 0.005
+_NO_CENTS: Final = 1e4
 UNKNOWN: Final = "unknown"
 
 
@@ -65,6 +67,15 @@ _FLAGS: Final = {"nan": "NaN", "+inf": "+\u221e", "-inf": "-\u221e"}
 def loss_text(row: Mapping[str, Any]) -> str:
     """Return the last loss of a row of a summary: what it was, too, where it was no finite number."""
     return _FLAGS.get(row.get("last_loss_flag") or "") or number_text(row.get("last_loss"))
+
+
+def money_text(value: float | None) -> str:
+    """Return an amount of money: cents up to ten thousand, whole units above; what is less than half a cent says so."""
+    if value is None:
+        return UNKNOWN
+    if value and abs(value) < _HALF_A_CENT:
+        return "< 0.01" if value > 0 else "> -0.01"
+    return f"{value:,.0f}" if abs(value) >= _NO_CENTS else f"{value:,.2f}"
 
 
 def number_text(value: float | None) -> str:

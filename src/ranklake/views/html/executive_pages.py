@@ -11,7 +11,7 @@ from ranklake.views.html.charts import PERCENT, Chart, lines_by_time, values_of
 from ranklake.views.html.figures import Column, Figure, Measure, answer_table, sourced
 from ranklake.views.html.run_pages import LOW_MFU
 from ranklake.views.html.site import Section, page_section
-from ranklake.views.words import counted, hours_text, number_text, percent_text
+from ranklake.views.words import counted, hours_text, money_text, number_text, percent_text
 
 _GROUP_TITLES: Final = ("By team", "By pool", "By device")
 _NO_SCHEDULER: Final = "no scheduler's pools, jobs or device samples in these days"
@@ -37,6 +37,10 @@ def _change(change: float) -> str:
     return f"{'+' if change > 0 else ''}{number_text(change)}"
 
 
+def _cost_change(change: float) -> str:
+    return f"{'+' if change > 0 else ''}{money_text(change)}"
+
+
 _MEASURES: Final = (
     Measure("scheduled_h", "GPU-hours scheduled", "h",
             "Capacity that was up and open to jobs, by the snapshots of pools.", hours_text, _NO_SCHEDULER),
@@ -55,9 +59,9 @@ _MEASURES: Final = (
             "Model FLOPs over the devices' peak in the steps' time, of runs whose MFU is known; marked below 30 %.",
             percent_text),
     Measure("cost_total", "cost", "{currency}", "Device time that has a price, times the operator's prices.",
-            number_text),
-    Measure("cost_idle", "cost of idle", "{currency}", "Part of it for devices held and idle.", number_text),
-    Measure("cost_lost_work", "cost of lost work", "{currency}", "Part of it for steps done again.", number_text),
+            money_text),
+    Measure("cost_idle", "cost of idle", "{currency}", "Part of it for devices held and idle.", money_text),
+    Measure("cost_lost_work", "cost of lost work", "{currency}", "Part of it for steps done again.", money_text),
     Measure("runs", "runs", "{run}", "Runs that began in these days.", number_text),
     Measure("success_ratio", "success", "ratio",
             "Runs that finished over those that ended, of the runs that began in these days.",
@@ -82,7 +86,7 @@ _WEEKS: Final = (
     Column.ratio("goodput", "Weighed by devices.", "goodput_ratio"),
     Column("MFU", "Of runs whose MFU is known.", "mfu_ratio", "ratio", is_number=True, text=_marked),
     Column.ratio("MFU known of", "Share of step time with a known MFU.", "mfu_known_ratio"),
-    Column("cost", "Of device time that has a price.", "cost_total", "{currency}", is_number=True, text=number_text),
+    Column("cost", "Of device time that has a price.", "cost_total", "{currency}", is_number=True, text=money_text),
     Column.ratio("cost known of", "Share of device time with a known cost.", "cost_known_ratio"),
     Column("currency", "ISO 4217 code.", "currency"),
     Column.number("runs", "That began then.", "runs", "{run}"),
@@ -103,8 +107,9 @@ _GROUPS: Final = (
     Column("change of delivered", "From the week before.", "delivered_h_change", "h", is_number=True, text=_change),
     Column.ratio("utilization", "Busy over observed time.", "utilization_ratio"),
     Column("cost", "Of device time that has a price, in one currency.", "cost_total", "{currency}", is_number=True,
-           text=number_text),
-    Column("change of cost", "From the seven days before.", "cost_change", "{currency}", is_number=True, text=_change),
+           text=money_text),
+    Column("change of cost", "From the seven days before.", "cost_change", "{currency}", is_number=True,
+           text=_cost_change),
 )  # fmt: skip
 _CHANGES: Final = (
     Column("name", "As runs and jobs recorded it; all rows but the last add up to it.", "name"),
@@ -113,7 +118,7 @@ _CHANGES: Final = (
     Column("wasted", "Device-hours done again, in restarts and stalls.", "wasted_h_change", "h", is_number=True,
            text=_change),
     Column("cost", "In one currency, where both weeks have a cost.", "cost_change", "{currency}", is_number=True,
-           text=_change),
+           text=_cost_change),
     Column("goodput: its own", "By its own goodput: mean share of wall time, times how much its goodput changed.",
            "goodput_own", "ratio", is_number=True, text=_points),
     Column("goodput: its share", "By its share: how much that changed, times its goodput over that of all.",

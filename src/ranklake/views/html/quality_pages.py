@@ -107,7 +107,8 @@ _PARTITION_COLUMNS: Final = (
 
 def section(quality: QualityState) -> Section:
     """Return the quality pages: one of all tables, one of incidents, and one a table."""
-    headline = verdict(quality.state, quality.totals)
+    skipped = sum(check.state == SKIPPED for table in quality.tables for check in table.checks)
+    headline = verdict(quality.state, quality.totals, skipped)
     names = frozenset(table.table for table in quality.tables)
     links = {name: _href(name) for name in sorted(names)}
     incidents = quality_incidents.page(quality.overview, links, _ABOVE)
@@ -123,8 +124,8 @@ def section(quality: QualityState) -> Section:
     return Section(SECTION, "Quality", quality.state, headline, HOME, pages, tuple(entries))
 
 
-def verdict(state: str, totals: Totals) -> str:
-    """Return the state in a sentence."""
+def verdict(state: str, totals: Totals, skipped: int) -> str:
+    """Return the state in a sentence; checks that were skipped on all partitions had no values to judge."""
     facts = [
         *([f"{counted(totals.checks_failing, 'check')} failing"] if totals.checks_failing else []),
         *([f"{totals.checks_errored:,} could not be computed"] if totals.checks_errored else []),
@@ -133,7 +134,11 @@ def verdict(state: str, totals: Totals) -> str:
     ]
     if facts:
         return ", ".join(facts)
-    return f"All {totals.checks:,} checks pass" if state in {PASSED, QUARANTINED} else "Nothing was checked yet"
+    if state not in {PASSED, QUARANTINED}:
+        return "Nothing was checked yet"
+    if skipped:
+        return f"{counted(totals.checks - skipped, 'check')} passed, {skipped:,} had no values to judge"
+    return f"All {totals.checks:,} checks pass"
 
 
 def _first_page(quality: QualityState, headline: str) -> Page:
@@ -210,7 +215,7 @@ def _table_parts(table: TableState, linked: frozenset[str], version: int | None)
     partitions = Source("partitions", table.sources.partitions, note)
     return {
         "one": table,
-        "headline": verdict(table.state, table.totals),
+        "headline": verdict(table.state, table.totals, sum(check.state == SKIPPED for check in table.checks)),
         "figures": _figures(table.totals, Source("totals", table.sources.totals, note)),
         "sparklines": {_anchor(check): _of_check(check) for check in table.checks},
         "checks": FactTable("Checks, worst first", checks, _CHECK_COLUMNS, ["check_id", "column", "severity"]),

@@ -160,7 +160,12 @@ def metrics(answer: Answered, units: Mapping[str, str]) -> Iterator[Chart]:
         yield Chart(f"metric-{place}", metric, words, {**spec, "height": 120}, sourced("metrics", answer))
 
 
+_DRAWN_APART: Final = {"train/loss", "train/lr", "train/grad_norm"}
+"""Metrics of a chart of their own, which metrics.sql leaves out."""
+
+
 def not_drawn(curves: Curves) -> list[str]:
     """Return the metrics of a run that no chart of its page shows."""
     drawn = {str(row["metric"]) for row in curves.metrics.rows if row["mean"] is not None}
-    return [name for row in curves.names.rows if (name := str(row["metric"])) not in drawn]
+    names = (str(row["metric"]) for row in curves.names.rows)
+    return [name for name in names if name not in drawn | _DRAWN_APART and not name.startswith("ranklake/")]
