@@ -31,6 +31,8 @@ SEGMENT_ROWS: Final = 200_000
 HELD_ROWS: Final = 1_000_000
 """Rows of all tables that wait to be sealed; beyond them the fullest table's are sealed."""
 FIRST_REASONS: Final = 3
+_BESIDE_RUNS: Final = frozenset({"jobs", "gpu_samples", "host_samples"})
+"""Tables whose rows are of nodes and schedulers."""
 _TEXT_CHARACTERS: Final = 4_096
 
 
@@ -69,7 +71,8 @@ class ImportedRun:
     labels
         What that row says of where the run came from, and how sure its rows are.
     has_run_row
-        Whether there is such a row.
+        Whether there is such a row. There is none in any case for a file of samples or jobs alone, which is no run,
+        unless facts of one were told.
     rows, refused
         Counted by table, and by reason.
     left_out
@@ -211,7 +214,8 @@ class ImportedRun:
         """Seal what is left: the row of ``runs``, and for each stream a last segment that says how much there was."""
         for other in self._beside:
             other.close()
-        if self.has_run_row and self._first_ns is not None:
+        is_of_run = bool(self.facts) or not _BESIDE_RUNS.issuperset(self._waiting)
+        if self.has_run_row and is_of_run and self._first_ns is not None:
             facts: dict[str, Any] = {
                 "world_size": self.world_size,
                 "ranklake_version": ranklake.__version__,

@@ -194,15 +194,18 @@ def import_files(  # noqa: PLR0913 - options of an import, by name
             folder = "" if own_run else _folder_digest(source)
             shipping.refuse_merged(format_name, sha256, name, folder, where=source.name)
         files.append(_ImportFile(source, sha256, name))
+    described: set[str] = set()
     report = _report_to(progress, sum(source.size_bytes for source in found))
     for source, sha256, name in files:
         identity = ImportIdentity(format_name, digest, source.name, sha256, by_name)
-        recording = ImportedRun(identity, name, 0, target, has_run_row=name not in result.runs)
+        recording = ImportedRun(identity, name, 0, target, has_run_row=name not in described)
         source.progress = report
         if not result.try_file(source, _read, recording, kind, columns):
             continue
         recording.close()
         shipping.flush()
+        if "runs" in recording.rows:
+            described.update(recording.runs)
         note = {
             "format": format_name, "run": name, "sha256": sha256, "mapping": digest, "file": source.name,
             "at": datetime.now(UTC).isoformat(timespec="seconds"), "rows": recording.rows,

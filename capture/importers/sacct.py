@@ -11,6 +11,9 @@ has a share of one (``gres/mps``, ``gres/shard``).
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import combinations_with_replacement, islice
+from math import comb
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.importers.formats import Format
@@ -30,6 +33,9 @@ _COUNT: Final = re.compile(r"(\d+)([KM]?)")
 _GPUS: Final = re.compile(r"\bgres/gpu[:=]")
 _SHARE: Final = re.compile(r"\bgres/(mps|shard)\b")
 _EPOCH: Final = re.compile(r"\d{9,11}")
+_FREE_TEXT: Final = ("JobName", "SubmitLine", "WorkDir", "Comment", "AdminComment", "SystemComment", "Extra")
+_TEXTS: Final = frozenset({"job_name", "work_dir", "comment", "attributes"})
+_MOST_WAYS: Final = 64
 _SHORTEST_STATE: Final = 4
 """sacct cuts words to the width of a column."""
 _POWER: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
@@ -84,9 +90,33 @@ def _rows(source: "Source") -> Iterator[tuple["Line", dict[str, str]]]:
         if not header:
             header = _header(source, line.text)
             continue
-        fields = line.text.split("|")
-        is_fit = line.flaw is None and len(fields) == len(header)
-        yield line, dict(zip(header, fields, strict=True)) if is_fit else {}
+        yield line, _row(header, line.text.split("|")) if line.flaw is None else {}
+
+
+def _row(header: list[str], fields: list[str]) -> dict[str, str]:
+    """Return the fields by column; none where they do not fit.
+
+    sacct does not escape a | in what people write, such as a job's name. So surplus fields belong to such columns, if
+    that gives a job in one way alone; ways that differ only in these texts are one.
+    """
+    surplus = len(fields) - len(header)
+    if surplus == 0:
+        return dict(zip(header, fields, strict=True))
+    free = [name for name in _FREE_TEXT if name in header]
+    if surplus < 0 or not free or comb(surplus + len(free) - 1, surplus) > _MOST_WAYS:
+        return {}
+    ways: dict[str, dict[str, str]] = {}
+    for columns in combinations_with_replacement(free, surplus):
+        row, rest = {}, iter(fields)
+        for name in header:
+            row[name] = "|".join(islice(rest, 1 + columns.count(name)))
+        if any(part.lower().split(" ")[0] in _STATES for name in columns for part in row[name].split("|")):
+            continue
+        with suppress(_UnfitError):
+            ts_ns, job = _job(row, counts_gpus=False)
+            facts = {name: value for name, value in job.items() if name not in _TEXTS}
+            ways.setdefault(str((ts_ns, facts)), row)
+    return ways.popitem()[1] if len(ways) == 1 else {}
 
 
 def _counts_gpus(row: dict[str, str]) -> bool:

@@ -48,6 +48,22 @@ def test_rows_are_jobs(lake, spool, tmp_path):
     assert (jobs["104"]["state"], jobs["104"]["cpu_time_s"]) == ("out_of_memory", 8.25)
 
 
+def test_a_bar_in_what_people_write_shifts_no_column(lake, spool, tmp_path):
+    """Sacct does not escape it: it is in the one text where all other columns fit; in two lines glued to one it is not."""
+    named = ROWS[0].replace("|train|", "|sweep|lr=1|", 1)
+    noted = ROWS[0].replace("100|", "105|", 1).replace("None|x", "None|see|a|b")
+    glued = ROWS[0].replace("100|", "106|", 1) + ROWS[1]
+    short = "JobID|JobName|State|End\n107|a|COMPLETED|2024-05-01T10:00:00108|b|FAILED|2024-05-01T10:00:00\n"
+    (tmp_path / "sacct.txt").write_text(f"{HEADER}\n{named}\n{noted}\n{glued}\n")
+    (tmp_path / "short.txt").write_text(short)
+    done = imported(lake, spool, "sacct", tmp_path / "sacct.txt")
+    assert (done.rows["jobs"], sum(done.refused.values())) == (2, 1)
+    jobs = {row["job_id"]: row for row in ask(lake, "SELECT * FROM jobs")}
+    assert (jobs["100"]["job_name"], jobs["100"]["pool"], jobs["100"]["gpu_count"]) == ("sweep|lr=1", "gpu", 8)
+    assert jobs["105"]["attributes"] == '{"AdminComment": "see|a|b"}'
+    assert sum(imported(lake, spool, "sacct", tmp_path / "short.txt").refused.values()) == 1
+
+
 def test_what_is_no_job_is_in_quarantine(lake, spool, tmp_path):
     """Rows cut anywhere are jobs or in quarantine, counted; nothing raises."""
     chance = random.Random(7)
@@ -117,19 +133,16 @@ def test_a_job_without_gpus_in_its_tres_has_none(lake, spool, tmp_path):
     assert ask(lake, f"SELECT {sums} {of}") == [{"h": 144, "n": 2, "s": 0, "q": 37 * 3600}]
 
 
-def test_accounting_is_no_training(lake, spool, tmp_path):
-    """How long a run trained nobody knows of files of jobs in one run; nor how long it was."""
+def test_accounting_is_no_run(lake, spool, tmp_path):
+    """Files of a scheduler's jobs stand among its jobs, and not among runs as one that trained nothing."""
     for number, hour in enumerate(("08", "12")):
         row = f"{number}|2026-03-01T{hour}:00:00|2026-03-01T{hour}:00:00|2026-03-01T{hour}:30:00|COMPLETED"
         (tmp_path / f"jobs{number}.txt").write_text(f"JobID|Submit|Start|End|State\n{row}\n")
     imported(lake, spool, "sacct", tmp_path / "jobs*.txt", run="accounting")
-    run_rollups(lake, ["run_summary"])
-    (told,) = ask(lake, "SELECT wall_ns, productive_ns, init_ns, goodput_ratio, unavailable FROM run_goodput")
-    assert list(told.values())[:4] == [0, None, None, None]
-    assert "do not say when it trained" in told["unavailable"]
-    assert ask(lake, "SELECT productive_ns p, goodput_ratio g, status FROM run_summary") == [
-        {"p": None, "g": None, "status": "imported"}
-    ]
+    run_rollups(lake)
+    assert ask(lake, "SELECT count(*) AS n FROM jobs") == [{"n": 2}]
+    for table in ("runs", "run_summary", "run_goodput", "goodput_daily"):
+        assert ask(lake, f"SELECT * FROM {table}") == [], table
 
 
 def test_resources_of_strange_sites(lake, spool, tmp_path):
