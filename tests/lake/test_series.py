@@ -244,6 +244,24 @@ def test_the_view_is_asked_in_sql_and_roles_see_no_more(own, spool, tmp_path):
         query(own, text, role=load_role(file, "none", own.contracts()), views=views(own, text))
 
 
+def test_a_metric_that_nobody_registered_has_a_series_in_sql(own, spool, tmp_path):
+    """As `ranklake series` shows it; to a role that does not see its rows it is as one that was never recorded."""
+    put(own, spool, [("theirs/o'clock", 0, 1.0), ("own/score", 0, 2.0)])
+    text = "SELECT metric, unit, value FROM series WHERE metric = 'theirs/o''clock' AND run = 'r1'"
+    rows = query(own, text, views=views(own, text))
+    assert rows.to_pylist() == [{"metric": "theirs/o'clock", "unit": "", "value": 1.0}]
+    both = "SELECT metric FROM series WHERE metric IN ('own/score', 'theirs/o''clock') ORDER BY metric"
+    assert query(own, both, views=views(own, both))["metric"].to_pylist() == ["own/score", "theirs/o'clock"]
+    file = tmp_path / "roles.yaml"
+    file.write_text(
+        "roles: {some: {classes: [operational], tables: [scalars], where: {scalars: 'step = 1'}},"
+        " none: {classes: [operational], tables: [steps]}}"
+    )
+    for name in ("some", "none"):
+        with pytest.raises(MetricLifeError, match="series of which metric"):
+            views(own, text, role=load_role(file, name, own.contracts()))
+
+
 @pytest.mark.parametrize(
     ("metric", "to", "options", "what"),
     [

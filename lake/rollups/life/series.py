@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from ranklake.errors import did_you_mean
+from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.literal import literal
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.life.register import has_column, lives, of_column
@@ -23,6 +24,7 @@ VIEW: Final = "series"
 """Name of the view."""
 
 _ASKED: Final = re.compile(r"\b(?:from|join)\s+\"?series\b", re.IGNORECASE)
+_QUOTED: Final = re.compile(r"'((?:[^']|'')*)'")
 _CONDITIONS: Final = {"begin": "ts >= $begin", "end": "ts < $end", "run": "run = $run"}
 
 
@@ -89,15 +91,17 @@ def lives_with(
     return {**every, metric: Life(metric, "not registered", "")} if found.num_rows else every
 
 
-def views(lake: "Lake", asked: str) -> dict[str, str]:
+def views(lake: "Lake", asked: str, *, role: "Role | None" = None) -> dict[str, str]:
     """Return the view ``series`` where a query asks it: a SELECT of the metrics that its text names in quotes.
 
-    Raises `MetricLifeError` where it names none.
+    These are registered, or were recorded and are seen by the role. Raises `MetricLifeError` where it names none.
     """
     if _ASKED.search(asked) is None:
         return {}
     every = lives(lake)
-    named = [name for name in sorted(every) if literal(name) in asked]
+    quoted = {text.replace("''", "'") for text in _QUOTED.findall(asked)}
+    every |= {name: Life(name, "not registered", "") for name in _recorded(lake, quoted - every.keys(), role)}
+    named = sorted(quoted & every.keys())
     if not named:
         hint = "name metrics, as in: SELECT step, value FROM series WHERE metric = 'train/loss'"
         raise MetricLifeError("series of which metric?", where="SQL", hint=hint)
@@ -108,6 +112,18 @@ def views(lake: "Lake", asked: str) -> dict[str, str]:
         for name in named
     ]
     return {VIEW: together(parts)}
+
+
+def _recorded(lake: "Lake", names: Collection[str], role: "Role | None") -> list[str]:
+    """Return those names that scalars have, as a role sees them; none where it does not see the table."""
+    if not names:
+        return []
+    wanted = ", ".join(literal(name) for name in sorted(names))
+    try:
+        found = query(lake, f"SELECT DISTINCT metric FROM scalars WHERE metric IN ({wanted})", role=role)  # noqa: S608 - quoted
+    except QueryError:
+        return []
+    return [str(name) for name in found["metric"].to_pylist()]
 
 
 DISTRIBUTION_COLUMNS: Final = (*KEY, "ts", "count", "sum", "mean", "min", "max", "source")

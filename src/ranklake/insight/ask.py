@@ -86,7 +86,7 @@ def ask(
         as_of=as_of,
         role=role,
         verify=verify,
-        views=views(lake, text),
+        views=views(lake, text, role=role),
         former=former_names,
         former_tables=lambda: former_tables(lake.contracts()),
         rehydrated=rehydrated,
