@@ -15,6 +15,7 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from ranklake.capture.common.gaps import TOO_MANY_SERIES, UNREGISTERED, WRONG_KIND, WRONG_UNIT, RefusedError, near
@@ -29,6 +30,7 @@ from ranklake.lake.contracts.units import is_unit
 KINDS: Final = frozenset({"gauge", "counter", "delta", "ratio"})
 OVERFLOW: Final = "ranklake/over_max_series"
 """The metric that values of all series beyond the limit share, unless they are dropped."""
+NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 MISUSES: Final = "ranklake/misuses"
 SELF_METRICS: Final = frozenset({MISUSES})
 """What ranklake records of itself among a run's metrics: none takes the place of one of the user's, nor is sampled."""
@@ -69,10 +71,19 @@ class Policies:
         What is known of metrics, by name.
     warn
         Told of what the user may want to mend: a topic, and a line.
+    renamed
+        Names that columns of ``steps`` had before an overlay's migrations, and what each is called now.
     """
 
-    def __init__(self, settings: CaptureSettings, registry: Mapping[str, Metric], warn: Warn) -> None:
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        registry: Mapping[str, Metric],
+        warn: Warn,
+        renamed: Mapping[str, str] = NO_NAMES,
+    ) -> None:
         self._settings, self._registry, self._warn = settings, registry, warn
+        self._renamed = renamed
         self._declared: dict[str, tuple[str | None, str | None]] = {}
         self._told: set[str] = set()
         self._compared = 0
@@ -147,7 +158,9 @@ class Policies:
             self._tell_once(f"{name} {flag}", "; ".join(filter(None, parts)))
 
     def _near(self, name: str) -> str:
-        """Ask for a registered name that this one may be a misspelling of."""
+        """Name what a column is called now, or ask for a registered name that this one may be a misspelling of."""
+        if name in self._renamed:
+            return f"column {name!r} of steps is called {self._renamed[name]!r} now: log it by that name"
         if self._compared >= _MOST_COMPARED:  # a tenth of a millisecond each, in the training's thread
             return ""
         self._compared += 1
@@ -175,12 +188,15 @@ class OwnContracts:
         Contracts of the tables that an overlay adds.
     step_columns
         Numbers that it adds to ``steps``, by name: whether they are whole.
+    renamed
+        By table, the names that its columns had before the overlay's migrations, and what each is called now.
     frame
         What goes into meta.frames; None where nothing is added.
     """
 
     tables: Mapping[str, Contract] = field(default_factory=dict)
     step_columns: Mapping[str, bool] = field(default_factory=dict)
+    renamed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     frame: Mapping[str, Any] | None = None
 
 
@@ -203,6 +219,10 @@ def own_contracts(settings: CaptureSettings, warn: Warn) -> OwnContracts:
     return OwnContracts(
         tables,
         _step_columns(every[STEPS], warn),
+        {
+            name: {old: new for old, new in overlay.renamed(name).items() if old not in every[name]}
+            for name in (*tables, STEPS)
+        },
         {"k": "overlay", "f": files} if files else None,
     )
 

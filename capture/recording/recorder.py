@@ -22,7 +22,7 @@ from ranklake.capture.common.gaps import (
 from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.common.values import json_text
 from ranklake.capture.lanes.masks import row_masks
-from ranklake.capture.lanes.policies import Policies, own_contracts, registry_of
+from ranklake.capture.lanes.policies import NO_NAMES, STEPS, Policies, own_contracts, registry_of
 from ranklake.capture.lanes.records import refusal
 from ranklake.capture.lanes.series import Series
 from ranklake.capture.provenance.launcher import Launch
@@ -139,8 +139,9 @@ class Recorder:
         self.keys = SealingKeys(self.settings.encryption_key, self.settings.signing_key)
         self.misuses = Misuses(self.gaps.warn)
         policy, registry = registry_of(self.settings, self.gaps.warn)
-        self.series = Series(self.note, Policies(policy, registry, self.misuses.tell), policy.max_series)
         self.own = own_contracts(self.settings, self.gaps.warn)
+        policies = Policies(policy, registry, self.misuses.tell, self.own.renamed.get(STEPS, NO_NAMES))
+        self.series = Series(self.note, policies, policy.max_series)
         self.masks = row_masks(self.settings, self.gaps.warn)
         self.closed = False
         self.stream: Stream | None = None

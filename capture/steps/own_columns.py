@@ -95,10 +95,18 @@ class OwnTables:
     ----------
     contracts
         Those tables, by name.
+    renamed
+        By table, the names that columns had before, and what each is called now.
     """
 
-    def __init__(self, sink: Sink, progress: Progress, contracts: Mapping[str, Contract]) -> None:
-        self._sink, self._progress = sink, progress
+    def __init__(
+        self,
+        sink: Sink,
+        progress: Progress,
+        contracts: Mapping[str, Contract],
+        renamed: Mapping[str, Mapping[str, str]],
+    ) -> None:
+        self._sink, self._progress, self._renamed = sink, progress, renamed
         self._columns = {name: _own(contract) for name, contract in contracts.items()}
         self._required = {
             name: [column.name for column in columns.values() if column.required]
@@ -135,7 +143,8 @@ class OwnTables:
         for name, value in values.items():
             column = columns.get(name) if isinstance(name, str) else None
             if column is None:
-                hint = did_you_mean(text(name, 80), columns)
+                now_called = self._renamed.get(table, {}).get(text(name, 80))
+                hint = f"it is called {now_called!r} now" if now_called else did_you_mean(text(name, 80), columns)
                 topic = f"{table}.{text(name, 80)}"
                 self._sink.misuse(
                     topic, f"table {table!r} has no column {text(name, 80)!r}; {hint or 'it is left out'}"

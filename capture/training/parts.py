@@ -15,6 +15,7 @@ from ranklake.capture.common.gaps import Gaps
 from ranklake.capture.common.run_like import RunLike
 from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.common.values import integer, number
+from ranklake.capture.lanes.policies import NO_CONTRACTS
 from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.lifecycle.lifecycle import Lifecycle
 from ranklake.capture.logs.logs import Logs
@@ -173,7 +174,8 @@ class RowParts:
         self.datasets = Datasets(self.sink, self.hashing)
         self.media = Media(self.sink, self.progress, self.lifecycle, settings)
         self.annotations = Annotations(self.sink)
-        self.own_tables = OwnTables(self.sink, self.progress, {} if recorder is None else recorder.own.tables)
+        own = NO_CONTRACTS if recorder is None else recorder.own
+        self.own_tables = OwnTables(self.sink, self.progress, own.tables, own.renamed)
 
 
 class SlotParts:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from ranklake.lake.contracts.document import migration_facts
 from ranklake.lake.contracts.errors import ContractError
@@ -99,6 +99,17 @@ class Overlay:
         whose, begin, _ = _ends(self.files[name]) if name in self.migrations else ("", 0, 0)
         return whose == table and isinstance(begin, int) and begin >= version
 
+    def renamed(self, table: str) -> dict[str, str]:
+        """Return the names that columns of a table had before its migrations, and what each is called now."""
+        now: dict[str, str] = {}
+        for facts in sorted((_facts(self.files[name]) for name in self.migrations), key=_first_version):
+            steps = facts.get("steps") if facts.get("table") == table else None
+            for step in steps if isinstance(steps, list) else []:
+                old, new = (step.get("rename"), step.get("to")) if isinstance(step, dict) else (None, None)
+                if isinstance(old, str) and isinstance(new, str):
+                    now = {name: new if called == old else called for name, called in now.items()} | {old: new}
+        return {name: called for name, called in now.items() if name != called}
+
     def over(self, other: "Overlay | None") -> "Overlay":
         """Return both; of a file that both have, this one's."""
         return self if other is None else Overlay({**other.files, **self.files}, self.origin)
@@ -110,11 +121,22 @@ class Overlay:
 
 def _ends(text: str) -> tuple[object, object, object]:
     """Return which table a migration is of, and its versions, unless it is none."""
+    facts = _facts(text)
+    return facts.get("table"), facts.get("from"), facts.get("to")
+
+
+def _facts(text: str) -> dict[str, Any]:
+    """Return what a migration's file says; nothing where it is none."""
     try:
         facts = migration_facts(text)
-        return facts["table"], facts["from"], facts["to"]
-    except (ValueError, TypeError, KeyError):
-        return None, None, None
+    except ValueError:
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _first_version(facts: Mapping[str, Any]) -> int:
+    begin = facts.get("from")
+    return begin if isinstance(begin, int) else 0
 
 
 def _text(path: Path) -> str:

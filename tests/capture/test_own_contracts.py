@@ -134,6 +134,25 @@ def test_more_numbers_than_a_slot_holds_become_metrics(place, tmp_path, warnings
     assert "beyond the 32" in warnings_told.text
 
 
+def test_a_renamed_column_is_named_to_whoever_logs_its_former_name(place, tmp_path, warnings_told):
+    """Through several migrations, of steps and of own tables; the values of steps become a metric, as any others."""
+    renames = {"0001_a": ("steps", 1, "kl0", "kl_ref"), "0002_b": ("steps", 2, "kl_ref", "kl")}
+    renames["0003_c"] = ("every", 1, "number", "small")
+    migrations = {
+        f"migrations/{name}.yaml": f"{{table: {table}, from: {at}, steps: [{{rename: {old}, to: {new}}}]}}"
+        for name, (table, at, old, new) in renames.items()
+    }
+    own = written(tmp_path / "own", {"steps.yaml": STEPS, "every.yaml": EVERY, **migrations})
+    run = place.start(contracts_overlay=str(own))
+    with run.step(0, kl0=1.0, kl=0.5):
+        run.record("every", number=1, small=2)
+    run.close()
+    assert "column 'kl0' of steps is called 'kl' now: log it by that name" in warnings_told.text
+    assert "table 'every' has no column 'number'; it is called 'small' now" in warnings_told.text
+    assert rows(place, "steps")[0]["kl"] == 0.5
+    assert {row["metric"]: row["value"] for row in rows(place, "scalars")}["kl0"] == 1.0
+
+
 @pytest.mark.parametrize("wrong", ["missing folder", "no contract", "a name of ours"])
 def test_training_is_not_hurt_by_a_wrong_overlay(place, tmp_path, warnings_told, wrong):
     """It is told once, and all that is ours is recorded; rows of own tables are gaps."""
