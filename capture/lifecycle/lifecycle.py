@@ -63,6 +63,11 @@ class Lifecycle:
         """Whether anything is recorded."""
         return self._sink.enabled
 
+    @property
+    def at(self) -> int:
+        """The number of the step that it is at."""
+        return self._progress.at
+
     def fail(self, error: BaseException, *, exit_code: int | None = None, thread: str | None = None) -> None:
         """Record that an exception ended the run, or one of its threads; of Ctrl-C, that it was interrupted.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ranklake.capture.common.gaps import RefusedError
 from ranklake.capture.common.run_like import RunLike
 from ranklake.capture.common.values import number, plain
+from ranklake.capture.lifecycle.exits import EXITS
 from ranklake.capture.lifecycle.lifecycle import FAILURES
 from ranklake.capture.lifecycle.preemption import PREEMPTION
 from ranklake.capture.provenance.launcher import Launch, group_of
@@ -93,6 +94,7 @@ class Recording:
         stream = self.recorder.stream
         PREEMPTION.leave(lifecycle)
         FAILURES.leave(lifecycle)
+        EXITS.leave(lifecycle)
         with sink.guarded("closing"):
             self.recorder.close()
             if self.threads is not None:
@@ -119,9 +121,10 @@ class Recording:
     def at_exit(self) -> None:
         """Close at interpreter exit; write down, in a stream of its own, what was refused after an earlier close.
 
-        In a child of ``multiprocessing`` an exception may bring the exit; no other hook tells of it.
+        In a child of ``multiprocessing`` an exception may bring the exit, and `sys.exit` in any process; no other hook
+        tells of it.
         """
-        error = sys.exception()
+        error = sys.exception() or EXITS.reason(self._lifecycle)
         if error is not None and not self._sink.is_closed:
             self._lifecycle.fail(error, exit_code=1)
         self._run.close()

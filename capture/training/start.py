@@ -12,6 +12,7 @@ from typing import Any, Final
 from ranklake.capture.common.gaps import LOGGER, NOWHERE, Gaps, RefusedError
 from ranklake.capture.common.settings import read_settings, read_spool, read_storage
 from ranklake.capture.common.values import integer, redacted_name, text
+from ranklake.capture.lifecycle.exits import EXITS
 from ranklake.capture.lifecycle.lifecycle import FAILURES, Heartbeat
 from ranklake.capture.lifecycle.preemption import PREEMPTION
 from ranklake.capture.provenance.determinism import SIZES
@@ -210,6 +211,7 @@ def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
     if util is not None and spawner() is not None:  # a forked one of its children ends without the others being called
         util.Finalize(None, recording.at_exit, exitpriority=1)
     FAILURES.watch(lifecycle)
+    EXITS.watch(lifecycle)
     if recorder.stream is not None:
         try:
             rows.logs.listen(recorder.stream.folder)

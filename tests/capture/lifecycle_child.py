@@ -62,6 +62,20 @@ elif HOW == "raises":
 elif HOW == "exits":
     with run:
         sys.exit(7)
+elif HOW == "exits outside":
+
+    def leave():
+        try:
+            int("a bad batch")
+        except ValueError:
+            sys.exit(3)
+
+    leave()
+elif HOW == "exit caught":
+    try:
+        sys.exit(3)
+    except SystemExit:
+        train(run)
 elif HOW == "thread":
 
     def fail():

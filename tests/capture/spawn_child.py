@@ -1,9 +1,11 @@
 """Two ranks started through multiprocessing: the second fails, as its first argument says how; the first waits."""
 
+import contextlib
 import multiprocessing
 import os
 import sys
 import time
+from pathlib import Path
 
 from ranklake import capture
 
@@ -17,8 +19,12 @@ def train(rank):
     with run.step():
         pass
     print("ready", flush=True)
+    is_up = Path(f"{LOCAL}.up")
     if rank:
+        while not is_up.exists():  # the other would be ended before it could tell of it
+            time.sleep(0.01)
         raise ValueError("a bad batch")
+    is_up.touch()
     time.sleep(60)
 
 
@@ -30,7 +36,19 @@ def wrapped(rank):
         sys.exit(1)
 
 
+def swallowed(rank):
+    """Train, and have Ctrl-C swallowed, as torch.multiprocessing does."""
+    with contextlib.suppress(KeyboardInterrupt):
+        train(rank)
+
+
 if __name__ == "__main__":
+    if HOW == "swallowed":
+        one = multiprocessing.get_context("spawn").Process(target=swallowed, args=(0,))
+        one.start()
+        print(one.pid, flush=True)
+        one.join()
+        sys.exit(one.exitcode)
     if HOW == "torch":
         import torch.multiprocessing
 

@@ -163,6 +163,48 @@ def test_an_exit_code_is_recorded(child):
     assert attributes(one.events("rank_end")[0]) == {"exit_code": 7, "reason": "SystemExit"}
 
 
+def test_an_exit_outside_of_the_runs_block_is_a_failure(child):
+    """``sys.exit(3)`` where nobody wrote ``with run:``; what it was raised for is the cause."""
+    one = child("exits outside")
+    assert one.end() == 3
+    (told,) = one.events("failure")
+    assert told["message"].startswith("ValueError: invalid literal")
+    assert attributes(told) == {"exception": "ValueError", "exit_code": 3}
+    assert attributes(one.events("rank_end")[0]) == {"exit_code": 3, "reason": "ValueError"}
+
+
+def test_an_exit_that_is_caught_ends_nothing(child):
+    """As tests of a command line do; the run goes on and has come to its end."""
+    one = child("exit caught")
+    assert one.end() == 0
+    assert one.events("failure") == []
+    assert attributes(one.events("rank_end")[0]) == {}
+
+
+def test_sys_exit_is_as_before_when_the_run_has_closed(place):
+    """The wrapper goes with the last run; within one, it raises as ever."""
+    before = sys.exit
+    run = place.start()
+    with pytest.raises(SystemExit) as error:
+        sys.exit("no")
+    assert error.value.code == "no"
+    run.close()
+    assert sys.exit is before
+
+
+def test_ctrl_c_in_a_process_that_swallows_it_is_an_interruption(tmp_path):
+    """Below torch.multiprocessing.spawn nothing else tells of it."""
+    spool = tmp_path / "spool"
+    command = [sys.executable, str(CHILD.with_name("spawn_child.py")), "swallowed", str(spool), str(tmp_path / "local")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        pid = int(parent.stdout.readline())
+        assert parent.stdout.readline() == "ready\n"
+        os.kill(pid, signal.SIGINT)
+        assert parent.wait(60) == 0
+    told = [row["event"] for row in rows(spool, "events") if row["event"] in {"failure", "interruption", "preemption"}]
+    assert told == ["interruption"]
+
+
 def test_a_thread_that_fails_is_told_and_ends_nothing(child):
     """The event names the thread; the end knows of no failure."""
     one = child("thread")
