@@ -200,7 +200,7 @@ class Incidents:
         evidence = [telling(group) for group in begun]
         details = _details(ctx, first, last, {finding["finding_id"] for rows in evidence for finding in rows})
         attempts = {(row["run"], row["attempt"]): row for row in ctx.sql(_ATTEMPTS).to_arrow_table().to_pylist()}
-        prices = {row["run"]: row for row in ctx.sql(_PRICES).to_arrow_table().to_pylist()}
+        prices = {(row["run"], row["monday"]): row for row in ctx.sql(_PRICES).to_arrow_table().to_pylist()}
         rows = [
             _incident(group, [{**finding, **details[finding["finding_id"]]} for finding in chosen], attempts, prices)
             for group, chosen in zip(begun, evidence, strict=True)
@@ -208,9 +208,11 @@ class Incidents:
         return pa.Table.from_pylist(rows, schema=arrow_schema(contract("incidents")))
 
 
-_ATTEMPTS: Final = "SELECT run, attempt, job, device_count, injected FROM attempt_facts"
-_PRICES: Final = """SELECT run, min(device_price) AS price, min(currency) AS currency
-FROM cost WHERE run IS NOT NULL GROUP BY run
+_ATTEMPTS: Final = "SELECT run, attempt, job, device_count, injected, date FROM attempt_facts"
+# By week: what is there of other weeks hangs on how many dates are computed at once.
+_PRICES: Final = """SELECT
+    run, CAST(date_trunc('week', date) AS DATE) AS monday, min(device_price) AS price, min(currency) AS currency
+FROM cost WHERE run IS NOT NULL GROUP BY 1, 2
 HAVING count(DISTINCT device_price) = 1 AND count(DISTINCT currency) = 1 AND count(*) = count(device_price)"""
 
 
@@ -247,12 +249,18 @@ def _details(ctx: "SessionContext", first: date, last: date, ids: Iterable[str])
 
 
 def _incident(
-    group: Group, evidence: Sequence[Row], attempts: Mapping[tuple[str, int], Row], prices: Mapping[str, Row]
+    group: Group,
+    evidence: Sequence[Row],
+    attempts: Mapping[tuple[str, int], Row],
+    prices: Mapping[tuple[str, date], Row],
 ) -> dict[str, Any]:
     findings = group.findings
     run = group.subject[1] if group.subject[0] == "run" else None
     lead = min(evidence, key=_by_weight)
+    day: date = findings[0]["date"]
     attempt = attempts.get((run or "", lead["attempt"] if lead["attempt"] is not None else -1), {})
+    if attempt and attempt["date"] > day:  # it is there only where later dates are computed with this one
+        attempt = {}
     counts = Counter(finding["detector"] for finding in findings)
     start = findings[0]["start_ts"]
     ends = [finding["end_ts"] for finding in findings]
@@ -261,7 +269,7 @@ def _incident(
     detected = min(finding["computed_ts"] for finding in findings)
     devices = attempt.get("device_count") if run else len({row["device_uuid"] for row in findings} - {None}) or None
     affected_s = None if devices is None else devices * (last - start).total_seconds()
-    price = prices.get(run or "", {})
+    price = prices.get((run or "", day - timedelta(days=day.weekday())), {})
     causes = causes_of(counts, (row["runbook"] for row in evidence))
     return {
         "incident_id": incident_id(group),
@@ -289,7 +297,7 @@ def _incident(
         "findings": len(findings),
         "detectors": json.dumps(dict(sorted(counts.items()))),
         "evidence": json.dumps([_shown(row) for row in evidence], ensure_ascii=False),
-        "date": findings[0]["date"],
+        "date": day,
     }
 
 

@@ -42,7 +42,7 @@ EXPORTS = {
     "plot": [["plot", "r0", "loss", "--output", "OUT/curve.svg", "--with", "r1"]],
     "trace": [["trace", "r0", "--step", "0", "--output", "OUT/step.json.gz"]],
     "report": [["report", "runs", "cluster", "executive", "--out", "OUT/site"], ["report", "--out", "OUT/all"]],
-    "compare": [["compare", "r0", "r1", "--page", "--out", "OUT/site"]],
+    "compare": [["compare", "r0", "r1", "--page", "--out", "OUT/compared"]],
 }
 """Commands that write files and take a role, by name; another one fails a test below until it is here."""
 SAYS = [
