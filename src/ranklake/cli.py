@@ -67,6 +67,7 @@ SUMMARIES = {
     "renumber": "Split a run that was recorded again under one name into attempts.",
     "detectors": "List what looks for faults, with its thresholds.",
     "mfu": "Compute model FLOP/s utilization from its inputs.",
+    "reliability": "Say how often to save, and the effective training time to expect.",
     "what-if": "Estimate how much faster a run would have been without stragglers.",
     "audit": "Read and verify the audit trail.",
     "verify-artifact": "Hash an artifact again and compare it with its recorded digest.",

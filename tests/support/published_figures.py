@@ -17,6 +17,7 @@ import published_lakes as lakes
 import published_mfu as mfu
 from published_data import table
 
+from ranklake.insight import reliability
 from ranklake.lake.rollups.mfu_rows import INCONSISTENT
 
 
@@ -79,6 +80,25 @@ FIGURES = [
         ("days on which one virtual cluster has all, flagged", "days_flagged", 1, 0),
         ("it is 9 May", "is_9_may", 1, 0),
         ("GPUs that it has then", "gpus", 840, 0),
+    ),
+    *_group(
+        "Faults of nodes", "faults/fault_trace.json", lakes.faults,
+        ("starts", "starts", 584, 0),
+        ("ends", "ends", 584, 0),
+        ("nodes hit", "nodes", 231, 0),
+        ("of a GPU, %", "GPU_pct", 27.05, 5e-3),
+        ("of a cable, %", "Parameter Plane Cable_pct", 6.85, 5e-3),
+        ("of a network card, %", "NIC_pct", 5.14, 5e-3),
+        ("of hardware, %", "hardware_pct", 51.03, 5e-3),
+        ("GPU, mean days to repair", "GPU_repair_days", 6.4768, 5e-5),
+        ("GPU, median days", "GPU_repair_median_days", 0.6996, 5e-5),
+        ("cable, mean days to repair", "Parameter Plane Cable_repair_days", 4.9796, 5e-5),
+        ("cable, median days", "Parameter Plane Cable_repair_median_days", 1.9746, 6e-5),
+        ("network card, mean days to repair", "NIC_repair_days", 10.6839, 5e-5),
+        ("network card, median days", "NIC_repair_median_days", 0.4914, 5e-5),
+        ("node-days down, overlaps once", "down_node_days", 3_231.32, 5e-3),
+        ("down, %", "down_pct", 2.3214, 5e-5),
+        ("node-days between failures", "node_days_between_failures", 238.36, 5e-3),
     ),
     *_group(
         "Rollup of rollups", "helios/helios_cluster_summary.csv", lakes.clusters,
@@ -197,6 +217,7 @@ OF = {
     "published2/mlperf_scores/*/*": "0aa275ef0108899c69deecdbccb6443733ece45c7b2cd1952c77e914ff1f66f9",
     "published2/power/*.gz": "1f31d61428ff2b8676fc46b7ab09de3ae2ecdb53d6cad59b0188522506dfa77b",
     "published2/jobs/xdmod_phillips.txt.gz": "560d728f09d3771aeabf6a23f7b3b80ca0b4d75a32ba73ef8bf602d2ecbf15ac",
+    "faults/fault_trace.json": "15a61b9cc94383b64d61f67c8f3d72e34c3f7bfdef2c3e6705d9b8e6b6bdd4d6",
     "published2/goodput/*.csv": "97145363c167aa1f90588905513d7ea8feffaab4c9545c216a022072a0caa2c2",
     "published2/mfu/dllogger.json": "a0bce466eae5be18d4a52e46618299ffdc5b8a84de48f2e4bea065d34496add7",
 }
@@ -217,7 +238,7 @@ def figures(data: Path) -> Iterator[Figure]:
         ("mfu/bigscience_tr11_176b_steptime_tflops.csv", _mfu_bigscience),
         ("mfu/megatron_bridge_llama_perf.csv", _mfu_bridge), ("mfu/published_mfu_rows.json", _mfu_listed),
         ("kineto/per_step_reference.csv", _kineto), ("stragglers", _stragglers), ("megatron_logs", _megatron),
-        ("mlperf", _mlperf), ("published2/mfu", _mfu_tpu), ("published2/kineto", _timelines),
+        ("mlperf", _mlperf), ("faults", _projections), ("published2/mfu", _mfu_tpu), ("published2/kineto", _timelines),
     ):  # fmt: skip
         if (data / source).exists():
             yield from part(data)
@@ -240,6 +261,21 @@ def tolerance_of(text: str, what: str) -> tuple[float, bool]:
         return 0.0, False
     _, number, unit = own[0]
     return (float(number) / 100, True) if unit == "%" else (float(number), False)
+
+
+def _projections(data):
+    """Yield what Kokolis et al. (arXiv:2410.21680) project for Meta's clusters; it needs no file."""
+    del data
+    source = "arXiv:2410.21680"
+    yield Figure(
+        group="Reliability", source=source, name="hours between failures of 16,384 GPUs", published=1.8, tolerance=0.05,
+        compute=lambda: reliability.time_between_failures_s(6.50, 2048) / 3600,
+    )  # fmt: skip
+    yield Figure(
+        group="Reliability", source=source, name="expected ETTR of 16,000 GPUs that save each 5 min", published=0.93,
+        tolerance=5e-3,
+        compute=lambda: reliability.expected_ettr(reliability.time_between_failures_s(6.50, 2000), 300, 300),
+    )  # fmt: skip
 
 
 def _mfu_foundry(data):

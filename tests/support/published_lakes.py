@@ -464,3 +464,42 @@ def worker_steps(data, lake, spool):
         "twice_in_job_2": sum(row["run"] == "job_2_norm" for row in twice),
         "job_2_ragged": len(lengths["job_2_norm"]) > 1,
     }
+
+
+def faults(data, lake, spool):
+    """Faults of nodes: starts and ends, classes, times to repair, and what they kept from work."""
+    imported(lake, spool, "faults", data / "faults" / "fault_trace.json", run="faults")
+    run_rollups(lake, ["node_findings"])
+    rows = ask(lake, "SELECT host, evidence, value / 86400 AS days, start_ts, end_ts FROM node_findings")
+    classes = [json.loads(row["evidence"])["class"] for row in rows]
+    repairs = {name: [row["days"] for row, kind in zip(rows, classes, strict=True) if kind == name] for name in classes}
+    down_days = sum(
+        (end - begin).total_seconds() / 86400
+        for host in {row["host"] for row in rows}
+        for begin, end in united((row["start_ts"], row["end_ts"]) for row in rows if row["host"] == host)
+    )
+    node_days = 400 * 348
+    levels = [json.loads(row["evidence"])["level"] for row in rows]
+    return {
+        "starts": len(rows),
+        "ends": sum(row["end_ts"] is not None for row in rows),
+        "nodes": len({row["host"] for row in rows}),
+        **{f"{name}_pct": 100 * classes.count(name) / len(rows) for name in repairs},
+        **{f"{name}_repair_days": fmean(days) for name, days in repairs.items()},
+        **{f"{name}_repair_median_days": median(days) for name, days in repairs.items()},
+        "hardware_pct": 100 * levels.count("Hardware Failure") / len(rows),
+        "down_node_days": down_days,
+        "down_pct": 100 * down_days / node_days,
+        "node_days_between_failures": node_days / len(rows),
+    }
+
+
+def united(intervals):
+    """Return intervals with those that overlap as one."""
+    apart = []
+    for begin, end in sorted(intervals):
+        if apart and begin <= apart[-1][1]:
+            apart[-1] = (apart[-1][0], max(end, apart[-1][1]))
+        else:
+            apart.append((begin, end))
+    return apart
