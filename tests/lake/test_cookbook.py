@@ -25,8 +25,14 @@ ANSWERS = {
         {"device_name": "H100", "mfu_ratio": 0.5, "runs": 2},
         {"device_name": "A100", "mfu_ratio": 0.3},
     ],
+    "What was MFU by run and day?": [
+        {"run": "gpt-1", "mfu_ratio": 0.4},
+        {"run": "gpt-2", "mfu_ratio": 0.6},
+        {"run": "gpt-3", "mfu_ratio": 0.3},
+    ],
     "Which runs are below 30 % MFU?": [{"run": "gpt-1", "mfu_ratio": 0.25}],
     "Why is MFU unknown?": [{"mfu_reason": "no peak", "attempts": 1}],
+    "What was goodput in a week?": [{"goodput_ratio": 0.7, "device_h": 80.0}],
     "Where did the wall time of a run go?": [{"wall_h": 10, "productive_h": 7, "restart_h": 1, "lost_work_h": 2}],
     "Which runs lost most to restarts?": [{"run": "gpt-1", "lost_device_h": 24.0}],
     "What is the MLPerf score of a set of runs?": [{"job": "bert", "runs": 4, "score_min": 5.0}],
@@ -45,6 +51,12 @@ ANSWERS = {
     "Where did the loss jump or stop being a number?": [
         {"step": 8, "mean_loss": 4.0, "before": 2.0},
         {"step": 9, "non_finite_ranks": 1},
+    ],
+    "How do the losses of two runs compare, step by step?": [
+        {"step": 0, "loss_1": 2.0, "loss_2": 3.0},
+        *({"step": n, "loss_1": 2.0, "loss_2": None} for n in range(1, 8)),
+        {"step": 8, "loss_1": 4.0, "loss_2": None},
+        {"step": 9, "loss_1": 2.0, "loss_2": None},
     ],
     "How does the loss depend on a setting?": [{"lr": "0.002", "best_loss": 1.0}, {"lr": "0.001", "best_loss": 2.0}],
     "What failed, and how often?": [{"event": "failure", "message": "out of memory", "events": 3, "runs": 2}],

@@ -15,7 +15,8 @@ ROWS = {
     "step_rollup": [
         {**STEP, "step": n, "ts": NOON, **more}
         for n, more in enumerate([{}] * 8 + [{"mean_loss": 4.0, "mean_step_time_s": 4.0}, {"non_finite_ranks": 1}])
-    ],
+    ]
+    + [{"run": "gpt-2", "step": 0, "ts": NOON, "mean_loss": 3.0}],
     "goodput_daily": [
         {"run": "gpt-1", "date": DAY, "wall_ns": 10 * HOUR, "productive_ns": 7 * HOUR, "restart_ns": HOUR,
          "device_count": 8}
