@@ -1,20 +1,18 @@
 """Policy tests: what must become of some rows, written as data, and what the policies say of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ranklake.errors import did_you_mean
-from ranklake.lake.contracts.document import Document
-from ranklake.lake.contracts.errors import ContractError
-from ranklake.lake.contracts.schema import problems
-from ranklake.retention.policies.model import SEVERITIES, Facts, Place, maskable, table_facts
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.operator_files import KeyPath, OperatorFile, raise_all
+from ranklake.retention.policies.file import CaseItem, CasesFile
+from ranklake.retention.policies.model import Facts, Place, maskable, table_facts
 from ranklake.retention.policies.order import archiving_rule, cutoff, decide, masking_rule
 from ranklake.retention.policies.parts import facts_of
 from ranklake.retention.policies.policies import PolicyError
-from ranklake.retention.policies.read import schema
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -81,7 +79,7 @@ def case_files(place: Path) -> list[Path]:
 
 
 def run_cases(files: Sequence[Path], policies: "Policies", contracts: "Mapping[str, Contract]") -> list[Result]:
-    """Run all tests of some files. Raises `PolicyError`, with file and line, for what is no test."""
+    """Run all tests of some files. Raises `PolicyError`, with all others of its file."""
     return [_run(case, policies) for path in files for case in _cases(path, policies, contracts)]
 
 
@@ -103,43 +101,38 @@ def _run(case: Case, policies: "Policies") -> Result:
 
 
 def _cases(path: Path, policies: "Policies", contracts: "Mapping[str, Contract]") -> Iterator[Case]:
-    try:
-        document = Document(path)
-        for problem in problems(document.content, schema("tests")):
-            document.fail(problem.at, problem.what, problem.hint)
-        for place, row in enumerate(document.content["tests"]):
-            yield _case(document, place, row, policies, contracts)
-    except ContractError as error:
-        raise PolicyError(error.what, where=error.where, hint=error.hint) from error
+    file = OperatorFile(path, error=PolicyError, noun="file of policy tests")
+    tests = file.load(CasesFile).tests
+    raise_all(
+        error
+        for index, test in enumerate(tests)
+        for error in _unknown_names(file, ("tests", index), test, {rule.name for rule in policies.rules}, contracts)
+    )
+    for index, test in enumerate(tests):
+        given = test.given
+        tags = {**given.tags, **({"environment": given.environment} if given.environment else {})}
+        facts = {**table_facts(contracts[given.table]), **facts_of(given.team, tags)}
+        named = {"run": given.run, "metric": given.metric, "severity": given.severity}
+        facts |= {key: frozenset({value}) for key, value in named.items() if value}
+        name = test.name or _words(file.content["tests"][index]["given"], test.expect)
+        place = Place(path, file.line(("tests", index)))
+        yield Case(name, place, facts, given.age_days, test.expect, test.by, given.column)
 
 
-def _case(
-    document: Document, place: int, row: Mapping[str, Any], policies: "Policies", contracts: "Mapping[str, Contract]"
-) -> Case:
-    given = row["given"]
-    at = ("tests", place, "given")
-    if given["table"] not in contracts:
-        what = f"there is no table {given['table']!r}"
-        document.fail((*at, "table"), what, did_you_mean(given["table"], contracts))
-    if given.get("severity") not in {None, *SEVERITIES}:
-        what = f"there is no severity {given['severity']!r}"
-        document.fail((*at, "severity"), what, did_you_mean(given["severity"], SEVERITIES))
-    column = given.get("column")
-    known = maskable(contracts[given["table"]])
-    if column is not None and column not in known:
+def _unknown_names(
+    file: OperatorFile, at: KeyPath, test: CaseItem, rules: Collection[str], contracts: "Mapping[str, Contract]"
+) -> Iterator[RanklakeError]:
+    given, column = test.given, test.given.column
+    if given.table not in contracts:
+        hint = did_you_mean(given.table, contracts)
+        yield file.error((*at, "given", "table"), f"there is no table {given.table!r}", hint)
+    elif column is not None and column not in (known := maskable(contracts[given.table])):
         hint = did_you_mean(column, known) or "name a classified column of a table that ranks record"
-        document.fail((*at, "column"), f"column {column!r} of {given['table']!r} is never masked", hint)
-    if row["expect"] == "masked" and column is None:
-        document.fail(("tests", place, "expect"), "values are masked, not rows", "add column: NAME to given")
-    names = {rule.name for rule in policies.rules}
-    if row.get("by") not in {None, *names}:
-        document.fail(("tests", place, "by"), f"there is no rule {row['by']!r}", did_you_mean(row["by"], names))
-    tags = {**given.get("tags", {}), **({"environment": given["environment"]} if "environment" in given else {})}
-    facts = {**table_facts(contracts[given["table"]]), **facts_of(given.get("team"), tags)}
-    facts |= {key: frozenset({given[key]}) for key in ("run", "metric", "severity") if key in given}
-    name = row.get("name") or _words(given, row["expect"])
-    where = Place(document.path, document.line(("tests", place)))
-    return Case(name, where, facts, given["age_days"], row["expect"], row.get("by"), column)
+        yield file.error((*at, "given", "column"), f"column {column!r} of {given.table!r} is never masked", hint)
+    if test.expect == "masked" and column is None:
+        yield file.error((*at, "expect"), "values are masked, not rows", "add column: NAME to given")
+    if test.by is not None and test.by not in rules:
+        yield file.error((*at, "by"), f"there is no rule {test.by!r}", did_you_mean(test.by, rules))
 
 
 def _words(given: Mapping[str, Any], expect: str) -> str:

@@ -10,7 +10,6 @@ ERRORS: Final[Mapping[str, str]] = {
     "RP001": "the file cannot be read",
     "RP002": "the file breaks its schema",
     "RP003": "nobody answers for a rule, or on no grounds",
-    "RP004": "a date does not exist",
     "RP005": "a name that nothing has",
     "RP006": "a rule says nothing",
     "RP007": "a period for the books",

@@ -265,22 +265,6 @@ class Demand:
     reason: str
     at: Place
 
-    @classmethod
-    def of(cls, name: str, facts: Mapping[str, Any], at: Place) -> "Demand":
-        """Return the demand that a file makes, which keeps to the schema."""
-        where = {key: (texts,) if isinstance(texts, str) else tuple(texts) for key, texts in facts["where"].items()}
-        keys = tuple(facts.get("keys", ()))
-        return cls(
-            name=name,
-            where=where,
-            encrypted=bool(keys) or "encrypted" in facts,
-            keys=keys,
-            regions=tuple(facts.get("regions", ())),
-            owner=facts.get("owner", ""),
-            reason=facts["reason"],
-            at=at,
-        )
-
     def is_about(self, contract: "Contract") -> bool:
         """Return whether it is about a table."""
         facts = table_facts(contract)

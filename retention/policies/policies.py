@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit.trail import Entry, record_all
+from ranklake.operator_files import raise_all
 from ranklake.retention.policies.findings import Finding
 from ranklake.retention.policies.lint import in_region, lint
 from ranklake.retention.policies.model import Demand, Rule
@@ -53,7 +54,7 @@ class Policies:
 
 
 class PolicyError(RanklakeError):
-    """Policies that cannot be used: ``file:line: what; mend``."""
+    """Policies that cannot be used: ``file:line: what; hint``."""
 
 
 def load_policies(contracts: "Mapping[str, Contract]", path: Path | None = None, region: str = "") -> Policies:
@@ -70,13 +71,12 @@ def load_policies(contracts: "Mapping[str, Contract]", path: Path | None = None,
     Raises
     ------
     PolicyError
-        The first error of `lint_policies`.
+        The first error of `lint_policies`, with the rest as its `others`.
     """
     place = path or PACKAGED
     sources = read_policies(place)
-    for one in (*sources.findings, *lint(sources, contracts, region, datetime.now(UTC).date())):
-        if one.error:
-            raise PolicyError(one.what, where=str(one.at), hint=one.hint)
+    findings = lint(sources, contracts, region, datetime.now(UTC).date())
+    raise_all(PolicyError(item.what, where=str(item.at), hint=item.hint) for item in findings if item.error)
     return Policies(in_region(sources.rules, region), sources.sha256, place, sources.grace_days, sources.demands)
 
 

@@ -53,6 +53,7 @@ __all__ = ["KeyPath", "OperatorFile", "OperatorFileError", "raise_all"]
 Model = TypeVar("Model")
 _MAX_JSON: Final = 16 << 20
 """Characters of a file once YAML's aliases are written out: a few lines of them could fill the memory."""
+_MAX_SHOWN: Final = 40
 _KINDS: Final = {
     "string_type": "text",
     "int_type": "a whole number",
@@ -139,20 +140,22 @@ class OperatorFile:
         raise_all(error for _, error in errors)
         return value  # type: ignore[no-any-return]
 
-    def load_sound(self, model: type[Model]) -> tuple[Model, list[RanklakeError]]:
+    def load_sound(self, model: type[Model], depth: int | None = None) -> tuple[Model | None, list[RanklakeError]]:
         """Return what is sound in the file, and the errors of what is not, which is taken out of `content`.
 
-        All keys of the model need defaults.
+        With a `depth`, whole items go: with 2 ``rules.a`` for an error at ``rules.a.where``. It returns None where the
+        file as a whole is at fault, or what was taken out cannot be missing.
         """
         adapter = _adapter(model)
         result: list[tuple[KeyPath, RanklakeError]] = []
         while True:
             value, errors = self._validated(adapter)
-            if not errors:
+            is_whole = any(not at for at, _ in errors)
+            result += errors if not is_whole or not result else []
+            if not errors or is_whole:
                 return value, [error for _, error in sorted(result, key=lambda pair: self._line_of(pair[1]))]
-            result += errors
             # From the end, so that indices of lists stay what they were.
-            for at in sorted({at for at, _ in errors}, key=_order, reverse=True):
+            for at in sorted({at[:depth] for at, _ in errors}, key=_order, reverse=True):
                 _take_out(self.content, at)
 
     def error(self, at: KeyPath, what: str, hint: str = "") -> RanklakeError:
@@ -223,7 +226,9 @@ class OperatorFile:
             case "value_error":
                 at, what = self._said_by_model(at, str(context["error"]))
             case kind if kind in _KINDS:
-                what = f"{shown} must be {_KINDS[kind]}, not {_NAMES.get(type(given), type(given).__name__)}"
+                is_day = isinstance(given, str) and kind.startswith("date_")
+                name = repr(given[:_MAX_SHOWN]) if is_day else _NAMES.get(type(given), type(given).__name__)
+                what = f"{shown} must be {_KINDS[kind]}, not {name}"
             case kind if kind in _BOUNDS:
                 what = f"{shown} must be {_BOUNDS[kind].format(**context)}"
             case "too_short" | "string_too_short":
@@ -286,13 +291,17 @@ def _own(faults: Sequence[Any]) -> Iterator[Any]:
 
 
 def _merged(faults: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Make one fault of those of a union's members, such as ``must be text or a list, not a number``."""
-    kinds = [what.partition(" must be ")[2].partition(", not ")[0] for what, _ in faults]
+    """Make one fault of those of a union's members, such as ``must be text or a list, not a number``.
+
+    Where a member has the right type and another fault, that is the one that was meant.
+    """
+    kinds = [what.partition(" must be ")[2].partition(", not ")[0] if ", not " in what else "" for what, _ in faults]
     if len(faults) > 1 and all(kinds):
         what = faults[0][0]
         yield what.replace(f"must be {kinds[0]}", f"must be {' or '.join(dict.fromkeys(kinds))}"), ""
     else:
-        yield from dict.fromkeys(faults)
+        of_values = [fault for fault, kind in zip(faults, kinds, strict=True) if not kind]
+        yield from dict.fromkeys(of_values or faults)
 
 
 def _order(at: KeyPath) -> tuple[tuple[bool, int, str], ...]:
@@ -302,10 +311,7 @@ def _order(at: KeyPath) -> tuple[tuple[bool, int, str], ...]:
 def _take_out(content: Any, at: KeyPath) -> None:  # noqa: ANN401 - whatever the file says
     for step in at[:-1]:
         content = content[step]
-    if at:
-        del content[at[-1]]
-    else:
-        content.clear()
+    del content[at[-1]]
 
 
 def _keys(adapter: "TypeAdapter[Any]", at: KeyPath) -> list[str]:

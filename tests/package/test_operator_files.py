@@ -66,7 +66,7 @@ tags: {a: 1}
         "3: parts[0] lacks the key 'name'; add name: …",
         "3: unknown key 'nam' in parts[0]; did you mean 'name'?",
         "4: parts[0].share must be at most 1.0",
-        "5: parts[0].until must be a day such as 2027-06-30, not text",
+        "5: parts[0].until must be a day such as 2027-06-30, not 'soon'",
         "6: parts[1] must be a mapping, not a number",
         "7: parts[2].share must be a number, not text",
         "8: tags.a must be text or a list, not a number",

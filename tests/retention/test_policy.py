@@ -52,22 +52,18 @@ def test_the_cutoff_leaves_the_last_row_its_whole_period():
     ("text", "line", "said"),
     [
         (ONE.replace("class: raw", "class: raww"), 3, "did you mean 'raw'?"),
-        (
-            ONE.replace("after_days: 30", "after_days: soon"),
-            3,
-            "'delete_after_days' must be integer or null, not 'soon'",
-        ),
+        (ONE.replace("after_days: 30", "after_days: soon"), 3, "delete_after_days must be a whole number, not text"),
         (ONE.replace("after_days: 30", "after_days: 0"), 3, "at least 1"),
-        (ONE.replace("after_days: 30", "after_days: true"), 3, "must be integer or null"),
+        (ONE.replace("after_days: 30", "after_days: true"), 3, "must be a whole number"),
         (ONE.replace("owner: me", "ovner: me"), 3, "did you mean 'owner'?"),
         (ONE.replace(", basis: law", ""), 3, "rule 'raw' has no basis"),
         (ONE.replace("reason: why", 'reason: ""'), 3, "must not be empty"),
         (ONE + "  raw: {where: {class: raw}, delete_after_days: 3, owner: me, reason: why, basis: law}\n", 4, "twice"),
         (ONE.replace("version: 1", "version: 2"), 1, "cannot be 2"),
-        (ONE.replace("rules:", "ruls:"), 2, "did you mean 'rules'?"),
+        (ONE.replace("rules:", "ruls:"), 1, "lacks the key 'rules'"),
         (ONE.replace("  raw: {", "  raw: {{"), 4, "YAML"),
         (ONE.replace("class: raw", "class: audit"), 3, "cannot have a period: its chain of hashes would break"),
-        ("", 1, "must be object"),
+        ("", 1, "must be a mapping"),
     ],
 )
 def test_a_mistake_is_shown_with_its_line(tmp_path, text, line, said):
@@ -78,6 +74,25 @@ def test_a_mistake_is_shown_with_its_line(tmp_path, text, line, said):
     assert str(caught.value).startswith(f"{path}:{line}: ")
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_all_mistakes_come_at_once(tmp_path):
+    """What breaks the form, and what says nothing that is there, in the order of lines."""
+    rest = "owner: me, reason: why, basis: law"
+    text = f"""{ONE.replace("30", "soon")}
+  b: {{where: {{table: lgos}}, minimum_days: 3, {rest}}}
+  c: {{where: {{class: raw}}, archive: {{after_days: 0}}, {rest}}}
+"""
+    with pytest.raises(PolicyError) as caught:
+        load_policies(of("raw"), write(tmp_path, text))
+    lines = [str(error).partition("mine.yaml:")[2].partition(";")[0] for error in (caught.value, *caught.value.others)]
+    assert lines == [
+        "3: rules.raw.delete_after_days must be a whole number, not text",
+        "5: there is no table 'lgos'",
+        "5: rule 'b' is about nothing: no table has all of table",
+        "6: rules.c.archive.after_days must be at least 1",
+        "6: rules.c.archive lacks the key 'to'",
+    ]
 
 
 def test_a_file_that_is_not_there(tmp_path):

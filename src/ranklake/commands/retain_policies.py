@@ -1,5 +1,6 @@
 """``ranklake retain explain | lint | new | test``: what policies say, what is wrong with them, whether they do it."""
 
+import json
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,7 @@ from ranklake.retention.plans.explain import explain as explain_rows
 from ranklake.retention.plans.forecast import Forecast
 from ranklake.retention.plans.forecast import simulate as simulate_tables
 from ranklake.retention.policies.cases import case_files, run_cases
+from ranklake.retention.policies.file import json_schema
 from ranklake.retention.policies.lint import lint as lint_sources
 from ranklake.retention.policies.order import days
 from ranklake.retention.policies.policies import load_policies
@@ -167,11 +169,13 @@ def new(folder: Path) -> None:
     """Write the packaged policies and their tests into a new or empty FOLDER, to make them your own."""
     if folder.exists() and any(folder.iterdir()):
         raise click.UsageError(f"{folder} is not empty; name a new folder")
-    for source in sorted([*PACKAGED.glob("*.yaml"), *PACKAGED.glob("tests/*.yaml"), *PACKAGED.glob("schema.json")]):
+    for source in sorted([*PACKAGED.glob("*.yaml"), *PACKAGED.glob("tests/*.yaml")]):
         target = folder / source.relative_to(PACKAGED)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
         tell(str(target))
+    (folder / "schema.json").write_text(json.dumps(json_schema(), indent=2) + "\n")
+    tell(str(folder / "schema.json"))
 
 
 @click.command("test")

@@ -252,7 +252,7 @@ def read_config(path: Path | None = None) -> ConfigFile:
     config, wrong = read.load_sound(Config)
     problems = sorted([*problems, *wrong], key=lambda error: int(error.where.rpartition(":")[2]))
     lines = {f"{name}.{key}": read.line((name, key)) for name, section in read.content.items() for key in section}
-    return ConfigFile(replace(config, file=str(file.absolute())), lines, tuple(problems))
+    return ConfigFile(replace(config or Config(), file=str(file.absolute())), lines, tuple(problems))
 
 
 def _refused(file: OperatorFile) -> Iterator[RanklakeError]:
