@@ -50,7 +50,8 @@ ROWS = {
     + [{"run": "gpt-4", "device_name": "TPU", "model_flops": 3.0, "peak_flops": None}],
     "run_goodput": [
         {"run": "gpt-1", "restarts": 2, "failures": 2, "wall_ns": 10 * HOUR, "productive_ns": 7 * HOUR,
-         "restart_ns": HOUR, "lost_work_ns": 2 * HOUR, "device_s": 36_000.0 * 8, "checkpoints": 5,
+         "restart_ns": HOUR, "preemptions": 2, "under_way_ns": 40_000 * 10**9,
+         "lost_work_ns": 2 * HOUR, "device_s": 36_000.0 * 8, "checkpoints": 5,
          "checkpoint_mean_s": 50.0, "mttf_s": 10_000.0, "checkpoint_interval_s": 600.0, "checkpoint_ratio": 0.0625},
         {"run": "gpt-2", "wall_ns": HOUR, "productive_ns": HOUR},
         *({"run": f"bert-{n}", "time_to_train_ns": n * HOUR // 30} for n in range(1, 4)),
