@@ -238,7 +238,9 @@ class Heartbeat:
             self._begun, self._moved_s, self._is_hung = begun, now, False
         elif begun and not self._is_hung and 0 < self._settings.hang_s <= now - self._moved_s:
             self._is_hung = True
-            self._on_hang(f"no step or phase began for {now - self._moved_s:.0f} s")
+            message = f"no step or phase began for {now - self._moved_s:.0f} s"
+            self._events.add("hang", severity="error", message=message, step=self._progress.latest_step())
+            self._on_hang(message)
         if not self._every_s or now < self._due_s:
             return
         self._due_s = now + self._every_s

@@ -371,3 +371,5 @@ def test_a_hang_is_recorded_with_the_stacks_of_all_threads(place):
     assert sum(line["thread_name"] == "worker" for line in lines) == 1
     assert not any(line["thread_name"].startswith("ranklake-") for line in lines)
     assert "no step or phase began for" in lines[0]["message"]
+    (event,) = (row for row in rows(place.spool, "events") if row["event"] == "hang")
+    assert (event["step"], event["severity"]) == (3, "error")

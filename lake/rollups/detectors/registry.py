@@ -3,13 +3,14 @@
 from typing import Final
 
 from ranklake.detection.declaration import Detector
-from ranklake.lake.rollups.detectors import devices, hosts, loss, ranks, saves, speed
+from ranklake.lake.rollups.detectors import devices, hangs, hosts, loss, ranks, saves, speed
 
 RUN_DETECTORS: Final[tuple[Detector, ...]] = (
     *loss.DETECTORS,
     *speed.DETECTORS,
     *saves.DETECTORS,
     *ranks.DETECTORS,
+    *hangs.DETECTORS,
 )
 """Over the rows of runs; their findings are in ``run_findings``."""
 NODE_DETECTORS: Final[tuple[Detector, ...]] = (*devices.DETECTORS, *hosts.DETECTORS)

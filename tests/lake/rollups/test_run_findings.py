@@ -288,3 +288,44 @@ def test_settings_change_thresholds_and_switch_detectors_off():
         with pytest.raises(ThresholdError) as error:
             chosen(["run_findings"], LakeConfig(detectors=wrong))
         assert "did you mean" in error.value.hint
+
+
+def hung(rank, minute=0, event="hang", number=None, *, ended=False, **more):
+    """Return an event of a rank that hangs."""
+    attributes = None
+    if number is not None:
+        facts = {"group": "0 default_pg", "collective": "nccl:all_reduce", "collective_number": number, "ended": ended}
+        attributes = json.dumps(facts)
+    return {
+        "ts": NOON + timedelta(minutes=minute), "rank": rank, "event": event, "severity": "error", "step": 40,
+        "message": "no step or phase began for 300 s", "attributes": attributes, **more,
+    }  # fmt: skip
+
+
+def test_a_hang_names_the_rank_that_did_not_arrive():
+    """Those that wait are its victims; the query of the evidence shows what each said."""
+    events = [hung(rank, number=123) for rank in range(7)] + [hung(7, number=122, ended=True)]
+    (row,) = findings(events=[one | {"event": "flight_recorder"} for one in events])
+    assert row["message"].startswith(
+        "Ranks 0 to 6 wait in collective 123 of their group, nccl:all_reduce; rank 7 did not begin it"
+    )
+    assert (row["detector"], row["severity"], row["rank"], row["effect"], row["step"]) == ("hang", "error", 7, 8, 40)
+    assert context(events=events).sql(row["evidence_sql"]).count() == 8
+
+
+def test_a_hang_without_a_flight_recorder_names_the_ranks():
+    """Two hangs an hour apart are two; one of all ranks in the same collective says that none is missing."""
+    first, second, third = findings(events=[
+        *(hung(rank) for rank in (0, 1, 2, 3, 9)), *(hung(rank, 60) for rank in range(2)),
+        *(hung(rank, 180, "flight_recorder", 5) for rank in range(2)),
+    ])  # fmt: skip
+    assert first["message"].startswith("Nothing begins any more on ranks 0 to 3, 9 (")
+    assert (second["effect"], second["rank"]) == (2, None)
+    assert third["message"].startswith("All of ranks 0, 1 wait in nccl:all_reduce, collective 5")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"group": 3, "collective": null}', "[" * 5000])
+def test_events_that_say_nothing_of_collectives_stop_nothing(text):
+    """A foreign event of the same name is a hang of its rank."""
+    (row,) = findings(events=[hung(3, attributes=text, step=None)])
+    assert (row["message"][:34], row["step"]) == ("Nothing begins any more on rank 3 ", None)
