@@ -63,7 +63,7 @@ def library() -> Mapping[str, Signature]:
     return {entry.name: entry for entry in entries}
 
 
-def causes_of(detectors: Mapping[str, int], runbooks: Iterable[str | None], lines: Iterable[str] = ()) -> list[str]:
+def causes_of(detectors: Mapping[str, object], runbooks: Iterable[str | None], lines: Iterable[str] = ()) -> list[str]:
     """Return names of signatures that findings and log lines point to, the likeliest first.
 
     Those with more signs come first: a log line counts as much as findings of a detector; then the more confident.

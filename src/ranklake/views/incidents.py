@@ -23,7 +23,7 @@ def runbook_path(name: str) -> str:
 def list_lines(listed: Sequence[Incident], width: int | None) -> list[str]:
     """Return incidents as a table."""
     cells = [
-        (incident.id, incident.facts["severity"], incident.state, moment_text(incident.facts["start_ts"]),
+        (printable(incident.id), incident.facts["severity"], incident.state, moment_text(incident.facts["start_ts"]),
          lasted(incident), printable(incident.facts["run"] or place(incident) or "-"),
          printable(incident.facts["title"]))
         for incident in listed
@@ -56,27 +56,29 @@ def affected(incident: Incident) -> str:
     if facts["affected_device_s"] is None:
         return f"{UNKNOWN}: nobody recorded how many devices"
     cost = facts["affected_cost"]
-    money = "no price is known" if cost is None else f"{number_text(cost)} {facts['currency']}"
+    money = "no price is known" if cost is None else f"{number_text(cost)} {printable(facts['currency'] or '')}"
     return f"{hours_text(facts['affected_device_s'] / 3600)} of devices, {money}"
 
 
 def figures_text(shown: dict[str, Any]) -> str:
     """Return the figures of a finding: measured, expected, and how far apart; empty where there are none."""
     names = (("value", ""), ("baseline", "expected "), ("effect", "effect "))
-    return ", ".join(f"{word}{number_text(shown[name])}" for name, word in names if shown.get(name) is not None)
+    return ", ".join(
+        f"{word}{number_text(shown[name])}" for name, word in names if isinstance(shown.get(name), int | float)
+    )
 
 
 def show_lines(incident: Incident, causes: Causes) -> Iterator[str]:
     """Yield all that is known of an incident."""
     facts = incident.facts
-    yield f"incident {incident.id}  {facts['severity']}  {incident.state}"
+    yield f"incident {printable(incident.id)}  {facts['severity']}  {incident.state}"
     yield printable(facts["title"])
     if facts["injected"]:
         yield f"on purpose  {printable(facts['injected'])}"
     yield ""
     if facts["run"]:
         job = f" of job {printable(facts['job'])}" if facts["job"] else ""
-        yield f"run         {facts['run']}{job}; ranklake show {facts['run']}"
+        yield f"run         {printable(facts['run'])}{job}; ranklake show {printable(facts['run'])}"
     if place(incident):
         yield f"where       {printable(place(incident))}"
     yield f"began       {moment_text(facts['start_ts'])}"
@@ -84,14 +86,14 @@ def show_lines(incident: Incident, causes: Causes) -> Iterator[str]:
     yield f"lasted      {lasted(incident)}"
     yield f"affected    {affected(incident)}"
     if incident.muted_by:
-        yield f"muted       since incident {incident.muted_by} was marked false"
-        yield f"            ranklake incidents mark {incident.muted_by} --reopen --why TEXT ends that"
+        yield f"muted       since incident {printable(incident.muted_by)} was marked false"
+        yield f"            ranklake incidents mark {printable(incident.muted_by)} --reopen --why TEXT ends that"
     for mark in incident.marks:
         yield f"mark        {moment_text(mark.ts)} {mark.mark}: {printable(mark.why or 'masked')}{_by(mark.author)}"
     yield ""
     yield from _evidence_lines(incident)
     yield from _cause_lines(causes)
-    yield f"SQL of the evidence: ranklake incidents show {incident.id} --json"
+    yield f"SQL of the evidence: ranklake incidents show {printable(incident.id)} --json"
 
 
 def _by(author: str | None) -> str:
@@ -139,7 +141,7 @@ def retrospective(incident: Incident, causes: Causes) -> str:
     facts = incident.facts
     subject = f"run `{facts['run']}`" if facts["run"] else place(incident) or "the lake"
     lines = [
-        f"# Incident {incident.id}: {_md(facts['title'])}",
+        f"# Incident {_md(incident.id)}: {_md(facts['title'])}",
         "",
         "| | |",
         "|---|---|",
@@ -172,8 +174,8 @@ def retrospective(incident: Incident, causes: Causes) -> str:
         "- nothing was marked"
     ]
     lines += ["", "## What we learnt, and what we change", "", "- ", "", "## Evidence", ""]
-    for sql in dict.fromkeys(row["evidence_sql"] for row in incident.evidence if row.get("evidence_sql")):
-        lines += ["```sql", sql.strip(), "```", ""]
+    for sql in dict.fromkeys(str(row["evidence_sql"]) for row in incident.evidence if row.get("evidence_sql")):
+        lines += ["```sql", *map(printable, sql.strip().replace("```", "").splitlines()), "```", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -211,7 +211,7 @@ def _incidents(facts: RunFacts) -> Iterator[str]:
     waiting = [incident for incident in facts.incidents.listed if incident.needs_a_look]
     for incident in waiting[:_MOST_MADE]:
         text = printable(_clipped(incident.facts["title"]))
-        yield f"incident    {incident.facts['severity']}: {text}; ranklake incidents show {incident.id}"
+        yield f"incident    {incident.facts['severity']}: {text}; ranklake incidents show {printable(incident.id)}"
     if len(waiting) > _MOST_MADE:
         yield f"            and {len(waiting) - _MOST_MADE:,} more: ranklake incidents --run {facts.run}"
 

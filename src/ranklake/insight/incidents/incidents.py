@@ -6,7 +6,6 @@ detector leads are ``muted`` then. Critical ones are never muted. An incident th
 anything of it begins or ends after that.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.runs.asking import Answered, Ask, Row, sql_text
+from ranklake.lake.contracts.json_text import facts_in, parsed
 from ranklake.lake.query.literal import literal
 from ranklake.lake.rollups.failures import Signature, causes_of, library
 from ranklake.lake.rollups.incidents import id_of
@@ -31,6 +31,8 @@ _MOST_LINES: Final = 2000
 _AROUND: Final = timedelta(minutes=10)
 """Log lines are read from so long before an incident until so long after it: a cause is often logged before."""
 _ALL: Final = "TRUE"
+_TEXTS: Final = ("finding_id", "detector", "severity", "start_ts", "message")
+"""What each finding among the evidence has."""
 
 
 class NoSuchIncidentError(RanklakeError):
@@ -97,19 +99,20 @@ class Incident:
     @property
     def evidence(self) -> list[dict[str, Any]]:
         """The findings that say most, by time."""
-        rows: list[dict[str, Any]] = json.loads(self.facts["evidence"])
-        return rows
+        return evidence_in(self.facts["evidence"])
 
     @property
     def causes(self) -> list[Signature]:
         """Likely causes by its findings, in order."""
-        return [library()[name] for name in json.loads(self.facts["causes"]) if name in library()]
+        return [library()[name] for name in names_in(self.facts["causes"])]
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
             **self.facts,
-            **{name: json.loads(self.facts[name]) for name in ("evidence", "causes", "detectors")},
+            "evidence": self.evidence,
+            "causes": names_in(self.facts["causes"]),
+            "detectors": facts_in(self.facts["detectors"]),
             "state": self.state,
             "time_to_recover_s": self.time_to_recover_s,
             "marks": [
@@ -161,9 +164,28 @@ def find_incident(ask: Ask, name: str) -> Incident:
     return _incident(answered.one, by_id, _mutes(ask, by_id))
 
 
+def evidence_in(text: str) -> list[dict[str, Any]]:
+    """Return the findings that the text of a column ``evidence`` has; what is none is left out."""
+    try:
+        rows = parsed(text)
+    except ValueError:
+        return []
+    every = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return [row for row in every if all(isinstance(row.get(name), str) for name in _TEXTS)]
+
+
+def names_in(text: str) -> list[str]:
+    """Return the names of the failure library that the text of a column ``causes`` has."""
+    try:
+        names = parsed(text)
+    except ValueError:
+        return []
+    return [name for name in names if isinstance(name, str) and name in library()] if isinstance(names, list) else []
+
+
 def _by_id(rows: Iterable[Row]) -> dict[str, list[Mark]]:
     by_id: dict[str, list[Mark]] = {}
-    for row in rows:
+    for row in (row for row in rows if row["mark"] in MARKS):
         by_id.setdefault(str(row["incident_id"]), []).append(Mark(row["mark"], row["why"], row["author"], row["ts"]))
     return by_id
 
@@ -194,7 +216,7 @@ def _muted(row: Row) -> str:
 def _incident(row: Row, by_id: Mapping[str, Sequence[Mark]], mutes: Mutes) -> Incident:
     names = {
         str(row["incident_id"]),
-        *(id_of(_subject(row), shown["finding_id"]) for shown in json.loads(row["evidence"])),
+        *(id_of(_subject(row), shown["finding_id"]) for shown in evidence_in(row["evidence"])),
     }
     marks = tuple(sorted((mark for name in names for mark in by_id.get(name, ())), key=lambda mark: mark.ts))
     since, muted_by = mutes.get((_muted(row), row["kind"]), (None, ""))
@@ -239,7 +261,7 @@ def likely_causes(ask: Ask, incident: Incident) -> tuple[list[tuple[Signature, s
     )  # fmt: skip
     lines = [text for row in answered.rows for text in _texts(row)]
     runbooks = [shown.get("runbook") for shown in incident.evidence]
-    names = causes_of(json.loads(facts["detectors"]), runbooks, lines)
+    names = causes_of(facts_in(facts["detectors"]), runbooks, lines)
     return [(library()[name], _first(library()[name], lines)) for name in names], answered
 
 

@@ -1,11 +1,10 @@
 """Incidents as things that need a look, and which other things they say already."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from ranklake.insight.incidents.incidents import Incident
+from ranklake.insight.incidents.incidents import Incident, names_in
 from ranklake.insight.runs.need import Need
 
 _STATES: Final[Mapping[str, str]] = {"critical": "failing", "error": "failing", "warning": "warning"}
@@ -86,5 +85,5 @@ def told_by(listed: Iterable[Incident]) -> set[tuple[str, str]]:
         for incident in listed
         for subject in (incident.facts["run"], incident.facts["device_uuid"])
         if subject
-        for name in json.loads(incident.facts["causes"])
+        for name in names_in(incident.facts["causes"])
     }

@@ -1,5 +1,6 @@
 """The pages of incidents: a list, and one an incident with its evidence, likely causes, and what to do."""
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
@@ -9,7 +10,7 @@ from ranklake.insight.incidents.report import IncidentsState, incident_state
 from ranklake.views.html.figures import Column, FactTable, Measure, answer_table, figures, time_text
 from ranklake.views.html.run_pages import href as run_href
 from ranklake.views.html.run_tables import INCIDENTS, SEVERITIES
-from ranklake.views.html.shell import Entry, Page, digest_of
+from ranklake.views.html.shell import Entry, Page, digest_of, file_stem
 from ranklake.views.html.site import Section, overview
 from ranklake.views.incidents import figures_text, runbook_path
 from ranklake.views.words import counted, hours_text, number_text
@@ -17,6 +18,7 @@ from ranklake.views.words import time_text as length_text
 
 SECTION: Final = "incidents"
 HOME: Final = f"{SECTION}/index.html"
+_ID: Final = re.compile("[0-9a-f]{16}")
 _FINDINGS: Final = (
     Column("finding", "Its id.", "finding_id"),
     Column("severity", "How bad it is.", "severity"),
@@ -44,8 +46,8 @@ _MEASURES: Final = (
 
 
 def href(incident: str) -> str:
-    """Return the path of an incident's page; its id is a hash in hex."""
-    return f"{SECTION}/incident-{incident}.html"
+    """Return the path of an incident's page."""
+    return f"{SECTION}/incident-{incident if _ID.fullmatch(incident) else file_stem(incident)}.html"
 
 
 def section(state: IncidentsState) -> Section:
@@ -110,7 +112,7 @@ def _parts(state: IncidentsState, incident: Incident) -> Mapping[str, Any]:
         "queries": [
             (shown["message"], figures_text(shown), shown["evidence_sql"])
             for shown in incident.evidence
-            if shown.get("evidence_sql")
+            if isinstance(shown.get("evidence_sql"), str)
         ],
         "marks": [(time_text(mark.ts), mark.mark) for mark in incident.marks],
     }  # fmt: skip
