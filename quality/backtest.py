@@ -30,6 +30,7 @@ from ranklake.quality.watching import Neighbours, judge_watched
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 Key = tuple[str, str | None]
 """What tells a table's checks apart: id and column."""
@@ -142,7 +143,7 @@ def backtest(
     """
     since = datetime.now(UTC) - timedelta(days=days)
     contracts = chosen(lake.contracts(), tables)
-    past = [past_check for past_check in _past(lake, since) if past_check.table in contracts]
+    past = [past_check for past_check in _past(lake.tables, since) if past_check.table in contracts]
     counts = _Counts()
     unknown: list[tuple[str, date, int, str]] = []
     judged = unchanged = 0
@@ -163,9 +164,9 @@ def backtest(
     return Backtest(since, judged, unchanged, counts.outcomes(), tuple(unknown))
 
 
-def _past(lake: "Lake", since: datetime) -> list[Past]:
+def _past(tables: "Tables", since: datetime) -> list[Past]:
     """Return the last check of each partition on each day since, in the order of tables, dates and times."""
-    rows = read(lake, packaged(RESULTS), [*_COLUMNS, "date"])
+    rows = read(tables, packaged(RESULTS), [*_COLUMNS, "date"])
     rows = rows.filter(pc.and_(pc.greater_equal(rows["ts"], pa.scalar(since)), pc.is_valid(rows["partition_date"])))
     latest = rows.group_by(["table", "partition_date", "date"]).aggregate([("ts", "max")])
     rows = rows.join(latest, ["table", "partition_date", "date"]).filter(pc.field("ts") == pc.field("ts_max"))
@@ -187,7 +188,7 @@ class _Again:
     """Judges partitions as they were."""
 
     def __init__(self, lake: "Lake", contracts: Mapping[str, Contract], asking: Asking) -> None:
-        self._lake, self._contracts, self._asking = lake, contracts, asking
+        self._store, self._contracts, self._asking = lake.store, contracts, asking
         self._metrics = lake.metrics()
         self._suites: dict[str, Suite] = {}
         self._neighbours = Neighbours(lake, datetime.now(UTC))
@@ -202,7 +203,7 @@ class _Again:
     def statuses(self, past: Past) -> dict[Key, str] | str:
         """Return the status of each of today's checks on a partition as it was; a text says why there is none."""
         try:
-            handle = AsOf(versions={past.table: past.version}).handle(self._lake, past.table, [past.table])
+            handle = AsOf(versions={past.table: past.version}).handle(self._store, past.table, [past.table])
         except QueryError as error:
             return error.what
         if handle is None:
@@ -213,14 +214,14 @@ class _Again:
         contract, suite = self._contracts[past.table], self.suite(past.table)
         stored = {column.name for column in handle.schema().fields}
         there = replace(contract, columns=tuple(one for one in contract.columns if one.name in stored))
-        tallies = scan(self._lake, there, suite, part, judge)
+        tallies = scan(self._store, there, suite, part, judge)
         judge_watched(there, suite, part, tallies, self._neighbours.at(past.when))
         self._asking.judge(there, suite, part, tallies)
         return {_key(one): status_of(one, tally) for one, tally in zip(suite.expectations, tallies, strict=True)}
 
     def _are_there(self, table: str, part: Partition) -> bool:
         paths: list[str] = part.files["path"].to_pylist()
-        return all(self._lake.fs.exists(self._lake.path("tables", table, path)) for path in paths)
+        return all(self._store.fs.exists(self._store.path("tables", table, path)) for path in paths)
 
 
 class _Counts:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan, Progress
     from ranklake.lake.plans.workers import Workers
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 
 def run_checks(
@@ -81,14 +82,14 @@ def _check(
     run = _Run(lake, uuid.uuid4().hex, datetime.now(UTC), scans, asking)
     try:
         for contract in contracts.values():
-            partitions = _partitions(lake, contract)
+            partitions = _partitions(lake.tables, contract)
             if not partitions:
                 continue
             suite = compile_suite(contract, metrics, asking.suites.of(contract))
             new = [part for part in partitions if not _done(known.get((contract.table, part.day)), suite, part)]
             unchanged += [known[contract.table, part.day] for part in partitions if part not in new]
             if new:
-                run.add(TableWork(as_stored(lake, contract), suite, new), partitions)
+                run.add(TableWork(as_stored(lake.tables, contract), suite, new), partitions)
         results = run.results()
     except BaseException:
         scans.cancel()
@@ -98,8 +99,8 @@ def _check(
     return CheckReport(run.name, (*results, *fresh), len(unchanged), (*still, *old))
 
 
-def _partitions(lake: "Lake", contract: "Contract") -> list[Partition]:
-    handle = latest(lake, contract.table)
+def _partitions(tables: "Tables", contract: "Contract") -> list[Partition]:
+    handle = latest(tables, contract.table)
     if handle is None:
         return []
     live = files(handle)
@@ -177,7 +178,7 @@ class _Run:
         detail = f"of {tables[0] if len(tables) == 1 else counted(len(tables), 'table')}"
         unit = Unit("commit", RESULTS, detail=detail, reads=tuple(tables), writes=True)
         if rows:
-            carry_out(unit, partial(append_own, self.lake, RESULTS, lambda _: rows))
+            carry_out(unit, partial(append_own, self.lake.tables, RESULTS, lambda _: rows))
 
     def _take_out(self, work: TableWork, dirty: list[tuple[Partition, list[Tally]]]) -> list[CheckResult]:
         """Move failing rows to ``rejects`` and commit the results of those partitions with it; return the results.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from datafusion import SessionContext
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 MEMORY_BYTES: Final = 512 * 2**20
 HELD_BYTES: Final = 128 * 2**20
@@ -136,28 +136,28 @@ def _mix(hashes: _Words, columns: list[_Words]) -> None:
             np.bitwise_xor(hashes, spare, out=hashes)
 
 
-def repeated(lake: "Lake", contract: "Contract", files: pa.Table, columns: "Sequence[str]") -> tuple[int, int]:
+def repeated(store: "Store", contract: "Contract", files: pa.Table, columns: "Sequence[str]") -> tuple[int, int]:
     """Return (rows whose key has no NULL, those of them that repeat a key) in the files of one partition.
 
     NULLs are not equal to one another, as in SQL's UNIQUE. ``date`` is the same in all rows, so it is left out.
     """
-    with _grouped(lake, contract, files, columns) as (session, keys):
+    with _grouped(store, contract, files, columns) as (session, keys):
         sums = session.sql(f"SELECT sum(n), sum(n - 1) FROM ({keys})").to_arrow_table()  # noqa: S608
     total, surplus = (sums.column(index)[0].as_py() or 0 for index in (0, 1))
     return int(total), int(surplus)
 
 
-def repeated_keys(lake: "Lake", contract: "Contract", files: pa.Table, columns: "Sequence[str]") -> pa.Table:
+def repeated_keys(store: "Store", contract: "Contract", files: pa.Table, columns: "Sequence[str]") -> pa.Table:
     """Return the keys that repeat in the files of one partition, each once; one more than `MOST_REPEATED` at most."""
     names = ", ".join(f'"{name}"' for name in columns if name not in contract.partition)
-    with _grouped(lake, contract, files, columns) as (session, keys):
+    with _grouped(store, contract, files, columns) as (session, keys):
         query = f"SELECT {names} FROM ({keys}) WHERE n > 1 LIMIT {MOST_REPEATED + 1}"  # noqa: S608
         return session.sql(query).to_arrow_table()
 
 
 @contextmanager
 def _grouped(
-    lake: "Lake", contract: "Contract", files: pa.Table, columns: "Sequence[str]"
+    store: "Store", contract: "Contract", files: pa.Table, columns: "Sequence[str]"
 ) -> "Iterator[tuple[SessionContext, str]]":
     """Give a session, and the query in it that gives each key without NULL, and how often it is there as ``n``.
 
@@ -167,14 +167,14 @@ def _grouped(
 
     names = [name for name in columns if name not in contract.partition]
     stored = arrow_schema(contract)
-    paths = [lake.path("tables", contract.table, path) for path in files["path"].to_pylist()]
+    paths = [store.path("tables", contract.table, path) for path in files["path"].to_pylist()]
     rows = ds.dataset(
         paths,
         schema=pa.schema([stored.field(name) for name in names]),
         format=ds.ParquetFileFormat(
             default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
         ),
-        filesystem=lake.arrow_filesystem(),
+        filesystem=store.arrow_filesystem(),
     )
     quoted = ", ".join(f'"{name}"' for name in names)
     there = " AND ".join(f'"{name}" IS NOT NULL' for name in names)

@@ -75,7 +75,7 @@ def compose(
     taken = {part.day: Taken(files=set(part.files["path"].to_pylist())) for part in parts}
     candidates = _candidates(lake, contract, taken)
     for dropped, replaced, rows in action_plan.take_rows_out(
-        lake, contract, number, candidates, lambda rows: pc.is_valid(edge.judge(contract, rows))
+        lake.tables, contract, number, candidates, lambda rows: pc.is_valid(edge.judge(contract, rows))
     ):
         target = taken[dropped["date"][0].as_py()]
         target.files -= set(dropped["path"].to_pylist())
@@ -87,10 +87,10 @@ def compose(
             reasons = edge.judge(contract, chunk)
             target.reasons.update(reasons.to_pylist())
             rejected = reject_rows(chunk, reasons, [None] * chunk.num_rows, "check", contract, number, when)
-            new += append_files(lake, contract_of(REJECTS), rejected, number)
+            new += append_files(lake.store, contract_of(REJECTS), rejected, number)
     if not gone:
         return None
-    new += row_files(lake, RESULTS, report(taken), number)
+    new += row_files(lake.store, RESULTS, report(taken), number)
     return action_plan.compose(number, QUARANTINE.name, add=new, remove={contract.table: pa.concat_tables(gone)})
 
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
     from ranklake.lake.tables.data_file import DataFile
     from ranklake.retention.proposals.lifecycle import WritePlan
 
@@ -83,38 +84,38 @@ class PassingRows:
 def passing_rows(lake: "Lake", tables: Sequence[str]) -> Iterator[PassingRows]:
     """Yield what of the rejects of some tables passes under the contracts of today."""
     contracts = lake.contracts()
-    live = live_files(lake, REJECTS, sorted({*_dates(lake)}))
+    live = live_files(lake, REJECTS, sorted({*_dates(lake.tables)}))
     groups: dict[tuple[str, date, str], list[tuple[tuple[str, int], dict[str, Any]]]] = {}
     names = ["table", "source", "reason", "row", "date"]
-    for path, rows in read_some(lake, packaged(REJECTS), live, names):
+    for path, rows in read_some(lake.tables, packaged(REJECTS), live, names):
         for place, row in enumerate(rows.to_pylist()):
             known = contracts.get(row["table"])
             if row["table"] not in tables or known is None or row["source"] not in _SOURCES:
                 continue
             if (values := row_values(known, row["row"])) is not None:
                 groups.setdefault((row["table"], row["date"], row["reason"]), []).append(((path, place), values))
-    taken = retired_dates(lake)
+    taken = retired_dates(lake.tables)
     seen: dict[str, set[tuple[int, ...]]] = {}
     for (table, day, reason), members in sorted(groups.items(), key=lambda one: one[0]):
         rows = pa.Table.from_pylist([values for _, values in members], schema=arrow_schema(contracts[table]))
-        good = _passing(lake, contracts[table], rows, taken.get(table, {}), seen.setdefault(table, set()))
+        good = _passing(lake.tables, contracts[table], rows, taken.get(table, {}), seen.setdefault(table, set()))
         if good:
             places = tuple(members[index][0] for index in good)
             yield PassingRows(table, day, reason, places, rows.take(pa.array(good)))
 
 
-def _dates(lake: "Lake") -> list[date]:
-    return pc.unique(read(lake, packaged(REJECTS), ["date"])["date"]).to_pylist()  # type: ignore[no-any-return]
+def _dates(tables: "Tables") -> list[date]:
+    return pc.unique(read(tables, packaged(REJECTS), ["date"])["date"]).to_pylist()  # type: ignore[no-any-return]
 
 
 def _passing(
-    lake: "Lake", contract: "Contract", rows: pa.Table, taken: Mapping[date, int], seen: set[tuple[int, ...]]
+    tables: "Tables", contract: "Contract", rows: pa.Table, taken: Mapping[date, int], seen: set[tuple[int, ...]]
 ) -> list[int]:
     """Return which rows pass, and may come: whose date is not gone, and whose key is not there already."""
     verdicts = edge.judge(contract, rows).to_pylist()
     dates = rows["date"].to_pylist()
     good = [at for at, why in enumerate(verdicts) if why is None and dates[at] is not None and dates[at] not in taken]
-    held = read(lake, contract, list(RECORDED_KEY), partitions=sorted({dates[at] for at in good})) if good else None
+    held = read(tables, contract, list(RECORDED_KEY), partitions=sorted({dates[at] for at in good})) if good else None
     there = set() if held is None else set(zip(*(held[name].to_pylist() for name in RECORDED_KEY), strict=True))
     keys = list(zip(*(rows[name].to_pylist() for name in RECORDED_KEY), strict=True))
     passing = []
@@ -183,7 +184,7 @@ def plan_release(
     items += [item for item in _segments(lake, spool, tables or known, kinds) if day in {None, item.partition_date}]
     if not items:
         raise NothingToReleaseError(without_spool=spool is None)
-    release = REGISTER.add(lake, items, by, reason)
+    release = REGISTER.add(lake.tables, items, by, reason)
     lifecycle.propose(lake, RELEASES, release.name, by, signing)
     return release
 
@@ -227,7 +228,7 @@ def apply(
     agreed = set(done.of("segment"))
     if agreed and spool is not None:
         there = _segments(lake, spool, sorted({item.table for item in agreed}), KINDS)
-        renew(lake, spool, [one for item, one in there.items() if item in agreed])
+        renew(lake.store, spool, [one for item, one in there.items() if item in agreed])
     return done, fresh
 
 
@@ -255,7 +256,7 @@ def _candidates(
     lake: "Lake", tables: Sequence[str], kinds: Sequence[str]
 ) -> "Iterator[tuple[Item, PassingRows | None]]":
     """Yield what may be released, of some tables."""
-    for hold in holds(lake) if "partition" in kinds else ():
+    for hold in holds(lake.tables) if "partition" in kinds else ():
         if hold.table in tables:
             about = ",".join(hold.checks)
             yield Item("partition", hold.table, hold.partition_date, about, hold.rows_failed, hold.files_sha256), None
@@ -274,25 +275,25 @@ def _write(
     for group in freed:
         known = lake.contract(group.table)
         rows = group.rows.sort_by([(name, "ascending") for name in known.sort])
-        new += append_files(lake, known, rows, number)
+        new += append_files(lake.store, known, rows, number)
         remove.setdefault(group.table, action_plan.live_files(lake, group.table, []).slice(0, 0))
     if gone:
         live = action_plan.live_files(lake, REJECTS, sorted({group.taken_out for group in freed}))
         hit = live.filter(pc.is_in(live["path"], value_set=pa.array(sorted({path for path, _ in gone}))))
         for index, path in enumerate(hit["path"].to_pylist()):
             places = {place for where, place in gone if where == path}
-            new += _without(lake, hit.slice(index, 1), places, number)
+            new += _without(lake.tables, hit.slice(index, 1), places, number)
         remove[REJECTS] = hit
     row = REGISTER.head_row(release, "application", by, number, single_operator=alone)
-    new += row_files(lake, TABLE, stamped([row]), number)
+    new += row_files(lake.store, TABLE, stamped([row]), number)
     return action_plan.compose(number, RELEASE.name, add=new, remove=remove, facts={"release": release.name})
 
 
-def _without(lake: "Lake", file: pa.Table, places: Collection[int], number: int) -> "list[DataFile]":
+def _without(tables: "Tables", file: pa.Table, places: Collection[int], number: int) -> "list[DataFile]":
     """Return the files that take a file's place when some of its rows are gone."""
 
     def select(rows: pa.Table) -> pa.Array:
         return pa.array([place in places for place in range(rows.num_rows)])
 
-    taken = action_plan.take_rows_out(lake, contract(REJECTS), number, file, select)
+    taken = action_plan.take_rows_out(tables, contract(REJECTS), number, file, select)
     return [one for _, added, _ in taken for one in added]

@@ -212,10 +212,10 @@ class LastCheck:
 def last_checks(lake: "Lake", tables: Collection[str]) -> dict[tuple[str, date], LastCheck]:
     """Return the last word on every partition of some tables that was ever checked."""
     key = ["table", "partition_date"]
-    when = read(lake, contract(RESULTS), [*key, "ts", "date"])
+    when = read(lake.tables, contract(RESULTS), [*key, "ts", "date"])
     when = when.filter(pc.is_in(when["table"], value_set=pa.array(list(tables), pa.string())))
     latest = when.group_by(key).aggregate([("ts", "max"), ("date", "max")])
-    rows = read(lake, contract(RESULTS), partitions=pc.unique(latest["date_max"]).to_pylist())
+    rows = read(lake.tables, contract(RESULTS), partitions=pc.unique(latest["date_max"]).to_pylist())
     rows = rows.join(latest, key, join_type="inner").filter(pc.field("ts") == pc.field("ts_max"))
     facts = rows.select(["suite", "files_sha256", *key]).group_by([*key, "suite", "files_sha256"]).aggregate([])
     known: dict[tuple[str, date], LastCheck] = {

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ranklake.lake.contracts.model import Check, Contract
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
     from ranklake.quality.engine import Verdict
     from ranklake.quality.suite import Expectation, Suite
     from ranklake.quality.suites.conditions import Condition
@@ -43,7 +43,7 @@ _KEYED: Final = ("unique", "duplicates")
 
 
 def scan(
-    lake: "Lake",
+    store: "Store",
     contract: "Contract",
     suite: "Suite",
     part: "Partition",
@@ -88,7 +88,7 @@ def scan(
         }
         whole = not columns
         try:
-            batches = read_batches(lake, contract, part.files, columns, batch_rows=batch_rows, dictionaries=True)
+            batches = read_batches(store, contract, part.files, columns, batch_rows=batch_rows, dictionaries=True)
             for rows in batches if columns else ():
                 for hashes in keys.values():
                     hashes.add(rows)
@@ -109,7 +109,7 @@ def scan(
                 tally.error = f"a data file cannot be read ({type(error).__name__})"
         for expectation, tally in there:
             if not expectation.per_row and expectation.watch is None:
-                _whole(lake, contract, part, expectation, tally, keys.get(expectation.check.id) if whole else None)
+                _whole(store, contract, part, expectation, tally, keys.get(expectation.check.id) if whole else None)
     return tallies
 
 
@@ -187,7 +187,7 @@ def _key(contract: "Contract", check: "Check") -> list[str]:
 
 
 def _whole(
-    lake: "Lake",
+    store: "Store",
     contract: "Contract",
     part: "Partition",
     expectation: "Expectation",
@@ -207,12 +207,12 @@ def _whole(
         tally.checked = hashes.rows
         return
     try:
-        tally.checked, tally.failed = repeated(lake, contract, part.files, check.columns)
+        tally.checked, tally.failed = repeated(store, contract, part.files, check.columns)
     except Exception as error:  # noqa: BLE001 - the query engine has no error class of its own; no text: it may quote a key
         tally.error = f"could not be computed ({type(error).__name__})"
         return
     if tally.failed and check.kind == "unique" and _RUN in check.columns and check.severity in ALARMS:
-        tally.runs.update(repeated_keys(lake, contract, part.files, _key(contract, check))[_RUN].to_pylist())
+        tally.runs.update(repeated_keys(store, contract, part.files, _key(contract, check))[_RUN].to_pylist())
     if check.kind == "duplicates" and tally.checked:
         tally.seen = [f"{tally.failed:,} of {tally.checked:,} rows"]
         if tally.failed <= float(check.max or 0) * tally.checked:

@@ -41,7 +41,7 @@ def scan_partition(task: ScanTask, lake: Lake | None = None) -> list[Tally]:
     """Carry out one task, where the lake is open already or not; as `ranklake.quality.scan.scan` does."""
     there = lake or Lake.open(task.lake_uri, task.storage)
     begun = perf_counter()
-    tallies = scan(there, task.contract, task.suite, task.part, judge, task.batch_rows)
+    tallies = scan(there.store, task.contract, task.suite, task.part, judge, task.batch_rows)
     for tally in tallies:
         tally.seconds = perf_counter() - begun
     return tallies

@@ -11,7 +11,7 @@ from ranklake.lake.tables.tables import latest
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 KINDS: Final = ("fact", "derived")
 """Kinds of tables that are checked: what was recorded, before it is rolled up, and what came of it."""
@@ -43,14 +43,14 @@ def chosen(
     return {name: checkable[name] for name in sorted(set(tables))}
 
 
-def as_stored(lake: "Lake", contract: "Contract") -> "Contract":
+def as_stored(tables: "Tables", contract: "Contract") -> "Contract":
     """Return the contract with the columns that the table has: it may be older than its contract.
 
     Raises `LakeError` where there is no table.
     """
-    handle = latest(lake, contract.table)
+    handle = latest(tables, contract.table)
     if handle is None:  # a listing that lacks what a moment ago was there
-        raise LakeError(f"table {contract.table} is gone", where=lake.uri, hint="run it again")
+        raise LakeError(f"table {contract.table} is gone", where=tables.store.uri, hint="run it again")
     stored = {column.name for column in handle.schema().fields}
     checks = tuple(check for check in contract.checks if stored.issuperset(check.columns))
     return replace(contract, columns=tuple(one for one in contract.columns if one.name in stored), checks=checks)

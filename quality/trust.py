@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 STATES: Final = ("critical", "error", "errored", "unchecked", "warning", "info", "whole", "passed")
 """States of an input, worst first. ``unchecked``: nobody checked these files. ``whole``: a table that is read from its
@@ -80,7 +81,7 @@ def inputs_of(lake: "Lake", table: str, day: date | None = None, run: str | None
     for row in query(lake, sql_text("ranklake.quality", "inputs")).to_pylist():
         rollup_input = _input(row)
         by_output.setdefault((rollup_input.output_table, rollup_input.output_partition), []).append(rollup_input)
-    within = _span(lake, known[table], day, run)
+    within = _span(lake.tables, known[table], day, run)
     pending = [place for place in by_output if place[0] == table and _is_within(place[1], (day, day) if day else None)]
     seen = set(pending)
     inputs: list[Input] = []
@@ -123,12 +124,12 @@ def _origin(by_output: "Mapping[Place, list[Input]]", rollup_input: Input) -> Pl
     return next((place for place in places if place in by_output), None)
 
 
-def _span(lake: "Lake", contract: "Contract", day: date | None, run: str | None) -> Span | None:
+def _span(tables: "Tables", contract: "Contract", day: date | None, run: str | None) -> Span | None:
     """Return from when to when inputs of such rows count; None where all do."""
     if day is None and run is None:
         return None
     names = [name for name in ("run", "date", "ts", "end_ts") if name in contract]
-    rows = read(lake, contract, names, partitions=None if day is None else [day]).to_pylist()
+    rows = read(tables, contract, names, partitions=None if day is None else [day]).to_pylist()
     mine = [row for row in rows if run is None or row.get("run") == run]
     dates = [row["date"] for row in mine] + [
         row[name].date() for row in mine for name in ("ts", "end_ts") if row.get(name) is not None

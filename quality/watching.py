@@ -103,7 +103,7 @@ class Neighbours:
         return self._memory
 
     def _worlds(self) -> dict[tuple[str, int], int]:
-        rows = read(self._lake, self._lake.contracts()["runs"], ["run", "attempt", "world_size"])
+        rows = read(self._lake.tables, self._lake.contracts()["runs"], ["run", "attempt", "world_size"])
         sizes = rows.group_by(["run", "attempt"]).aggregate([("world_size", "max")])
         names = ("run", "attempt", "world_size_max")
         triples = zip(*(sizes[name].to_pylist() for name in names), strict=True)
@@ -113,20 +113,22 @@ class Neighbours:
         contract = self._lake.contracts().get(table)
         if contract is None or column not in contract:
             return None
-        values = pc.unique(read(self._lake, contract, [column])[column]).to_pylist()
+        values = pc.unique(read(self._lake.tables, contract, [column])[column]).to_pylist()
         return frozenset(values) if values else None
 
     def _recorded(self, signal: str) -> frozenset[str]:
         """Return the runs with a value of a signal; none where no table or column has its name."""
         metric = signal if "/" in signal else None
         table, _, column = (f"{_SERIES}.metric" if metric else signal).partition(".")
-        contract, handle = self._lake.contracts().get(table), latest(self._lake, table)
+        contract, handle = self._lake.contracts().get(table), latest(self._lake.tables, table)
         column = column or "run"
         if contract is None or handle is None or not {column, "run"} <= set(contract.names):
             return frozenset()
         runs: set[str] = set()
         names = list(dict.fromkeys(("run", column)))
-        for rows in read_batches(self._lake, contract, files(handle), names, batch_rows=_BATCH_ROWS, dictionaries=True):
+        for rows in read_batches(
+            self._lake.store, contract, files(handle), names, batch_rows=_BATCH_ROWS, dictionaries=True
+        ):
             there = pc.is_valid(rows[column])
             if metric:
                 there = pc.fill_null(pc.equal(rows[column].cast(pa.string()), metric), fill_value=False)
@@ -135,7 +137,7 @@ class Neighbours:
 
     def _newest(self) -> dict[tuple[str, str], int]:
         contract = packaged("segments")
-        handle = latest(self._lake, contract.table)
+        handle = latest(self._lake.tables, contract.table)
         if handle is None:
             return {}
         live = files(handle)
@@ -146,7 +148,7 @@ class Neighbours:
             if dates and rows > _SEGMENT_ROWS:
                 break
             dates.append(day)
-        there = read(self._lake, contract, ["table", "run", "ts_max"], partitions=dates)
+        there = read(self._lake.tables, contract, ["table", "run", "ts_max"], partitions=dates)
         latest_times = there.group_by(["table", "run"]).aggregate([("ts_max", "max")])
         triples = zip(
             latest_times["table"].to_pylist(),
@@ -158,7 +160,7 @@ class Neighbours:
 
     def _volumes_of(self, table: str) -> Mapping[date, int]:
         if table not in self._volumes:
-            handle = latest(self._lake, table)
+            handle = latest(self._lake.tables, table)
             live = None if handle is None else files(handle).group_by(["date"]).aggregate([("num_records", "sum")])
             days, rows = ([], []) if live is None else (live[name].to_pylist() for name in ("date", "num_records_sum"))
             self.has(table, dict(zip(days, rows, strict=True)))
@@ -187,7 +189,7 @@ def _classified_statistics(contract: "Contract", live: pa.Table) -> tuple[str, .
 def _measured(lake: "Lake") -> dict[tuple[str, str], Measured]:
     """Return what checks measured, by table and check, as the last of each date told it."""
     names = ["table", "check_id", "partition_date", "measured", "ts"]
-    rows = read(lake, lake.contracts()[RESULTS], names)
+    rows = read(lake.tables, lake.contracts()[RESULTS], names)
     rows = rows.filter(pc.is_valid(rows["measured"])).sort_by("ts")
     by_check: dict[tuple[str, str], Measured] = {}
     for row in rows.to_pylist():

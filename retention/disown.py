@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
     from ranklake.lake.tables.data_file import DataFile
 
 REASON: Final = "disowned: set aside by hand"
@@ -59,23 +61,24 @@ def disown(lake: "Lake", claim: Claim, by: str, reason: str) -> DisownResult:
     What was set aside already stays so; rows of it that came since go, too. Raises `NothingClaimedError`, and what the
     trail and the store raise; nothing was changed then.
     """
-    _segments(lake, claim)
+    _segments(lake.tables, claim)
 
     def compose(number: int) -> "Plan | None":
         return _compose(lake, claim, number, by, reason)
 
     fresh = drive(lake, compose, InProcess()).plan is not None
     row = max(
-        (row for row in read(lake, contract(TABLE)).to_pylist() if claim_of(row) == claim), key=lambda row: row["plan"]
+        (row for row in read(lake.tables, contract(TABLE)).to_pylist() if claim_of(row) == claim),
+        key=lambda row: row["plan"],
     )
     audit.record(lake, by, "disowned", f"{claim} by plan {row['plan']}", None, {"rows": row["rows"]}, once=True)
     return DisownResult(claim, row["plan"], row["rows"], fresh)
 
 
-def _segments(lake: "Lake", claim: Claim) -> list[dict[str, Any]]:
+def _segments(tables: "Tables", claim: Claim) -> list[dict[str, Any]]:
     """Return the rows of ``segments`` that a claim covers. Raises `NothingClaimedError`."""
     names = ["table", *_STREAM, "segment", "ts_min", "ts_max", "rows_stored"]
-    known = read(lake, contract("segments"), names)
+    known = read(tables, contract("segments"), names)
     mine = known.filter(_of_stream(known, claim.stream)).to_pylist()
     found = [row for row in mine if claim.covers(row["table"], claim.stream, row["segment"])]
     if not found:
@@ -94,12 +97,12 @@ def _of_stream(rows: pa.Table, stream: tuple[Any, ...]) -> pa.ChunkedArray:
 
 def _compose(lake: "Lake", claim: Claim, number: int, by: str, reason: str) -> "Plan | None":
     """Write the files of the plan; None where it is set aside already and no row of it is in a table."""
-    begun = claim in disowned_claims(lake)
+    begun = claim in disowned_claims(lake.tables)
     new: list[DataFile] = []
     gone: dict[str, pa.Table] = {}
     moved, when = 0, datetime.now(UTC)
     by_table: dict[str, list[dict[str, Any]]] = {}
-    for row in _segments(lake, claim):
+    for row in _segments(lake.tables, claim):
         by_table.setdefault(row["table"], []).append(row)
     if not begun:
         audit.record(lake, by, DISOWN, str(claim), reason, {"segments": sum(map(len, by_table.values()))}, once=True)
@@ -110,10 +113,10 @@ def _compose(lake: "Lake", claim: Claim, number: int, by: str, reason: str) -> "
         candidates = _candidates(lake, table, rows)
         dropped = []
         for drop, added, taken in action_plan.take_rows_out(
-            lake, target, number, candidates, lambda some: _rows_of(some, claim)
+            lake.tables, target, number, candidates, lambda some: _rows_of(some, claim)
         ):
             dropped.append(drop)
-            new += [*added, *_rejected(lake, target, taken, number, when)]
+            new += [*added, *_rejected(lake.store, target, taken, number, when)]
             moved += taken.num_rows
         if dropped:
             gone[table] = pa.concat_tables(dropped)
@@ -122,7 +125,7 @@ def _compose(lake: "Lake", claim: Claim, number: int, by: str, reason: str) -> "
     run, attempt, rank, incarnation = claim.stream
     facts = {"run": run, "attempt": attempt, "rank": rank, "incarnation": incarnation, "segment": claim.segment}
     row = {"plan": number, "table": claim.table, **facts, "rows": moved, "actor": by, "reason": reason}
-    new += row_files(lake, TABLE, [{**row, "ts": when, "date": when.date()}], number)
+    new += row_files(lake.store, TABLE, [{**row, "ts": when, "date": when.date()}], number)
     return action_plan.compose(number, QUARANTINE.name, add=new, remove=gone, facts={"disowned": str(claim)})
 
 
@@ -131,19 +134,19 @@ def _rows_of(rows: pa.Table, claim: Claim) -> pa.ChunkedArray:
     return mask if claim.segment is None else pc.and_(mask, pc.equal(rows["segment"], claim.segment))
 
 
-def _rejected(lake: "Lake", target: "Contract", taken: pa.Table, number: int, when: datetime) -> "list[DataFile]":
+def _rejected(store: "Store", target: "Contract", taken: pa.Table, number: int, when: datetime) -> "list[DataFile]":
     written: list[DataFile] = []
     for at in range(0, taken.num_rows, REJECTED_ROWS):
         some = taken.slice(at, REJECTED_ROWS)
         reasons = pa.repeat(REASON, some.num_rows)
         rows = reject_rows(some, reasons, [None] * some.num_rows, "disown", target, number, when)
-        written += append_files(lake, contract("rejects"), rows, number)
+        written += append_files(store, contract("rejects"), rows, number)
     return written
 
 
 def _candidates(lake: "Lake", table: str, segments: list[dict[str, Any]]) -> pa.Table:
     """Return the live files that rows of some segments can lie in; where nobody knows their times, all."""
-    handle = delta_table(lake, table)
+    handle = delta_table(lake.store, table)
     assert handle is not None, "rows were stored"
     live = files(refuse_unfit(handle, lake.contract(table)))
     ends = [row[name] for row in segments for name in ("ts_min", "ts_max")]

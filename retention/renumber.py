@@ -160,7 +160,7 @@ def _lives(segments: list[dict[str, Any]]) -> list[Life]:
 
 def _compose(lake: "Lake", run: str, number: int, by: str) -> "tuple[Plan | None, RenumberResult]":
     names = ["table", "run", "attempt", "rank", "incarnation", "ts_min", "ts_max", "rows_stored"]
-    known = read(lake, contract("segments"), names)
+    known = read(lake.tables, contract("segments"), names)
     repeated = repeated_in_run(lake, run)
     if not repeated:
         refuse_unknown(run, known["run"])
@@ -187,9 +187,9 @@ def _compose(lake: "Lake", run: str, number: int, by: str) -> "tuple[Plan | None
         live = action_plan.live_files(lake, table, _days(rows))
         dropped = []
         mine = partial(_of, run=run, new=new)
-        for drop, files, taken in action_plan.take_rows_out(lake, target, number, live, mine):
+        for drop, files, taken in action_plan.take_rows_out(lake.tables, target, number, live, mine):
             dropped.append(drop)
-            added += [*files, *append_files(lake, target, _with_attempts(taken, new), number)]
+            added += [*files, *append_files(lake.store, target, _with_attempts(taken, new), number)]
             moved += taken.num_rows
         if dropped:
             gone[table] = pa.concat_tables(dropped)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 ACTION: Final = "retention.sweep"
 _TOLD: Final = """
@@ -66,7 +67,7 @@ def sweep(lake: "Lake", spool: "Spool", by: str) -> SweepResult:
 
     Killed half-way, the next sweep goes on. Raises what the stores raise.
     """
-    again, raw = _erased_again(lake, spool), _raw_again(lake)
+    again, raw = _erased_again(lake.tables, spool), _raw_again(lake.tables)
     over = _over(lake, spool) | again
     if not over and not raw:
         return SweepResult()
@@ -92,22 +93,24 @@ def sweep(lake: "Lake", spool: "Spool", by: str) -> SweepResult:
         for path in sorted(opened):
             remove(spool, path, lambda name, _: identity(name) in again)
         for path in raw:
-            delete(lake, path)
+            delete(lake.store, path)
         remove_dead(spool.fs, [*going, *opened])
         remove_dead(lake.fs, raw)
     return done
 
 
-def _raw_again(lake: "Lake") -> list[str]:
+def _raw_again(tables: "Tables") -> list[str]:
     """Return the paths of raw bytes in quarantine that an erasure took, and that came again."""
-    there = [lake.path("quarantine", sha256) for sha256 in sorted(erased_raw(lake))]
-    return [path for path in there if lake.fs.exists(path)]
+    there = [tables.store.path("quarantine", sha256) for sha256 in sorted(erased_raw(tables))]
+    return [path for path in there if tables.store.fs.exists(path)]
 
 
-def _erased_again(lake: "Lake", spool: "Spool") -> set[tuple[str, str]]:
+def _erased_again(tables: "Tables", spool: "Spool") -> set[tuple[str, str]]:
     """Return the segments (table, digest) that were taken in, and that came again after an erasure took their rows."""
-    again = list(erased_again(lake, spool.listing()))
-    waiting = {(item.table, item.sha256) for some in not_taken_in(lake, again) for item in some} if again else set()
+    again = list(erased_again(tables, spool.listing()))
+    waiting = (
+        {(item.table, item.sha256) for some in not_taken_in(tables.store, again) for item in some} if again else set()
+    )
     return {(item.table, item.sha256) for item in again} - waiting
 
 
@@ -116,10 +119,10 @@ def _over(lake: "Lake", spool: "Spool") -> set[tuple[str, str]]:
 
     Where they took some rows of a date, those segments are among them of which no row is left on it.
     """
-    taken, thinned = retired_dates(lake, final=True), retired_dates(lake, final=True, of_parts=True)
+    taken, thinned = retired_dates(lake.tables, final=True), retired_dates(lake.tables, final=True, of_parts=True)
     tables = {*taken, *thinned}
     items = [item for item in spool.listing() if item.name is not None and item.table in tables] if tables else []
-    if not items or delta_table(lake, "segments") is None:
+    if not items or delta_table(lake.store, "segments") is None:
         return set()
     context = session(lake, ["segments"], heavy=True)
     names = sorted({(item.table, item.sha256) for item in items})
@@ -131,7 +134,7 @@ def _over(lake: "Lake", spool: "Spool") -> set[tuple[str, str]]:
     for row in context.sql(_TOLD).to_arrow_table().to_pylist():
         table = row["table"]
         if table not in live:
-            handle = last_table(lake, table)  # a table or a date that a listing lacks is not gone
+            handle = last_table(lake.store, table)  # a table or a date that a listing lacks is not gone
             live[table] = None if handle is None else set(files(handle)["date"].to_pylist())
         dates = live[table]
         is_left = not row["rows_stored"] or (row["incarnation"], row["segment"]) in left.get(table, ())
@@ -144,8 +147,8 @@ def _over(lake: "Lake", spool: "Spool") -> set[tuple[str, str]]:
 def _slot_files(lake: "Lake", table: str, days: "Collection[date]") -> set[tuple[int, int]]:
     """Return the slot files (incarnation, segment) that have rows of a table on some dates."""
     known = lake.contract(table)
-    if not known.envelope or delta_table(lake, table) is None:
+    if not known.envelope or delta_table(lake.store, table) is None:
         return set()
-    rows = read(lake, known, ["incarnation", "segment"], partitions=sorted(days))
+    rows = read(lake.tables, known, ["incarnation", "segment"], partitions=sorted(days))
     found = rows.group_by(["incarnation", "segment"]).aggregate([]).to_pylist()
     return {(row["incarnation"], row["segment"]) for row in found}

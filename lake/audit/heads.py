@@ -19,6 +19,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.audit.chain import Head
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import LakeError, LostLakeError
+from ranklake.lake.store.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +50,7 @@ class HeadRecords:
         In it.
     """
 
-    def __init__(self, place: Lake, folder: str = "") -> None:
+    def __init__(self, place: Store, folder: str = "") -> None:
         self._place, self._folder = place, folder
 
     @property
@@ -141,13 +142,13 @@ def _is_in(number: str, folder: str, size: int) -> bool:
 
 def head_records(lake: Lake) -> list[HeadRecords]:
     """Return where a lake's heads are: beside the table, then the witness, where one is configured."""
-    beside = HeadRecords(lake, FOLDER)
+    beside = HeadRecords(lake.store, FOLDER)
     witness = lake.config.audit.witness
-    return [beside, HeadRecords(Lake.place(witness, lake.storage))] if witness else [beside]
+    return [beside, HeadRecords(Store.at(witness, lake.storage))] if witness else [beside]
 
 
 def refuse_witnessed(lake_uri: str, witness: str, storage: dict[str, str]) -> None:
     """Raise `LostLakeError` where a witness knows a lake's audit trail; `HeadError`, and what the store raises."""
-    rows = HeadRecords(Lake.place(witness, storage)).last().rows
+    rows = HeadRecords(Store.at(witness, storage)).last().rows
     if rows:
         raise LostLakeError(f"there is no lake, and the witness knows {rows:,} rows of its audit trail", lake_uri)

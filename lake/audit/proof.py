@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,8 @@ def prove(lake: "Lake", since: int = 0) -> Proof:
     places = head_records(lake)
     heads = {place.where: place.last() for place in places}  # before the table, which is never behind them
     start = places[-1].before(since) if since else Head()
-    handle = delta_table(lake, TABLE)
-    rows = trail_table(lake, handle, start.rows)
+    handle = delta_table(lake.store, TABLE)
+    rows = trail_table(lake.tables, handle, start.rows)
     chain = follow_table(rows, start)
     broken, why = _wrong(chain, handle)
     for where, head in heads.items():
@@ -89,14 +90,14 @@ def prove(lake: "Lake", since: int = 0) -> Proof:
     return Proof(rows.num_rows, broken, why, chain.lost, witnessed, start.rows)
 
 
-def first_row_of(lake: "Lake", day: date) -> int:
+def first_row_of(tables: "Tables", day: date) -> int:
     """Return the number of the first row that was written on a date (UTC) or later; rows so far if none was."""
-    handle = delta_table(lake, TABLE)
+    handle = delta_table(tables.store, TABLE)
     if handle is None:
         return 0
     late = files(handle)
     late = late.filter(pc.greater_equal(late["date"], pa.scalar(day, pa.date32())))
-    numbers = [pc.min(rows["seq"]).as_py() for _, rows in read_some(lake, contract(TABLE), late, ["seq"])]
+    numbers = [pc.min(rows["seq"]).as_py() for _, rows in read_some(tables, contract(TABLE), late, ["seq"])]
     return min(numbers, default=transaction_number(handle, ROWS) or 0)
 
 

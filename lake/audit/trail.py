@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
 
 TABLE: Final = "audit"
 ROWS: Final = "rows"
@@ -123,16 +125,16 @@ def record_all(lake: "Lake", entries: Sequence[Entry]) -> list[int | None]:
     places = head_records(lake)
     while True:
         known = [place.last() for place in places]  # before the table, which is never behind them
-        handle = take_handle(lake, contract(TABLE))
-        end = _known_end(handle, known) or end_of_chain(lake, handle)
+        handle = take_handle(lake.tables, contract(TABLE))
+        end = _known_end(handle, known) or end_of_chain(lake.tables, handle)
         for place, head in zip(places, known, strict=True):
             if head.rows > end.rows or (head.rows == end.rows and head != end):
                 raise BrokenTrailError(place.where, end.rows, head.rows)
         there = _already_recorded(handle, entries)
         fresh = [entry for entry, old in zip(entries, there, strict=True) if not old]
         rows = _chained(fresh, end)
-        written = not rows or _append(lake, handle, rows, fresh)
-        keep_handle(lake, TABLE, handle)
+        written = not rows or _append(lake.store, handle, rows, fresh)
+        keep_handle(lake.tables, TABLE, handle)
         if not written:
             continue
         _write_heads(places, known, Head(rows[-1]["seq"] + 1, rows[-1]["sha256"]) if rows else end)
@@ -154,15 +156,15 @@ def resume(lake: "Lake", actor: str, reason: str) -> int:
     places = head_records(lake)
     while True:
         known = [place.last() for place in places]
-        handle = take_handle(lake, contract(TABLE))
-        end = end_of_chain(lake, handle)
+        handle = take_handle(lake.tables, contract(TABLE))
+        end = end_of_chain(lake.tables, handle)
         last = max(known, key=lambda head: head.rows)
         if last.rows <= end.rows:
             raise RanklakeError("no row of the audit trail is lost at its end", hint="see 'ranklake audit verify'")
         details = {"rows_left": end.rows, "rows_recorded": last.rows}
         entry = Entry(actor, RESUME, TABLE, reason, details)
         rows = _chained([entry], last)
-        if _append(lake, handle, rows, [entry]):
+        if _append(lake.store, handle, rows, [entry]):
             _write_heads(places, known, Head(rows[-1]["seq"] + 1, rows[-1]["sha256"]))
             return int(rows[0]["seq"])
 
@@ -181,7 +183,7 @@ def _known_end(handle: "DeltaTable", known: Sequence[Head]) -> Head | None:
     )
 
 
-def end_of_chain(lake: "Lake", handle: "DeltaTable") -> Head:
+def end_of_chain(tables: "Tables", handle: "DeltaTable") -> Head:
     """Return the end of the chain in a table, of the one file that has it."""
     live = files(handle)
     if not live.num_rows:
@@ -189,13 +191,13 @@ def end_of_chain(lake: "Lake", handle: "DeltaTable") -> Head:
     if "max.seq" in live.column_names and not live["max.seq"].null_count:
         live = live.filter(pc.equal(live["max.seq"], pc.max(live["max.seq"])))
     last = max(
-        (row for _, rows in read_some(lake, contract(TABLE), live, ["seq", "sha256"]) for row in rows.to_pylist()),
+        (row for _, rows in read_some(tables, contract(TABLE), live, ["seq", "sha256"]) for row in rows.to_pylist()),
         key=lambda row: int(row["seq"]),
     )
     return Head(last["seq"] + 1, last["sha256"])
 
 
-def trail_table(lake: "Lake", handle: "DeltaTable | None", since: int = 0) -> pa.Table:
+def trail_table(tables: "Tables", handle: "DeltaTable | None", since: int = 0) -> pa.Table:
     """Return the rows of a version from a number on, in the order of the chain; files that end before are not read."""
     target = contract(TABLE)
     if handle is None:
@@ -205,16 +207,16 @@ def trail_table(lake: "Lake", handle: "DeltaTable | None", since: int = 0) -> pa
     if since and "max.seq" in live.column_names:
         live = live.filter(pc.fill_null(pc.greater_equal(live["max.seq"], since), fill_value=True))
     live = live.sort_by("max.seq") if "max.seq" in live.column_names else live
-    parts = [rows for _, rows in read_some(lake, target, live)]
+    parts = [rows for _, rows in read_some(tables, target, live)]
     rows = pa.concat_tables([arrow_schema(target).empty_table(), *parts])
     rows = rows.filter(pc.greater_equal(rows["seq"], since)) if since else rows
     numbers = rows["seq"].to_numpy()
     return rows if (numbers[1:] > numbers[:-1]).all() else rows.sort_by("seq")  # sorting costs as much as hashing
 
 
-def trail(lake: "Lake") -> list[dict[str, Any]]:
+def trail(tables: "Tables") -> list[dict[str, Any]]:
     """Return the rows in the order of the chain."""
-    return sorted(read(lake, contract(TABLE)).to_pylist(), key=lambda row: row["seq"])
+    return sorted(read(tables, contract(TABLE)).to_pylist(), key=lambda row: row["seq"])
 
 
 def _chained(entries: Sequence[Entry], end: Head) -> list[dict[str, Any]]:
@@ -238,12 +240,12 @@ def _chained(entries: Sequence[Entry], end: Head) -> list[dict[str, Any]]:
     return rows
 
 
-def _append(lake: "Lake", handle: "DeltaTable", rows: list[dict[str, Any]], entries: Sequence[Entry]) -> bool:
+def _append(store: "Store", handle: "DeltaTable", rows: list[dict[str, Any]], entries: Sequence[Entry]) -> bool:
     """Commit rows after the version of which the end was read; return False where another writer was faster."""
     also = {ROWS: rows[-1]["seq"] + 1, **{entry.mark: 1 for entry in entries if entry.once}}
     number = number_of(handle) + 1
     try:
-        swap(handle, number, add=row_files(lake, TABLE, rows, number), also=also, tidy=False)
+        swap(handle, number, add=row_files(store, TABLE, rows, number), also=also, tidy=False)
     except LostRaceError:
         return False
     refresh(handle)

@@ -296,7 +296,7 @@ class Loader:
                 continue
             claim = claim_of(segment, target)
             if any(disagree(claim, other) for other in accepted):
-                refuse(self._lake, segment, raw[segment.path], CONFLICT)
+                refuse(self._lake.store, segment, raw[segment.path], CONFLICT)
                 yield Loaded([segment], iter(()))
                 continue
             accepted.append(only_new(claim, accepted))

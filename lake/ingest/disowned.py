@@ -11,7 +11,7 @@ from ranklake.lake.tables.read import read
 from ranklake.segments.segment import STREAM_NAME
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 TABLE: Final = "disowned"
 DISOWN: Final = "disown"
@@ -67,9 +67,9 @@ class Claim:
         )
 
 
-def disowned_claims(lake: "Lake") -> list[Claim]:
+def disowned_claims(tables: "Tables") -> list[Claim]:
     """Claims of the table ``disowned``."""
-    return [claim_of(row) for row in read(lake, contract(TABLE), COLUMNS).to_pylist()]
+    return [claim_of(row) for row in read(tables, contract(TABLE), COLUMNS).to_pylist()]
 
 
 def claim_of(row: Mapping[str, Any]) -> Claim:

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
 
 SEGMENT_CPU_S: Final = 0.7e-3
 ROW_CPU_S: Final = 0.4e-6
@@ -70,14 +72,14 @@ def execute(lake: "Lake", plan: Plan, workers: Workers, progress: Progress | Non
     Raises `ranklake.lake.tables.commit.LostRaceError` where another driver carried out the same plan first; the caller
     then looks again which plan is unfinished.
     """
-    attempts = Attempts(lake, plan.number)
+    attempts = Attempts(lake.store, plan.number)
     files = committed_manifest(lake, plan)
     if files is None:
         segments = _write_and_commit(lake, plan, workers, attempts, progress)
     else:
         for table, own in in_commit_order(files).items():
             carry_out(_commit_unit(plan, table, own), partial(_swap, lake, plan, table, own))
-        segments = _segment_rows(lake, files)
+        segments = _segment_rows(lake.tables, files)
     per_table: dict[str, int] = {}
     for row in segments:
         per_table[row["table"]] = per_table.get(row["table"], 0) + row["rows_stored"]
@@ -85,7 +87,7 @@ def execute(lake: "Lake", plan: Plan, workers: Workers, progress: Progress | Non
     recorded = sum(row["rows"] or 0 for row in segments)
     row = ledger_row(plan, per_table, segments=len(segments), rows_recorded=recorded, **sums)
     unit = Unit("commit", LEDGER, detail=f"plan {plan.number}", reads=(SPOOL,), writes=True)
-    carry_out(unit, lambda: commit_rows(lake, LEDGER, [row], plan.number))
+    carry_out(unit, lambda: commit_rows(lake.tables, LEDGER, [row], plan.number))
     attempts.clear()
     return segments
 
@@ -102,7 +104,7 @@ def _write_and_commit(
     # A plan that died often is cut the same way on each try, so that deaths are counted for the same tasks. Every
     # other try runs as usual: whoever kills drivers for being slow would otherwise never see the plan end.
     is_deadly = tries >= TRIES and tries % 2 == TRIES % 2
-    are_segments_committed = _number(lake, "segments") >= plan.number
+    are_segments_committed = _number(lake.tables, "segments") >= plan.number
     groups = list(_groups(lake, plan, ONE if is_deadly else workers.room(), authenticator))
     counter = itertools.count(1)
     done: Callable[[], None] | None = None
@@ -121,7 +123,7 @@ def _write_and_commit(
     files = [*result.files, *result.rejects]
     segments = [{**row, "plan": plan.number, "date": plan.created.date()} for row in result.outcomes]
     if not are_segments_committed:
-        files += row_files(lake, "segments", segments, plan.number)
+        files += row_files(lake.store, "segments", segments, plan.number)
     manifest = {_MANIFEST: json.dumps([{**asdict(file), "partition": file.partition.isoformat()} for file in files])}
     for table, own in in_commit_order(files).items():
         carry_out(_commit_unit(plan, table, own), partial(_commit, lake, plan, table, own, manifest))
@@ -137,7 +139,7 @@ def _commit(lake: "Lake", plan: Plan, table: str, files: list[DataFile], manifes
 
 def _swap(lake: "Lake", plan: Plan, table: str, files: list[DataFile], manifest: dict[str, str] | None = None) -> bool:
     metadata = {"ranklake.plan": str(plan.number), "ranklake.kind": plan.kind, **(manifest or {})}
-    return swap(ensure_table(lake, lake.contract(table)), plan.number, add=files, metadata=metadata)
+    return swap(ensure_table(lake.tables, lake.contract(table)), plan.number, add=files, metadata=metadata)
 
 
 def _commit_unit(plan: Plan, table: str, files: list[DataFile]) -> Unit:
@@ -163,10 +165,10 @@ def _groups(lake: "Lake", plan: Plan, room: Room = ONE, authenticator: Authentic
     Each table is cut evenly, into a multiple of the tasks that run at a time where there are rows enough. Another try
     of the plan may cut it otherwise: what a segment's rows come to is the same.
     """
-    are_rejects_committed = _number(lake, "rejects") >= plan.number
+    are_rejects_committed = _number(lake.tables, "rejects") >= plan.number
     by_table = itertools.groupby(plan.body["segments"], key=lambda row: row["table"])
     for table, segments in by_table:
-        is_committed = _number(lake, table) >= plan.number
+        is_committed = _number(lake.tables, table) >= plan.number
         for chunk in _chunks(list(segments), room.tasks):
             yield Group(
                 lake.address,
@@ -186,8 +188,8 @@ def _groups(lake: "Lake", plan: Plan, room: Room = ONE, authenticator: Authentic
             )
 
 
-def _number(lake: "Lake", table: str) -> int:
-    handle = latest(lake, table)
+def _number(tables: "Tables", table: str) -> int:
+    handle = latest(tables, table)
     return 0 if handle is None else number_of(handle)
 
 
@@ -227,16 +229,16 @@ def committed_manifest(lake: "Lake", plan: Plan) -> list[DataFile] | None:
     """
     tables = [*sorted({row["table"] for row in plan.body["segments"]}), *COMMITTED_LAST]
     for table in tables:
-        handle = latest(lake, table)
+        handle = latest(lake.tables, table)
         if handle is None or number_of(handle) < plan.number:
             continue
-        files = _manifest_in(lake, handle, table, plan)
+        files = _manifest_in(lake.store, handle, table, plan)
         if files is not None:
-            return files if all(_is_there(lake, file, tables) for file in files) else None
+            return files if all(_is_there(lake.store, file, tables) for file in files) else None
     return None
 
 
-def _segment_rows(lake: "Lake", files: Iterable[DataFile]) -> list[dict[str, Any]]:
+def _segment_rows(tables: "Tables", files: Iterable[DataFile]) -> list[dict[str, Any]]:
     """Rows of ``segments`` that files of a plan hold."""
     own = [file for file in files if file.table == "segments"]
     live = pa.table(
@@ -247,10 +249,10 @@ def _segment_rows(lake: "Lake", files: Iterable[DataFile]) -> list[dict[str, Any
             "date": pa.array([file.partition for file in own], pa.date32()),
         }
     )
-    return [row for _, rows in read_some(lake, contract("segments"), live, verify=True) for row in rows.to_pylist()]
+    return [row for _, rows in read_some(tables, contract("segments"), live, verify=True) for row in rows.to_pylist()]
 
 
-def _manifest_in(lake: "Lake", handle: "DeltaTable", table: str, plan: Plan) -> list[DataFile] | None:
+def _manifest_in(store: "Store", handle: "DeltaTable", table: str, plan: Plan) -> list[DataFile] | None:
     """Find the manifest in a table's last commits: no later plan was begun, so it is among them.
 
     Read by the lake's own client: delta-rs's history keeps Python's other threads waiting for the store.
@@ -258,7 +260,7 @@ def _manifest_in(lake: "Lake", handle: "DeltaTable", table: str, plan: Plan) -> 
     newest = handle.version()
     for version in range(newest, max(-1, newest - _MANIFEST_COMMITS), -1):
         try:
-            commit = commit_info(lake, table, version)
+            commit = commit_info(store, table, version)
             if commit.get("ranklake.plan") != str(plan.number) or _MANIFEST not in commit:
                 continue
             rows = json.loads(commit[_MANIFEST])
@@ -266,22 +268,22 @@ def _manifest_in(lake: "Lake", handle: "DeltaTable", table: str, plan: Plan) -> 
         except FileNotFoundError:  # older commits went with a checkpoint
             return None
         except OSError as error:
-            raise unreachable(lake.uri, error, lake.storage) from None
+            raise unreachable(store.uri, error, store.storage) from None
         except (ValueError, TypeError, KeyError, AttributeError, StopIteration, RecursionError):
             return None
     return None
 
 
-def _is_there(lake: "Lake", file: DataFile, tables: list[str]) -> bool:
+def _is_there(store: "Store", file: DataFile, tables: list[str]) -> bool:
     """Whether a file is where one of the plan's has to be, with its size."""
     if file.table not in tables or not is_data_path(file.path, file.partition.isoformat()):
         return False
     try:
-        return int(lake.fs.size(lake.path("tables", file.table, file.path))) == file.size_bytes
+        return int(store.fs.size(store.path("tables", file.table, file.path))) == file.size_bytes
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise unreachable(lake.uri, error, lake.storage) from None
+        raise unreachable(store.uri, error, store.storage) from None
 
 
 class Isolation:

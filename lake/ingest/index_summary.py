@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.ingest.spool.spooled import Spooled
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 FOLDER: Final = "known"
 
@@ -70,31 +70,31 @@ class Summary:
     odd: pa.Table
 
 
-def save(lake: "Lake", summary: Summary) -> None:
+def save(store: "Store", summary: Summary) -> None:
     """Write a summary down and delete those before it. A lake that cannot be written goes without."""
     both = pa.concat_tables([summary.streams, summary.odd], promote_options="default")
     sink = pa.BufferOutputStream()
     pq.write_table(both.replace_schema_metadata({_ROWS: str(summary.rows).encode()}), sink, compression="zstd")
     raw = sink.getvalue().to_pybytes()
     with suppress(OSError):
-        before = [one.path for one in listed(lake.fs, lake.path(FOLDER))]
+        before = [one.path for one in listed(store.fs, store.path(FOLDER))]
         name = f"{FOLDER}/{summary.plan:010d}~{hashlib.sha256(raw).hexdigest()}.parquet"
-        lake.put_if_absent(name, raw)
+        store.put_if_absent(name, raw)
         for path in before:
-            if path < lake.path(name):
+            if path < store.path(name):
                 with suppress(FileNotFoundError):
-                    lake.fs.rm_file(path)
+                    store.fs.rm_file(path)
 
 
-def load(lake: "Lake", live: pa.Table, last: int) -> Summary:
+def load(store: "Store", live: pa.Table, last: int) -> Summary:
     """Return the newest summary that is sound and of this table; an empty one where there is none."""
     none = Summary(0, 0, no_streams(), no_rows())
     if (pc.sum(live["num_records"]).as_py() or 0) < LEAST_ROWS:
         return none
-    for path in sorted((one.path for one in listed(lake.fs, lake.path(FOLDER))), reverse=True):
+    for path in sorted((one.path for one in listed(store.fs, store.path(FOLDER))), reverse=True):
         said, _, digest = path.rpartition("/")[2].removesuffix(".parquet").partition("~")
         try:
-            raw = bytes(lake.fs.cat_file(path))
+            raw = bytes(store.fs.cat_file(path))
         except OSError:
             continue
         if hashlib.sha256(raw).hexdigest() != digest or int(said) > last:
@@ -142,11 +142,11 @@ class IngestionIndex:
         The table's; None where it was never written.
     """
 
-    def __init__(self, lake: "Lake", handle: "DeltaTable | None", now: datetime | None = None) -> None:
-        self._lake, self._today = lake, (now or datetime.now(UTC)).date()
+    def __init__(self, store: "Store", handle: "DeltaTable | None", now: datetime | None = None) -> None:
+        self._store, self._today = store, (now or datetime.now(UTC)).date()
         self._live = _no_files() if handle is None else _spans(files(handle))
         last = 0 if handle is None else number_of(handle)
-        self._summary = _grown(lake, self._live, load(lake, self._live, last), self._today)
+        self._summary = _grown(store, self._live, load(store, self._live, last), self._today)
         self._cut(())
 
     def _cut(self, days: Collection[str]) -> None:
@@ -174,7 +174,7 @@ class IngestionIndex:
         self._cut(days)
         of = ("pack", "date", "unreadable")
         looks = read_batches(
-            self._lake, contract("segments"), self._near, of, batch_rows=_BATCH_ROWS, dictionaries=True
+            self._store, contract("segments"), self._near, of, batch_rows=_BATCH_ROWS, dictionaries=True
         )
         return pa.concat_tables([_PACKS.empty_table(), *map(_members, looks)])
 
@@ -185,7 +185,7 @@ class IngestionIndex:
         not, and perhaps others.
         """
         named = [item for item in some if item.name is not None]
-        near = pa.concat_tables([no_rows(), *_rows_about(self._lake, self._near, named, odd=True)])
+        near = pa.concat_tables([no_rows(), *_rows_about(self._store, self._near, named, odd=True)])
         return pa.concat_tables([near, self._summary.odd, *self._long_ago(named, near)])
 
     def _long_ago(self, named: list["Spooled"], near: pa.Table) -> Iterator[pa.Table]:
@@ -213,15 +213,15 @@ class IngestionIndex:
         latest = max(last[stream]["last_plan"] for stream in streams)
         far = self._far
         far = far.filter(pc.and_(pc.less_equal(far["min.plan"], latest), pc.greater_equal(far["max.plan"], first)))
-        yield from _rows_about(self._lake, far, found, odd=False)
+        yield from _rows_about(self._store, far, found, odd=False)
 
 
-def not_taken_in(lake: "Lake", spooled: list["Spooled"]) -> list[list["Spooled"]]:
+def not_taken_in(store: "Store", spooled: list["Spooled"]) -> list[list["Spooled"]]:
     """Return the files of a spool that no finished plan took in, see `ingestion_index.unknown`."""
-    return unknown(spooled, IngestionIndex(lake, delta_table(lake, "segments")).of(spooled))
+    return unknown(spooled, IngestionIndex(store, delta_table(store, "segments")).of(spooled))
 
 
-def _grown(lake: "Lake", live: pa.Table, summary: Summary, today: date) -> Summary:
+def _grown(store: "Store", live: pa.Table, summary: Summary, today: date) -> Summary:
     """Return the summary with the days that are not recent any more, written down where it grew."""
     old = live.filter(pc.less(live["date"], pa.scalar(today - timedelta(days=RECENT_DAYS), pa.date32())))
     old = old.filter(pc.and_(pc.greater(old["max.plan"], summary.plan), pc.less(old["max.plan"], _NEVER)))
@@ -230,7 +230,7 @@ def _grown(lake: "Lake", live: pa.Table, summary: Summary, today: date) -> Summa
     plan = int(pc.max(old["max.plan"]).as_py())
     some = live.filter(pc.and_(pc.less_equal(live["min.plan"], plan), pc.greater(live["max.plan"], summary.plan)))
     rows, streams, odd = summary.rows, [summary.streams], [summary.odd]
-    looks = read_batches(lake, contract("segments"), some, _SUMMED, batch_rows=_BATCH_ROWS)
+    looks = read_batches(store, contract("segments"), some, _SUMMED, batch_rows=_BATCH_ROWS)
     for mine in (part.filter(_between(part["plan"], summary.plan, plan)) for part in looks):
         rows += mine.num_rows
         named = mine.filter(pc.is_valid(mine["incarnation"]))
@@ -238,7 +238,7 @@ def _grown(lake: "Lake", live: pa.Table, summary: Summary, today: date) -> Summa
             [("segment", "max"), ("plan", "min"), ("plan", "max")]
         )
         streams.append(sums.rename_columns(["table", "incarnation", *_SPAN]).select(summary.streams.column_names))
-    strange = _rows_about(lake, some, [], odd=True)
+    strange = _rows_about(store, some, [], odd=True)
     odd += [part.filter(pc.and_(_is_odd(part), _between(part["plan"], summary.plan, plan))) for part in strange]
     every = pa.concat_tables(part.cast(summary.streams.schema) for part in streams)
     sums = every.group_by(["table", "incarnation"]).aggregate(
@@ -248,7 +248,7 @@ def _grown(lake: "Lake", live: pa.Table, summary: Summary, today: date) -> Summa
     keys = [("table", "ascending"), ("incarnation", "ascending")]
     every_odd = pa.concat_tables(odd).sort_by([("plan", "ascending"), ("uri_name", "ascending")])
     grown = Summary(plan, rows, sums.sort_by(keys), every_odd)
-    save(lake, grown)
+    save(store, grown)
     return grown
 
 
@@ -265,7 +265,7 @@ def _spans(live: pa.Table) -> pa.Table:
     return kept
 
 
-def _rows_about(lake: "Lake", files_: pa.Table, named: Iterable["Spooled"], *, odd: bool) -> Iterator[pa.Table]:
+def _rows_about(store: "Store", files_: pa.Table, named: Iterable["Spooled"], *, odd: bool) -> Iterator[pa.Table]:
     """Yield rows of data files about segments' slot files; and, if asked for, those of odd segments."""
     names = [item.name for item in named if item.name]
     incarnations = pa.array({name.incarnation for name in names}, pa.int64())
@@ -280,7 +280,7 @@ def _rows_about(lake: "Lake", files_: pa.Table, named: Iterable["Spooled"], *, o
         return pc.or_(chosen, pc.is_valid(look["unreadable"])) if odd else chosen
 
     schema = no_rows().schema
-    for rows in read_where(lake, contract("segments"), files_, COLUMNS, _LOOK, choose):
+    for rows in read_where(store, contract("segments"), files_, COLUMNS, _LOOK, choose):
         yield rows.replace_schema_metadata(None).cast(schema)
 
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.ingest.spool.spooled import Spooled
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 PLAN_SEGMENTS = 20_000
 _LATE: Final = datetime.max.replace(tzinfo=UTC)
@@ -162,11 +163,11 @@ class _News:
 
 def _news(lake: "Lake", spool: "Spool", rounds: "Rounds | None") -> _News:
     """Look for new files in the spool; remember for later rounds where they were."""
-    index = IngestionIndex(lake, _segments(lake))
+    index = IngestionIndex(lake.store, _segments(lake.tables))
     _, lacking = spool.writers.rules()
     for listing, unopened in spool.listings(index.near, rounds, PLAN_SEGMENTS):
         known = index.of(listing)
-        new, closed = unknown(listing, known, damaged_when(lake, known)), unopened
+        new, closed = unknown(listing, known, damaged_when(lake.tables, known)), unopened
         fit, held = sort_out(new, known, lake.config.ingest, lake.contracts(), spool.is_readable)
         found = candidates(spool, fit)
         missing = {
@@ -180,29 +181,29 @@ def _news(lake: "Lake", spool: "Spool", rounds: "Rounds | None") -> _News:
     # What was not looked at may be news.
     paths = {*(item.path for claims in new for item in claims), *closed}
     if rounds is not None and rounds.note(spool.folder_of(path) for path in paths):
-        rounds.save(lake)
+        rounds.save(lake.store)
     keyless = [one.key_id for one in found if not one.refused and one.key_id in missing]
     unsigned = [one.prefix for one in found if not one.refused and one.key_id not in missing and one.prefix in lacking]
     keyless += [f"of the prefix {prefix!r} ({lacking[prefix]})" for prefix in unsigned if prefix is not None]
     return _News(ready, known, keyless, held, sum(closed.values()))
 
 
-def _segments(lake: "Lake") -> "DeltaTable | None":
+def _segments(tables: "Tables") -> "DeltaTable | None":
     """Open the table ``segments``; None before the first plan.
 
     Raises `LakeError` where plans were finished and the table is gone, and where newer software wrote it.
     """
-    handle = latest(lake, "segments")
+    handle = latest(tables, "segments")
     if handle is not None:
         return refuse_unfit(handle, contract("segments"))
-    if INGEST.name in read(lake, contract(LEDGER), ["kind"])["kind"].to_pylist():
+    if INGEST.name in read(tables, contract(LEDGER), ["kind"])["kind"].to_pylist():
         hint = "restore tables/segments from a backup; else all that is in the spool would be stored again"
-        raise LakeError("the table segments is gone", where=lake.uri, hint=hint)
+        raise LakeError("the table segments is gone", where=tables.store.uri, hint=hint)
     return None
 
 
 def _version(lake: "Lake", table: str) -> int:
-    handle = latest(lake, table)
+    handle = latest(lake.tables, table)
     return -1 if handle is None else refuse_unfit(handle, lake.contract(table)).version()
 
 

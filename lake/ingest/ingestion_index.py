@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 _ASKED: Final = 64
 _PICK: Final = random.Random()  # noqa: S311 - which files are asked for is no secret
@@ -172,12 +172,12 @@ def _near(known: pa.Table, listing: list[Spooled]) -> pa.Table:
     )
 
 
-def damaged_when(lake: "Lake", known: pa.Table) -> dict[str, datetime]:
+def damaged_when(tables: "Tables", known: pa.Table) -> dict[str, datetime]:
     """Return when each damaged file was found damaged, by path; `known` as for `unknown`, and the column plan."""
     damaged = known.filter(pc.and_(pc.is_valid(known["unreadable"]), pc.invert(is_unread(known["unreadable"]))))
     if not damaged.num_rows:
         return {}
-    ledger = read(lake, contract(LEDGER), ["plan", "created_ts"]).to_pylist()
+    ledger = read(tables, contract(LEDGER), ["plan", "created_ts"]).to_pylist()
     created = {row["plan"]: row["created_ts"] for row in ledger}
     found: dict[str, datetime] = {}
     for row in damaged.select(["uri_name", "plan"]).to_pylist():

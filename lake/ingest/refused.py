@@ -29,6 +29,7 @@ from ranklake.lake.tables.tables import delta_table
 if TYPE_CHECKING:
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
     from ranklake.segments.segment import SegmentName
 
 _COLUMNS: Final = ("table", "sha256", "uri_name", "unreadable", "date")
@@ -61,7 +62,7 @@ def passing(lake: "Lake", spool: "Spool", tables: Collection[str]) -> Iterator[R
 
     Those whose bytes the lake no longer has are left out, and those that contradict rows which came before.
     """
-    index = IngestionIndex(lake, delta_table(lake, "segments"))
+    index = IngestionIndex(lake.store, delta_table(lake.store, "segments"))
     refused = _refused(index.of([]), tables)
     found = [pair for row in refused if (pair := _found(spool, row)) is not None]
     known = index.of(item for item, _ in found)
@@ -77,13 +78,13 @@ def passing(lake: "Lake", spool: "Spool", tables: Collection[str]) -> Iterator[R
         yield one
 
 
-def renew(lake: "Lake", spool: "Spool", some: Collection[RefusedSegment]) -> None:
+def renew(store: "Store", spool: "Spool", some: Collection[RefusedSegment]) -> None:
     """Have the next ingest judge refused segments again. Raises what writing to the spool does."""
     for one in some:
-        spool.renew(one.path, _bytes(lake, one))
-    rounds = Rounds.load(lake, spool.address)
+        spool.renew(one.path, _bytes(store, one))
+    rounds = Rounds.load(store, spool.address)
     if rounds.forget(spool.folder_of(one.path) for one in some):
-        rounds.save(lake)
+        rounds.save(store)
 
 
 def _refused(known: pa.Table, tables: Collection[str]) -> list[dict[str, Any]]:
@@ -120,15 +121,15 @@ def _passes(
     if row["refused"] or (one.reason == CONFLICT and cuts):
         return False
     try:
-        raw = _bytes(lake, one)
+        raw = _bytes(lake.store, one)
         segment = IncomingSegment(item.path, item.sha256, len(raw), item.name)
-        target, limits = recorded_table(lake, item.table), lake.config.ingest
+        target, limits = recorded_table(lake.catalog, item.table), lake.config.ingest
         examine(raw, segment, target, row, authenticator, limits, is_known=True)
     except (RanklakeError, OSError, pa.ArrowException, MemoryError):  # it stays refused, whatever it is
         return False
     return True
 
 
-def _bytes(lake: "Lake", one: RefusedSegment) -> bytes:
+def _bytes(store: "Store", one: RefusedSegment) -> bytes:
     """Return the bytes that were set aside. Raises `FileNotFoundError` where retention took them."""
-    return bytes(lake.fs.cat_file(lake.path("quarantine", one.sha256)))
+    return bytes(store.fs.cat_file(store.path("quarantine", one.sha256)))

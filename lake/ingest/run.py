@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan, Progress
     from ranklake.lake.plans.workers import Workers
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 HEALED: Final = "was read as damaged, and is sound"
 
@@ -165,7 +166,7 @@ def ingest(
     started = time.monotonic()
     lake = lake.configured(spool=spool.config.spool)
     outcomes: dict[int, list[dict[str, Any]]] = {}
-    rounds = Rounds.load(lake, spool.address)
+    rounds = Rounds.load(lake.store, spool.address)
     composition = Composition()
     left = True
 
@@ -191,7 +192,7 @@ def ingest(
     if merge and outcomes:
         touched = {row["table"] for row in rows if row["rows_stored"]}
         damaged = merge_small(lake, workers, {*touched, "rejects", "segments", "audit", LEDGER}).damaged
-    purged = _purge(lake, spool, keep_days, rounds)
+    purged = _purge(lake.tables, spool, keep_days, rounds)
     held = composition.held | spool.passed_over
     held |= {row["uri_name"]: row["unreadable"] for row in rows if is_newer(row["unreadable"])}
     return IngestResult(
@@ -211,9 +212,9 @@ def ingest(
     )
 
 
-def _purge(lake: "Lake", spool: "Spool", keep_days: int, rounds: Rounds) -> int:
+def _purge(tables: "Tables", spool: "Spool", keep_days: int, rounds: Rounds) -> int:
     """Delete from the spool what was ingested long ago; look for it only if there is some that was not looked for."""
-    handle = latest(lake, "segments")
+    handle = latest(tables, "segments")
     if handle is None:
         return 0
     now = datetime.now(UTC)
@@ -223,8 +224,8 @@ def _purge(lake: "Lake", spool: "Spool", keep_days: int, rounds: Rounds) -> int:
     rows = int(pc.sum(old["num_records"]).as_py() or 0)
     if not rows or not rounds.purge_is_due({"rows": rows, "days": len(set(old["date"].to_pylist()))}, now):
         return 0
-    history = IngestionIndex(lake, handle)
-    delete = partial(purge, spool, history.near, history.of, today, keep_days, partial(damaged_when, lake))
+    history = IngestionIndex(tables.store, handle)
+    delete = partial(purge, spool, history.near, history.of, today, keep_days, partial(damaged_when, tables))
     purged = carry_out(Unit("purge", detail=f"segments older than {keep_days} days"), delete)
-    rounds.save(lake)
+    rounds.save(tables.store)
     return purged

@@ -30,9 +30,11 @@ from ranklake.lake.ingest.segment_columns import (
 )
 from ranklake.lake.ingest.spool.gate import GONE, TOO_LARGE, UNSTEADY, UnreadError, may_be_read_yet
 from ranklake.lake.ingest.spool.packs import pack_of
+from ranklake.lake.store.catalog import Catalog
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.limits import Limits, decoded_bytes
 from ranklake.lake.store.planned_segment import PlannedSegment
+from ranklake.lake.store.store import Store
 from ranklake.lake.store.writers import Authenticator, RefusedSegmentError
 from ranklake.printable import printable_name
 from ranklake.segments.envelope import EncryptionError, NotAuthenticError, decrypt
@@ -146,9 +148,9 @@ class IncomingSegment:
         }
 
 
-def recorded_table(lake: Lake, name: str) -> Contract | None:
+def recorded_table(catalog: Catalog, name: str) -> Contract | None:
     """Return the contract of a table that ranks record, or None: no rank writes derived or system tables."""
-    found = lake.contracts().get(name)
+    found = catalog.contracts().get(name)
     return found if found is not None and found.envelope else None
 
 
@@ -157,17 +159,17 @@ def unreadable(error: Exception) -> str:
     return f"not readable as Parquet ({type(error).__name__})"
 
 
-def into_quarantine(lake: Lake, segment: IncomingSegment, raw: bytes) -> None:
+def into_quarantine(store: Store, segment: IncomingSegment, raw: bytes) -> None:
     """Keep the bytes of a segment that is set aside, under their digest."""
     segment.sha256 = hashlib.sha256(raw).hexdigest()
-    lake.put_if_absent(f"quarantine/{segment.sha256}", raw)
+    store.put_if_absent(f"quarantine/{segment.sha256}", raw)
 
 
-def refuse(lake: Lake, segment: IncomingSegment, raw: bytes, why: str) -> None:
+def refuse(store: Store, segment: IncomingSegment, raw: bytes, why: str) -> None:
     """Set a segment aside that was found sound; nothing that it says counts."""
     segment.unreadable, segment.footer, segment.signed_by = why, None, None
     segment.first = segment.last = None
-    into_quarantine(lake, segment, raw)
+    into_quarantine(store, segment, raw)
 
 
 def segment_name(path: str) -> SegmentName | None:
@@ -229,7 +231,7 @@ def load(
             segment.unreadable = unreadable(error)
         else:
             return segment
-        into_quarantine(lake, segment, raw)
+        into_quarantine(lake.store, segment, raw)
     first = min(tried, key=lambda segment: may_be_read_yet(segment.unreadable))
     first.copies = [one for one in tried if one is not first and not may_be_read_yet(one.unreadable)]
     return first

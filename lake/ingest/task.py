@@ -137,7 +137,7 @@ class Piece:
     def __init__(self, lake: Lake, group: Group, target: Contract) -> None:
         self.files: list[DataFile] = []
         self.rejects: list[DataFile] = []
-        self._lake, self._group, self._target = lake, group, target
+        self._store, self._group, self._target = lake.store, group, target
         self._sealed = sealer(lake, target)
         self._parts: list[Rows] = []
         self._bytes = self._rows = self._most_rows = 0
@@ -188,7 +188,7 @@ class Piece:
             rows = rows if good is None else _chosen(rows, good)
             rows = rows.drop_columns([REFUSED, REFUSED_ROW]) if REFUSED in rows.column_names else rows
             rows = rows if self._sealed is None else self._sealed(rows)
-            self.files += write_days(self._lake, self._target, rows, group.plan)
+            self.files += write_days(self._store, self._target, rows, group.plan)
 
     def _reject(
         self, rows: pa.Table, verdict: pa.Array, refused: Mask, owners: list[IncomingSegment], starts: Slots
@@ -202,7 +202,7 @@ class Piece:
             digests = [owners[index].sha256 for index in whose[at : at + REJECTED_ROWS]]
             taken = rows.take(some) if self._sealed is None else self._sealed(rows.take(some))
             table = reject_rows(taken, verdict.take(some), digests, "ingest", self._target, group.plan, group.created)
-            self.rejects += append_files(self._lake, contract("rejects"), table, group.plan)
+            self.rejects += append_files(self._store, contract("rejects"), table, group.plan)
 
     def _first(self, owners: list[IncomingSegment], rows: pa.Table, starts: Slots) -> Mask | None:
         """Return a mask of the rows whose key came in no row before; None where that is all of them."""
@@ -325,7 +325,7 @@ def _compact(group: Group) -> TaskResult:
     lake = Lake.open(group.lake_uri, group.storage).configured(ingest=group.limits, subjects=group.subjects)
     lake = lake.under(group.contracts)
     spool = Spool(group.spool_uri, group.storage, lake.config)
-    target = recorded_table(lake, group.table)
+    target = recorded_table(lake.catalog, group.table)
     paths = (path for row in group.segments for path in (row["path"], *row["others"]))
     reader = Reader(spool.fs, paths, spool.root)
     loader = Loader(lake, reader, target, group.authenticator, group.piece_bytes // BATCH_SHARE)
@@ -392,6 +392,6 @@ def set_aside(group: Group, why: str) -> TaskResult:
         except UnreadError as error:
             segment.unreadable = error.what
         else:
-            into_quarantine(lake, segment, raw)
+            into_quarantine(lake.store, segment, raw)
         outcomes.append(segment.outcome(group.table))
     return TaskResult([], [], outcomes)

@@ -20,28 +20,31 @@ from ranklake.printable import printable_name
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
     from ranklake.lake.store.writers import Writers
 
 
 def verify_ingest(lake: "Lake", plan: "Plan") -> None:
     """Look whether all that the plan reads lies in its spool, and whether that is one of ours."""
-    if lake.config.spools and _root(lake, plan.body["spool"]) not in {_root(lake, uri) for uri in lake.config.spools}:
+    if lake.config.spools and _root(lake.store, plan.body["spool"]) not in {
+        _root(lake.store, uri) for uri in lake.config.spools
+    }:
         uri = plan.body["spool"]
         hint = f"if that is a spool of yours, finish it with --spool {uri}; else remove the file"
-        raise refusal(lake, plan, f"the plan reads another spool: {uri}", hint)
+        raise refusal(lake.store, plan, f"the plan reads another spool: {uri}", hint)
     if plan.body.get("contracts", 0) > overlays.newest(lake.store):
-        raise refusal(lake, plan, "the plan was made under contracts that the lake does not keep")
-    inside = f"{_root(lake, plan.body['spool'])}/"
+        raise refusal(lake.store, plan, "the plan was made under contracts that the lake does not keep")
+    inside = f"{_root(lake.store, plan.body['spool'])}/"
     writers = lake.config.spool.writers
     for row in plan.body["segments"]:
         for path in segment_paths(row):
             if not path.startswith(inside):
-                raise refusal(lake, plan, f"the plan reads what is not in its spool: {path}")
+                raise refusal(lake.store, plan, f"the plan reads what is not in its spool: {path}")
         if not row.get("refused"):
-            _verify_signature(lake, writers, plan, row, inside)
+            _verify_signature(lake.store, writers, plan, row, inside)
 
 
-def _verify_signature(lake: "Lake", writers: "Writers", plan: "Plan", row: Mapping[str, Any], inside: str) -> None:
+def _verify_signature(store: "Store", writers: "Writers", plan: "Plan", row: Mapping[str, Any], inside: str) -> None:
     """Look whether the plan asks of a segment what the operator asks of its prefix."""
     below = row["path"].removeprefix(inside)
     own, name = writers.of(below), segment_name(row["path"])
@@ -50,7 +53,7 @@ def _verify_signature(lake: "Lake", writers: "Writers", plan: "Plan", row: Mappi
     if against or (own is not None and own.require_signed and not asked):
         hint = "if it is your own, finish it under the [[spool.prefixes]] that it was made under; else remove the file"
         what = against or "the plan asks for no signature where one is required"
-        raise refusal(lake, plan, f"{what}: {row['path']}", hint)
+        raise refusal(store, plan, f"{what}: {row['path']}", hint)
 
 
 def _asks_signatures(rules: object, place: object, prefix: str) -> bool:
@@ -66,8 +69,8 @@ def _asks_signatures(rules: object, place: object, prefix: str) -> bool:
     )
 
 
-def _root(lake: "Lake", uri: str) -> str:
-    return Spool(uri, lake.storage).root
+def _root(store: "Store", uri: str) -> str:
+    return Spool(uri, store.storage).root
 
 
 def verify_rewrite(lake: "Lake", plan: "Plan") -> None:
@@ -86,23 +89,23 @@ def _verify_disowned(lake: "Lake", plan: "Plan") -> None:
                 with lake.open_file(path, row["size_bytes"]) as source:
                     said = pq.read_table(source).to_pylist()
             except (FileNotFoundError, pa.ArrowInvalid):
-                raise no_file(lake, plan, path) from None
-            claims += [_claim(lake, plan, one) for one in said]
+                raise no_file(lake.store, plan, path) from None
+            claims += [_claim(lake.store, plan, one) for one in said]
     if not claims:
         return
     proof = prove(lake)
     if not proof.whole:
-        raise refusal(lake, plan, f"the plan would disown, and the audit trail is broken: {proof.why}")
-    answered = {row["subject"] for row in trail(lake) if row["action"] == DISOWN}
+        raise refusal(lake.store, plan, f"the plan would disown, and the audit trail is broken: {proof.why}")
+    answered = {row["subject"] for row in trail(lake.tables) if row["action"] == DISOWN}
     for claim in claims:
         if claim not in answered:
             what = f"the plan would disown what nobody answers for in the audit trail: {printable_name(claim)}"
-            raise refusal(lake, plan, what)
+            raise refusal(lake.store, plan, what)
 
 
-def _claim(lake: "Lake", plan: "Plan", row: Mapping[str, Any]) -> str:
+def _claim(store: "Store", plan: "Plan", row: Mapping[str, Any]) -> str:
     """Return a claim as the trail names it; columns without a value are not written."""
     try:
         return str(claim_of({**dict.fromkeys(COLUMNS), **row}))
     except (TypeError, ValueError):
-        raise refusal(lake, plan, "the plan would disown what names no stream") from None
+        raise refusal(store, plan, "the plan would disown what names no stream") from None

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.plans.plan import Plan, Progress
     from ranklake.lake.plans.workers import Workers
+    from ranklake.lake.store.catalog import Catalog
     from ranklake.lake.store.lake import Lake
 
 
@@ -124,7 +125,7 @@ def _apply_approved(work: Work, by: str, signing: Any, *, single_operator: bool)
         return plan
 
     number = apply_migration(lake, label, by, compose, single_operator=single_operator, signing=signing)
-    return None if number is None else read_plan(lake, number)
+    return None if number is None else read_plan(lake.store, number)
 
 
 def undo(lake: "Lake", workers: "Workers", by: str, table: str, *, progress: "Progress | None" = None) -> Done:
@@ -136,7 +137,7 @@ def undo(lake: "Lake", workers: "Workers", by: str, table: str, *, progress: "Pr
     """
     drive(lake, lambda _: None, workers)
     row = last_applied(lake, table)
-    handle = delta_table(lake, table)
+    handle = delta_table(lake.store, table)
     if row is None and handle is not None:  # whoever undid it may have died before its last step
         _put_back(lake, table)
     known = {one.number: one for one in load_migrations(overlay=lake.overlay)}
@@ -145,7 +146,7 @@ def undo(lake: "Lake", workers: "Workers", by: str, table: str, *, progress: "Pr
     one = known[row["number"]]
     if one.version_in(handle) != one.to_version:
         raise MigrationError(f"{table} is not at version {one.to_version} any more", where=table, hint="look again")
-    _refuse_taken(one, lake)
+    _refuse_taken(one, lake.catalog)
     work = Work(lake, workers, one, backwards=True, progress=progress)
     details = {"migration": one.label, "table": table, "sha256": one.sha256}
     audit.record(lake, by, "migration.undo", one.label, None, details)
@@ -162,10 +163,10 @@ def _done(one: "Migration", plan: "Plan", version: int) -> Done:
     return Done(one.label, one.table, version, plan.number, plan.body["facts"]["rows"], one.is_of_added)
 
 
-def _refuse_taken(one: "Migration", lake: "Lake") -> None:
+def _refuse_taken(one: "Migration", catalog: "Catalog") -> None:
     """Raise `MigrationError` where a column that an undo would bring back has the name that one of ours has now."""
-    old, new = ends_of(one, lake.overlay)
-    ours = set(lake.contract(one.table).names) - set(new.names) if one.is_of_added else set()
+    old, new = ends_of(one, catalog.overlay)
+    ours = set(catalog.contract(one.table).names) - set(new.names) if one.is_of_added else set()
     if taken := sorted(ours.intersection(old.names)):
         what = f"{taken[0]!r} is a column of ours by now, and cannot be yours again"
         raise MigrationError(what, where=one.label, hint="go on as it is; rename yours by another migration")
@@ -174,7 +175,7 @@ def _refuse_taken(one: "Migration", lake: "Lake") -> None:
 def _put_back(lake: "Lake", table: str) -> None:
     """Have the lake know an operator's own table, or columns, by the version that the log has, after an undo."""
     undone = any(row["table"] == table and row["status"] == REVERTED for row in history(lake))
-    found, handle = lake.contract(table), delta_table(lake, table)
+    found, handle = lake.contract(table), delta_table(lake.store, table)
     if undone and found.operators is not None and handle is not None:
         version = added_version_of(handle) if found.overlay is None else max(version_of(handle), 1)
         lake.put_back_overlay(table, version)

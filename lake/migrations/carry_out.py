@@ -27,15 +27,16 @@ if TYPE_CHECKING:
 
     from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.plans.plan import Plan
+    from ranklake.lake.store.catalog import Catalog
     from ranklake.lake.store.lake import Lake
 
 
-def target_of(lake: "Lake", migration: "Migration", handle: "DeltaTable", *, backwards: bool) -> Contract:
+def target_of(catalog: "Catalog", migration: "Migration", handle: "DeltaTable", *, backwards: bool) -> Contract:
     """Return the contract that a migration leads a table to, or back to, with columns that are not ours to change.
 
     Those are columns of the log that neither contract knows: an overlay's, which stay as they are.
     """
-    ends = ends_of(migration, lake.overlay)
+    ends = ends_of(migration, catalog.overlay)
     here, there = reversed(ends) if backwards else ends
     fields = fields_of(handle.schema())
     own = {*here.names, *there.names}
@@ -55,10 +56,10 @@ def execute(lake: "Lake", plan: "Plan", _workers: object = None, _progress: obje
     dates = {date.fromisoformat(row["partition"]) for row in plan.body["add"]}
     unit = Unit("commit", table, tuple(dates), f"plan {plan.number} (migration)", writes=True)
     if carry_out(unit, partial(_commit, lake, plan, migration)):
-        note(lake, migration, plan)
+        note(lake.tables, migration, plan)
     row = ledger_row(plan, plan.body["account"])
     last = Unit("commit", LEDGER, detail=f"plan {plan.number}", writes=True)
-    carry_out(last, lambda: commit_rows(lake, LEDGER, [row], plan.number))
+    carry_out(last, lambda: commit_rows(lake.tables, LEDGER, [row], plan.number))
 
 
 def _commit(lake: "Lake", plan: "Plan", migration: "Migration") -> bool:
@@ -67,10 +68,10 @@ def _commit(lake: "Lake", plan: "Plan", migration: "Migration") -> bool:
     Some tables are written beside plans. Where somebody was faster with such a table, the plan is passed over: its
     files are not of those that are there now. Raises `LostRaceError`.
     """
-    handle = delta_table(lake, migration.table)
+    handle = delta_table(lake.store, migration.table)
     assert handle is not None, "a migration of no table"
     backwards = plan.body["facts"]["backwards"]
-    target = target_of(lake, migration, handle, backwards=backwards)
+    target = target_of(lake.catalog, migration, handle, backwards=backwards)
     done = transaction_number(handle, PLAN_ID) or 0
     if done > plan.number:
         return True
@@ -102,10 +103,10 @@ def _migration_of(lake: "Lake", plan: "Plan") -> "Migration":
     known = {one.label: one for one in load_migrations(overlay=lake.overlay)}
     found = known.get(facts["migration"])
     if found is None:
-        raise refusal(lake, plan, f"migration {facts['migration']} is not known here", "upgrade ranklake")
+        raise refusal(lake.store, plan, f"migration {facts['migration']} is not known here", "upgrade ranklake")
     if found.sha256 != facts["sha256"]:
         what = f"migration {found.label} is not the one that the plan was made by"
-        raise refusal(lake, plan, what, "restore its file, or go on with the release that made the plan")
+        raise refusal(lake.store, plan, what, "restore its file, or go on with the release that made the plan")
     return found
 
 
@@ -113,14 +114,14 @@ def verify_migration(lake: "Lake", plan: "Plan") -> None:
     """Look whether a found plan is of a migration that is known here, approved if it drops, and loses no row."""
     migration = _migration_of(lake, plan)
     if {*plan.body["remove"], *(row["table"] for row in plan.body["add"])} - {migration.table}:
-        raise refusal(lake, plan, f"the plan changes other tables than {migration.table}")
+        raise refusal(lake.store, plan, f"the plan changes other tables than {migration.table}")
     facts = plan.body["facts"]
     if facts.get("computed") and lake.contract(migration.table).kind != "derived":
-        raise refusal(lake, plan, f"the plan computes dates of {migration.table}, which is no derived table")
+        raise refusal(lake.store, plan, f"the plan computes dates of {migration.table}, which is no derived table")
     verify_files(lake, plan)
     if not migration.drops or facts["backwards"]:
         return
     try:
         require_approved_migration(lake, migration.sha256, facts["round"])
     except RanklakeError as error:
-        raise refusal(lake, plan, f"the plan would drop values without approval: {error}") from error
+        raise refusal(lake.store, plan, f"the plan would drop values without approval: {error}") from error

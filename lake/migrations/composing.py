@@ -70,12 +70,12 @@ class Work:
             Further facts of the plan.
         """
         one, backwards = self.migration, self.backwards
-        handle = delta_table(self.lake, one.table)
+        handle = delta_table(self.lake.store, one.table)
         begin = one.to_version if backwards else one.from_version
         if handle is None or one.version_in(handle) != begin:
             return None
         refuse_sealed(self.lake, one, backwards=backwards)  # an ingest may have begun to seal since it was planned
-        target = target_of(self.lake, one, handle, backwards=backwards)
+        target = target_of(self.lake.catalog, one, handle, backwards=backwards)
         live = files(handle).select(["path", "size_bytes", "num_records", "date"])
         every: list[dict[str, Any]] = live.to_pylist()
         jobs: list[Job] = []
@@ -116,7 +116,7 @@ class Work:
     @property
     def is_done(self) -> bool:
         """Whether the table has the version that this leads to."""
-        handle, one = delta_table(self.lake, self.migration.table), self.migration
+        handle, one = delta_table(self.lake.store, self.migration.table), self.migration
         end = one.from_version if self.backwards else one.to_version
         return handle is not None and one.version_in(handle) == end
 
@@ -132,7 +132,9 @@ class Work:
         for job in jobs:
             if job.inputs:
                 continue
-            found = noted(lake, one, job.name, backwards=self.backwards)  # what a purge took meanwhile is made again
+            found = noted(
+                lake.store, one, job.name, backwards=self.backwards
+            )  # what a purge took meanwhile is made again
             if found is None or sum(file.rows for file in found) != job.rows:  # noted of other files beside this one
                 self.made.pop(job.name, None)
             else:
@@ -206,7 +208,7 @@ class Work:
     def _applied_by(self) -> "Plan | None":
         """Return the plan by which the migration was applied."""
         row = last_applied(self.lake, self.migration.table)
-        return read_plan(self.lake, row["plan"]) if row is not None else None
+        return read_plan(self.lake.store, row["plan"]) if row is not None else None
 
     def _path(self, path: str) -> str:
         return self.lake.path("tables", self.migration.table, path)

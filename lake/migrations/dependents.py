@@ -18,7 +18,9 @@ from ranklake.lake.query.usage import Use, uses
 if TYPE_CHECKING:
     from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.query.former import Former
+    from ranklake.lake.store.catalog import Catalog
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 LATELY: Final = timedelta(days=90)
 """How far back consumers are looked for."""
@@ -82,7 +84,7 @@ def dependents(lake: "Lake", one: "Migration") -> Iterator[Dependent]:
     touched = {name: step.breaks_readers for step in one.steps for name in step.touched}
     contracts = lake.contracts()
     owner = contracts[one.table].owner
-    for name, whose, text in _packaged(lake):
+    for name, whose, text in _packaged(lake.catalog):
         for column in _named(text, one.table, touched):
             yield Dependent("rollup", name, column, whose or owner, touched[column])
     stored_in = _stored_in()
@@ -93,7 +95,7 @@ def dependents(lake: "Lake", one: "Migration") -> Iterator[Dependent]:
             if name in check.columns:
                 yield Dependent("check", check.id, name, owner, breaks)
     yield from _answerable(lake, one, touched, owner)
-    yield from _by_name(lake, one, owner)
+    yield from _by_name(lake.store, one, owner)
 
 
 def _answerable(lake: "Lake", one: "Migration", touched: Mapping[str, bool], owner: str) -> Iterator[Dependent]:
@@ -102,20 +104,20 @@ def _answerable(lake: "Lake", one: "Migration", touched: Mapping[str, bool], own
     for name, contract in lake.contracts().items():
         for column in _named(contract.rollup.sql if contract.rollup else "", one.table, touched):
             yield _answered("rollup", name, column, contract.owner, former, today, breaks=touched[column])
-    for use in uses(lake, today - LATELY, one.table):
+    for use in uses(lake.store, today - LATELY, one.table):
         if use.column in touched and not use.now:
             found = _answered("consumer", use.consumer, use.column, owner, former, today, breaks=touched[use.column])
             yield replace(found, queries=use.queries, last=use.last)
 
 
-def _by_name(lake: "Lake", one: "Migration", owner: str) -> Iterator[Dependent]:
+def _by_name(store: "Store", one: "Migration", owner: str) -> Iterator[Dependent]:
     """Yield consumers of a table that gets another name, and until when the one that they ask by answers."""
     for step in one.steps:
         if not isinstance(step, RenameTable):
             continue
         today = datetime.now(UTC).date()
         found: dict[str, list[Use]] = {}
-        for use in uses(lake, today - LATELY, one.table):
+        for use in uses(store, today - LATELY, one.table):
             found.setdefault(use.consumer, []).append(use)
         answers = step.until is None or today <= step.until
         for name, some in sorted(found.items()):
@@ -123,9 +125,9 @@ def _by_name(lake: "Lake", one: "Migration", owner: str) -> Iterator[Dependent]:
             yield Dependent("consumer", name, "*", owner, not answers, answers, step.until, queries, last)
 
 
-def _packaged(lake: "Lake") -> Iterator[tuple[str, str, str]]:
+def _packaged(catalog: "Catalog") -> Iterator[tuple[str, str, str]]:
     """Yield name, owner and text of the queries of our rollups; the release that renames a column changes them."""
-    contracts = lake.contracts()
+    contracts = catalog.contracts()
     for path in sorted(_ROLLUPS.glob("*.sql")):
         contract = contracts.get(path.stem)
         yield path.stem, contract.owner if contract else "", path.read_text(encoding="utf-8")

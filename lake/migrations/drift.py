@@ -26,6 +26,7 @@ from ranklake.lake.tables.tables import latest, reading_log
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 READER: Final = 1
 WRITER: Final = 2
@@ -65,15 +66,15 @@ def drift(lake: "Lake", tables: Collection[str] | None = None, commits: int = 50
     Raises `LakeUnreachableError`.
     """
     contracts = lake.contracts()
-    there = _folders(lake)
+    there = _folders(lake.store)
     found = []
     for name in sorted(there if tables is None else there & set(tables)):
         if name not in contracts:
             hint = "name the overlay that has it, or take the folder out of the lake"
             found.append(Drift(name, "warning", "no contract knows the table", hint))
-        elif (handle := latest(lake, name)) is not None:
+        elif (handle := latest(lake.tables, name)) is not None:
             one = _as_of(contracts[name], handle)
-            sides = (_columns(handle, one), _properties(handle, one), _commits(lake, name, handle, commits))
+            sides = (_columns(handle, one), _properties(handle, one), _commits(lake.store, name, handle, commits))
             found += [Drift(name, *deviation) for side in sides for deviation in side]
     return found
 
@@ -82,12 +83,12 @@ Deviation = tuple[str, str, str]
 """Severity, what, mend."""
 
 
-def _folders(lake: "Lake") -> set[str]:
-    place = lake.path("tables")
-    if not lake.fs.exists(place):
+def _folders(store: "Store") -> set[str]:
+    place = store.path("tables")
+    if not store.fs.exists(place):
         return set()
-    names = [path.rstrip("/").rpartition("/")[2] for path in lake.fs.ls(place, detail=False)]
-    return {name for name in names if lake.fs.exists(lake.path("tables", name, "_delta_log"))}
+    names = [path.rstrip("/").rpartition("/")[2] for path in store.fs.ls(place, detail=False)]
+    return {name for name in names if store.fs.exists(store.path("tables", name, "_delta_log"))}
 
 
 def _as_of(contract: "Contract", handle: DeltaTable) -> "Contract":
@@ -180,8 +181,8 @@ def _properties(handle: DeltaTable, contract: "Contract") -> Iterator[Deviation]
         )
 
 
-def _commits(lake: "Lake", table: str, handle: DeltaTable, most: int) -> Iterator[Deviation]:
-    for one in foreign_commits(lake, table, handle, most):
+def _commits(store: "Store", table: str, handle: DeltaTable, most: int) -> Iterator[Deviation]:
+    for one in foreign_commits(store, table, handle, most):
         what = f"version {one.version} ({one.operation}) is not a commit of ranklake"
         if one.has_files:
             yield "error", what, "find out who wrote there; 'ranklake status' tells whether rows are missing"
@@ -212,7 +213,7 @@ class Foreign:
     has_files: bool
 
 
-def foreign_commits(lake: "Lake", table: str, handle: "DeltaTable", most: int) -> Iterator[Foreign]:
+def foreign_commits(store: "Store", table: str, handle: "DeltaTable", most: int) -> Iterator[Foreign]:
     """Yield those of the newest commits of a table that ranklake did not write, oldest first.
 
     Every commit of ranklake has a transaction of its own, but for the one that makes a table, and the one by which it
@@ -222,8 +223,8 @@ def foreign_commits(lake: "Lake", table: str, handle: "DeltaTable", most: int) -
     versions = range(max(0, last + 1 - most), last + 1)
     for at in range(0, len(versions), _AT_ONCE):
         some = versions[at : at + _AT_ONCE]
-        paths = [lake.path("tables", table, "_delta_log", f"{version:020}.json") for version in some]
-        found = lake.fs.cat(paths, on_error="omit")
+        paths = [store.path("tables", table, "_delta_log", f"{version:020}.json") for version in some]
+        found = store.fs.cat(paths, on_error="omit")
         for version, path in zip(some, paths, strict=True):
             if path in found and (one := foreign(version, found[path])) is not None:
                 yield one

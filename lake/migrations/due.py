@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.migrations.migration import Migration
+    from ranklake.lake.store.catalog import Catalog
     from ranklake.lake.store.lake import Lake
 
 ROW_CPU_S: Final = 3e-6
@@ -87,7 +88,7 @@ def due(lake: "Lake", table: str | None = None) -> Iterator[Due]:
     found: list[tuple[Migration, DeltaTable]] = []
     contracts = lake.contracts()
     for name in contracts if table is None else [lake.contract(table).table]:
-        handle = latest(lake, name)
+        handle = latest(lake.tables, name)
         if handle is None:
             continue
         wanted = contracts[name]
@@ -97,7 +98,7 @@ def due(lake: "Lake", table: str | None = None) -> Iterator[Due]:
         every = chain_of_all(wanted, version, added, overlay=lake.overlay)
         found += [(one, handle) for one in every]
     for one, handle in sorted(found, key=lambda pair: (not pair[0].is_of_added, pair[0].number)):
-        _hold_digests(one, lake)
+        _hold_digests(one, lake.catalog)
         refuse_sealed(lake, one)
         every = files(handle)
         live = every if not one.is_metadata_only else every.slice(0, 0)
@@ -108,9 +109,9 @@ def due(lake: "Lake", table: str | None = None) -> Iterator[Due]:
         yield Due(one, live.num_rows, rows, size, rows * ROW_CPU_S, proposal, computed, renamed_or_dropped(lake, one))
 
 
-def _hold_digests(one: "Migration", lake: "Lake") -> None:
+def _hold_digests(one: "Migration", catalog: "Catalog") -> None:
     versions, meant = (one.from_version, one.to_version), (one.from_digest, one.to_digest)
-    for version, said, found in zip(versions, meant, digests_of(one, lake.overlay), strict=True):
+    for version, said, found in zip(versions, meant, digests_of(one, catalog.overlay), strict=True):
         if found != said:
             what = f"version {version} of {one.table} is not the contract that the migration was written for"
             raise MigrationError(what, where=one.path, hint="restore the contract, or draft the migration again")
@@ -128,10 +129,10 @@ def refuse_sealed(lake: "Lake", one: "Migration", *, backwards: bool = False) ->
     could not have such a column under them, unless ``[subjects] clear`` names it.
     """
     contract = lake.contract(one.table)
-    stored = sealed_columns(lake, contract)
+    stored = sealed_columns(lake.store, contract)
     if not stored:
         return
-    for id_, name in _computed(lake, one, backwards=backwards):
+    for id_, name in _computed(lake.catalog, one, backwards=backwards):
         if id_ in stored:
             what = f"{one.table}.{name} is stored under keys of people, {_COMPUTED}"
             raise MigrationError(what, where=one.label, hint=_MEND_BACK if backwards else _MEND)
@@ -150,7 +151,7 @@ def refuse_sealed(lake: "Lake", one: "Migration", *, backwards: bool = False) ->
 def renamed_or_dropped(lake: "Lake", one: "Migration") -> "Mapping[str, str | None]":
     """Return the columns under keys of people that have another name after a migration, by that of before; or none."""
     contract = lake.contract(one.table)
-    stored = sealed_columns(lake, contract).keys() - columns_in_clear(lake, contract)
+    stored = sealed_columns(lake.store, contract).keys() - columns_in_clear(lake, contract)
     if not stored:
         return {}
     old, new = ends_of(one, lake.overlay)
@@ -159,9 +160,9 @@ def renamed_or_dropped(lake: "Lake", one: "Migration") -> "Mapping[str, str | No
     return {before: now for before, now in mine.items() if before != now}
 
 
-def _computed(lake: "Lake", one: "Migration", *, backwards: bool) -> "Iterator[tuple[int, str]]":
+def _computed(catalog: "Catalog", one: "Migration", *, backwards: bool) -> "Iterator[tuple[int, str]]":
     """Yield columns that others are computed of, by id and by the name that they have outside of the migration."""
-    old, new = ends_of(one, lake.overlay)
+    old, new = ends_of(one, catalog.overlay)
     outside: Mapping[int, str] = {column.id: column.name for column in (new if backwards else old).columns}
     for place, step in enumerate(one.steps):
         if isinstance(step, Computed):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.migrations.computing import Computing
     from ranklake.lake.migrations.migration import Migration
+    from ranklake.lake.store.catalog import Catalog
     from ranklake.lake.store.lake import Lake
 
 _KEY = ("incarnation", "segment", "slot")
@@ -67,7 +68,7 @@ class Proof:
 def verify(lake: "Lake", table: str, computing: "Computing | None" = None) -> Proof:
     """Prove the migration of a table that was applied last. Raises `MigrationError` where there is none."""
     row = last_applied(lake, table)
-    plan = read_plan(lake, row["plan"]) if row is not None else None
+    plan = read_plan(lake.store, row["plan"]) if row is not None else None
     one = next(
         (one for one in load_migrations(overlay=lake.overlay) if row is not None and one.number == row["number"]), None
     )
@@ -79,7 +80,7 @@ def verify(lake: "Lake", table: str, computing: "Computing | None" = None) -> Pr
     came: dict[str, list[str]] = defaultdict(list)
     for old, new in plan.body["facts"]["pairs"]:
         came[old].append(new)
-    target = _target(one, lake)
+    target = _target(one, lake.catalog)
     for old, news in came.items():
         if not all(lake.fs.exists(lake.path("tables", table, path)) for path in (old, *news)):
             proof.gone += 1
@@ -87,25 +88,25 @@ def verify(lake: "Lake", table: str, computing: "Computing | None" = None) -> Pr
         parts = []
         for facts in map(after.__getitem__, news):
             made = {**facts, "num_records": facts["rows"], "date": facts["partition"]}
-            parts.append(stored_rows(lake, table, made))
+            parts.append(stored_rows(lake.tables, table, made))
             if sort_order(parts[-1], sort_names(target))[0] is not None:
                 proof.faults.append(f"rows of {made['path']} are not sorted by {', '.join(target.sort)}")
         proof.files += len(news)
-        _compare(proof, one, stored_rows(lake, table, before[old]), together(parts))
+        _compare(proof, one, stored_rows(lake.tables, table, before[old]), together(parts))
     _compute(proof, lake, target, plan.body["facts"].get("computed", []), computing)
     return proof
 
 
-def _target(one: "Migration", lake: "Lake") -> "Contract":
+def _target(one: "Migration", catalog: "Catalog") -> "Contract":
     """Return the contract that rows were written under; the order of rows is ours, whoever's columns were migrated."""
-    return contract_at(one.table, contract(one.table).version) if one.is_of_added else ends_of(one, lake.overlay)[1]
+    return contract_at(one.table, contract(one.table).version) if one.is_of_added else ends_of(one, catalog.overlay)[1]
 
 
 def _compute(
     proof: Proof, lake: "Lake", target: "Contract", every: Sequence[Mapping[str, Any]], computing: "Computing | None"
 ) -> None:
     """Compute dates once more that were computed, as far as they and their inputs are as they were."""
-    handle = latest(lake, target.table)
+    handle = latest(lake.tables, target.table)
     live = set() if handle is None else live_paths(handle)
     days = {_day(some["in"][0]): some["of"] for some in every if some["in"] and some["of"] and live >= set(some["in"])}
     found = {} if computing is None or not days else computing.standing(lake, target, days)

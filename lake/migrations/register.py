@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 TABLE: Final = "migrations"
 APPLIED: Final = "applied"
@@ -26,10 +27,10 @@ def history(lake: "Lake") -> list[dict[str, Any]]:
 
     Raises `MigrationError` where a migration that was applied is another now.
     """
-    rows = read(lake, contract(TABLE)).to_pylist()
+    rows = read(lake.tables, contract(TABLE)).to_pylist()
     if not rows:
         return []
-    finished = last_finished(lake)
+    finished = last_finished(lake.tables)
     known = {one.number: one for one in load_migrations(overlay=lake.overlay)}
     found = [row for row in sorted(rows, key=lambda row: row["ts"]) if (row["plan"] or 0) <= finished]
     last = {row["number"]: row for row in found if row["status"] != APPROVED}
@@ -51,19 +52,19 @@ def last_applied(lake: "Lake", table: str) -> dict[str, Any] | None:
     return stack[-1] if stack else None
 
 
-def note(lake: "Lake", migration: "Migration", plan: "Plan") -> None:
+def note(tables: "Tables", migration: "Migration", plan: "Plan") -> None:
     """Write down, once, that a plan carried a migration out or undid it."""
     facts = plan.body["facts"]
     status = REVERTED if facts["backwards"] else APPLIED
 
     def compose(_: object) -> list[dict[str, Any]]:
-        said = read(lake, contract(TABLE), ["plan"])["plan"].to_pylist()
+        said = read(tables, contract(TABLE), ["plan"])["plan"].to_pylist()
         if plan.number in said:
             return []
         alone = facts.get("single_operator") or None
         return [migration_row(migration, status, plan=plan.number, rows=facts["rows"], single_operator=alone)]
 
-    append_own(lake, TABLE, compose)
+    append_own(tables, TABLE, compose)
 
 
 def migration_row(migration: "Migration", status: str, **facts: Any) -> dict[str, Any]:  # noqa: ANN401 - a column's own

@@ -17,6 +17,8 @@ from ranklake.lake.contracts.model import Contract
 from ranklake.lake.migrations.steps.columns import narrowed
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.store import Store
+from ranklake.lake.store.tables import Tables
 from ranklake.lake.tables.data_file import DataFile
 from ranklake.lake.tables.integrity import reading, refuse_damaged
 from ranklake.lake.tables.parquet import write_partition
@@ -86,7 +88,7 @@ def rewrite(task: Rewrite) -> tuple[DataFile, ...]:
     lake = Lake.open(task.lake_uri, task.storage)
     one = task.migration
     try:
-        made = _encoded(lake, task)
+        made = _encoded(lake.tables, task)
     except pa.ArrowException as error:
         what = (
             f"{one.label} cannot bring its rows {'back' if task.backwards else 'along'}: {str(error).splitlines()[0]}"
@@ -98,18 +100,18 @@ def rewrite(task: Rewrite) -> tuple[DataFile, ...]:
     return made
 
 
-def _encoded(lake: Lake, task: Rewrite) -> tuple[DataFile, ...]:
+def _encoded(tables: Tables, task: Rewrite) -> tuple[DataFile, ...]:
     """Write all columns of a file anew."""
-    every = [stored_rows(lake, task.target.table, some) for some in task.sources or (task.file,)]
+    every = [stored_rows(tables, task.target.table, some) for some in task.sources or (task.file,)]
     rows = task.moved(every[0] if len(every) == 1 else together(every))
-    return (write_partition(lake, task.target, rows, task.day, task.number),)
+    return (write_partition(tables.store, task.target, rows, task.day, task.number),)
 
 
-def stored_rows(lake: Lake, table: str, file: Mapping[str, Any]) -> pa.Table:
+def stored_rows(tables: Tables, table: str, file: Mapping[str, Any]) -> pa.Table:
     """Return the rows of a data file as it has them, text with its dictionaries. Raises `DamagedFileError`."""
-    refuse_damaged(lake, table, [file])
-    path = lake.path("tables", table, file["path"])
-    with lake.open_file(path, file["size_bytes"]) as source, reading(table, file):
+    refuse_damaged(tables, table, [file])
+    path = tables.store.path("tables", table, file["path"])
+    with tables.store.open_file(path, file["size_bytes"]) as source, reading(table, file):
         footer = pq.read_metadata(source)
         return pq.ParquetFile(source, metadata=footer, read_dictionary=_dictionaries(footer)).read(use_threads=False)
 
@@ -126,12 +128,12 @@ def plain(values: pa.ChunkedArray) -> pa.Array:
     return whole.combine_chunks()
 
 
-def noted(lake: Lake, migration: "Migration", path: str, *, backwards: bool) -> tuple[DataFile, ...] | None:
+def noted(store: Store, migration: "Migration", path: str, *, backwards: bool) -> tuple[DataFile, ...] | None:
     """Return what an earlier try made of a file, if all of it is still there."""
     try:
-        told = json.loads(lake.fs.cat_file(lake.path(note_of(migration, path, backwards=backwards))))
+        told = json.loads(store.fs.cat_file(store.path(note_of(migration, path, backwards=backwards))))
         made = tuple(DataFile(**{**facts, "partition": date.fromisoformat(facts["partition"])}) for facts in told)
-        sizes = [lake.fs.info(lake.path("tables", found.table, found.path))["size"] for found in made]
+        sizes = [store.fs.info(store.path("tables", found.table, found.path))["size"] for found in made]
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return made if made and sizes == [found.size_bytes for found in made] else None

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
 
 
 _TRIES: Final = 100
@@ -149,7 +151,7 @@ def execute(lake: "Lake", plan: Plan, _workers: object = None, _progress: object
         carry_out(Unit("purge", detail=f"files that {detail} took out"), partial(purge, lake, plan))
     if KINDS[plan.kind].fences:
         carry_out(Unit("commit", detail=f"fences of {detail}"), partial(_fence, lake, plan))
-    finish = partial(_finish, lake, plan, added, removed.get(LEDGER), metadata)
+    finish = partial(_finish, lake.tables, plan, added, removed.get(LEDGER), metadata)
     carry_out(Unit("commit", LEDGER, detail=detail, writes=data_change), finish)
 
 
@@ -158,10 +160,10 @@ def _commit(
 ) -> None:
     known, data_change = lake.contract(table), _changes_data(plan)
     for tries_left in reversed(range(_TRIES)):
-        handle = ensure_table(lake, known)
+        handle = ensure_table(lake.tables, known)
         if known.kind == "derived" and add and not _are_live(handle, remove):
             add, remove = [], None  # a rollup replaced them meanwhile; beside its rows they would stand twice
-        if not data_change and not (_are_live(handle, remove) and _are_there(lake, add)):
+        if not data_change and not (_are_live(handle, remove) and _are_there(lake.store, add)):
             return
         try:
             swap_plan(handle, plan.number, add=add, remove=remove, metadata=metadata, data_change=data_change)
@@ -177,7 +179,7 @@ def _fence(lake: "Lake", plan: Plan) -> None:
     """Have rollups begin anew that read what was there before the plan, those that never wrote among them."""
     for known in lake.contracts().values():
         if known.kind == "derived":
-            fence(delta_table(lake, known.table) or ensure_table(lake, known), plan.number)
+            fence(delta_table(lake.store, known.table) or ensure_table(lake.tables, known), plan.number)
 
 
 def _changes_data(plan: Plan) -> bool:
@@ -185,19 +187,23 @@ def _changes_data(plan: Plan) -> bool:
 
 
 def _finish(
-    lake: "Lake", plan: Plan, added: Mapping[str, list[DataFile]], merged: pa.Table | None, metadata: Mapping[str, str]
+    tables: "Tables",
+    plan: Plan,
+    added: Mapping[str, list[DataFile]],
+    merged: pa.Table | None,
+    metadata: Mapping[str, str],
 ) -> None:
     """Commit the ledger's row, and with it what the plan does to the ledger's own files, for the ledger is last."""
-    ledger = ensure_table(lake, contract(LEDGER))
+    ledger = ensure_table(tables, contract(LEDGER))
     if number_of(ledger) >= plan.number:
         return
     account = plan.body["account"]
     moved = [] if "rejects" in plan.body["remove"] else added.get("rejects", [])
     rejected = sum(file.rows for file in moved)
     row = ledger_row(plan, account, rows_stored=sum(account.values()), rows_rejected=rejected)
-    new = row_files(lake, LEDGER, [row], plan.number)
+    new = row_files(tables.store, LEDGER, [row], plan.number)
     into = added.get(LEDGER, [])
-    if merged is not None and _are_live(ledger, merged) and _are_there(lake, into):
+    if merged is not None and _are_live(ledger, merged) and _are_there(tables.store, into):
         swap(ledger, plan.number, add=[*into, *new], remove=merged, metadata=metadata)
     else:
         swap(ledger, plan.number, add=new, metadata=metadata)
@@ -208,12 +214,12 @@ def _are_live(handle: "DeltaTable", some: pa.Table | None) -> bool:
     return some is None or live_paths(handle).issuperset(some["path"].to_pylist())
 
 
-def _are_there(lake: "Lake", merged: Iterable[DataFile]) -> bool:
+def _are_there(store: "Store", merged: Iterable[DataFile]) -> bool:
     """Return whether files that others were merged into are there: until they are committed no log names them.
 
     So an erasure, or a vacuum without a grace period, may take them for left behind while their plan is composed.
     """
-    return all(lake.fs.exists(lake.path("tables", file.table, file.path)) for file in merged)
+    return all(store.fs.exists(store.path("tables", file.table, file.path)) for file in merged)
 
 
 def purge(lake: "Lake", plan: Plan, spare: Mapping[str, Iterable[str]] | None = None) -> None:
@@ -236,12 +242,12 @@ def purge(lake: "Lake", plan: Plan, spare: Mapping[str, Iterable[str]] | None = 
         if KINDS[plan.kind].purges_dates and lake.contract(table).kind != "derived":
             spared = {path for owner, path in added if owner == table} | set(plan.body["kept"].get(table, []))
             spared |= set((spare or {}).get(table, ()))
-            paths |= _left_behind(lake, table, {path.rpartition("/")[0] for path in paths}, plan.number) - spared
+            paths |= _left_behind(lake.store, table, {path.rpartition("/")[0] for path in paths}, plan.number) - spared
         for path in paths:
-            delete(lake, lake.path("tables", table, path))  # an earlier try may have come this far
+            delete(lake.store, lake.path("tables", table, path))  # an earlier try may have come this far
     for days in (plan.body.get("facts") or {}).get(QUARANTINED, {}).values():
         for sha256 in itertools.chain.from_iterable(days.values()):
-            delete(lake, lake.path("quarantine", sha256))
+            delete(lake.store, lake.path("quarantine", sha256))
     remove_dead(lake.fs, purged_places(lake, plan))
 
 
@@ -263,10 +269,10 @@ def purged_dates(plan: Plan) -> set[tuple[str, str]]:
     return {(table, row["date"]) for table, rows in rows_by_table.items() for row in rows}
 
 
-def _left_behind(lake: "Lake", table: str, folders: set[str], number: int) -> set[str]:
-    root = lake.path("tables", table)
-    there = {one.path.removeprefix(f"{root}/") for folder in folders for one in listed(lake.fs, f"{root}/{folder}")}
-    handle = last_table(lake, table)
+def _left_behind(store: "Store", table: str, folders: set[str], number: int) -> set[str]:
+    root = store.path("tables", table)
+    there = {one.path.removeprefix(f"{root}/") for folder in folders for one in listed(store.fs, f"{root}/{folder}")}
+    handle = last_table(store, table)
     if handle is not None and number_of(handle) < number:  # the plan's own commit is not to be seen for now
         raise LakeUnreachableError(f"the log lacks plan {number}", where=handle.table_uri, hint="run it again")
     live = set() if handle is None else live_paths(handle)
@@ -278,29 +284,29 @@ def live_files(lake: "Lake", table: str, partitions: Sequence[date]) -> pa.Table
 
     Raises `ranklake.lake.tables.tables.NewerTableError`: what rewrote them would lose what it does not know.
     """
-    handle = delta_table(lake, table)
+    handle = delta_table(lake.store, table)
     if handle is None:
         return FILE_SCHEMA.empty_table()
     return files(refuse_unfit(handle, lake.contract(table)), partitions)
 
 
 def change_rows(
-    lake: "Lake", target: "Contract", number: int, some: pa.Table, change: Callable[[pa.Table], pa.Table]
+    tables: "Tables", target: "Contract", number: int, some: pa.Table, change: Callable[[pa.Table], pa.Table]
 ) -> Iterator[DataFile]:
     """Write files anew with rows that `change` makes of theirs, as many each; commit nothing.
 
     Yields the new files. At most one file's rows are held at a time. Raises
     `ranklake.lake.tables.integrity.DamagedFileError`.
     """
-    for _, rows in read_some(lake, target, some, verify=True):
+    for _, rows in read_some(tables, target, some, verify=True):
         changed = change(rows)
         if changed.num_rows != rows.num_rows:
             raise ValueError("rows came or went where values were to change")
-        yield from append_files(lake, target, changed, number)
+        yield from append_files(tables.store, target, changed, number)
 
 
 def take_rows_out(
-    lake: "Lake", target: "Contract", number: int, candidates: pa.Table, select: Callable[[pa.Table], pa.Array]
+    tables: "Tables", target: "Contract", number: int, candidates: pa.Table, select: Callable[[pa.Table], pa.Array]
 ) -> Iterator[tuple[pa.Table, list[DataFile], pa.Table]]:
     """Rewrite files without the rows that `select` marks, one file at a time; commit nothing.
 
@@ -317,10 +323,10 @@ def take_rows_out(
     replace it, and the rows taken out. At most one file's rows are held at a time. Raises
     `ranklake.lake.tables.integrity.DamagedFileError`: what is damaged is not written anew.
     """
-    for path, rows in read_some(lake, target, candidates, verify=True):
+    for path, rows in read_some(tables, target, candidates, verify=True):
         mask = select(rows)
         if not pc.any(mask).as_py():
             continue
         kept = rows.filter(pc.invert(mask))
-        added = append_files(lake, target, kept, number) if kept.num_rows else []
+        added = append_files(tables.store, target, kept, number) if kept.num_rows else []
         yield candidates.filter(pc.equal(candidates["path"], path)), added, rows.filter(mask)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from ranklake.lake.store.files import listed
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 FOLDER: Final = "attempts"
 WHOLE: Final = "plan"
@@ -30,9 +30,9 @@ class Attempts:
         The plan's.
     """
 
-    def __init__(self, lake: "Lake", number: int) -> None:
-        self._lake, self._stem = lake, f"{FOLDER}/{number:010d}~"
-        names = (one.path.rpartition("/")[2] for one in listed(lake.fs, lake.path(FOLDER)))
+    def __init__(self, store: "Store", number: int) -> None:
+        self._store, self._stem = store, f"{FOLDER}/{number:010d}~"
+        names = (one.path.rpartition("/")[2] for one in listed(store.fs, store.path(FOLDER)))
         stem = self._stem.removeprefix(f"{FOLDER}/")
         self._marks = {name.removeprefix(stem) for name in names if name.startswith(stem)}
 
@@ -62,7 +62,7 @@ class Attempts:
 
     def _put(self, what: str, how: str) -> str:
         number = self._count(what, how) + 1
-        while not self._lake.put_if_absent(f"{self._stem}{what}~{how}~{number}", b""):
+        while not self._store.put_if_absent(f"{self._stem}{what}~{how}~{number}", b""):
             self._marks.add(f"{what}~{how}~{number}")
             number += 1
         self._marks.add(f"{what}~{how}~{number}")
@@ -76,7 +76,7 @@ class Attempts:
     def _remove(self, mark: str) -> None:
         self._marks.discard(mark)
         with suppress(OSError):  # gone, or a place that can be read alone
-            self._lake.fs.rm_file(self._lake.path(f"{self._stem}{mark}"))
+            self._store.fs.rm_file(self._store.path(f"{self._stem}{mark}"))
 
 
 def segments_digest(segments: Sequence[Mapping[str, object]]) -> str:

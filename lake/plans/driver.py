@@ -63,6 +63,6 @@ def drive(
 
 def finish(lake: "Lake", kind: PlanKind, workers: "Workers") -> None:
     """Finish the unfinished plan if it is of a kind; one of another kind may be somebody's who is at it right now."""
-    waiting = read_plan(lake, last_finished(lake) + 1)
+    waiting = read_plan(lake.store, last_finished(lake.tables) + 1)
     if waiting is not None and waiting.kind == kind.name:
         drive(lake, lambda _: None, workers)

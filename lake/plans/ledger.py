@@ -17,20 +17,21 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
     from ranklake.lake.tables.data_file import DataFile
 
 
-def commit_rows(lake: "Lake", table: str, rows: list[dict[str, Any]], number: int) -> bool:
+def commit_rows(tables: "Tables", table: str, rows: list[dict[str, Any]], number: int) -> bool:
     """Append rows, given as dicts, to a system table under a plan's number; return whether this call did it."""
-    handle = ensure_table(lake, contract(table))
+    handle = ensure_table(tables, contract(table))
     if number_of(handle) >= number:
         return False
-    new = row_files(lake, table, rows, number)
+    new = row_files(tables.store, table, rows, number)
     return swap(handle, number, add=new, metadata={"ranklake.plan": str(number)})
 
 
-def append_own(lake: "Lake", table: str, compose: Callable[["DeltaTable"], list[dict[str, Any]]]) -> int:
+def append_own(tables: "Tables", table: str, compose: Callable[["DeltaTable"], list[dict[str, Any]]]) -> int:
     """Append rows, given as dicts, to a system table that counts its own commits; return how many.
 
     Parameters
@@ -40,21 +41,23 @@ def append_own(lake: "Lake", table: str, compose: Callable[["DeltaTable"], list[
         another writer calls it again, so rows may depend on what the table holds.
     """
     while True:
-        handle = ensure_table(lake, contract(table))
+        handle = ensure_table(tables, contract(table))
         rows = compose(handle)
         if not rows:
             return 0
         number = number_of(handle) + 1
         try:
-            swap(handle, number, add=row_files(lake, table, rows, number))
+            swap(handle, number, add=row_files(tables.store, table, rows, number))
         except LostRaceError:
             continue
         return len(rows)
 
 
-def row_files(lake: "Lake", table: str, rows: list[dict[str, Any]], number: int) -> "list[DataFile]":
+def row_files(store: "Store", table: str, rows: list[dict[str, Any]], number: int) -> "list[DataFile]":
     """Write rows, given as dicts, as new files of a system table; commit nothing."""
-    return append_files(lake, contract(table), pa.Table.from_pylist(rows, schema=arrow_schema(contract(table))), number)
+    return append_files(
+        store, contract(table), pa.Table.from_pylist(rows, schema=arrow_schema(contract(table))), number
+    )
 
 
 def ledger_row(plan: "Plan", tables: Mapping[str, int], **counts: int) -> dict[str, Any]:

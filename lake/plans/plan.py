@@ -32,6 +32,8 @@ from ranklake.segments.keys import find_key, read_keyring
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
 
 
 FORMAT: Final = 1
@@ -134,20 +136,20 @@ def _digest(facts: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def last_finished(lake: "Lake") -> int:
+def last_finished(tables: "Tables") -> int:
     """Return the number of the last finished plan; 0 before the first.
 
     Raises `ranklake.lake.tables.tables.NewerTableError`: every driver asks this first.
     """
-    ledger = latest(lake, LEDGER)
+    ledger = latest(tables, LEDGER)
     return 0 if ledger is None else number_of(refuse_unfit(ledger, contract(LEDGER)))
 
 
-def read_plan(lake: "Lake", number: int) -> Plan | None:
+def read_plan(store: "Store", number: int) -> Plan | None:
     """Return a plan by number, or None where there is none."""
-    where = lake.path(Plan(number, "", 0).name)
+    where = store.path(Plan(number, "", 0).name)
     try:
-        plan = Plan.from_json(lake.fs.cat_file(where), where)
+        plan = Plan.from_json(store.fs.cat_file(where), where)
     except FileNotFoundError:
         return None
     if plan.number != number:
@@ -178,13 +180,13 @@ def write_and_carry_out(
     """
     mine: Plan | None = None
     while True:
-        finished = last_finished(lake)
+        finished = last_finished(lake.tables)
         if mine is not None and finished >= mine.number:
             return mine
         number = finished + 1
         if mine is not None and mine.number == number:  # another driver carries it out beside this one
             waiting: Plan | None = mine
-        elif (waiting := read_plan(lake, number)) is not None:
+        elif (waiting := read_plan(lake.store, number)) is not None:
             authorise(waiting)
         plan = waiting or compose(number)
         if plan is None:

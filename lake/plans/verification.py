@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 
 class Verifier(Protocol):
@@ -46,23 +47,23 @@ def authorise(lake: "Lake", plan: Plan) -> None:
     cast("Verifier", resolve(KINDS[plan.kind].verify))(lake, plan)
 
 
-def refusal(lake: "Lake", plan: Plan, what: str, hint: str = FORGED) -> RefusedPlanError:
+def refusal(store: "Store", plan: Plan, what: str, hint: str = FORGED) -> RefusedPlanError:
     """Return the error that refuses a plan; it names the plan's file."""
-    return RefusedPlanError(what, lake.path(plan.name), hint)
+    return RefusedPlanError(what, store.path(plan.name), hint)
 
 
-def no_file(lake: "Lake", plan: Plan, path: str) -> RefusedPlanError:
+def no_file(store: "Store", plan: Plan, path: str) -> RefusedPlanError:
     """Return the error for a plan that adds what is no data file."""
-    return refusal(lake, plan, f"the plan adds a file that is not there, or is none: {path}", RESTORE)
+    return refusal(store, plan, f"the plan adds a file that is not there, or is none: {path}", RESTORE)
 
 
 def _verify_seal(lake: "Lake", plan: Plan) -> None:
     seal = lake.config.plans
     if seal.key and SEAL in plan.body and not is_sealed(plan.facts, seal.key):
-        raise refusal(lake, plan, "the plan's seal is not that of its key")
+        raise refusal(lake.store, plan, "the plan's seal is not that of its key")
     if seal.require_signed_plans and (SEAL not in plan.body or not seal.key):
         hint = "find out who put the file there; if it is your own from before, finish it once without "
-        raise refusal(lake, plan, "the plan has no seal, and one is required", f"{hint}require_signed_plans")
+        raise refusal(lake.store, plan, "the plan has no seal, and one is required", f"{hint}require_signed_plans")
 
 
 def verify_merge(lake: "Lake", plan: Plan) -> None:
@@ -83,19 +84,19 @@ def verify_files(lake: "Lake", plan: Plan, *, passes_over: bool = False) -> None
         added.setdefault(row["table"], []).append(row)
     for table in sorted({*added, *plan.body["remove"]}):
         if table not in lake.contracts():
-            raise refusal(lake, plan, f"the plan changes a table that is not known: {table}")
-        handle = delta_table(lake, table)
+            raise refusal(lake.store, plan, f"the plan changes a table that is not known: {table}")
+        handle = delta_table(lake.store, table)
         if handle is not None and _is_committed(handle, table, plan.number):
             continue
         # A migration's files have the columns that the table will have; whether they hold what they should, it proves.
         schema = None if plan.kind == MIGRATION.name else arrow_schema(as_read(handle, lake.contract(table)))
         for row in added.get(table, []):
-            _verify_added(lake, plan, table, row, schema)
+            _verify_added(lake.store, plan, table, row, schema)
         live = {} if handle is None else {row["path"]: row for row in _live_files(handle)}
         # One of a derived table that is not live is no harm: a rollup may have replaced its own.
         for row in plan.body["remove"].get(table, []):
             if row["path"] in live or not (passes_over or lake.contract(table).kind == "derived"):
-                _verify_removed(lake, plan, table, row, live)
+                _verify_removed(lake.store, plan, table, row, live)
 
 
 def named_files(some: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -112,9 +113,9 @@ def named_files(some: Sequence[Mapping[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=FILE_SCHEMA)
 
 
-def is_committed_in(lake: "Lake", table: str, number: int) -> bool:
+def is_committed_in(store: "Store", table: str, number: int) -> bool:
     """Say whether a plan was committed to a table already."""
-    handle = delta_table(lake, table)
+    handle = delta_table(store, table)
     return handle is not None and _is_committed(handle, table, number)
 
 
@@ -128,22 +129,22 @@ def _live_files(handle: "DeltaTable") -> list[dict[str, Any]]:
     return rows
 
 
-def _verify_added(lake: "Lake", plan: Plan, table: str, row: Mapping[str, Any], schema: pa.Schema | None) -> None:
+def _verify_added(store: "Store", plan: Plan, table: str, row: Mapping[str, Any], schema: pa.Schema | None) -> None:
     """Look whether a new file is there, with the rows that the plan says, and columns that the table can have."""
-    path = lake.path("tables", table, row["path"])
+    path = store.path("tables", table, row["path"])
     try:
-        with lake.open_file(path, row["size_bytes"]) as source:
+        with store.open_file(path, row["size_bytes"]) as source:
             footer, size = pq.read_metadata(source), source.size()
             found = footer.schema.to_arrow_schema()
             names = found.names
     except (FileNotFoundError, pa.ArrowException, UnicodeDecodeError):
-        raise no_file(lake, plan, path) from None
+        raise no_file(store, plan, path) from None
     rows = footer.num_rows
     if (rows, size) != (row["rows"], row["size_bytes"]):
-        raise refusal(lake, plan, f"the plan says of a file what is not true, {row['rows']} rows for {rows}: {path}")
+        raise refusal(store, plan, f"the plan says of a file what is not true, {row['rows']} rows for {rows}: {path}")
     fault = "has two columns of one name" if len(set(names)) < len(names) else _type_fault(found, schema)
     if fault:
-        raise refusal(lake, plan, f"the plan adds a file that {fault}: {path}")
+        raise refusal(store, plan, f"the plan adds a file that {fault}: {path}")
 
 
 def _type_fault(found: pa.Schema, schema: pa.Schema | None) -> str | None:
@@ -160,16 +161,16 @@ def _value_type(one: pa.DataType) -> pa.DataType:
 
 
 def _verify_removed(
-    lake: "Lake", plan: Plan, table: str, row: Mapping[str, Any], live: Mapping[str, Mapping[str, Any]]
+    store: "Store", plan: Plan, table: str, row: Mapping[str, Any], live: Mapping[str, Mapping[str, Any]]
 ) -> None:
     """Look whether a file that goes has the rows that the plan says."""
     found = live.get(row["path"])
     facts = (row["num_records"], row["size_bytes"], row["date"])
     if found is None or (found["num_records"], found["size_bytes"], found["date"].isoformat()) != facts:
-        raise refusal(lake, plan, f"the log of {table} knows no such file, or one with other rows: {row['path']}")
+        raise refusal(store, plan, f"the log of {table} knows no such file, or one with other rows: {row['path']}")
 
 
-def verify_application(lake: "Lake", plan: Plan, table: str, key: str, name: str) -> None:
+def verify_application(store: "Store", plan: Plan, table: str, key: str, name: str) -> None:
     """Look whether the one row that a plan brings to a register of proposals is that of its own application.
 
     Parameters
@@ -179,18 +180,18 @@ def verify_application(lake: "Lake", plan: Plan, table: str, key: str, name: str
     name
         Of the proposal that the plan carries out.
     """
-    verify_written(lake, plan, table, {key: name, "row_kind": "application", "plan": plan.number})
+    verify_written(store, plan, table, {key: name, "row_kind": "application", "plan": plan.number})
 
 
-def verify_written(lake: "Lake", plan: Plan, table: str, own: Mapping[str, Any]) -> None:
+def verify_written(store: "Store", plan: Plan, table: str, own: Mapping[str, Any]) -> None:
     """Look whether the one row that a plan brings to a register says what it must."""
     (row,) = (one for one in plan.body["add"] if one["table"] == table)
-    path = lake.path("tables", table, row["path"])
+    path = store.path("tables", table, row["path"])
     try:
-        with lake.open_file(path, row["size_bytes"]) as source:
+        with store.open_file(path, row["size_bytes"]) as source:
             file = pq.ParquetFile(source)
             entries = file.read(columns=[column for column in own if column in file.schema_arrow.names]).to_pylist()
     except (pa.ArrowException, UnicodeDecodeError):
-        raise no_file(lake, plan, path) from None
+        raise no_file(store, plan, path) from None
     if entries != [own]:  # also where a forged file lacks a column, or has more rows
-        raise refusal(lake, plan, "the plan would write another row into the register than its own")
+        raise refusal(store, plan, "the plan would write another row into the register than its own")

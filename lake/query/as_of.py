@@ -14,7 +14,7 @@ from ranklake.lake.query.errors import QueryError
 from ranklake.lake.tables.tables import at_version, commit_info, delta_table, retry_listing
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 _MEND: Final = "write a version (12), a table's version (steps=12) or a time (2026-03-01T12:00:00Z)"
 
@@ -57,7 +57,7 @@ class AsOf:
                 time = _time(text)
         return cls(time, version, versions)
 
-    def handle(self, lake: "Lake", table: str, named: Collection[str]) -> DeltaTable | None:
+    def handle(self, store: "Store", table: str, named: Collection[str]) -> DeltaTable | None:
         """Return a table's handle at the version to read; None where it was not written yet.
 
         Parameters
@@ -72,11 +72,11 @@ class AsOf:
         if self.version is not None and len(named) != 1:
             hint = "write which table's it is, such as steps=12, or give a time"
             raise QueryError(f"version {self.version} of which of {len(named)} tables?", where="--as-of", hint=hint)
-        newest = delta_table(lake, table)
+        newest = delta_table(store, table)
         version = self.versions.get(table, self.version)
         if version is not None:
-            return _at_version(lake, table, newest, version)
-        return newest if newest is None or self.time is None else _at_time(lake, newest, table, self.time)
+            return _at_version(store, table, newest, version)
+        return newest if newest is None or self.time is None else _at_time(store, newest, table, self.time)
 
 
 def _time(text: str) -> datetime:
@@ -90,18 +90,18 @@ def _time(text: str) -> datetime:
         raise QueryError(f"{text!r} is before or after all times", where="--as-of", hint=_MEND) from error
 
 
-def _at_version(lake: "Lake", table: str, newest: DeltaTable | None, version: int) -> DeltaTable:
+def _at_version(store: "Store", table: str, newest: DeltaTable | None, version: int) -> DeltaTable:
     last = -1 if newest is None else newest.version()
     if version > last:
         hint = f"its versions end at {last}" if newest is not None else "it was never written"
         raise QueryError(f"{table} has no version {version}", where="--as-of", hint=hint)
     try:
-        return at_version(lake, table, version)
+        return at_version(store, table, version)
     except (DeltaError, OSError, ValueError):
         raise _too_old(table, f"version {version}") from None
 
 
-def _at_time(lake: "Lake", table: DeltaTable, name: str, time: datetime) -> DeltaTable | None:
+def _at_time(store: "Store", table: DeltaTable, name: str, time: datetime) -> DeltaTable | None:
     """Return the handle set back to a time, by what the commits themselves say; None where the table was made later.
 
     delta-rs goes by when the log's files were written, which a copy of a lake forgets and a bucket tells in seconds.
@@ -110,7 +110,7 @@ def _at_time(lake: "Lake", table: DeltaTable, name: str, time: datetime) -> Delt
     first_later, beyond = 0, table.version() + 1
     while first_later < beyond:
         middle = (first_later + beyond) // 2
-        committed_ms = _committed_ms(lake, name, middle)
+        committed_ms = _committed_ms(store, name, middle)
         if committed_ms is not None and committed_ms > limit_ms:
             beyond = middle
         else:  # a commit that is gone is older than those that are there
@@ -118,7 +118,7 @@ def _at_time(lake: "Lake", table: DeltaTable, name: str, time: datetime) -> Delt
     version = first_later - 1
     if version < 0:
         return None
-    if _committed_ms(lake, name, version) is None:
+    if _committed_ms(store, name, version) is None:
         raise _too_old(name, time.isoformat())
     try:
         retry_listing(lambda: table.load_as_version(version))
@@ -127,10 +127,10 @@ def _at_time(lake: "Lake", table: DeltaTable, name: str, time: datetime) -> Delt
     return table
 
 
-def _committed_ms(lake: "Lake", table: str, version: int) -> int | None:
+def _committed_ms(store: "Store", table: str, version: int) -> int | None:
     """Return when a version was committed, in milliseconds since 1970; None where the log no longer says."""
     try:
-        return int(commit_info(lake, table, version)["timestamp"])
+        return int(commit_info(store, table, version)["timestamp"])
     except (FileNotFoundError, ValueError, KeyError, TypeError, StopIteration, RecursionError):
         return None
 

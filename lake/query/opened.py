@@ -66,7 +66,7 @@ class Opened:
             if name not in self._registered:
                 table = self._of(name)
                 read = as_read(table.handle, self.contracts[name])
-                register(self._session, self._lake, read, table.live, views=True)
+                register(self._session, self._lake.store, read, table.live, views=True)
                 self._registered.add(name)
         return self._session
 
@@ -76,6 +76,6 @@ class Opened:
 
     def _of(self, table: str) -> _Table:
         if table not in self._tables:
-            handle = delta_table(self._lake, table)
+            handle = delta_table(self._lake.store, table)
             self._tables[table] = _Table(handle, live_files(handle))
         return self._tables[table]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 NO_FILES: Final = FILE_SCHEMA.empty_table()
 _NAME: Final = re.compile(r"\w+")
@@ -47,9 +47,9 @@ class MissingFileError(LakeError):
     """A data file that the log names and that is not there, or not of its size."""
 
 
-def data_path(lake: "Lake", table: str, path: str) -> str:
+def data_path(store: "Store", table: str, path: str) -> str:
     """Return the path of a file: of a table's folder, or of rows that came back, relative to the lake."""
-    return lake.path(path) if path.startswith(f"{REHYDRATED}/") else lake.path("tables", table, path)
+    return store.path(path) if path.startswith(f"{REHYDRATED}/") else store.path("tables", table, path)
 
 
 def live_files(handle: "DeltaTable | None", days: Collection[date] | None = None) -> pa.Table:
@@ -58,7 +58,13 @@ def live_files(handle: "DeltaTable | None", days: Collection[date] | None = None
 
 
 def register(
-    ctx: SessionContext, lake: "Lake", contract: "Contract", live: pa.Table, *, views: bool = False, whole: bool = False
+    ctx: SessionContext,
+    store: "Store",
+    contract: "Contract",
+    live: pa.Table,
+    *,
+    views: bool = False,
+    whole: bool = False,
 ) -> None:
     """Register files of a table (rows of `live_files`) under its name; none make it empty, with its columns and types.
 
@@ -75,11 +81,11 @@ def register(
     schema = arrow_schema(contract).remove_metadata()
     if not live.num_rows:
         ctx.register_record_batches(contract.table, [[pa.RecordBatch.from_pylist([], schema=schema)]])
-    elif lake.is_local:
+    elif store.is_local:
         held = ExitStack()
         folder = held.enter_context(scratch("sql"))
         weakref.finalize(ctx, held.close)
-        _link(lake, contract.table, live, folder)
+        _link(store, contract.table, live, folder)
         stored = schema.remove(schema.get_field_index("date"))
         if views:
             stored = pa.schema([_viewed(column) for column in stored])
@@ -88,7 +94,7 @@ def register(
         frame = frame.select(*(_or_default(field) for field in schema))
         ctx.register_view(contract.table, frame.limit(_ALL_ROWS) if whole else frame)
     else:
-        ctx.register_dataset(contract.table, _dataset(lake, contract.table, live.to_pylist(), schema, schema.names))
+        ctx.register_dataset(contract.table, _dataset(store, contract.table, live.to_pylist(), schema, schema.names))
         defaults = any(default_of(field) is not None for field in schema)
         if whole or defaults:  # a dataset knows no defaults, so it must not choose rows by them
             frame = ctx.table(contract.table).limit(_ALL_ROWS)
@@ -98,7 +104,7 @@ def register(
 
 def needed(
     ctx: SessionContext,
-    lake: "Lake",
+    store: "Store",
     contracts: Mapping[str, "Contract"],
     live: Mapping[str, pa.Table],
     plan: Callable[[SessionContext], Any],
@@ -126,20 +132,20 @@ def needed(
     for table, rows in live.items():
         schema = arrow_schema(contracts[table]).remove_metadata()
         columns = {name for name in schema.names if name in words}
-        stand_ins[table] = _dataset(lake, table, rows.to_pylist(), schema, columns)
+        stand_ins[table] = _dataset(store, table, rows.to_pylist(), schema, columns)
         ctx.register_dataset(table, stand_ins[table])
     try:
         plan(ctx)
     except Exception as error:
         if _NO_EXPRESSION not in str(error):
             raise
-        return dict(live), set() if lake.is_local else set(live)
+        return dict(live), set() if store.is_local else set(live)
     kept = {}
     for table, rows in live.items():
-        named = {data_path(lake, table, path): path for path in rows["path"].to_pylist()}
+        named = {data_path(store, table, path): path for path in rows["path"].to_pylist()}
         asked = pa.array([named[path] for path in stand_ins[table].asked if path in named], pa.string())
         kept[table] = rows.filter(pc.is_in(rows["path"], value_set=asked))
-    return kept, {table for table, one in stand_ins.items() if (one.mislisted if lake.is_local else one.misread)}
+    return kept, {table for table, one in stand_ins.items() if (one.mislisted if store.is_local else one.misread)}
 
 
 class _StandIn(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow ships no types
@@ -204,14 +210,14 @@ def _viewed(column: pa.Field) -> pa.Field:
     return column.with_type(pa.string_view()) if pa.types.is_string(column.type) else column
 
 
-def _link(lake: "Lake", table: str, live: pa.Table, folder: Path) -> None:
+def _link(store: "Store", table: str, live: pa.Table, folder: Path) -> None:
     """Lay out links as the table's own folders are, so that dates stand in the paths.
 
     DataFusion passes over a link that leads nowhere, so each file is looked at here.
     """
     made: set[str] = set()
     for row in live.select(["path", "size_bytes", "date"]).to_pylist():
-        target = Path(data_path(lake, table, row["path"]))
+        target = Path(data_path(store, table, row["path"]))
         size = target.stat().st_size if target.is_file() else None
         if size != row["size_bytes"]:
             what = "a data file is missing" if size is None else "a data file is not of the size that the log says"
@@ -225,16 +231,16 @@ def _link(lake: "Lake", table: str, live: pa.Table, folder: Path) -> None:
 
 
 def _dataset(
-    lake: "Lake", table: str, live: list[dict[str, Any]], schema: pa.Schema, columns: Collection[str]
+    store: "Store", table: str, live: list[dict[str, Any]], schema: pa.Schema, columns: Collection[str]
 ) -> _StandIn:
-    filesystem = lake.arrow_filesystem()
+    filesystem = store.arrow_filesystem()
     # pyarrow looks at the pages' checksums, as DataFusion's own reader does not
     options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
     form = ds.ParquetFileFormat(default_fragment_scan_options=options)
     fields = [field for field in schema if field.name in columns]
     fragments = [
         form.make_fragment(
-            data_path(lake, table, row["path"]), filesystem=filesystem, partition_expression=_known(row, fields)
+            data_path(store, table, row["path"]), filesystem=filesystem, partition_expression=_known(row, fields)
         )
         for row in live
     ]

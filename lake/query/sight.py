@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
     from ranklake.masking.pseudonyms import Pseudonyms
 
 _PIECE: Final = "ranklake_piece"
@@ -48,17 +48,17 @@ def tables_asked(role: Role, contract: "Contract", every: Mapping[str, "Contract
     return sorted(TableNames.of(every.values()).within(words, every))
 
 
-def runs_of_teams(lake: "Lake", role: Role, contract: "Contract", some: "pa.Table") -> frozenset[str]:
+def runs_of_teams(store: "Store", role: Role, contract: "Contract", some: "pa.Table") -> frozenset[str]:
     """Return the runs that are of a role's teams, by some files of the table ``runs``."""
     ctx = engine(1, BATCH_ROWS)
-    register(ctx, lake, contract, some, views=True)
+    register(ctx, store, contract, some, views=True)
     return frozenset(ctx.sql(runs_of(role.teams)).to_pydict()["run"])
 
 
-def runs_in(lake: "Lake", contract: "Contract", some: "pa.Table") -> tuple[str, ...]:
+def runs_in(store: "Store", contract: "Contract", some: "pa.Table") -> tuple[str, ...]:
     """Return the runs that rows of some files of a table name."""
     ctx = engine(1, BATCH_ROWS)
-    register(ctx, lake, contract, some, views=True)
+    register(ctx, store, contract, some, views=True)
     found = ctx.sql(f'SELECT DISTINCT run FROM "{contract.table}" WHERE run IS NOT NULL')  # noqa: S608 - a contract's
     return tuple(sorted(found.to_pydict()["run"]))
 
@@ -69,7 +69,7 @@ def is_settled(role: Role, contract: "Contract") -> bool:
 
 
 def seen(
-    lake: "Lake",
+    store: "Store",
     role: Role,
     contracts: Mapping[str, "Contract"],
     some: "pa.Table",
@@ -89,14 +89,14 @@ def seen(
         All files of the tables that the role's conditions ask (`tables_behind`), the table itself perhaps among them.
     """
     ctx = engine(1, BATCH_ROWS)
-    register(ctx, lake, contracts[table], some, views=True)
+    register(ctx, store, contracts[table], some, views=True)
     rows_in = {}
     if table in behind:  # its conditions ask all of it, and only some of its rows are shown
         rows_in[table] = _PIECE
         ctx.register_view(_PIECE, ctx.table(table))
         ctx.deregister_table(table)
     for name, rows in behind.items():
-        register(ctx, lake, contracts[name], rows, views=True)
+        register(ctx, store, contracts[name], rows, views=True)
     TableNames.of(contracts.values()).put(ctx, keeps=True)
     admit(ctx, role, {name: contracts[name] for name in {table, *behind}}, pseudonyms, rows_in)
     return ctx, ctx.table(table)

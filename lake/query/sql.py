@@ -28,6 +28,7 @@ from ranklake.lake.query.sketch import Sketch, sketch
 from ranklake.lake.store.governance import rehydrated_files, unsealer
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import LakeError
+from ranklake.lake.store.store import Store
 from ranklake.lake.tables.integrity import refuse_damaged
 from ranklake.lake.tables.table_schema import as_read
 from ranklake.lake.tables.tables import delta_table
@@ -79,11 +80,11 @@ def session(
     for name in contracts if tables is None else tables:
         some = live.get(name) if live is not None else None
         if some is None:
-            handle = delta_table(lake, name)
+            handle = delta_table(lake.store, name)
             some = live_files(handle, None if days is None else days.get(name))
-            register(ctx, lake, as_read(handle, contracts[name]), some, views=heavy)
+            register(ctx, lake.store, as_read(handle, contracts[name]), some, views=heavy)
             continue
-        register(ctx, lake, contracts[name], some, views=heavy)
+        register(ctx, lake.store, contracts[name], some, views=heavy)
     TableNames.of(contracts.values()).put(ctx, keeps=True)
     return ctx
 
@@ -172,10 +173,10 @@ def answer(  # noqa: PLR0913 - what may be said of a query
         names_of = TableNames.of(every.values(), former_tables())
     behind_views = " ".join((views or {}).values())
     names, behind, words = _named(f"{text} {behind_views}", contracts, every, role, names_of)
-    handles = _handles(lake, opened, as_of, names, behind)
+    handles = _handles(lake.store, opened, as_of, names, behind)
     live = {name: live_files(one) if opened is None else opened.live(name) for name, one in handles.items()}
     every = {**every, **{name: _read(handle, every[name], role) for name, handle in handles.items()}}
-    live |= _with_back(lake, live, every) if rehydrated else {}
+    live |= _with_back(lake.store, live, every) if rehydrated else {}
     pseudonyms = pseudonyms_for(role, (every[name] for name in names), lake.config.masking.key)
 
     clear = Clear(lake, text, role)
@@ -206,12 +207,12 @@ def answer(  # noqa: PLR0913 - what may be said of a query
             drawn = sketch(
                 asked, {name: every[name] for name in live}, role, former, names_of, datetime.now(UTC).date()
             )
-        kept, misread = needed(engine(), lake, every, live, partial(_physical, planned), words | drawn.words)
+        kept, misread = needed(engine(), lake.store, every, live, partial(_physical, planned), words | drawn.words)
         ctx = engine(batch_rows=BATCH_ROWS)
         for name, rows in kept.items():
             if verify:
-                refuse_damaged(lake, name, rows.filter(pc.starts_with(rows["path"], "date=")))
-            register(ctx, lake, every[name], rows, views=True, whole=name in misread)
+                refuse_damaged(lake.tables, name, rows.filter(pc.starts_with(rows["path"], "date=")))
+            register(ctx, lake.store, every[name], rows, views=True, whole=name in misread)
         frame = planned(ctx)
         with _veiling(role, contracts, names):
             found = without_former(plain(frame.to_arrow_table()))
@@ -321,14 +322,14 @@ def _named(
 
 
 def _handles(
-    lake: Lake, opened: Opened | None, as_of: Moment, names: list[str], behind: list[str]
+    store: Store, opened: Opened | None, as_of: Moment, names: list[str], behind: list[str]
 ) -> dict[str, "DeltaTable | None"]:
     """Return handles of the tables that a query names, and of those behind them, which no version is meant for."""
     if opened is not None:
         return {name: opened.handle(name) for name in (*names, *behind)}
     moment = AsOf.parse(as_of)
-    named = {name: moment.handle(lake, name, names) for name in names}
-    return named | {name: AsOf(moment.time).handle(lake, name, behind) for name in behind}
+    named = {name: moment.handle(store, name, names) for name in names}
+    return named | {name: AsOf(moment.time).handle(store, name, behind) for name in behind}
 
 
 def _read(handle: "DeltaTable | None", contract: "Contract", role: Role | None) -> "Contract":
@@ -337,9 +338,9 @@ def _read(handle: "DeltaTable | None", contract: "Contract", role: Role | None) 
     return found if role is None else as_classified_now(found, contract)
 
 
-def _with_back(lake: Lake, live: Mapping[str, pa.Table], every: Mapping[str, "Contract"]) -> dict[str, pa.Table]:
+def _with_back(store: Store, live: Mapping[str, pa.Table], every: Mapping[str, "Contract"]) -> dict[str, pa.Table]:
     """Return the files of tables of which rows came back from archives, with these. Raises `StaleRowsError`."""
-    back = rehydrated_files(lake, datetime.now(UTC).date(), {name: every[name].stamp for name in live})
+    back = rehydrated_files(store, datetime.now(UTC).date(), {name: every[name].stamp for name in live})
     return {name: pa.concat_tables([live[name], *some], promote_options="default") for name, some in back.items()}
 
 

@@ -28,7 +28,7 @@ from ranklake.lake.store.files import Listed, delete, listed
 from ranklake.lake.store.json_shape import Maybe, UpTo, fault
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 UNKNOWN: Final = "unknown"
 _NAMES: Final = re.compile(r"[\w.@/+-]{1,128}")
@@ -122,7 +122,7 @@ _SEVERAL: Final = ".jsonl"
 _STRAY: Final = ".tmp"
 
 
-def note(lake: "Lake", asked: Asked, limit_s: float = LIMIT_S) -> str:
+def note(store: "Store", asked: Asked, limit_s: float = LIMIT_S) -> str:
     """Note a query; return why that could not be, in a clause, or "". Never raises, and takes so long at most.
 
     Readers see all of a file or none. Killed half-way, it leaves a stray temporary file on a local disk.
@@ -131,7 +131,7 @@ def note(lake: "Lake", asked: Asked, limit_s: float = LIMIT_S) -> str:
 
     def work() -> None:
         try:
-            _write(lake, f"{FOLDER}/{asked.at.date()}/{asked.id}{_ONE}", asked.line().encode())
+            _write(store, f"{FOLDER}/{asked.at.date()}/{asked.id}{_ONE}", asked.line().encode())
         except Exception as error:  # noqa: BLE001 - whatever a store raises, the query was answered
             failed.append(type(error).__name__)
 
@@ -143,19 +143,19 @@ def note(lake: "Lake", asked: Asked, limit_s: float = LIMIT_S) -> str:
     return failed[0] if failed else ""
 
 
-def noted(lake: "Lake", since: date) -> Iterator[Asked]:
+def noted(store: "Store", since: date) -> Iterator[Asked]:
     """Yield the queries of a date and later, each once, in no order; what cannot be read is passed over."""
     seen: set[str] = set()
-    files = [one for day, some in _days(lake).items() if day >= since for one in some]
+    files = [one for day, some in _days(store).items() if day >= since for one in some]
     with ThreadPoolExecutor(_READERS) as pool:
-        for lines in pool.map(lambda one: _lines(lake, one), files):
+        for lines in pool.map(lambda one: _lines(store, one), files):
             for asked in lines:
                 if asked.id not in seen:
                     seen.add(asked.id)
                     yield asked
 
 
-def tidy(lake: "Lake", keep_days: int, *, dry_run: bool = False) -> tuple[int, int]:
+def tidy(store: "Store", keep_days: int, *, dry_run: bool = False) -> tuple[int, int]:
     """Fold the files of each date, and delete dates that are over; return how many files went so, and their bytes.
 
     It can die anywhere and run beside writers, readers and another of its kind. A file that it may not read or delete
@@ -163,71 +163,71 @@ def tidy(lake: "Lake", keep_days: int, *, dry_run: bool = False) -> tuple[int, i
     """
     first = datetime.now(UTC).date() - timedelta(days=keep_days)
     files, size = 0, 0
-    for day, some in _days(lake).items():
+    for day, some in _days(store).items():
         if day < first:
-            gone = some if dry_run else _remove(lake, some)
+            gone = some if dry_run else _remove(store, some)
             files, size = files + len(gone), size + sum(one.size_bytes for one in gone)
         elif not dry_run:
             with suppress(OSError):  # of somebody else's day, or a full disk: the next time, or nobody, folds it
-                _fold(lake, day, [one for one in some if one.path.endswith(_ONE)])
+                _fold(store, day, [one for one in some if one.path.endswith(_ONE)])
     return files, size
 
 
-def _fold(lake: "Lake", day: date, ones: list[Listed]) -> None:
+def _fold(store: "Store", day: date, ones: list[Listed]) -> None:
     for begin in range(0, len(ones), _FOLDED_AT_ONCE):
         some = ones[begin : begin + _FOLDED_AT_ONCE]
         if len(some) < 2:  # noqa: PLR2004 - one file is as well a file
             continue
         with ThreadPoolExecutor(_READERS) as pool:
-            read = list(zip(some, pool.map(lambda one: _lines(lake, one), some), strict=True))
+            read = list(zip(some, pool.map(lambda one: _lines(store, one), some), strict=True))
         lines = [asked.line() for _, found in read for asked in found]
         if lines:
             raw = "\n".join(lines).encode()  # two who fold at once may have other lines each: none replaces the other
-            _write(lake, f"{FOLDER}/{day}/{hashlib.sha256(raw).hexdigest()}{_SEVERAL}", raw)
-        _remove(lake, [one for one, found in read if found])  # what a later release wrote stays as it is
+            _write(store, f"{FOLDER}/{day}/{hashlib.sha256(raw).hexdigest()}{_SEVERAL}", raw)
+        _remove(store, [one for one, found in read if found])  # what a later release wrote stays as it is
 
 
-def _remove(lake: "Lake", files: list[Listed]) -> list[Listed]:
+def _remove(store: "Store", files: list[Listed]) -> list[Listed]:
     """Delete files; return those that are gone."""
     gone = []
     for one in files:
         with suppress(OSError):
-            delete(lake, one.path)
+            delete(store, one.path)
             gone.append(one)
-    if lake.is_local:
+    if store.is_local:
         for folder in {os.path.dirname(one.path) for one in files}:  # noqa: PTH120 - fsspec paths are strings
             with suppress(OSError):  # somebody wrote there meanwhile
                 os.rmdir(folder)  # noqa: PTH106 - likewise
     return gone
 
 
-def _days(lake: "Lake") -> dict[date, list[Listed]]:
+def _days(store: "Store") -> dict[date, list[Listed]]:
     found: defaultdict[date, list[Listed]] = defaultdict(list)
-    for one in sorted(listed(lake.fs, lake.path(FOLDER)), key=lambda one: one.path):
+    for one in sorted(listed(store.fs, store.path(FOLDER)), key=lambda one: one.path):
         folder, _, _ = one.path.rpartition("/")
         with suppress(ValueError):
             found[date.fromisoformat(folder.rpartition("/")[2])].append(one)
     return found
 
 
-def _lines(lake: "Lake", one: Listed) -> list[Asked]:
+def _lines(store: "Store", one: Listed) -> list[Asked]:
     if not one.path.endswith((_ONE, _SEVERAL)):
         return []
     try:
-        raw: bytes = lake.fs.cat_file(one.path)
+        raw: bytes = store.fs.cat_file(one.path)
     except OSError:  # folded meanwhile, and its lines are in another file; or it is for somebody else to read
         return []
     return [asked for line in raw.decode(errors="replace").splitlines() if (asked := Asked.read(line)) is not None]
 
 
-def _write(lake: "Lake", name: str, raw: bytes) -> None:
+def _write(store: "Store", name: str, raw: bytes) -> None:
     """Write a file whole, without waiting for the disk: a line that a power failure takes is missed by nobody."""
-    target = lake.path(name)
-    if not lake.is_local:
-        lake.fs.pipe_file(target, raw)
+    target = store.path(name)
+    if not store.is_local:
+        store.fs.pipe_file(target, raw)
         return
     folder = os.path.dirname(target)  # noqa: PTH120 - likewise
-    mode = stat.S_IMODE(os.stat(lake.root).st_mode)  # noqa: PTH116 - likewise
+    mode = stat.S_IMODE(os.stat(store.root).st_mode)  # noqa: PTH116 - likewise
     for one in (os.path.dirname(folder), folder):  # noqa: PTH120 - likewise
         with suppress(FileExistsError):
             os.mkdir(one)  # noqa: PTH102 - likewise
@@ -269,10 +269,10 @@ class Use:
         return {**asdict(self), "now": self.now or None, "column": self.column or None, "last": self.last.isoformat()}
 
 
-def uses(lake: "Lake", since: date, table: str = "", column: str = "") -> list[Use]:
+def uses(store: "Store", since: date, table: str = "", column: str = "") -> list[Use]:
     """Return the uses since a date, of all tables or one, of all its columns or one: former names first."""
     found: defaultdict[tuple[str, str, str, str], list[datetime]] = defaultdict(list)
-    for asked in noted(lake, since):
+    for asked in noted(store, since):
         for key in _used(asked):
             if key[0] == (table or key[0]) and key[1] == (column or key[1]):
                 found[*key, asked.consumer].append(asked.at)

@@ -19,7 +19,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import session
 from ranklake.lake.rollups.due import due_days, due_runs, reaches
 from ranklake.lake.rollups.evaluate import evaluate_runs
-from ranklake.lake.rollups.inputs import NOTHING, Key, Tables, day_of, partition
+from ranklake.lake.rollups.inputs import NOTHING, InputTables, Key, day_of, partition
 from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.named import rollups_of
 from ranklake.lake.rollups.tasks import Computed, by_day, stands
@@ -74,7 +74,7 @@ class _Asked:
     """A rollup whose dates are asked for, its inputs and its table as they are."""
 
     def __init__(self, lake: "Lake", rollup: "Rollup") -> None:
-        self.lake, self.rollup, self.tables = lake, rollup, Tables(lake)
+        self.lake, self.rollup, self.tables = lake, rollup, InputTables(lake)
         self.inputs = {name: self.tables.snapshot(name) for name in rollup.tables}
         self.output = self.tables.output(rollup.name)
 
@@ -89,7 +89,7 @@ class _Asked:
 
     def is_fit(self, name: str) -> bool:
         """Whether an input has the contract that the query is written for."""
-        handle, wanted = latest(self.lake, name), self.lake.contract(name)
+        handle, wanted = latest(self.lake.tables, name), self.lake.contract(name)
         if handle is None or wanted.overlay is not None:
             return True
         versions = max(version_of(handle), 1), added_version_of(handle)
@@ -100,7 +100,9 @@ class _Asked:
         if self.rollup.scope == "run":
             found = self.of_runs(days)
             number = self.output.number + 1
-            files = {day: append_files(self.lake, self.rollup.contract, rows, number) for day, rows in found.items()}
+            files = {
+                day: append_files(self.lake.store, self.rollup.contract, rows, number) for day, rows in found.items()
+            }
         else:
             work = _Written(self, workers)
             work.begin_days(self.due(days))
@@ -152,7 +154,7 @@ class _Asked:
         A run that would come to lie on a date where it has no rows leaves its dates as they are: a date is replaced as
         a whole, and others may lie there.
         """
-        held_by = as_read(latest(self.lake, self.rollup.name), self.rollup.contract)
+        held_by = as_read(latest(self.lake.tables, self.rollup.name), self.rollup.contract)
         if _SPAN - set(held_by.names) or _SPAN - set(self.rollup.contract.names):
             return {}
         try:
@@ -166,7 +168,7 @@ class _Asked:
         live = {name: one.files_of(due.starts) for name, one in self.inputs.items()}
         rows = evaluate_runs(session(self.lake, self.rollup.tables, live=live), self.rollup, due.starts)
         now = _dates(rows.select(["run", "date"]).to_pylist())
-        parts = [some for _, some in read_some(self.lake, held_by, self.output.files(), ["run", "date"])]
+        parts = [some for _, some in read_some(self.lake.tables, held_by, self.output.files(), ["run", "date"])]
         then = _dates([row for some in parts for row in some.to_pylist()])
         still = {run for run, dates in then.items() if run in due.starts and now.get(run, set()) <= dates}
         may = {day for day in days if all(run in still for run, dates in then.items() if day in dates)}
@@ -186,7 +188,7 @@ class _Written(Work):
     """Dates that are computed and written, and not committed: those that come out different, or all."""
 
     def __init__(self, asked: _Asked, crew: "Workers", *, anyway: bool = True) -> None:
-        lineage = Lineage(asked.lake)
+        lineage = Lineage(asked.lake.tables)
         read = asked.rollup, asked.inputs, asked.output
         super().__init__(asked.lake, *read, lineage, crew, since_plan=asked.tables.since_plan, anyway=anyway)
         self.files: dict[date, list[DataFile]] = {}

@@ -192,7 +192,7 @@ def due_runs(
             came[table].add(day_of(name))
     news = {name: one.files(came[name]) for name, one in inputs.items()}
     for table, some in news.items():
-        refuse_damaged(lake, table, some)
+        refuse_damaged(lake.tables, table, some)
     came_in = {key for key, digest in changed.items() if state and (key not in was or was[key].digest != digest)}
     every = _runs_in(lake, news, changed)
     arrived = every if came_in == changed.keys() else _runs_in(lake, news, came_in)
@@ -200,7 +200,7 @@ def due_runs(
     wanted = (every | under_way) - frozen - _runs_kept_back(lake, inputs, kept_back)
     mine = {name: one.files_of(wanted) for name, one in inputs.items()}
     for table, some in mine.items():
-        refuse_damaged(lake, table, some)
+        refuse_damaged(lake.tables, table, some)
     starts = {run: day for run, day in _first_dates(lake, mine, wanted).items() if not is_agent_run(run)}
     return Due(
         starts=starts,
@@ -218,7 +218,7 @@ def _runs_kept_back(lake: "Lake", inputs: Mapping[str, Snapshot], kept_back: Col
         days[table].append(day_of(name))
     live = {table: inputs[table].files(some) for table, some in days.items()}
     for table, some in live.items():
-        refuse_damaged(lake, table, some)
+        refuse_damaged(lake.tables, table, some)
     return _runs_in(lake, live, mine)
 
 

@@ -30,6 +30,7 @@ from ranklake.lake.tables.tables import latest
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 WHOLE: Final = ""
 NOTHING: Final = ""
@@ -108,7 +109,7 @@ class Snapshot:
         """
         known = lake.contract(self.table)
         empty = arrow_schema(known).empty_table()
-        parts = [rows for _, rows in read_some(lake, known, self.files(days), columns, verify=verify)]
+        parts = [rows for _, rows in read_some(lake.tables, known, self.files(days), columns, verify=verify)]
         return pa.concat_tables([empty if columns is None else empty.select(columns), *parts])
 
     def extents(self, begin: Sequence[str], end: Sequence[str], most: timedelta) -> dict[date, tuple[date, date]]:
@@ -155,9 +156,9 @@ def slim(live: pa.Table, *columns: str) -> pa.Table:
     return live.select([name for name in live.column_names if name in kept]).combine_chunks()
 
 
-def snapshot(lake: "Lake", table: str, *, numbered: bool = False) -> Snapshot:
+def snapshot(tables: "Tables", table: str, *, numbered: bool = False) -> Snapshot:
     """Look at a table as it is now; its transaction number takes as long as all else, and is for who commits to it."""
-    handle = latest(lake, table)
+    handle = latest(tables, table)
     if handle is None:
         return Snapshot(table)
     named: dict[date, list[str]] = defaultdict(list)
@@ -198,7 +199,7 @@ def combined(snapshots: Snapshot, until: date) -> str:
     return files_digest(f"{day} {digest}" for day, digest in snapshots.digests.items() if day <= until)
 
 
-class Tables:
+class InputTables:
     """The lake as one run of rollups sees it: what was looked at once is not looked at again.
 
     On an object store each look at a table takes requests, and a run asks for the same tables again and again. A rollup
@@ -211,20 +212,20 @@ class Tables:
     """
 
     def __init__(self, lake: "Lake") -> None:
-        self.lake, self.since_plan = lake, last_finished(lake)
+        self.lake, self.since_plan = lake, last_finished(lake.tables)
         self._snapshots: dict[str, Snapshot] = {}
         self._numbered = set[str]()
 
     def snapshot(self, name: str) -> Snapshot:
         """Return a table as it was when it was first asked for."""
         if name not in self._snapshots:
-            self._snapshots[name] = snapshot(self.lake, name)
+            self._snapshots[name] = snapshot(self.lake.tables, name)
         return self._snapshots[name]
 
     def output(self, name: str) -> Snapshot:
         """Return a table as it is, with its transaction number: for who is to commit to it."""
         if name not in self._numbered:
-            self._snapshots[name] = snapshot(self.lake, name, numbered=True)
+            self._snapshots[name] = snapshot(self.lake.tables, name, numbered=True)
             self._numbered.add(name)
         return self._snapshots[name]
 
@@ -236,13 +237,13 @@ class Tables:
     @cached_property
     def kept_back(self) -> set[Key]:
         """Partitions that checks hold back from rollups."""
-        return {(table, partition(day)) for table, day in held_partitions(self.lake)}
+        return {(table, partition(day)) for table, day in held_partitions(self.lake.tables)}
 
     @cached_property
     def retired(self) -> set[Key]:
         """Partitions that retention plans took away, or files of them, and that nobody brought back."""
         columns = ["retention_plan", "row_kind", "table", "partition_date", "rows", "part_sha256"]
-        rows = read(self.lake, contract("retention_plans"), columns).to_pylist()
+        rows = read(self.lake.tables, contract("retention_plans"), columns).to_pylist()
         by_kind = {kind: {row["retention_plan"] for row in rows if row["row_kind"] == kind} for kind in _OUTCOMES}
         applied = by_kind["application"] - by_kind["cancellation"]
         return {

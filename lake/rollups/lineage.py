@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ranklake.lake.rollups.declaration import Rollup
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
 
 EVERY_S: Final = 30.0
 """A round that takes long writes about this often, since what it did not write down is computed again."""
@@ -59,8 +60,8 @@ class Lineage:
     is not told.
     """
 
-    def __init__(self, lake: "Lake") -> None:
-        self._lake = lake
+    def __init__(self, tables: "Tables") -> None:
+        self._tables = tables
         self._news: list[dict[str, Any]] = []
         self._written_s = time.monotonic()
 
@@ -94,7 +95,7 @@ class Lineage:
         if not state:
             return {}
         for version in range(pc.max(rows["output_version"]).as_py() + 1, output.version + 1):
-            for partition, key, one in _of_commit(self._lake, rollup.name, version):
+            for partition, key, one in _of_commit(self._tables.store, rollup.name, version):
                 state[partition][key] = one
         return dict(state)
 
@@ -134,12 +135,12 @@ class Lineage:
     def write(self) -> None:
         """Append what was noted, in one commit. If this fails, all of it is computed once more, to the same result."""
         if self._news:
-            append_own(self._lake, "lineage", lambda _: self._news)
+            append_own(self._tables, "lineage", lambda _: self._news)
         self._news, self._written_s = [], time.monotonic()
 
     @cached_property
     def _rows(self) -> pa.Table:
-        return read(self._lake, contract("lineage"), [*_COLUMNS, "transform_sha256", "output_version", "ts"])
+        return read(self._tables, contract("lineage"), [*_COLUMNS, "transform_sha256", "output_version", "ts"])
 
 
 def commit_metadata(rollup: "Rollup", state: Mapping[str, dict[Key, str]]) -> dict[str, str]:
@@ -151,13 +152,13 @@ def commit_metadata(rollup: "Rollup", state: Mapping[str, dict[Key, str]]) -> di
     return {"rollup": rollup.name, "transform_sha256": rollup.sha256, "inputs": json.dumps(inputs)}
 
 
-def _of_commit(lake: "Lake", table: str, version: int) -> Iterator[tuple[str, Key, Recorded]]:
+def _of_commit(store: "Store", table: str, version: int) -> Iterator[tuple[str, Key, Recorded]]:
     """Yield (output partition, input partition, what is told of it) of a commit; nothing where it tells nothing.
 
     Of a digest the beginning is told, which is like no whole one.
     """
     try:
-        info = commit_info(lake, table, version)
+        info = commit_info(store, table, version)
         inputs, sha256 = json.loads(info["inputs"]), info["transform_sha256"]
         for output, found in inputs.items():
             for source, digest in found.items():
@@ -166,6 +167,6 @@ def _of_commit(lake: "Lake", table: str, version: int) -> Iterator[tuple[str, Ke
     except FileNotFoundError:  # older commits went with a checkpoint
         return
     except OSError as error:
-        raise unreachable(lake.uri, error, lake.storage) from None
+        raise unreachable(store.uri, error, store.storage) from None
     except (ValueError, TypeError, KeyError, AttributeError, StopIteration, RecursionError):  # another's commit
         return

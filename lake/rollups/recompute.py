@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import Due, due_days, due_runs, reaches
-from ranklake.lake.rollups.inputs import Key, Snapshot, Tables, partition
+from ranklake.lake.rollups.inputs import InputTables, Key, Snapshot, partition
 from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.named import rollups_of
 from ranklake.lake.rollups.work import Work
@@ -19,6 +19,7 @@ from ranklake.lake.tables.integrity import DamagedFileError, damaged
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 
 def recompute(
@@ -39,12 +40,12 @@ def recompute(
     this mends.
     """
     (rollup,) = (one for one in rollups_of(lake, [name]) if one.name == name)
-    with Lineage(lake) as lineage:
-        return _recompute(Tables(lake), lineage, rollup, days, dry_run=dry_run)
+    with Lineage(lake.tables) as lineage:
+        return _recompute(InputTables(lake), lineage, rollup, days, dry_run=dry_run)
 
 
 def _recompute(
-    tables: Tables, lineage: Lineage, rollup: Rollup, days: Collection[date], *, dry_run: bool
+    tables: InputTables, lineage: Lineage, rollup: Rollup, days: Collection[date], *, dry_run: bool
 ) -> tuple[list[date], list[date]]:
     lake, name = tables.lake, rollup.name
     inputs = {table: tables.snapshot(table) for table in rollup.tables}
@@ -63,7 +64,7 @@ def _recompute(
             if work.damaged:
                 raise DamagedFileError(work.damaged)
         return sorted(due), sorted(held & frozen)
-    output = _readable(lake, rollup, output, days, gone)
+    output = _readable(lake.tables, rollup, output, days, gone)
     runs = due_runs(lake, rollup, inputs, output, {}, gone, tables.kept_back)
     rows = output.rows(lake, ["run", "date"], held).to_pylist()
     if runs is None:
@@ -80,12 +81,12 @@ def _recompute(
     return sorted({*starts.values(), *old_days}), sorted(kept)
 
 
-def _readable(lake: "Lake", rollup: Rollup, output: Snapshot, days: Collection[date], gone: set[Key]) -> Snapshot:
+def _readable(tables: "Tables", rollup: Rollup, output: Snapshot, days: Collection[date], gone: set[Key]) -> Snapshot:
     """Return the output of a run rollup without its damaged files on some dates, which are computed anew.
 
     Raises `DamagedFileError` where retention took something that the rollup reads: a row of it may have stood there.
     """
-    bad = damaged(lake, rollup.name, output.files(days))
+    bad = damaged(tables, rollup.name, output.files(days))
     if not bad or output.live is None:
         return output
     if any(table in rollup.tables for table, _ in gone):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import changed_inputs, due_days
-from ranklake.lake.rollups.inputs import ABSENT, Tables, day_of
+from ranklake.lake.rollups.inputs import ABSENT, InputTables, day_of
 from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.named import rollups_of
 from ranklake.lake.rollups.own import OwnRollupError
@@ -86,8 +86,8 @@ def run_rollups(
     """
     keep_overlay(lake)
     rollups = rollups_of(lake, names)
-    tables = Tables(lake)
-    with Lineage(lake) as lineage:
+    tables = InputTables(lake)
+    with Lineage(lake.tables) as lineage:
         current = _Round(tables, lineage, workers or InProcess(), full=full)
         results = current.bring_up_to_date(rollups, progress)
     if current.failed is not None:
@@ -98,7 +98,7 @@ def run_rollups(
 class _Round:
     """One call of `run_rollups`: each rollup begins when those that it reads are up to date."""
 
-    def __init__(self, tables: Tables, lineage: Lineage, crew: "Workers", *, full: bool) -> None:
+    def __init__(self, tables: InputTables, lineage: Lineage, crew: "Workers", *, full: bool) -> None:
         self._tables, self._lineage, self._crew, self._full = tables, lineage, crew, full
         self._began: dict[str, float] = {}
         self.failed: OwnRollupError | None = None
@@ -164,7 +164,7 @@ class _Round:
         output = tables.output(rollup.name)
         if output.version != ABSENT:  # an added column is a commit: before we look, not between
             with suppress(NewerTableError, UnmigratedTableError):  # raised where it is due: others go on till then
-                ensure_table(tables.lake, rollup.contract)
+                ensure_table(tables.lake.tables, rollup.contract)
             tables.changed(rollup.name)
             output = tables.output(rollup.name)
         work = Work(

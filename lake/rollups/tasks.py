@@ -173,7 +173,7 @@ def _compute_days(lake: Lake, task: DaysTask) -> Computed:
         group = groups.pop(0)
         days = _read_days(task.rollup, group)
         live = {name: _of(files, days.get(name)) for name, files in task.live.items()}
-        bad = [one for name, some in live.items() for one in damaged(lake, name, some)]
+        bad = [one for name, some in live.items() for one in damaged(lake.tables, name, some)]
         if bad and len(group) > 1:
             groups += [{day: inputs} for day, inputs in group.items()]
         elif bad:
@@ -239,7 +239,7 @@ def _written(
         day: rows for day, rows in found.items() if output.anyway or not stands(lake, known, output.held, day, rows)
     }
     number = output.held.number + 1  # what the next commit will have; that of a later one is as good
-    files = append_files(lake, known, pa.concat_tables(news.values()), number) if news else []
+    files = append_files(lake.store, known, pa.concat_tables(news.values()), number) if news else []
     return Computed(state, len(found), tuple(news), tuple(files), tuple(hurt))
 
 

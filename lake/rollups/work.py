@@ -229,7 +229,7 @@ class Work:
         """Give up what is being computed, and delete what was written of it: it may hold what was erased meanwhile."""
         for found in () if self.pending is None else self.pending.abandon():
             for file in found.files:
-                delete(self.lake, self.lake.path("tables", file.table, file.path))
+                delete(self.lake.store, self.lake.path("tables", file.table, file.path))
 
     def _commit(self, found: Sequence[Computed]) -> None:
         """Replace the dates that came out different, in one commit; then note lineage of all that were computed."""
@@ -241,7 +241,7 @@ class Work:
         if days:
             swap = partial(
                 replace_files,
-                self.lake,
+                self.lake.tables,
                 self.contract,
                 files,
                 days,
@@ -254,7 +254,7 @@ class Work:
                 self.version = carry_out(unit, swap)
             except LostRaceError:
                 for file in files:  # no commit names them, and they may hold what was erased meanwhile
-                    delete(self.lake, self.lake.path("tables", file.table, file.path))
+                    delete(self.lake.store, self.lake.path("tables", file.table, file.path))
                 raise
             self.replaced += days
             self.rows += sum(file.rows for file in files)

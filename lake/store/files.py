@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.errors import RanklakeError
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 
 _WRITTEN: Final = ("LastModified", "last_modified", "mtime", "updated")  # as S3, Azure, a local disk, Google have it
@@ -96,7 +96,7 @@ class OutsideError(RanklakeError):
     """A file to delete that is not in the lake, or that a link in it leads to."""
 
 
-def delete(lake: "Lake", path: str) -> bool:
+def delete(store: "Store", path: str) -> bool:
     """Delete a file of the lake; return whether it was this call that did.
 
     Parameters
@@ -106,15 +106,15 @@ def delete(lake: "Lake", path: str) -> bool:
 
     Raises `OutsideError` where the path leads out of the lake, by dots or by a link, and what the store raises.
     """
-    inside = path.removeprefix(f"{lake.root}/")
+    inside = path.removeprefix(f"{store.root}/")
     if inside == path or any(part in {"", ".", ".."} for part in inside.split("/")):
         raise OutsideError("not a file of the lake", where=path, hint=_MEND)
-    if lake.is_local:
-        root, folder = os.path.realpath(lake.root), os.path.realpath(os.path.dirname(path))  # noqa: PTH120 - fsspec's
+    if store.is_local:
+        root, folder = os.path.realpath(store.root), os.path.realpath(os.path.dirname(path))  # noqa: PTH120 - fsspec's
         if os.path.islink(path) or os.path.commonpath([root, folder]) != root:  # noqa: PTH114 - likewise
             raise OutsideError("a link leads out of the lake", where=path, hint=_MEND)
     try:
-        lake.fs.rm_file(path)
+        store.fs.rm_file(path)
     except FileNotFoundError:
         return False
     return True
@@ -128,14 +128,14 @@ class FastClockError(RanklakeError):
     """A clock by which rows would go before their time. Nothing was removed."""
 
 
-def refuse_fast(lake: "Lake") -> None:
+def refuse_fast(store: "Store") -> None:
     """Raise `FastClockError` where this machine's clock is more than a day ahead of the store's.
 
     A local disk has the machine's clock, so nothing is found there. Raises what the store raises.
     """
-    path = lake.path(CLOCK)
-    overwrite(lake.fs, path, b"", local=lake.is_local)
-    at, now = written(lake.fs.info(path)), datetime.now(UTC)
+    path = store.path(CLOCK)
+    overwrite(store.fs, path, b"", local=store.is_local)
+    at, now = written(store.fs.info(path)), datetime.now(UTC)
     if at is not None and now - at > TOLERATED:
         what = f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC, and that of the store {at:%Y-%m-%d %H:%M}"
-        raise FastClockError(what, where=lake.uri, hint="set the clock: rows would go before their time")
+        raise FastClockError(what, where=store.uri, hint="set the clock: rows would go before their time")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from ranklake.lake.contracts.model import Column, Contract
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
 
 PLACES: Final[Mapping[str, str]] = {
     "sealer": "ranklake.retention.subjects.columns:sealer",
@@ -59,9 +61,9 @@ def unsealer(lake: "Lake") -> "Callable[[pa.Array], pa.Array]":
     return _implementation("unsealer")(lake)  # type: ignore[no-any-return]
 
 
-def sealed_columns(lake: "Lake", contract: "Contract") -> Mapping[int, str]:
+def sealed_columns(store: "Store", contract: "Contract") -> Mapping[int, str]:
     """Return the columns of a table that were ever stored under keys, by id, each with its name of then."""
-    return _implementation("sealed_columns")(lake, contract)  # type: ignore[no-any-return]
+    return _implementation("sealed_columns")(store, contract)  # type: ignore[no-any-return]
 
 
 def columns_in_clear(lake: "Lake", contract: "Contract") -> frozenset[int]:
@@ -74,34 +76,34 @@ def unfit_to_seal(contract: "Contract", column: "Column") -> str:
     return _implementation("unfit_to_seal")(contract, column)  # type: ignore[no-any-return]
 
 
-def rehydrated_files(lake: "Lake", today: date, versions: Mapping[str, int]) -> "dict[str, list[pa.Table]]":
+def rehydrated_files(store: "Store", today: date, versions: Mapping[str, int]) -> "dict[str, list[pa.Table]]":
     """Return the files that are back from archives on a day, by table; see `REHYDRATED`."""
-    return _implementation("rehydrated_files")(lake, today, versions)  # type: ignore[no-any-return]
+    return _implementation("rehydrated_files")(store, today, versions)  # type: ignore[no-any-return]
 
 
-def held_partitions(lake: "Lake") -> Collection[tuple[str, date]]:
+def held_partitions(tables: "Tables") -> Collection[tuple[str, date]]:
     """Return table and date of the partitions that failed checks hold back from rollups."""
-    return _implementation("held_partitions")(lake)  # type: ignore[no-any-return]
+    return _implementation("held_partitions")(tables)  # type: ignore[no-any-return]
 
 
-def kept_paths(lake: "Lake") -> dict[str, set[str]]:
+def kept_paths(tables: "Tables") -> dict[str, set[str]]:
     """Return the paths of removed files, by table, that are kept while their removal can be cancelled."""
-    return _implementation("kept_paths")(lake)  # type: ignore[no-any-return]
+    return _implementation("kept_paths")(tables)  # type: ignore[no-any-return]
 
 
-def retired_dates(lake: "Lake") -> dict[str, dict[date, int]]:
+def retired_dates(tables: "Tables") -> dict[str, dict[date, int]]:
     """Return the dates that retention took, by table or `RAW` and table, each with the last plan that did."""
-    return _implementation("retired_dates")(lake)  # type: ignore[no-any-return]
+    return _implementation("retired_dates")(tables)  # type: ignore[no-any-return]
 
 
-def thinned_dates(lake: "Lake", table: str) -> set[date]:
+def thinned_dates(tables: "Tables", table: str) -> set[date]:
     """Return the dates of a table of which retention took some rows, or masked values."""
-    return _implementation("thinned_dates")(lake, table)  # type: ignore[no-any-return]
+    return _implementation("thinned_dates")(tables, table)  # type: ignore[no-any-return]
 
 
-def erased_raw(lake: "Lake") -> set[str]:
+def erased_raw(tables: "Tables") -> set[str]:
     """Return the digests of raw bytes in quarantine that applied erasures took."""
-    return _implementation("erased_raw")(lake)  # type: ignore[no-any-return]
+    return _implementation("erased_raw")(tables)  # type: ignore[no-any-return]
 
 
 def anchor_if_due(lake: "Lake") -> Any:  # noqa: ANN401 - an anchor, of which the lake reads `rows`

@@ -17,35 +17,35 @@ from ranklake.segments.envelope import MissingKeyError
 from ranklake.segments.keys import read_keyring
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.lake import Lake
     from ranklake.lake.store.lake_config import LakeConfig
+    from ranklake.lake.store.store import Store
 
 
 FOLDER: Final = "keys"
 _NAME: Final = re.compile(r".*/(?P<purpose>[a-z_0-9]+)~(?P<id>[0-9a-f]{8})\.json")
 
 
-def first_uses(lake: "Lake") -> dict[tuple[str, str], date]:
+def first_uses(store: "Store") -> dict[tuple[str, str], date]:
     """Return since when keys are known, by purpose and id; a file that cannot be read says nothing."""
     found = {}
-    for one in listed(lake.fs, lake.path(FOLDER)):
+    for one in listed(store.fs, store.path(FOLDER)):
         name = _NAME.fullmatch(one.path)
         if name is None:
             continue
         try:
-            since = json.loads(lake.fs.cat_file(one.path))["since"]
+            since = json.loads(store.fs.cat_file(one.path))["since"]
             found[name["purpose"], name["id"]] = date.fromisoformat(since)
         except (ValueError, KeyError, TypeError):
             continue
     return found
 
 
-def note_keys(lake: "Lake", rings: Mapping[str, Iterable[str]], today: date) -> int:
+def note_keys(store: "Store", rings: Mapping[str, Iterable[str]], today: date) -> int:
     """Note keys that are in use and not known yet, by purpose; return how many. Again changes nothing."""
-    known = first_uses(lake)
+    known = first_uses(store)
     new = [(purpose, key) for purpose, ids in rings.items() for key in ids if (purpose, key) not in known]
     return sum(
-        lake.put_if_absent(f"{FOLDER}/{purpose}~{key}.json", json.dumps({"since": today.isoformat()}).encode())
+        store.put_if_absent(f"{FOLDER}/{purpose}~{key}.json", json.dumps({"since": today.isoformat()}).encode())
         for purpose, key in new
     )
 

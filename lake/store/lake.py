@@ -117,11 +117,6 @@ class Lake:
         """Return the lake as it knows contracts by the overlay that it kept under a number; 0 for none."""
         return replace(self, catalog=self.catalog.under(number))
 
-    @classmethod
-    def place(cls, uri: str, storage: dict[str, str] | None = None) -> "Lake":
-        """Return a place outside any lake, to keep small files in. Raises `LakeUnreachableError`."""
-        return cls.of(Store.at(uri, storage))
-
     @property
     def overlay(self) -> Overlay | None:
         """See `Catalog.overlay`."""

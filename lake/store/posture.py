@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.store import MARKER, Store
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
 
 
-MARKER: Final = "ranklake.json"
 EMPTY: Final = "empty"
 NONE: Final = "none"
 _NONE: Final = "ServerSideEncryptionConfigurationNotFoundError"
@@ -51,7 +50,7 @@ class Posture:
     unknown: str = ""
 
 
-def posture(name: str, place: "Lake", marker: str = MARKER) -> Posture:
+def posture(name: str, place: "Store", marker: str = MARKER) -> Posture:
     """Return how a place is protected. Raises nothing: what cannot be asked is unknown.
 
     Parameters
@@ -98,12 +97,12 @@ def posture(name: str, place: "Lake", marker: str = MARKER) -> Posture:
     )
 
 
-def is_s3(place: "Lake") -> bool:
+def is_s3(place: "Store") -> bool:
     """Say whether a place is in a store that speaks S3's protocol."""
     return bool({"s3", "s3a"} & set(_protocols(place)))
 
 
-def _protocols(place: "Lake") -> tuple[str, ...]:
+def _protocols(place: "Store") -> tuple[str, ...]:
     said = place.fs.protocol
     return tuple(map(str, said)) if isinstance(said, tuple | list) else (str(said),)
 
@@ -118,7 +117,7 @@ def error_code(error: BaseException) -> str:
     return type(error).__name__
 
 
-def overlaps(lake: "Lake", place: "Lake") -> bool:
+def overlaps(lake: "Lake", place: "Store") -> bool:
     """Say whether a place lies in the lake or a spool of it, or around one."""
     roots = [lake.root, *_spool_roots(lake)] if lake.is_local == place.is_local else []
     return any(_lies_in(place.root, root) or _lies_in(root, place.root) for root in roots)
@@ -126,7 +125,7 @@ def overlaps(lake: "Lake", place: "Lake") -> bool:
 
 def _spool_roots(lake: "Lake") -> Iterator[str]:
     for uri in lake.config.spools:
-        spool = lake.place(uri, lake.storage)
+        spool = Store.at(uri, lake.storage)
         if spool.is_local == lake.is_local:
             yield spool.root
 

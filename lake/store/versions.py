@@ -16,7 +16,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.store.posture import error_code, is_s3
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 
 UNKNOWN: Final = "whether the bucket keeps versions of deleted objects cannot be told here"
@@ -204,7 +204,7 @@ class ObjectLockError(RanklakeError):
     """A store that does not lock objects. Nothing was written."""
 
 
-def put_locked(place: "Lake", name: str, raw: bytes, until: datetime) -> bool:
+def put_locked(place: "Store", name: str, raw: bytes, until: datetime) -> bool:
     """Write an object that nobody can take away before `until`; False, and nothing written, where there is one.
 
     Raises `ObjectLockError` where the store or the bucket does not lock objects, or does not let this account do it.
@@ -235,7 +235,7 @@ def put_locked(place: "Lake", name: str, raw: bytes, until: datetime) -> bool:
     return True
 
 
-def locked_until(place: "Lake", name: str) -> datetime | None:
+def locked_until(place: "Store", name: str) -> datetime | None:
     """Return until when an object is locked; None where it is not, or where the store does not say."""
     if not is_s3(place):
         return None

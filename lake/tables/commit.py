@@ -28,7 +28,8 @@ from ranklake.lake.tables.tables import ensure_table, keep_handle, reading_log, 
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
 
 APP_ID: Final = "lake"
 PLAN_ID: Final = "plan"
@@ -238,7 +239,7 @@ def fence(table: DeltaTable, plan: int) -> None:
 
 
 def replace_partitions(
-    lake: "Lake",
+    tables: "Tables",
     contract: "Contract",
     rows: pa.Table,
     partitions: Sequence[date],
@@ -247,14 +248,14 @@ def replace_partitions(
     expected_version: int | None = None,
 ) -> int:
     """Write rows and replace whole date partitions of a derived table by them; otherwise as `replace_files`."""
-    table = ensure_table(lake, contract)
-    _refuse_other(lake, table, contract, expected_version)
-    new = append_files(lake, contract, rows, number_of(table) + 1)
-    return replace_files(lake, contract, new, partitions, metadata=metadata, expected_version=table.version())
+    table = ensure_table(tables, contract)
+    _refuse_other(tables.store, table, contract, expected_version)
+    new = append_files(tables.store, contract, rows, number_of(table) + 1)
+    return replace_files(tables, contract, new, partitions, metadata=metadata, expected_version=table.version())
 
 
 def replace_files(
-    lake: "Lake",
+    tables: "Tables",
     contract: "Contract",
     new: Sequence[DataFile],
     partitions: Sequence[date],
@@ -269,22 +270,24 @@ def replace_files(
     moved on since `expected_version`, or while committing, or if a plan after `since_plan` put up a `fence`; nothing is
     changed then, and the files stay behind, named by no commit. Returns the new Delta version.
     """
-    table = ensure_table(lake, contract)
-    _refuse_other(lake, table, contract, expected_version)
+    table = ensure_table(tables, contract)
+    _refuse_other(tables.store, table, contract, expected_version)
     if since_plan is not None and (transaction_number(table, FENCE_ID) or 0) > since_plan:
-        raise LostRaceError(f"rows that {contract.table} was computed from were erased", where=lake.uri, hint=AGAIN)
+        raise LostRaceError(
+            f"rows that {contract.table} was computed from were erased", where=tables.store.uri, hint=AGAIN
+        )
     outside = {file.partition for file in new} - set(partitions)
     if outside:
         raise ValueError(f"rows outside the partitions to replace: {sorted(outside)}")
     _commit(table, number_of(table) + 1, new, files(table, partitions), metadata)
     refresh(table)  # a write transaction leaves its handle at the version that was read
-    keep_handle(lake, contract.table, table)
+    keep_handle(tables, contract.table, table)
     return table.version()
 
 
-def _refuse_other(lake: "Lake", table: DeltaTable, contract: "Contract", expected_version: int | None) -> None:
+def _refuse_other(store: "Store", table: DeltaTable, contract: "Contract", expected_version: int | None) -> None:
     if expected_version is not None and table.version() != expected_version:
-        raise LostRaceError(f"{contract.table} moved on", where=lake.uri, hint=AGAIN)
+        raise LostRaceError(f"{contract.table} moved on", where=store.uri, hint=AGAIN)
 
 
 def _remove_actions(remove: pa.Table, *, data_change: bool) -> list[AddAction | RemoveAction]:

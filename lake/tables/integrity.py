@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from pyarrow import NativeFile
 
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
 
 CHUNK_BYTES: Final = 2**20
 _AT_ONCE: Final = 4
@@ -89,7 +90,7 @@ class DamagedFileError(LakeError):
         self.damage = tuple(damage)
 
 
-def damaged(lake: "Lake", table: str, some: pa.Table | Iterable[Mapping[str, Any]]) -> list[Damage]:
+def damaged(tables: "Tables", table: str, some: pa.Table | Iterable[Mapping[str, Any]]) -> list[Damage]:
     """Return which of some files are damaged.
 
     Parameters
@@ -104,16 +105,16 @@ def damaged(lake: "Lake", table: str, some: pa.Table | Iterable[Mapping[str, Any
     )
     rows = list(rows)
     if len(rows) <= 1:  # starting a thread takes longer than a look at a small file
-        found = [_examined(lake, table, row) for row in rows]
+        found = [_examined(tables, table, row) for row in rows]
     else:
         with ThreadPoolExecutor(min(_AT_ONCE, len(rows))) as pool:
-            found = list(pool.map(lambda row: _examined(lake, table, row), rows))
+            found = list(pool.map(lambda row: _examined(tables, table, row), rows))
     return [one for one in found if one is not None]
 
 
-def refuse_damaged(lake: "Lake", table: str, some: pa.Table | Iterable[Mapping[str, Any]]) -> None:
+def refuse_damaged(tables: "Tables", table: str, some: pa.Table | Iterable[Mapping[str, Any]]) -> None:
     """Raise `DamagedFileError` where some files are damaged; arguments as for `damaged`."""
-    if found := damaged(lake, table, some):
+    if found := damaged(tables, table, some):
         raise DamagedFileError(found)
 
 
@@ -140,29 +141,29 @@ def reading(table: str, row: Mapping[str, Any]) -> Iterator[None]:
         raise DamagedFileError([_damage(table, row, why)]) from None
 
 
-def _examined(lake: "Lake", table: str, row: Mapping[str, Any]) -> Damage | None:
+def _examined(tables: "Tables", table: str, row: Mapping[str, Any]) -> Damage | None:
     """Return what is wrong with a file, or None."""
-    full = lake.path("tables", table, row["path"])
+    full = tables.store.path("tables", table, row["path"])
     try:
-        size, state = _state(lake, full, row)
-        if lake.sound.get(full) == state:
+        size, state = _state(tables.store, full, row)
+        if tables.sound.get(full) == state:
             return None
         if size != row["size_bytes"]:
             return _damage(table, row, _other_size(size, row))
         with reading(table, row):
-            _examine(lake, table, full, row)
+            _examine(tables.store, table, full, row)
     except DamagedFileError as error:
         return error.damage[0]
     except FileNotFoundError:
         return _damage(table, row, "it is not there")
-    lake.sound[full] = state
+    tables.sound[full] = state
     return None
 
 
-def _examine(lake: "Lake", table: str, full: str, row: Mapping[str, Any]) -> None:
+def _examine(store: "Store", table: str, full: str, row: Mapping[str, Any]) -> None:
     """Raise `DamagedFileError`, or what pyarrow says, where a file is damaged."""
     digest = digest_of(row["path"])
-    with lake.open_file(full, row["size_bytes"]) as source:
+    with store.open_file(full, row["size_bytes"]) as source:
         if digest is not None:
             if sha256(source) != digest:
                 raise DamagedFileError([_damage(table, row, _OTHER_BYTES)])
@@ -185,9 +186,9 @@ def _other_size(size: int, row: Mapping[str, Any]) -> str:
     return f"{size:,} bytes where the log says {row['size_bytes']:,}"
 
 
-def _state(lake: "Lake", full: str, row: Mapping[str, Any]) -> tuple[int, object]:
+def _state(store: "Store", full: str, row: Mapping[str, Any]) -> tuple[int, object]:
     """Return a file's size, and what changes with the file; on a store the size is taken from the log."""
-    if not lake.is_local:
+    if not store.is_local:
         return row["size_bytes"], row["size_bytes"]
     told = Path(full).stat()
     return told.st_size, (told.st_size, told.st_mtime_ns, told.st_ino)

@@ -29,7 +29,7 @@ from ranklake.lake.tables.order import Indices, sort_names, sort_order, take_row
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 
 ROW_GROUP_ROWS = 262_144
@@ -41,28 +41,28 @@ class FileMismatchError(RanklakeError):
     """A written file that does not hold what its add action is about to claim."""
 
 
-def append_files(lake: "Lake", contract: "Contract", rows: pa.Table, number: int) -> list[DataFile]:
+def append_files(store: "Store", contract: "Contract", rows: pa.Table, number: int) -> list[DataFile]:
     """Write rows as one new file per date; commit nothing. Rows must have `date`."""
     days = rows["date"].combine_chunks().dictionary_encode()
     return [
-        write_partition(lake, contract, rows.filter(pc.equal(days.indices, code)), day.as_py(), number)
+        write_partition(store, contract, rows.filter(pc.equal(days.indices, code)), day.as_py(), number)
         for code, day in enumerate(days.dictionary)
     ]
 
 
-def write_days(lake: "Lake", contract: "Contract", rows: pa.Table, plan: int) -> list[DataFile]:
+def write_days(store: "Store", contract: "Contract", rows: pa.Table, plan: int) -> list[DataFile]:
     """Write rows of any dates as a new file per UTC date of ``ts``; parameters and errors as for `write_partition`."""
     moments = rows["ts"].cast(pa.int64()).to_numpy()
     first = int(moments.min()) // _DAY_US
     if first == int(moments.max()) // _DAY_US:
-        return [write_partition(lake, contract, rows, _day(first), plan)]
+        return [write_partition(store, contract, rows, _day(first), plan)]
     days = moments // _DAY_US
     order = np.argsort(days, kind="stable")
     ordered = rows.combine_chunks().take(pa.array(order))
     found, begins = np.unique(days[order], return_index=True)
     ends = [*begins[1:].tolist(), len(order)]
     return [
-        write_partition(lake, contract, ordered.slice(begin, end - begin), _day(day), plan)
+        write_partition(store, contract, ordered.slice(begin, end - begin), _day(day), plan)
         for day, begin, end in zip(found.tolist(), begins.tolist(), ends, strict=True)
     ]
 
@@ -72,7 +72,7 @@ def _day(number: int) -> date:
 
 
 def write_partition(
-    lake: "Lake", contract: "Contract", rows: pa.Table, day: date, plan: int, *, merged: str = ""
+    store: "Store", contract: "Contract", rows: pa.Table, day: date, plan: int, *, merged: str = ""
 ) -> DataFile:
     """Sort rows of one date as the contract says and write them as one new file of its table.
 
@@ -95,22 +95,25 @@ def write_partition(
     """
     body = _body_of(contract, rows)
     name = f"date={day.isoformat()}/p{plan:010d}-{uuid.uuid4().hex}"
-    place = lake.path("tables", contract.table, name)
+    place = store.path("tables", contract.table, name)
     try:
-        written_by = _write_local if lake.is_local else _write_remote
-        digest, size_bytes = written_by(lake, place, f"{merged and '~'}{merged}.parquet", contract, body)
+        ending = f"{merged and '~'}{merged}.parquet"
+        if store.is_local:
+            digest, size_bytes = _write_local(place, ending, contract, body)
+        else:
+            digest, size_bytes = _write_remote(store, place, ending, contract, body)
     except OSError as error:
         raise cannot_write(f"{place}.parquet", error) from error
     path = f"{name}-{digest}{merged and '~'}{merged}.parquet"
-    footer = _read_back(lake, lake.path("tables", contract.table, path), body)
+    footer = _read_back(store, store.path("tables", contract.table, path), body)
     nulls = {name: body[name].null_count for name in body.column_names}
     return DataFile(contract.table, path, day, body.num_rows, size_bytes, statistics(contract, footer, nulls))
 
 
-def _read_back(lake: "Lake", full: str, body: pa.Table) -> pq.FileMetaData:
+def _read_back(store: "Store", full: str, body: pa.Table) -> pq.FileMetaData:
     """Return the footer of a file that holds these rows. Raises `FileMismatchError`, `LakeUnreachableError`."""
     try:
-        with lake.fs.open(full, "rb") as source:
+        with store.fs.open(full, "rb") as source:
             written = pq.ParquetFile(source)
             if written.metadata.num_rows == body.num_rows and _alike(written.schema_arrow, body.schema):
                 return written.metadata
@@ -122,12 +125,11 @@ def _read_back(lake: "Lake", full: str, body: pa.Table) -> pq.FileMetaData:
     raise FileMismatchError("a data file does not read back as written", where=full, hint="check the storage")
 
 
-def _write_local(lake: "Lake", place: str, ending: str, contract: "Contract", body: pa.Table) -> tuple[str, int]:
+def _write_local(place: str, ending: str, contract: "Contract", body: pa.Table) -> tuple[str, int]:
     """Write a file as it is encoded, and give it its name when its digest is known; return digest and size in bytes.
 
     Raises `OSError`; dying half-way leaves a file whose name has no digest.
     """
-    del lake
     os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120 - fsspec paths are strings
     scratch = f"{place}{ending}"
     # The writer hands over page by page; fsspec's local files would see each of them in Python.
@@ -141,13 +143,13 @@ def _write_local(lake: "Lake", place: str, ending: str, contract: "Contract", bo
     return digest, size_bytes
 
 
-def _write_remote(lake: "Lake", place: str, ending: str, contract: "Contract", body: pa.Table) -> tuple[str, int]:
+def _write_remote(store: "Store", place: str, ending: str, contract: "Contract", body: pa.Table) -> tuple[str, int]:
     """Encode a file in memory, since a store's objects cannot be renamed, and send it; otherwise as `_write_local`."""
     sink = pa.BufferOutputStream()
     _encode(sink, contract, body)
     whole = sink.getvalue()
     digest = hashlib.sha256(whole).hexdigest()
-    with lake.fs.open(f"{place}-{digest}{ending}", "wb") as target:
+    with store.fs.open(f"{place}-{digest}{ending}", "wb") as target:
         target.write(memoryview(whole))
     return digest, len(whole)
 

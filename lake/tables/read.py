@@ -25,11 +25,12 @@ from ranklake.lake.tables.tables import at_version, latest, reading_log
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
 
 
 def read(
-    lake: "Lake",
+    tables: "Tables",
     contract: "Contract",
     columns: Sequence[str] | None = None,
     *,
@@ -48,12 +49,12 @@ def read(
         Delta version to read as of; -1 means before the table was made.
     """
     schema = _selected(contract, columns)
-    parts = [rows for _, rows in read_files(lake, contract, columns, partitions=partitions, version=version)]
+    parts = [rows for _, rows in read_files(tables, contract, columns, partitions=partitions, version=version)]
     return pa.concat_tables([schema.empty_table(), *parts])
 
 
 def read_files(
-    lake: "Lake",
+    tables: "Tables",
     contract: "Contract",
     columns: Sequence[str] | None = None,
     *,
@@ -63,18 +64,18 @@ def read_files(
     """Yield (path relative to the table, its rows) for each live file; arguments as for `read`."""
     if version == -1:
         return
-    table = latest(lake, contract.table)
+    table = latest(tables, contract.table)
     if table is None:
         return
     refuse_misread(table, contract)
     if version is not None:
         with reading_log(table):
-            table = at_version(lake, contract.table, version)
-    yield from read_some(lake, contract, files(table, partitions), columns)
+            table = at_version(tables.store, contract.table, version)
+    yield from read_some(tables, contract, files(table, partitions), columns)
 
 
 def read_some(
-    lake: "Lake",
+    tables: "Tables",
     contract: "Contract",
     some: pa.Table,
     columns: Sequence[str] | None = None,
@@ -88,8 +89,8 @@ def read_some(
     schema = _selected(contract, columns)
     for row in _rows_of(some):
         if verify:
-            refuse_damaged(lake, contract.table, [row])
-        with _opened(lake, contract, row) as source:
+            refuse_damaged(tables, contract.table, [row])
+        with _opened(tables.store, contract, row) as source:
             file = _file(source)
             rows = _fit(file.read(_stored(file, schema)), file, row["date"], schema)
             rows.validate(full=True)  # text that is none would fail whoever looks at it
@@ -97,7 +98,7 @@ def read_some(
 
 
 def read_batches(
-    lake: "Lake",
+    store: "Store",
     contract: "Contract",
     some: pa.Table,
     columns: Sequence[str],
@@ -115,7 +116,7 @@ def read_batches(
     schema = _with_dictionaries(schema, texts)
     waiting = schema.empty_table()
     for row in _rows_of(some):
-        with _opened(lake, contract, row) as source:
+        with _opened(store, contract, row) as source:
             footer = pq.read_metadata(source)
             stored = set(footer.schema.names)
             file = _file(source, footer, [name for name in texts if name in stored])
@@ -130,7 +131,7 @@ def read_batches(
 
 
 def read_where(
-    lake: "Lake",
+    store: "Store",
     contract: "Contract",
     some: pa.Table,
     columns: Sequence[str],
@@ -152,7 +153,7 @@ def read_where(
     texts = [field.name for field in seen if field.type == pa.string()]
     seen = _with_dictionaries(seen, texts)
     for row in _rows_of(some):
-        with _opened(lake, contract, row) as source:
+        with _opened(store, contract, row) as source:
             footer = pq.read_metadata(source)
             stored = set(footer.schema.names)
             words = _file(source, footer, [name for name in texts if name in stored])
@@ -165,7 +166,7 @@ def read_where(
                     yield _fit(whole, file, row["date"], schema).filter(chosen)
 
 
-def read_within(lake: "Lake", contract: "Contract", some: pa.Table, most_bytes: int) -> tuple[pa.Table, list[str]]:
+def read_within(store: "Store", contract: "Contract", some: pa.Table, most_bytes: int) -> tuple[pa.Table, list[str]]:
     """Return the rows of as many files as take no more than that in memory, and the files' paths; the smallest first.
 
     Parameters
@@ -179,7 +180,7 @@ def read_within(lake: "Lake", contract: "Contract", some: pa.Table, most_bytes: 
     with ExitStack() as stack:
         opened = []
         for row in _rows_of(some):
-            source = stack.enter_context(_source(lake, contract, row))
+            source = stack.enter_context(_source(store, contract, row))
             with reading(contract.table, row):
                 opened.append((row, source, pq.read_metadata(source)))
         chosen, held = [], 0
@@ -209,14 +210,14 @@ def _rows_of(some: pa.Table) -> list[dict[str, Any]]:
     return rows
 
 
-def _source(lake: "Lake", contract: "Contract", row: Mapping[str, Any]) -> pa.NativeFile:
-    return lake.open_file(lake.path("tables", contract.table, row["path"]), row["size_bytes"])
+def _source(store: "Store", contract: "Contract", row: Mapping[str, Any]) -> pa.NativeFile:
+    return store.open_file(store.path("tables", contract.table, row["path"]), row["size_bytes"])
 
 
 @contextmanager
-def _opened(lake: "Lake", contract: "Contract", row: Mapping[str, Any]) -> Iterator[pa.NativeFile]:
+def _opened(store: "Store", contract: "Contract", row: Mapping[str, Any]) -> Iterator[pa.NativeFile]:
     """Open a data file; what is damaged in it is reported by its name."""
-    with _source(lake, contract, row) as source, reading(contract.table, row):
+    with _source(store, contract, row) as source, reading(contract.table, row):
         yield source
 
 

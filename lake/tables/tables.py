@@ -16,6 +16,8 @@ from ranklake.lake.tables.table_schema import added_version_of, follow, refuse_u
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
 
 
 _MARKS: Final = ("size", "ino", "mtime", "ETag", "etag", "LastModified", "last_modified", "updated")
@@ -100,28 +102,28 @@ def refresh(handle: DeltaTable) -> None:
         retry_listing(handle.update_incremental)
 
 
-def delta_table(lake: "Lake", name: str) -> DeltaTable | None:
+def delta_table(store: "Store", name: str) -> DeltaTable | None:
     """Return a fresh handle on a table, or None where it was never written.
 
     Raises `LakeUnreachableError` if its log is there and cannot be read.
     """
     try:
-        return retry_listing(lambda: DeltaTable(lake.table_uri(name), storage_options=lake.delta_storage))
+        return retry_listing(lambda: DeltaTable(store.table_uri(name), storage_options=store.delta_storage))
     except TableNotFoundError:
         return None
     except (DeltaError, OSError, ValueError) as error:  # ValueError: a partition without its value
         what = f"table {name} cannot be opened"
         hint = "check your rights there; restore a damaged _delta_log from a backup"
-        raise unreachable(lake.uri, error, lake.storage, what=what, hint=hint) from None
+        raise unreachable(store.uri, error, store.storage, what=what, hint=hint) from None
 
 
-def at_version(lake: "Lake", name: str, version: int) -> DeltaTable:
+def at_version(store: "Store", name: str, version: int) -> DeltaTable:
     """Return a fresh handle on an old version of a table. Raises what delta-rs raises."""
-    uri, options = lake.table_uri(name), lake.delta_storage
+    uri, options = store.table_uri(name), store.delta_storage
     return retry_listing(lambda: DeltaTable(uri, version=version, storage_options=options))
 
 
-def last_table(lake: "Lake", name: str) -> DeltaTable | None:
+def last_table(store: "Store", name: str) -> DeltaTable | None:
     """Return a fresh handle that has every commit of before this call, or None where the table was never written.
 
     For who deletes what a log does not name. delta-rs goes by a listing of the log, and a listing can lack what was
@@ -130,123 +132,130 @@ def last_table(lake: "Lake", name: str) -> DeltaTable | None:
     """
     newest = None
     for _ in range(_LOOKS):
-        handle = delta_table(lake, name)
+        handle = delta_table(store, name)
         if handle is None:
             return None
         if newest is None or handle.version() < newest:
-            newest = _newest_by_name(lake, name, handle.version())
+            newest = _newest_by_name(store, name, handle.version())
         if handle.version() >= newest:
             return handle
     what = "a listing of its log lacks the newest commits"
-    raise LakeUnreachableError(what, where=lake.table_uri(name), hint="run it again later")
+    raise LakeUnreachableError(what, where=store.table_uri(name), hint="run it again later")
 
 
-def _newest_by_name(lake: "Lake", name: str, version: int) -> int:
+def _newest_by_name(store: "Store", name: str, version: int) -> int:
     """Return the last version from one on whose commit is there, each asked for by its name."""
     try:
-        while lake.fs.info(lake.path("tables", name, "_delta_log", f"{version + 1:020}.json")):
+        while store.fs.info(store.path("tables", name, "_delta_log", f"{version + 1:020}.json")):
             version += 1
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise unreachable(lake.uri, error, lake.storage, what=f"table {name} cannot be looked at") from None
+        raise unreachable(store.uri, error, store.storage, what=f"table {name} cannot be looked at") from None
     return version
 
 
-def latest(lake: "Lake", name: str) -> DeltaTable | None:
+def latest(tables: "Tables", name: str) -> DeltaTable | None:
     """Return the handle that this process keeps on a table, brought up to date, or None where it was never written.
 
     For who looks at once and lets go: the next who asks moves it on. Who commits by what he read needs a handle of his
     own. Opening a table costs more the more files it has, news of it do not. Raises as `delta_table`.
     """
-    found: tuple[DeltaTable | None, tuple[object, ...] | None] = lake.opened.pop(name, (None, None))
+    found: tuple[DeltaTable | None, tuple[object, ...] | None] = tables.opened.pop(name, (None, None))
     handle, mark = found
     version = None if handle is None else handle.version()
     if handle is not None:
         try:
             # News of a table that was lost, or made anew, are none, and no error.
-            if mark is not None and mark_of(lake, name, handle.version()) == mark:
+            if mark is not None and mark_of(tables.store, name, handle.version()) == mark:
                 handle.update_incremental()
             else:
                 handle = None
         except (DeltaError, OSError, ValueError):  # whatever it is, opening it anew meets it, and says so
             handle = None
     if handle is None:
-        handle, version = delta_table(lake, name), None
+        handle, version = delta_table(tables.store, name), None
     if handle is not None:
-        lake.opened[name] = (handle, mark if handle.version() == version else mark_of(lake, name, handle.version()))
+        tables.opened[name] = (
+            handle,
+            mark if handle.version() == version else mark_of(tables.store, name, handle.version()),
+        )
     return handle
 
 
-def keep_handle(lake: "Lake", name: str, handle: DeltaTable) -> None:
+def keep_handle(tables: "Tables", name: str, handle: DeltaTable) -> None:
     """Give `latest` a handle that is up to date, and that nobody uses any more."""
-    lake.opened[name] = (handle, mark_of(lake, name, handle.version()))
+    tables.opened[name] = (handle, mark_of(tables.store, name, handle.version()))
 
 
-def take_handle(lake: "Lake", contract: "Contract") -> DeltaTable:
+def take_handle(tables: "Tables", contract: "Contract") -> DeltaTable:
     """Return the handle that this process keeps on a table, up to date, and the caller's alone until `keep_handle`.
 
     For who commits to a table again and again. Otherwise as `ensure_table`.
     """
-    handle = latest(lake, contract.table)
-    lake.opened.pop(contract.table, None)
+    handle = latest(tables, contract.table)
+    tables.opened.pop(contract.table, None)
     is_fit = handle is not None and refuse_unmigrated(refuse_unfit(handle, contract), contract) is None
-    return handle if handle is not None and is_fit else ensure_table(lake, contract)
+    return handle if handle is not None and is_fit else ensure_table(tables, contract)
 
 
-def mark_of(lake: "Lake", name: str, version: int) -> tuple[object, ...] | None:
+def mark_of(store: "Store", name: str, version: int) -> tuple[object, ...] | None:
     """Return what tells a commit's file from one of the same name in a table made anew; None where it is gone."""
     try:
-        info = lake.fs.info(lake.path("tables", name, "_delta_log", f"{version:020}.json"))
+        info = store.fs.info(store.path("tables", name, "_delta_log", f"{version:020}.json"))
     except OSError:
         return None
     return tuple(str(info.get(key)) for key in _MARKS)
 
 
-def ensure_table(lake: "Lake", contract: "Contract") -> DeltaTable:
+def ensure_table(tables: "Tables", contract: "Contract") -> DeltaTable:
     """Return a fresh handle on a table, made from its contract where it was never written.
 
     A table of an older contract follows the one here first, if it can by itself. Two that make it at once get the same
     table. Raises `LakeUnreachableError` where it cannot be made; nothing is left behind then but perhaps an empty
     folder, `NewerTableError`, and `ranklake.lake.tables.table_schema.UnmigratedTableError`.
     """
-    while (found := delta_table(lake, contract.table)) is not None:
+    while (found := delta_table(tables.store, contract.table)) is not None:
         with reading_log(found):
             if follow(refuse_unfit(found, contract), contract):
                 return found
-    lake.opened.pop(contract.table, None)
+    tables.opened.pop(contract.table, None)
     try:
         return DeltaTable.create(
-            lake.table_uri(contract.table),
+            tables.store.table_uri(contract.table),
             schema=versioned_schema(contract),
             mode="ignore",
             partition_by=list(contract.partition),
             name=contract.table,
             description=contract.summary,
             configuration=table_configuration(contract),
-            storage_options=lake.delta_storage,
+            storage_options=tables.store.delta_storage,
         )
     except (DeltaError, OSError) as error:
-        found = delta_table(lake, contract.table)  # another process may have made it between our look and our try
+        found = delta_table(
+            tables.store, contract.table
+        )  # another process may have made it between our look and our try
         if found is not None:
             return found
         what = f"table {contract.table} cannot be made"
-        raise unreachable(lake.uri, error, lake.storage, what=what, hint="check space and rights there") from None
+        raise unreachable(
+            tables.store.uri, error, tables.store.storage, what=what, hint="check space and rights there"
+        ) from None
 
 
-def commit_info(lake: "Lake", table: str, version: int) -> dict[str, Any]:
+def commit_info(store: "Store", table: str, version: int) -> dict[str, Any]:
     """Return what a commit says of itself.
 
     Raises `FileNotFoundError` where the log no longer has it, what the store raises, and `ValueError`, `TypeError`,
     `StopIteration` or `RecursionError` where it is damaged.
     """
-    found: dict[str, Any] = next(one["commitInfo"] for one in actions_of(lake, table, version) if "commitInfo" in one)
+    found: dict[str, Any] = next(one["commitInfo"] for one in actions_of(store, table, version) if "commitInfo" in one)
     return found
 
 
-def actions_of(lake: "Lake", table: str, version: int) -> list[dict[str, Any]]:
+def actions_of(store: "Store", table: str, version: int) -> list[dict[str, Any]]:
     """Return the actions of a commit. Raises as `commit_info` does, but for one that it has not."""
-    raw = lake.fs.cat_file(lake.path("tables", table, "_delta_log", f"{version:020}.json"))
+    raw = store.fs.cat_file(store.path("tables", table, "_delta_log", f"{version:020}.json"))
     return [json.loads(line) for line in raw.splitlines() if line.strip()]
 
 
@@ -258,7 +267,7 @@ def keep_overlay(lake: "Lake") -> int:
     """
     waiting = {}
     for table, version in lake.overlay_ahead().items():
-        handle = latest(lake, table)
+        handle = latest(lake.tables, table)
         written = 0 if handle is None else (added_version_of if table in table_names() else version_of)(handle)
         if handle is not None and max(written, 1) <= version:
             waiting[table] = version

@@ -28,7 +28,7 @@ def partition_rows(lake: "Lake", table: str, day: date) -> "pd.DataFrame":
         raise UnknownTableError(table, hint=did_you_mean(table, contracts))
     contract = contracts[table]
     suite = compile_suite(contract, lake.metrics())
-    rows = read(lake, contract, list(contract.names), partitions=[day])
+    rows = read(lake.tables, contract, list(contract.names), partitions=[day])
     stored = arrow_schema(contract)
     rows = pa.table({name: rows[name].cast(stored.field(name).type) for name in rows.column_names})
     columns = frame(rows, [one for one in suite.expectations if one.per_row], suite.ranges)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
     from ranklake.quality.report.state import CheckKey, Sampled
 
 _REPEATED: Final = "steps_unique"
@@ -117,7 +118,7 @@ def overview(
         Answered(statements.held(where), tuple(held)),
         Answered(statements.held_counts(where), (_held_counts(held),)),
     )
-    handles = {name: delta_table(lake, name) for name in TABLES}
+    handles = {name: delta_table(lake.store, name) for name in TABLES}
     versions = {name: None if handle is None else handle.version() for name, handle in handles.items()}
     return QualityOverview(*(replace(one, versions=read_by(one.sql, versions)) for one in answers))
 
@@ -160,7 +161,7 @@ def gather(lake: "Lake", sampled: "Mapping[CheckKey, Sampled]" = NO_SAMPLES) -> 
         A log cannot be read, or what it says cannot be.
     """
     contracts = {name: one for name, one in lake.contracts().items() if one.kind in KINDS}
-    live = {name: days for name in contracts if (days := _live(lake, name))}
+    live = {name: days for name in contracts if (days := _live(lake.tables, name))}
     ctx = results_session(lake)
 
     def ask(text: str) -> Rows:
@@ -185,7 +186,7 @@ def gather(lake: "Lake", sampled: "Mapping[CheckKey, Sampled]" = NO_SAMPLES) -> 
         partitions = queried.of_partitions(suite, days)
         sources = _sources(statements.of_table(name, gone.get(name, ())))
         tables.append(_table(contract, counts.get(name), queried.of_checks(contract, suite), partitions, sources))
-    results = delta_table(lake, RESULTS)
+    results = delta_table(lake.store, RESULTS)
     unchecked = sum(one.totals.partitions_unchecked for one in tables)
     overall = _totals(ask(statements.totals(where))[0], unchecked)
     return QualityState(
@@ -233,9 +234,9 @@ class _QueriedState:
         )
 
 
-def _live(lake: "Lake", table: str) -> dict[date, str]:
+def _live(tables: "Tables", table: str) -> dict[date, str]:
     """Return a digest of the files of each of a table's dates."""
-    handle = latest(lake, table)
+    handle = latest(tables, table)
     if handle is None:
         return {}
     paths: dict[date, list[str]] = {}

@@ -61,7 +61,7 @@ class Asking:
         section = lake.config.quality
         code = section.suites_code_sha256
         folder = read_folder(section.suites, lake.storage, code) if section.suites else SuiteFolder()
-        self._lake, self._most = lake, section.suite_rows
+        self._store, self._most = lake.store, section.suite_rows
         self._process = Isolated(folder.python, section.suite_timeout_s)
         self._ended: dict[str, date] = {}
         defined = self._defined() if folder.defines else ()
@@ -139,7 +139,7 @@ class Asking:
         every = -(-part.rows // most) if part.rows else 1
         taken: list[pa.Table] = []
         first = 0
-        for rows in read_batches(self._lake, contract, part.files, names, batch_rows=min(_BATCH_ROWS, most)):
+        for rows in read_batches(self._store, contract, part.files, names, batch_rows=min(_BATCH_ROWS, most)):
             # of dictionaries and views nothing stays: taken rows are copies
             taken.append(rows if every == 1 else rows.take(pa.array(range(first, rows.num_rows, every), pa.int64())))
             first = (first - rows.num_rows) % every
@@ -223,5 +223,5 @@ def unplaced(
         )
         for name, why in sorted(wrong.items())
     )
-    append_own(lake, RESULTS, lambda _: [one.row() for one in results])
+    append_own(lake.tables, RESULTS, lambda _: [one.row() for one in results])
     return results, ()

@@ -36,6 +36,8 @@ from ranklake.quality.why.lift import causes
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract, Metric
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
     from ranklake.quality.report.state import CheckKey
     from ranklake.quality.suites.own import OwnSuites
 
@@ -55,7 +57,7 @@ def is_known(expectation: "Expectation") -> bool:
 
 
 def stored_rows(
-    lake: "Lake",
+    store: "Store",
     contract: "Contract",
     suite: "Suite",
     part: "Partition",
@@ -77,17 +79,17 @@ def stored_rows(
     about = () if expectation.where is None else expectation.where.columns
     names = [name for name in contract.names if name in {*judged, *about, *columns}]
     types = arrow_schema(contract)
-    keys = repeated_keys(lake, contract, part.files, judged) if keyed else None
+    keys = repeated_keys(store, contract, part.files, judged) if keyed else None
     if keys is not None and keys.num_rows > MOST_REPEATED:
         raise TooManyKeysError
-    for rows in read_batches(lake, contract, part.files, names, batch_rows=BATCH_ROWS, dictionaries=True):
+    for rows in read_batches(store, contract, part.files, names, batch_rows=BATCH_ROWS, dictionaries=True):
         plain = pa.table({name: rows[name].cast(types.field(name).type) for name in judged})
         failed = failures(expectation.check, plain, suite.ranges) if keys is None else _among(plain, keys)
         yield rows, failed if expectation.where is None else pc.and_(failed, expectation.where.mask(rows))
 
 
 def taken_out(
-    lake: "Lake", contract: "Contract", day: "date", expectation: "Expectation", columns: Sequence[str]
+    tables: "Tables", contract: "Contract", day: "date", expectation: "Expectation", columns: Sequence[str]
 ) -> Iterator[Judged]:
     """Yield rows of a date that were sent to ``rejects`` for a check, some columns of them; all of them fail.
 
@@ -96,8 +98,8 @@ def taken_out(
     types = arrow_schema(contract)
     names = ["table", "reason", "row"]
     wanted = f"{expectation.check.id.partition(':')[0]}: "
-    handle = latest(lake, REJECTS)
-    for _, rows in () if handle is None else read_some(lake, packaged(REJECTS), files(handle), names):
+    handle = latest(tables, REJECTS)
+    for _, rows in () if handle is None else read_some(tables, packaged(REJECTS), files(handle), names):
         mine = pc.and_(pc.equal(rows["table"], contract.table), pc.starts_with(rows["reason"], wanted))
         values_of_rows = [row_values(contract, text) for text in rows.filter(mine)["row"].to_pylist()]
         there = [values for values in values_of_rows if values is not None and values.get("date") == day]
@@ -233,10 +235,10 @@ class Sources:
 
     def _located(self, plain: Explanation) -> "tuple[Contract, Suite, Partition, Expectation]":
         """Return the table, suite, partition and check of a failure. Raises `_UnknownError`."""
-        handle = latest(self._lake, plain.table)
+        handle = latest(self._lake.tables, plain.table)
         if handle is None:
             raise _UnknownError("the table is gone")
-        contract = as_stored(self._lake, self._contracts[plain.table])
+        contract = as_stored(self._lake.tables, self._contracts[plain.table])
         suite = compile_suite(self._contracts[plain.table], self._metrics, self._own.of(contract))
         expectation = next((each for each in suite.expectations if _is(each, plain)), None)
         if expectation is None:
@@ -250,8 +252,8 @@ class Sources:
         self, contract: "Contract", suite: Suite, part: Partition, expectation: Expectation, columns: Sequence[str]
     ) -> "Iterator[Judged]":
         """Yield the rows of a partition, and those that were taken out of it for a check, with who of them fails."""
-        yield from stored_rows(self._lake, contract, suite, part, expectation, columns)
-        yield from taken_out(self._lake, contract, part.day, expectation, columns)
+        yield from stored_rows(self._lake.store, contract, suite, part, expectation, columns)
+        yield from taken_out(self._lake.tables, contract, part.day, expectation, columns)
 
     def _explained(
         self, plain: Explanation, contract: "Contract", suite: Suite, part: Partition, expectation: Expectation

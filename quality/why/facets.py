@@ -147,7 +147,7 @@ def process_facts(lake: "Lake", runs: "set[str]") -> dict[str, tuple[Facet, dict
             for column in contract.columns
             if column.type in _WORDS and _names(column) and column.name not in _POSITIONS
         ]
-        rows = read(lake, contract, [*_IDENTITY, "ts", *(column.name for column in names)])
+        rows = read(lake.tables, contract, [*_IDENTITY, "ts", *(column.name for column in names)])
         rows = rows.filter(pc.is_in(rows["run"], value_set=pa.array(sorted(runs), pa.string()))).sort_by("ts")
         keys = list(zip(*(rows[name].to_pylist() for name in _IDENTITY), strict=True))
         for column in names:

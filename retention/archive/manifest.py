@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 
 FORMAT: Final = 1
@@ -119,7 +119,7 @@ def sorted_files(some: "Sequence[ArchivedFile]") -> tuple[ArchivedFile, ...]:
     return tuple(sorted(some, key=lambda one: one.path))
 
 
-def read_manifest(place: "Lake", sha256: str) -> Manifest:
+def read_manifest(place: "Store", sha256: str) -> Manifest:
     """Return the manifest of a digest. Raises `ArchiveError` where it is not there, or not what was written."""
     where = place.path(name_of(sha256))
     try:
@@ -137,7 +137,7 @@ def read_manifest(place: "Lake", sha256: str) -> Manifest:
     return Manifest(**said, partition_date=day, columns=columns, files=files)
 
 
-def refuse_unsound(place: "Lake", manifest: Manifest) -> None:
+def refuse_unsound(place: "Store", manifest: Manifest) -> None:
     """Raise `ArchiveError` where a file of an archive is not what was written; those in cold storage go by size."""
     for file in manifest.files:
         _, why = look_at(place, manifest.table, file)
@@ -145,7 +145,7 @@ def refuse_unsound(place: "Lake", manifest: Manifest) -> None:
             raise ArchiveError(why, where=place.path("tables", manifest.table, file.path))
 
 
-def look_at(place: "Lake", table: str, file: ArchivedFile) -> tuple[bool, str]:
+def look_at(place: "Store", table: str, file: ArchivedFile) -> tuple[bool, str]:
     """Return whether a file could be read, and what is wrong with it; empty if nothing is."""
     path = place.path("tables", table, file.path)
     try:

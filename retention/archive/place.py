@@ -18,6 +18,7 @@ from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.posture import overlaps
 from ranklake.lake.store.reachability import LakeUnreachableError
 from ranklake.lake.store.store import MARKER as LAKE_MARKER
+from ranklake.lake.store.store import Store
 from ranklake.retention.policies.model import has_classes, place_fault
 from ranklake.retention.proposals.statements import owner
 
@@ -33,12 +34,12 @@ class ArchiveError(RanklakeError):
     """A place that archives cannot be in, or an archive that is not what was written. Nothing was removed."""
 
 
-def open_place(lake: Lake, uri: str) -> Lake:
+def open_place(store: Store, uri: str) -> Store:
     """Return a place of archives, reached as the lake is. Raises `LakeUnreachableError`."""
-    return Lake.place(uri, lake.storage)
+    return Store.at(uri, store.storage)
 
 
-def claim(lake: Lake, uri: str) -> Lake:
+def claim(lake: Lake, uri: str) -> Store:
     """Make a place this lake's, and return it; again changes nothing.
 
     Raises `ArchiveError` where it is another's, holds something else, or lies in the lake or around it.
@@ -46,7 +47,7 @@ def claim(lake: Lake, uri: str) -> Lake:
     fault = place_fault(uri)
     if fault:
         raise ArchiveError(f"no place for archives: {fault}", where=uri if "credential" not in fault else "to")
-    place = open_place(lake, uri)
+    place = open_place(lake.store, uri)
     if overlaps(lake, place):
         what = "the place lies in the lake or a spool, or around it"
         raise ArchiveError(what, where=uri, hint="give archives a folder or prefix of their own")
@@ -55,12 +56,12 @@ def claim(lake: Lake, uri: str) -> Lake:
             raise ArchiveError("a lake is there", where=uri, hint="name an empty place")
         if any(not one.path.endswith(".tmp") for one in listed(place.fs, place.root)):
             raise ArchiveError("the place is not empty, and holds no archives", where=uri, hint="name an empty place")
-        place.put_if_absent(MARKER, json.dumps({"format": FORMAT, "lake": owner(lake)}).encode())
-    refuse_other(lake, place)
+        place.put_if_absent(MARKER, json.dumps({"format": FORMAT, "lake": owner(lake.store)}).encode())
+    refuse_other(lake.store, place)
     return place
 
 
-def refuse_other(lake: Lake, place: Lake) -> None:
+def refuse_other(store: Store, place: Store) -> None:
     """Raise `ArchiveError` where a place is not this lake's."""
     try:
         said = json.loads(place.fs.cat_file(place.path(MARKER)))
@@ -72,7 +73,7 @@ def refuse_other(lake: Lake, place: Lake) -> None:
         raise ArchiveError("what says whose archives these are cannot be read", where=place.uri) from None
     if made != FORMAT:
         raise ArchiveError(f"archives of format {made}, and {FORMAT} is known here", where=place.uri, hint="upgrade")
-    if whose_lake != owner(lake):
+    if whose_lake != owner(store):
         raise ArchiveError("another lake owns these archives", where=place.uri, hint="name another place")
 
 
@@ -107,7 +108,7 @@ class Object:
     at_hand: AtHand
 
 
-def look(place: "Lake", path: str) -> Object:
+def look(place: "Store", path: str) -> Object:
     """Return what an object is. Raises `FileNotFoundError`, and what the store raises."""
     if not has_classes(place.uri):
         return Object(int(place.fs.size(path) or 0), None, AtHand.YES)
@@ -121,7 +122,7 @@ def look(place: "Lake", path: str) -> Object:
     return Object(int(head["ContentLength"]), named, found)
 
 
-def move_to(place: "Lake", path: str, storage_class: str | None, tag: str | None) -> None:
+def move_to(place: "Store", path: str, storage_class: str | None, tag: str | None) -> None:
     """Put an object that is at hand into a storage class, and give it a tag ``name=value``; again changes nothing.
 
     A tag is for rules of the bucket's own life cycle. Raises what the store raises.
@@ -135,7 +136,7 @@ def move_to(place: "Lake", path: str, storage_class: str | None, tag: str | None
         _call(place, "put_object_tagging", path, Tagging={"TagSet": [{"Key": name, "Value": value}]})
 
 
-def ask_for(place: "Lake", path: str, days: int = RESTORED_DAYS, tier: str = "Standard") -> None:
+def ask_for(place: "Store", path: str, days: int = RESTORED_DAYS, tier: str = "Standard") -> None:
     """Ask the store for an object of a cold class; one that was asked for already stays so."""
     request = {"Days": days, "GlacierJobParameters": {"Tier": tier}}
     try:
@@ -151,12 +152,12 @@ def refuse_classes(uri: str, storage_class: str | None, tag: str | None) -> None
         raise ArchiveError("only S3 has storage classes and tags here", where=uri, hint="leave them out of the policy")
 
 
-def _call(place: "Lake", method: str, path: str, **given: Any) -> "Mapping[str, Any]":  # noqa: ANN401 - the store's own
+def _call(place: "Store", method: str, path: str, **given: Any) -> "Mapping[str, Any]":  # noqa: ANN401 - the store's own
     bucket, key = _split(place, path)
     found: Mapping[str, Any] = place.fs.call_s3(method, Bucket=bucket, Key=key, **given)
     return found
 
 
-def _split(place: "Lake", path: str) -> tuple[str, str]:
+def _split(place: "Store", path: str) -> tuple[str, str]:
     bucket, key, _ = place.fs.split_path(path)
     return bucket, key

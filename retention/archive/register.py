@@ -21,7 +21,8 @@ from ranklake.retention.proposals.statements import owner
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
 
 TABLE: Final = "archives"
 ARCHIVED, REWRITTEN, REMOVED = "archived", "rewritten", "removed"
@@ -89,23 +90,23 @@ def archive_name(manifest_sha256: str) -> str:
     return f"ar-{manifest_sha256[:16]}"
 
 
-def archives(lake: "Lake", table: str | None = None, day: date | None = None) -> list[Archive]:
+def archives(tables: "Tables", table: str | None = None, day: date | None = None) -> list[Archive]:
     """Return the archives of a lake that were not removed, by table, date and time."""
-    some = [archive for archive in every_archive(lake).values() if archive.removed is None]
+    some = [archive for archive in every_archive(tables).values() if archive.removed is None]
     some = [one for one in some if table in {None, one.table} and day in {None, one.partition_date}]
     return sorted(some, key=lambda one: (one.table, one.partition_date, str(one.archived), one.archive))
 
 
-def archive_places(lake: "Lake") -> list["Lake"]:
+def archive_places(tables: "Tables") -> list["Store"]:
     """Return every place that archives of a lake are in, or were."""
-    uris = read(lake, contract(TABLE), ["uri"])["uri"].unique().to_pylist()
-    return [open_place(lake, uri) for uri in sorted(uris)]
+    uris = read(tables, contract(TABLE), ["uri"])["uri"].unique().to_pylist()
+    return [open_place(tables.store, uri) for uri in sorted(uris)]
 
 
-def every_archive(lake: "Lake") -> dict[str, Archive]:
+def every_archive(tables: "Tables") -> dict[str, Archive]:
     """Return every archive by name, those that were removed among them."""
-    rows = valid_rows(lake)
-    finished = last_finished(lake) if rows else 0
+    rows = valid_rows(tables)
+    finished = last_finished(tables) if rows else 0
     found: dict[str, Archive] = {}
     for row in sorted(rows, key=lambda row: (row["row_kind"] != ARCHIVED, row["ts"])):
         if row["plan"] is not None and row["plan"] > finished:
@@ -122,29 +123,29 @@ def every_archive(lake: "Lake") -> dict[str, Archive]:
     return found
 
 
-def valid_rows(lake: "Lake") -> list[dict[str, Any]]:
+def valid_rows(tables: "Tables") -> list[dict[str, Any]]:
     """Return the rows of the register except those of plans that were cancelled."""
-    rows = read(lake, contract(TABLE)).to_pylist()
-    cancelled = cancelled_plans(lake) if rows else set()
+    rows = read(tables, contract(TABLE)).to_pylist()
+    cancelled = cancelled_plans(tables) if rows else set()
     return [row for row in rows if row["plan"] not in cancelled]
 
 
-def made_by(lake: "Lake", number: int | None) -> set[str]:
+def made_by(tables: "Tables", number: int | None) -> set[str]:
     """Return the names of the archives that a plan of the lake made, whether they are there or not."""
-    rows = read(lake, contract(TABLE), ["archive", "row_kind", "plan"]).to_pylist()
+    rows = read(tables, contract(TABLE), ["archive", "row_kind", "plan"]).to_pylist()
     return {row["archive"] for row in rows if row["row_kind"] == ARCHIVED and row["plan"] == number}
 
 
-def write_rewritten(lake: "Lake", archive: Archive, now: "Manifest", proposal: str) -> None:
+def write_rewritten(tables: "Tables", archive: Archive, now: "Manifest", proposal: str) -> None:
     """Write down that an archive has another manifest; once."""
     made = replace(archive, rows=now.rows, bytes=now.size_bytes, files=len(now.files), manifest_sha256=now.sha256)
     row = {**made.row(REWRITTEN), "plan": None, "proposal": proposal}
 
     def compose(_: object) -> "Iterable[dict[str, Any]]":
-        known = every_archive(lake).get(archive.archive)
+        known = every_archive(tables).get(archive.archive)
         return [] if known is None or known.manifest_sha256 == now.sha256 else stamped([row])
 
-    append_own(lake, TABLE, lambda handle: list(compose(handle)))
+    append_own(tables, TABLE, lambda handle: list(compose(handle)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,17 +176,17 @@ class Examined:
         return {**head, "files": self.files, "unread": self.unread, "faults": list(self.faults)}
 
 
-def examine(lake: "Lake", some: "Iterable[Archive]") -> Iterator[Examined]:
+def examine(store: "Store", some: "Iterable[Archive]") -> Iterator[Examined]:
     """Yield archives with what is wrong with them; every file that is at hand is read whole."""
     for one in some:
         try:
-            place = open_place(lake, one.uri)
-            refuse_other(lake, place)
+            place = open_place(store, one.uri)
+            refuse_other(store, place)
             manifest = read_manifest(place, one.manifest_sha256)
         except ArchiveError as error:
             yield Examined(one, 0, (f"{error.where}: {error.what}",), 0)
             continue
-        faults = [*_disagreements(lake, one, manifest)]
+        faults = [*_disagreements(store, one, manifest)]
         sound = unread = 0
         for file in manifest.files:
             at_hand, why = look_at(place, manifest.table, file)
@@ -195,9 +196,9 @@ def examine(lake: "Lake", some: "Iterable[Archive]") -> Iterator[Examined]:
         yield Examined(one, sound, tuple(faults), unread)
 
 
-def _disagreements(lake: "Lake", archive: "Archive", manifest: Manifest) -> Iterator[str]:
+def _disagreements(store: "Store", archive: "Archive", manifest: Manifest) -> Iterator[str]:
     said = (archive.table, archive.partition_date, archive.rows, archive.bytes, len(manifest.files))
-    if manifest.lake != owner(lake):
+    if manifest.lake != owner(store):
         yield f"{manifest.name}: the manifest is of another lake"
     if said != (manifest.table, manifest.partition_date, manifest.rows, manifest.size_bytes, archive.files):
         yield f"{manifest.name}: the manifest and the register do not agree"

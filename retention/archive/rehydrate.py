@@ -18,6 +18,7 @@ import pyarrow as pa
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.migrations.rewriting import stored_rows
 from ranklake.lake.migrations.upgrading import upgraded
+from ranklake.lake.store.tables import Tables
 from ranklake.lake.tables.data_file import DataFile
 from ranklake.lake.tables.parquet import write_partition
 from ranklake.lake.tables.table_schema import as_read
@@ -37,6 +38,7 @@ from ranklake.retention.proposals.proposals import NotApprovedError
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
     from ranklake.retention.policies.policies import Policies
 
 
@@ -78,16 +80,16 @@ def rehydrate(
     """
     found = REHYDRATIONS.find(lake, name)
     day = today or datetime.now(UTC).date()
-    some = _archives(lake, found, day)
+    some = _archives(lake.tables, found, day)
     if needs_approval(some, policies):
         if found.approved is None:
             raise NotApprovedError(REHYDRATIONS, name, lake.config.approvals)
         require(lake, REHYDRATIONS, found)
-    known = next((one for one in rehydrated(lake) if one.name == name), None)
-    versions = {one.table: as_read(latest(lake, one.table), lake.contract(one.table)).stamp for one in some}
+    known = next((one for one in rehydrated(lake.store) if one.name == name), None)
+    versions = {one.table: as_read(latest(lake.tables, one.table), lake.contract(one.table)).stamp for one in some}
     if known is not None and known.versions == versions:
         return known
-    opened = [(one, *_opened(lake, one)) for one in some]
+    opened = [(one, *_opened(lake.store, one)) for one in some]
     waiting = _request_cold_files(opened)
     ends = time.monotonic() + wait_s
     while waiting and time.monotonic() < ends:
@@ -95,10 +97,10 @@ def rehydrate(
         waiting = _request_cold_files(opened)
     if waiting:
         return Waiting(waiting)
-    remove(lake, name)
+    remove(lake.store, name)
     masked = masking_on(lake, policies, day)
     made = [file for one, place, manifest in opened for file in _brought_back(lake, name, one, place, manifest, masked)]
-    done = write_down(lake, name, found.until, versions, made)
+    done = write_down(lake.store, name, found.until, versions, made)
     facts = {**found.facts, "rows": done.rows, "versions": versions}
     audit.record(lake, by, DONE, name, None, facts, once=True, once_for=str(sorted(versions.items())))
     return done
@@ -106,16 +108,16 @@ def rehydrate(
 
 def end(lake: "Lake", name: str, by: str) -> int:
     """Take rows that are back away before their day; return how many files went."""
-    gone = remove(lake, REHYDRATIONS.find(lake, name).name)
+    gone = remove(lake.store, REHYDRATIONS.find(lake, name).name)
     if gone:
         audit.record(lake, by, ENDED, name)
     return gone
 
 
-def _archives(lake: "Lake", rehydration: Rehydration, day: date) -> list[Archive]:
+def _archives(tables: "Tables", rehydration: Rehydration, day: date) -> list[Archive]:
     if rehydration.until <= day:
         raise RehydrationError(f"it was for until {rehydration.until}", where=rehydration.name, hint="propose it anew")
-    every = every_archive(lake)
+    every = every_archive(tables)
     gone = [archive for archive in rehydration.archives if archive not in every or every[archive].removed is not None]
     if gone:
         raise RehydrationError(f"{gone[0]} is archived no more", where=rehydration.name, hint="propose what is left")
@@ -130,13 +132,13 @@ def needs_approval(some: list[Archive], policies: "Policies") -> bool:
     return any(one.needs_approval or one.uri in asking for one in some)
 
 
-def _opened(lake: "Lake", archive: Archive) -> tuple["Lake", Manifest]:
-    place = open_place(lake, archive.uri)
-    refuse_other(lake, place)
+def _opened(store: "Store", archive: Archive) -> tuple["Store", Manifest]:
+    place = open_place(store, archive.uri)
+    refuse_other(store, place)
     return place, read_manifest(place, archive.manifest_sha256)
 
 
-def _request_cold_files(opened: "list[tuple[Archive, Lake, Manifest]]") -> int:
+def _request_cold_files(opened: "list[tuple[Archive, Store, Manifest]]") -> int:
     """Ask for all files that are not available; return how many those are."""
     waiting = 0
     for _, place, manifest in opened:
@@ -156,23 +158,23 @@ def _brought_back(
     lake: "Lake",
     name: str,
     archive: Archive,
-    place: "Lake",
+    place: "Store",
     manifest: Manifest,
     masked: "Callable[[Contract, date, pa.Table], pa.Table]",
 ) -> Iterator[DataFile]:
     """Write an archive's rows beside the tables, as the table's contract has them now, and masked as is due now."""
     refuse_unsound(place, manifest)
-    target = as_read(latest(lake, archive.table), lake.contract(archive.table))
+    target = as_read(latest(lake.tables, archive.table), lake.contract(archive.table))
     for file in manifest.table_files.to_pylist():
         rows = masked(target, archive.partition_date, current_rows(place, manifest, file, lake))
         if rows.num_rows:
-            yield write_partition(place_of(lake, name), target, rows, archive.partition_date, 0)
+            yield write_partition(place_of(lake.store, name), target, rows, archive.partition_date, 0)
 
 
-def current_rows(place: "Lake", manifest: Manifest, file: dict[str, object], lake: "Lake") -> pa.Table:
+def current_rows(place: "Store", manifest: Manifest, file: dict[str, object], lake: "Lake") -> pa.Table:
     """Return the rows of an archived file under the names, types and units that its table has now."""
-    target = as_read(latest(lake, manifest.table), lake.contract(manifest.table))
-    rows = stored_rows(place, manifest.table, file)
+    target = as_read(latest(lake.tables, manifest.table), lake.contract(manifest.table))
+    rows = stored_rows(Tables(place), manifest.table, file)
     return upgraded(rows, target, manifest.contract_version, manifest.added_version)
 
 
@@ -182,7 +184,7 @@ def masking_on(lake: "Lake", policies: "Policies", as_of: date) -> Callable[["Co
     What it returns raises `PolicyError` where columns are hashed and there is no key.
     """
     holds = holds_of(lake, as_of)
-    runs = run_facts(lake, [*policies.rules, *(hold.rule for hold in holds)])
+    runs = run_facts(lake.tables, [*policies.rules, *(hold.rule for hold in holds)])
 
     def masked(contract: "Contract", day: date, rows: pa.Table) -> pa.Table:
         masks = Masks(lake, contract, policies.rules, ())

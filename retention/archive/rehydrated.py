@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from ranklake.lake.store.files import delete, listed
 from ranklake.lake.store.governance import REHYDRATED
-from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import LakeError
+from ranklake.lake.store.store import Store
 from ranklake.lake.tables.live_files import FILE_SCHEMA
 
 if TYPE_CHECKING:
@@ -75,13 +75,13 @@ class Rehydrated:
         return {**asdict(self), "until": self.until.isoformat(), "rows": self.rows}
 
 
-def place_of(lake: Lake, name: str) -> Lake:
+def place_of(store: Store, name: str) -> Store:
     """Return where the copies of a rehydration are, laid out as a lake's tables."""
-    return Lake.place(f"{lake.uri}/{REHYDRATED}/{name}", lake.storage)
+    return Store.at(f"{store.uri}/{REHYDRATED}/{name}", store.storage)
 
 
 def write_down(
-    lake: Lake, name: str, until: date, versions: Mapping[str, int], some: "Sequence[DataFile]"
+    store: Store, name: str, until: date, versions: Mapping[str, int], some: "Sequence[DataFile]"
 ) -> Rehydrated:
     """Write down what is back, which from then on can be asked for."""
     files: dict[str, list[dict[str, Any]]] = {}
@@ -90,21 +90,21 @@ def write_down(
         files.setdefault(one.table, []).append(row)
     made = Rehydrated(name, until, versions, files)
     body = {name: value for name, value in made.plain().items() if name != "rows"}
-    lake.put_if_absent(f"{REHYDRATED}/{name}/{_RECORD}", json.dumps(body, sort_keys=True).encode())
+    store.put_if_absent(f"{REHYDRATED}/{name}/{_RECORD}", json.dumps(body, sort_keys=True).encode())
     return made
 
 
-def rehydrated(lake: Lake) -> list[Rehydrated]:
+def rehydrated(store: Store) -> list[Rehydrated]:
     """Return what is back, by name; what is over by its day among it, as long as nobody deleted it."""
-    there = [one.path for one in listed(lake.fs, lake.path(REHYDRATED)) if one.path.endswith(f"/{_RECORD}")]
+    there = [one.path for one in listed(store.fs, store.path(REHYDRATED)) if one.path.endswith(f"/{_RECORD}")]
     found = []
     for path in there:
-        said = json.loads(lake.fs.cat_file(path))
+        said = json.loads(store.fs.cat_file(path))
         found.append(Rehydrated(**{**said, "until": date.fromisoformat(said["until"])}))
     return sorted(found, key=lambda one: one.name)
 
 
-def files_back(lake: Lake, today: date, versions: Mapping[str, int]) -> dict[str, list[pa.Table]]:
+def files_back(store: Store, today: date, versions: Mapping[str, int]) -> dict[str, list[pa.Table]]:
     """Return the files that are back on a day, by table.
 
     Parameters
@@ -115,7 +115,7 @@ def files_back(lake: Lake, today: date, versions: Mapping[str, int]) -> dict[str
     Raises `StaleRowsError` where a table was migrated since.
     """
     found: dict[str, list[pa.Table]] = {}
-    for one in rehydrated(lake):
+    for one in rehydrated(store):
         for table in one.files if today < one.until else ():
             if table not in versions:
                 continue
@@ -127,16 +127,16 @@ def files_back(lake: Lake, today: date, versions: Mapping[str, int]) -> dict[str
     return found
 
 
-def remove(lake: Lake, name: str) -> int:
+def remove(store: Store, name: str) -> int:
     """Delete what came back, its record first; return how many files went."""
-    record = lake.path(REHYDRATED, name, _RECORD)
-    gone = int(delete(lake, record))
-    return gone + sum(delete(lake, one.path) for one in listed(lake.fs, lake.path(REHYDRATED, name)))
+    record = store.path(REHYDRATED, name, _RECORD)
+    gone = int(delete(store, record))
+    return gone + sum(delete(store, one.path) for one in listed(store.fs, store.path(REHYDRATED, name)))
 
 
-def remove_expired(lake: Lake, today: date) -> list[str]:
+def remove_expired(store: Store, today: date) -> list[str]:
     """Delete what is over by its day, and what no record names; return the names."""
-    over = [one.name for one in rehydrated(lake) if one.until <= today]
+    over = [one.name for one in rehydrated(store) if one.until <= today]
     for name in over:
-        remove(lake, name)
+        remove(store, name)
     return over

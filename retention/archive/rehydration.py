@@ -24,6 +24,7 @@ from ranklake.retention.proposals.steps import Step, recorded_actions
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 MOST_DAYS: Final = 366
 _PLANNED: Final = "rehydration.plan"
@@ -80,7 +81,7 @@ def name_of(some: Iterable[str], until: date) -> str:
 
 def register(lake: "Lake") -> dict[str, Rehydration]:
     """Return every rehydration by name, oldest first, from the trail."""
-    rows = read(lake, contract(audit.TABLE), ["seq", "ts", "actor", "action", "subject", "reason", "details"])
+    rows = read(lake.tables, contract(audit.TABLE), ["seq", "ts", "actor", "action", "subject", "reason", "details"])
     found: dict[str, Rehydration] = {}
     planned = (
         [Step.of(row) for row in rows.sort_by("seq").to_pylist() if row["action"] == _PLANNED] if rows.num_rows else []
@@ -98,7 +99,7 @@ def register(lake: "Lake") -> dict[str, Rehydration]:
 
 def _approved(lake: "Lake", rehydration: Rehydration) -> datetime | None:
     """Return when enough people had approved it; None if they have not."""
-    trail = recorded_actions(lake, _KIND)
+    trail = recorded_actions(lake.tables, _KIND)
     steps = trail.get(rehydration.name, {}).get(_KIND.applied, [])
     enough = [
         step.ts
@@ -108,9 +109,9 @@ def _approved(lake: "Lake", rehydration: Rehydration) -> datetime | None:
     return enough[0] if enough else None
 
 
-def chosen(lake: "Lake", table: str, first: date, last: date) -> list[Archive]:
+def chosen(tables: "Tables", table: str, first: date, last: date) -> list[Archive]:
     """Return the archives of a table in a range of dates. Raises `RehydrationError` where there are none."""
-    every = archives(lake)
+    every = archives(tables)
     some = [one for one in every if one.table == table and first <= one.partition_date <= last]
     if not some:
         known = sorted({one.table for one in every})

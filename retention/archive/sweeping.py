@@ -18,7 +18,8 @@ from ranklake.retention.proposals.kept import kept_plans
 from ranklake.retention.proposals.retention_plans import cancelled_plans
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
 
 _TABLES: Final = "tables"
 
@@ -31,7 +32,7 @@ class ArchiveSweepResult:
     size_bytes: int = 0
 
 
-def sweep_archives(lake: "Lake") -> ArchiveSweepResult:
+def sweep_archives(tables: "Tables") -> ArchiveSweepResult:
     """Delete files that no archive holds; killed half-way, the next sweep goes on.
 
     A copy that an application is making right now stays: its original is in the lake until the register has the
@@ -41,52 +42,54 @@ def sweep_archives(lake: "Lake") -> ArchiveSweepResult:
     sure.
     """
     files = size_bytes = 0
-    for place in archive_places(lake):
-        refuse_other(lake, place)
+    for place in archive_places(tables):
+        refuse_other(tables.store, place)
         there = {
             path: one.size_bytes
             for one in listed(place.fs, place.root)
             if (path := one.path.removeprefix(f"{place.root}/")).startswith((f"{_TABLES}/", f"{FOLDER}/"))
         }
-        finished = last_finished(lake)
-        loose = {path for path in there if path.startswith(f"{_TABLES}/") and not _may_be_made(lake, path, finished)}
-        known, wanted = _manifests_and_files(lake, place)
-        loose |= (known | _cancelled(lake, place, there)) & there.keys()
+        finished = last_finished(tables)
+        loose = {
+            path for path in there if path.startswith(f"{_TABLES}/") and not _may_be_made(tables.store, path, finished)
+        }
+        known, wanted = _manifests_and_files(tables, place)
+        loose |= (known | _cancelled(tables, place, there)) & there.keys()
         for path in sorted(loose - wanted):
             files += delete(place, place.path(path))
             size_bytes += there[path]
         remove_dead(place.fs, map(place.path, loose - wanted))
-    forget_ended(lake)
+    forget_ended(tables)
     return ArchiveSweepResult(files, size_bytes)
 
 
-def forget_ended(lake: "Lake", *, dry_run: bool = False) -> list[str]:
+def forget_ended(tables: "Tables", *, dry_run: bool = False) -> list[str]:
     """Delete copies that came back from archives of which one ended since; return by what they came back.
 
     Rows that no rule keeps are not seen beside their table until the day for which somebody asked for them.
     """
-    back = rehydrated(lake)
-    there = {(archive.table, archive.partition_date.isoformat()) for archive in archives(lake)} if back else set()
+    back = rehydrated(tables.store)
+    there = {(archive.table, archive.partition_date.isoformat()) for archive in archives(tables)} if back else set()
     over = [
         one.name
         for one in back
         if any((table, str(row["date"])) not in there for table, some in one.files.items() for row in some)
     ]
     for name in [] if dry_run else over:
-        remove(lake, name)
+        remove(tables.store, name)
     return over
 
 
-def _may_be_made(lake: "Lake", path: str, finished: int) -> bool:
+def _may_be_made(store: "Store", path: str, finished: int) -> bool:
     """Return whether a data file may be that of an application that is under way."""
     number = plan_of(path.split("/", 2)[2])
-    return number is None or number > finished or bool(lake.fs.exists(lake.path(path)))
+    return number is None or number > finished or bool(store.fs.exists(store.path(path)))
 
 
-def _cancelled(lake: "Lake", place: "Lake", there: Collection[str]) -> set[str]:
+def _cancelled(tables: "Tables", place: "Store", there: Collection[str]) -> set[str]:
     """Return the files of archives whose plan was cancelled: their originals are in the lake until upkeep."""
-    plans = cancelled_plans(lake)
-    rows = read(lake, contract(TABLE), ["uri", "row_kind", "plan", "manifest_sha256"]).to_pylist() if plans else []
+    plans = cancelled_plans(tables)
+    rows = read(tables, contract(TABLE), ["uri", "row_kind", "plan", "manifest_sha256"]).to_pylist() if plans else []
     found: set[str] = set()
     for row in rows:
         mine = row["plan"] in plans and row["row_kind"] == ARCHIVED and row["uri"].rstrip("/") == place.uri
@@ -96,17 +99,17 @@ def _cancelled(lake: "Lake", place: "Lake", there: Collection[str]) -> set[str]:
     return found
 
 
-def _manifests_and_files(lake: "Lake", place: "Lake") -> tuple[set[str], set[str]]:
+def _manifests_and_files(tables: "Tables", place: "Store") -> tuple[set[str], set[str]]:
     """Return the manifests that the register knows of a place, and the files of archives that did not end.
 
     Those of an unfinished plan are among the latter, and those that ended by a plan that can be cancelled yet.
     """
-    rows, valid = read(lake, contract(TABLE)).to_pylist(), valid_rows(lake)
-    pending = {kept_plan.plan.number for kept_plan in kept_plans(lake)}
+    rows, valid = read(tables, contract(TABLE)).to_pylist(), valid_rows(tables)
+    pending = {kept_plan.plan.number for kept_plan in kept_plans(tables)}
     ended = {
         row["archive"]
         for row in valid
-        if row["row_kind"] == REMOVED and (row["plan"] or 0) <= last_finished(lake) and row["plan"] not in pending
+        if row["row_kind"] == REMOVED and (row["plan"] or 0) <= last_finished(tables) and row["plan"] not in pending
     }
     every = {row["manifest_sha256"] for row in rows if row["uri"].rstrip("/") == place.uri}
     mine = sorted(

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from ranklake.lake.plans.action_plan import ARCHIVES, ENDED, QUARANTINED
 from ranklake.lake.plans.plan import RefusedPlanError
 from ranklake.lake.plans.verification import is_committed_in, no_file, refusal, verify_application, verify_files
+from ranklake.lake.store.tables import Tables
 from ranklake.lake.tables.live_files import FILE_SCHEMA, files_digest
 from ranklake.lake.tables.row_keys import digest_of_files, key_columns
 from ranklake.retention.archive.manifest import Manifest, read_manifest, refuse_unsound
@@ -35,6 +36,7 @@ from ranklake.retention.proposals.statements import owner
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 
 _MEND: Final = "the files are still in the lake: run 'ranklake retain apply {}' again, which copies them anew"
@@ -49,48 +51,50 @@ def verify_retention(lake: "Lake", plan: "Plan") -> None:
     told = plan.body["facts"].get(ARCHIVES, {})
     wanted = {(item.table, item.partition_date.isoformat()): item for item in approved.items if item.archive_to}
     if wanted.keys() != {(table, day) for table, days in told.items() for day in days}:
-        raise refusal(lake, plan, f"the plan would archive other partitions than were approved: {name}")
+        raise refusal(lake.store, plan, f"the plan would archive other partitions than were approved: {name}")
     expected = []
     for (table, day), item in sorted(wanted.items()):
         manifest = _sound(lake, plan, item, told[table][day], name)
         expected.append(_row_of(manifest, item, plan.number, name))
-    _verify_rows(lake, plan, expected)
+    _verify_rows(lake.store, plan, expected)
 
 
 def _sound(lake: "Lake", plan: "Plan", item: Item, sha256: str, name: str) -> Manifest:
     """Return the manifest of an item's archive, all of whose files are sound."""
     assert item.archive_to is not None
     try:
-        place = open_place(lake, item.archive_to)
-        refuse_other(lake, place)
+        place = open_place(lake.store, item.archive_to)
+        refuse_other(lake.store, place)
         manifest = read_manifest(place, sha256)
         refuse_unsound(place, manifest)
     except ArchiveError as error:
-        raise _unfit(lake, plan, item, name, f"{error.where}: {error.what}") from error
+        raise _unfit(lake.store, plan, item, name, f"{error.where}: {error.what}") from error
     about = (manifest.lake, manifest.table, manifest.partition_date, manifest.rows, manifest.retention_plan)
-    expected = (owner(lake), item.table, item.partition_date, item.rows, name)
+    expected = (owner(lake.store), item.table, item.partition_date, item.rows, name)
     if about != expected or not _has_what_goes(lake, plan, place, manifest, item):
-        raise _unfit(lake, plan, item, name, f"{place.path(manifest.name)}: it has other rows than those that go")
+        raise _unfit(lake.store, plan, item, name, f"{place.path(manifest.name)}: it has other rows than those that go")
     return manifest
 
 
-def _unfit(lake: "Lake", plan: "Plan", item: Item, name: str, why: str) -> RefusedPlanError:
+def _unfit(store: "Store", plan: "Plan", item: Item, name: str, why: str) -> RefusedPlanError:
     what = f"the archive of {item.table} {item.partition_date} does not verify: {why}"
-    return refusal(lake, plan, what, _MEND.format(name))
+    return refusal(store, plan, what, _MEND.format(name))
 
 
-def _has_what_goes(lake: "Lake", plan: "Plan", place: "Lake", manifest: Manifest, item: Item) -> bool:
+def _has_what_goes(lake: "Lake", plan: "Plan", place: "Store", manifest: Manifest, item: Item) -> bool:
     day = item.partition_date.isoformat()
     gone = [row for row in plan.body["remove"].get(item.table, []) if row["date"] == day]
     if item.part_sha256 is None:
         return sorted(row["path"] for row in gone) == [file.path for file in manifest.files]
-    if is_committed_in(lake, item.table, plan.number):  # its files may be gone; what was looked at holds
+    if is_committed_in(lake.store, item.table, plan.number):  # its files may be gone; what was looked at holds
         return True
     known = lake.contract(item.table)
     columns = key_columns(known)
     new = [row for row in plan.body["add"] if row["table"] == item.table and row["partition"] == day]
-    before, after = (digest_of_files(lake, known, _files(some, item.partition_date), columns) for some in (gone, new))
-    archived = digest_of_files(place, known, manifest.table_files, columns)
+    before, after = (
+        digest_of_files(lake.tables, known, _files(some, item.partition_date), columns) for some in (gone, new)
+    )
+    archived = digest_of_files(Tables(place), known, manifest.table_files, columns)
     return (before - after - archived) % 2**256 == 0
 
 
@@ -114,9 +118,9 @@ def _row_of(manifest: Manifest, item: Item, number: int, name: str) -> dict[str,
     }
 
 
-def _verify_rows(lake: "Lake", plan: "Plan", expected: list[dict[str, Any]]) -> None:
+def _verify_rows(store: "Store", plan: "Plan", expected: list[dict[str, Any]]) -> None:
     """Check that the rows that a plan brings to the register of archives are those of its own archives."""
-    rows = [row for one in plan.body["add"] if one["table"] == ARCHIVES_TABLE for row in _rows(lake, plan, one)]
+    rows = [row for one in plan.body["add"] if one["table"] == ARCHIVES_TABLE for row in _rows(store, plan, one)]
     made = [
         {key: value for key, value in row.items() if key != "archive"} for row in rows if row["row_kind"] == ARCHIVED
     ]
@@ -127,18 +131,18 @@ def _verify_rows(lake: "Lake", plan: "Plan", expected: list[dict[str, Any]]) -> 
         return str(sorted(row.items(), key=str))
 
     if sorted(made, key=order) != sorted(expected, key=order) or ended != said or len(rows) != len(made) + len(ended):
-        raise refusal(lake, plan, "the plan would write other rows into the register of archives than its own")
+        raise refusal(store, plan, "the plan would write other rows into the register of archives than its own")
 
 
-def _rows(lake: "Lake", plan: "Plan", file: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    path = lake.path("tables", ARCHIVES_TABLE, file["path"])
+def _rows(store: "Store", plan: "Plan", file: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    path = store.path("tables", ARCHIVES_TABLE, file["path"])
     try:
-        with lake.open_file(path, file["size_bytes"]) as source:
+        with store.open_file(path, file["size_bytes"]) as source:
             found = pq.ParquetFile(source)
             names = [name for name in _ROW if name in found.schema_arrow.names]
             rows = found.read(columns=names).to_pylist()
     except (pa.ArrowException, UnicodeDecodeError):
-        raise no_file(lake, plan, path) from None
+        raise no_file(store, plan, path) from None
     yield from ({name: row.get(name) for name in _ROW} for row in rows)
 
 
@@ -170,13 +174,13 @@ def _verify_approved(lake: "Lake", plan: "Plan") -> None:
     beside = (plan.body["facts"].get(kind, {}).items() for kind in (QUARANTINED, ENDED))
     for table, days in itertools.chain.from_iterable(beside):
         told |= {(table, day): (0, files_digest(some), False) for day, some in days.items()}
-    _verify_aggregates(lake, plan, approved)
+    _verify_aggregates(lake.store, plan, approved)
     if told != agreed or approved.approved is None:
-        raise refusal(lake, plan, f"the plan would remove other rows than were approved: {name}")
-    verify_application(lake, plan, TABLE, "retention_plan", name)
+        raise refusal(lake.store, plan, f"the plan would remove other rows than were approved: {name}")
+    verify_application(lake.store, plan, TABLE, "retention_plan", name)
 
 
-def _verify_aggregates(lake: "Lake", plan: "Plan", approved: RetentionPlan) -> None:
+def _verify_aggregates(store: "Store", plan: "Plan", approved: RetentionPlan) -> None:
     """Check that what the plan brings into `DOWNSAMPLED` counts exactly the rows that were to become aggregates."""
     agreed = {
         (item.table, item.partition_date.isoformat(), (item.interval_s or 0) * 1_000_000_000): item.rows
@@ -186,15 +190,15 @@ def _verify_aggregates(lake: "Lake", plan: "Plan", approved: RetentionPlan) -> N
     counted: Counter[tuple[str, str, int]] = Counter()
     for row in plan.body["add"]:
         if row["table"] == DOWNSAMPLED:
-            path = lake.path("tables", DOWNSAMPLED, row["path"])
+            path = store.path("tables", DOWNSAMPLED, row["path"])
             try:
-                with lake.open_file(path, row["size_bytes"]) as source:
+                with store.open_file(path, row["size_bytes"]) as source:
                     found = pq.read_table(source, columns=["plan", "table", "interval_ns", "rows"])
             except (FileNotFoundError, pa.ArrowException, UnicodeDecodeError):
-                raise no_file(lake, plan, path) from None
+                raise no_file(store, plan, path) from None
             for one in found.group_by(["plan", "table", "interval_ns"]).aggregate([("rows", "sum")]).to_pylist():
                 if one["plan"] != plan.number:
-                    raise refusal(lake, plan, f"the plan would bring aggregates of another plan: {path}")
+                    raise refusal(store, plan, f"the plan would bring aggregates of another plan: {path}")
                 counted[one["table"], row["partition"], one["interval_ns"]] += one["rows_sum"] or 0
     if dict(counted) != agreed:
-        raise refusal(lake, plan, f"the plan would bring other aggregates than were approved: {approved.name}")
+        raise refusal(store, plan, f"the plan would bring other aggregates than were approved: {approved.name}")

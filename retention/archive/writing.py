@@ -18,6 +18,7 @@ import pyarrow as pa
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.store.files import overwrite
+from ranklake.lake.store.tables import Tables
 from ranklake.lake.tables.data_file import digest_of
 from ranklake.lake.tables.integrity import refuse_damaged
 from ranklake.lake.tables.parquet import write_partition
@@ -32,6 +33,7 @@ from ranklake.retention.proposals.statements import owner
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
     from ranklake.retention.policies.model import Destination
     from ranklake.retention.proposals.retention_plans import Item
 
@@ -55,23 +57,23 @@ class ArchiveWriter:
 
     def __init__(self, lake: "Lake", item: "Item", to: "Destination", proposal: str, number: int) -> None:
         refuse_classes(to.to, to.storage_class, to.tag)
-        self.lake, self.item, self.to = lake, item, to
+        self.tables, self.item, self.to = lake.tables, item, to
         self.proposal, self.number = proposal, number
         self.place = claim(lake, to.to)
-        self.contract: Contract = as_read(latest(lake, item.table), lake.contract(item.table))
+        self.contract: Contract = as_read(latest(lake.tables, item.table), lake.contract(item.table))
         self._files: list[ArchivedFile] = []
 
     def copy(self, some: pa.Table) -> None:
         """Copy data files byte by byte: rows of `ranklake.lake.tables.live_files.files`. Raises `DamagedFileError`."""
         for row in some.select(["path", "size_bytes", "num_records", "date"]).to_pylist():
-            refuse_damaged(self.lake, self.item.table, [row])
-            copied = copy_file(self.lake, self.place, self.item.table, row["path"], row["num_records"])
+            refuse_damaged(self.tables, self.item.table, [row])
+            copied = copy_file(self.tables.store, self.place, self.item.table, row["path"], row["num_records"])
             self._files.append(copied)
 
     def add(self, rows: pa.Table) -> None:
         """Write rows of the partition as a file of the archive."""
         made = write_partition(self.place, self.contract, rows, self.item.partition_date, self.number)
-        refuse_damaged(self.place, self.item.table, [_as_row(made.path, made.size_bytes, made.rows, self.item)])
+        refuse_damaged(Tables(self.place), self.item.table, [_as_row(made.path, made.size_bytes, made.rows, self.item)])
         digest = digest_of(made.path)
         assert digest is not None
         self._files.append(ArchivedFile(made.path, made.rows, made.size_bytes, digest))
@@ -79,7 +81,7 @@ class ArchiveWriter:
     def done(self) -> WrittenArchive:
         """Write the manifest, move the copies into their class, and return what is written down of them."""
         manifest = Manifest(
-            owner(self.lake),
+            owner(self.tables.store),
             self.item.table,
             self.item.partition_date,
             self.contract.version,
@@ -92,7 +94,10 @@ class ArchiveWriter:
         read_manifest(self.place, manifest.sha256)
         for file in manifest.files:
             move_to(
-                self.place, self.place.path("tables", self.item.table, file.path), self.to.storage_class, self.to.tag
+                self.place,
+                self.place.path("tables", self.item.table, file.path),
+                self.to.storage_class,
+                self.to.tag,
             )
         made = Archive(
             archive=archive_name(manifest.sha256),
@@ -112,13 +117,13 @@ class ArchiveWriter:
         return WrittenArchive(manifest, made)
 
 
-def copy_file(lake: "Lake", place: "Lake", table: str, path: str, rows: int) -> ArchivedFile:
+def copy_file(store: "Store", place: "Store", table: str, path: str, rows: int) -> ArchivedFile:
     """Copy a data file of a lake into an archive unless a sound copy is there, and read the copy again.
 
     Raises `ArchiveError` where the copy is not what was read.
     """
-    source, target = lake.path("tables", table, path), place.path("tables", table, path)
-    raw = bytes(lake.fs.cat_file(source))
+    source, target = store.path("tables", table, path), place.path("tables", table, path)
+    raw = bytes(store.fs.cat_file(source))
     made = ArchivedFile(path, rows, len(raw), hashlib.sha256(raw).hexdigest())
     _, fault = look_at(place, table, made)
     if fault:
@@ -136,7 +141,7 @@ def copy_anew(lake: "Lake") -> None:
 
     Of rows of a partition nothing can be copied: their files are not those of the lake. Raises what `copy_file` does.
     """
-    waiting = read_plan(lake, last_finished(lake) + 1)
+    waiting = read_plan(lake.store, last_finished(lake.tables) + 1)
     if waiting is None or waiting.kind != RETENTION.name:
         return
     places = {
@@ -148,8 +153,8 @@ def copy_anew(lake: "Lake") -> None:
         for row in rows:
             to = places.get((table, row["date"]))
             if to is not None and lake.fs.exists(lake.path("tables", table, row["path"])):
-                refuse_damaged(lake, table, [{**row, "date": date.fromisoformat(row["date"])}])
-                copy_file(lake, claim(lake, to), table, row["path"], row["num_records"])
+                refuse_damaged(lake.tables, table, [{**row, "date": date.fromisoformat(row["date"])}])
+                copy_file(lake.store, claim(lake, to), table, row["path"], row["num_records"])
 
 
 def _as_row(path: str, size_bytes: int, rows: int, item: "Item") -> dict[str, object]:
@@ -162,10 +167,10 @@ def archived_rows(some: "Iterable[WrittenArchive]") -> Iterator[dict[str, Any]]:
 
 
 def ended_rows(
-    lake: "Lake", ended: Mapping[str, Mapping[str, list[str]]], proposal: str, number: int
+    tables: "Tables", ended: Mapping[str, Mapping[str, list[str]]], proposal: str, number: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of archives that end with a plan."""
-    known = every_archive(lake) if ended else {}
+    known = every_archive(tables) if ended else {}
     for days in ended.values():
         for name in (name for some in days.values() for name in some):
             yield {**known[name].row(REMOVED), "proposal": proposal, "plan": number}

@@ -124,7 +124,7 @@ def apply(
 
     erasure, fresh = lifecycle.apply(lake, ERASURES, name, by, check, single_operator=single_operator, signing=signing)
     settle(lake, subject)
-    withdraw(lake)
+    withdraw(lake.store)
     holds = member_check(lake, subject)
     keys = forget_keys(lake, subject)
     done = [Done(PLACE, FORGOTTEN, keys)] if keys else []
@@ -141,8 +141,8 @@ def apply(
 def _refuse_other(lake: "Lake", erasure: Erasure, now: Found) -> None:
     """Raise `VoidProposalError` where the subject has other rows, or raw bytes, than were approved."""
     approved = {_place(item): item for item in erasure.of(ROWS, NAMES, RAW)}
-    there = {_place(item): item for item in planned(lake, now)}
-    for item in still_there(lake, erasure):
+    there = {_place(item): item for item in planned(lake.catalog, now)}
+    for item in still_there(lake.store, erasure):
         if _place(item) not in there:
             raise _void(erasure, item, f"has no rows of this subject any more, and {item.rows:,} were planned")
     for item in there.values():
@@ -180,7 +180,7 @@ def _write(
             live.setdefault(table, []).append(of_dates)
             new += fresh
     row = REGISTER.head_row(erasure, "application", by, number, single_operator=alone)
-    new += row_files(lake, TABLE, stamped([row]), number)
+    new += row_files(lake.store, TABLE, stamped([row]), number)
     raw: dict[str, dict[str, list[str]]] = {}
     for item in now.raw:
         raw.setdefault(f"{QUARANTINE}{item.table}", {}).setdefault(str(item.partition_date), []).append(
@@ -190,7 +190,7 @@ def _write(
         {table: pa.concat_tables(some, promote_options="default") for table, some in side.items()}
         for side in (drop, live)
     )
-    kept = replaced(lake, subject, list(kept_hits(lake, now.files)), number)
+    kept = replaced(lake, subject, list(kept_hits(lake.tables, now.files)), number)
     facts = {"erasure": erasure.name, QUARANTINED: raw, **({REPLACED: kept} if kept else {})}
     return action_plan.compose(number, ERASURE.name, add=new, remove=gone, live=there, purge=True, facts=facts)
 
@@ -201,7 +201,7 @@ def settle(lake: "Lake", subject: "Subject") -> None:
     Raises what the stores raise. A process that dies half-way leaves what the next call finds.
     """
     for contract in lake.contracts().values():
-        while contract.kind == "derived" and (found := list(subject_rows(lake, subject, contract))):
+        while contract.kind == "derived" and (found := list(subject_rows(lake.tables, subject, contract))):
             for one in found:
                 _take(lake, subject, one)
 
@@ -209,7 +209,7 @@ def settle(lake: "Lake", subject: "Subject") -> None:
 def _take(lake: "Lake", subject: "Subject", dated: DatedRows) -> None:
     """Replace the files of a date that hold rows of the subject; leave it to the next look where a rollup did."""
     table = dated.item.table or ""
-    handle = delta_table(lake, table)
+    handle = delta_table(lake.store, table)
     gone = dated.files["path"].to_pylist()
     if handle is None or not live_paths(handle).issuperset(gone):
         return
@@ -220,4 +220,4 @@ def _take(lake: "Lake", subject: "Subject", dated: DatedRows) -> None:
     except LostRaceError:
         gone = [file.path for file in new]
     for path in gone:
-        delete(lake, lake.path("tables", table, path))
+        delete(lake.store, lake.path("tables", table, path))

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from ranklake.lake.migrations.rewriting import stored_rows
 from ranklake.lake.plans.action_plan import ENDED
 from ranklake.lake.store.files import overwrite
+from ranklake.lake.store.tables import Tables
 from ranklake.lake.tables.data_file import plan_of
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.table_schema import as_read
@@ -37,6 +38,7 @@ from ranklake.retention.proposals.kept import KeptFile, kept_plans
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
     from ranklake.retention.erasure.search import FileMatches
     from ranklake.retention.erasure.subject import Subject
     from ranklake.retention.holds.hold import Hold
@@ -47,7 +49,7 @@ class Hit:
     """An archived file that holds a value: its archive, that one's place and manifest, and which file it is."""
 
     archive: Archive
-    place: "Lake"
+    place: "Store"
     manifest: Manifest
     file: ArchivedFile
 
@@ -58,27 +60,29 @@ class Hit:
         return {**named, "num_records": self.file.rows, "date": self.archive.partition_date}
 
 
-def hits(lake: "Lake", found: "Collection[FileMatches]") -> Iterator[Hit]:
+def hits(tables: "Tables", found: "Collection[FileMatches]") -> Iterator[Hit]:
     """Yield the archived files that hold a value, as the register knows them."""
     there = {one.source.uri for one in found if one.source.place == ARCHIVES and one.counts}
-    for archive in _existing_archives(lake) if there else ():
-        place = open_place(lake, archive.uri)
+    for archive in _existing_archives(tables) if there else ():
+        place = open_place(tables.store, archive.uri)
         manifest = read_manifest(place, archive.manifest_sha256)
         for file in manifest.files:
             if place.path("tables", manifest.table, file.path) in there:
                 yield Hit(archive, place, manifest, file)
 
 
-def _existing_archives(lake: "Lake") -> list[Archive]:
+def _existing_archives(tables: "Tables") -> list[Archive]:
     """Return the archives whose files are there: those that ended by a plan that can be cancelled yet among them."""
     ended = {
         name
-        for kept_plan in kept_plans(lake)
+        for kept_plan in kept_plans(tables)
         for days in kept_plan.plan.body["facts"].get(ENDED, {}).values()
         for some in days.values()
         for name in some
     }
-    return [archive for archive in every_archive(lake).values() if archive.removed is None or archive.archive in ended]
+    return [
+        archive for archive in every_archive(tables).values() if archive.removed is None or archive.archive in ended
+    ]
 
 
 def held_rows(lake: "Lake", subject: "Subject", hit: Hit, hold: "Hold", facts: RunFacts) -> int:
@@ -87,7 +91,7 @@ def held_rows(lake: "Lake", subject: "Subject", hit: Hit, hold: "Hold", facts: R
     if not hold.covers(hit.archive.partition_date) or not hold.rule.may_match(contract):
         return 0
     rows = current_rows(hit.place, hit.manifest, hit.row, lake)
-    mine = rows.filter(marks_in(lake, subject, hit.archive.table, rows))
+    mine = rows.filter(marks_in(lake.catalog, subject, hit.archive.table, rows))
     return count_held(lake, contract, mine, hold, facts)
 
 
@@ -95,7 +99,7 @@ def erase_archived(lake: "Lake", subject: "Subject", found: "Collection[FileMatc
     """Take the subject's rows out of archived files; return how many files were rewritten or went."""
     changed = 0
     by_archive: dict[str, list[Hit]] = {}
-    for hit in hits(lake, found):
+    for hit in hits(lake.tables, found):
         by_archive.setdefault(hit.archive.archive, []).append(hit)
     for some in by_archive.values():
         first, gone = some[0], {one.file.path for one in some}
@@ -103,17 +107,17 @@ def erase_archived(lake: "Lake", subject: "Subject", found: "Collection[FileMatc
         kept = [file for file in first.manifest.files if file.path not in gone]
         manifest = replace(first.manifest, files=sorted_files([*kept, *new]))
         first.place.put_if_absent(manifest.name, manifest.to_json())
-        write_rewritten(lake, first.archive, manifest, proposal)
+        write_rewritten(lake.tables, first.archive, manifest, proposal)
         changed += len(some)
     if any(one.source.place == ARCHIVES and one.counts for one in found):
-        sweep_archives(lake)
+        sweep_archives(lake.tables)
     return changed
 
 
 def _without(lake: "Lake", subject: "Subject", hit: Hit) -> Iterator[ArchivedFile]:
     """Write an archived file without the subject's rows, under the contract that it has; nothing where all go."""
-    marks = marks_in(lake, subject, hit.archive.table, current_rows(hit.place, hit.manifest, hit.row, lake))
-    rows = stored_rows(hit.place, hit.archive.table, hit.row).filter(pc.invert(marks))
+    marks = marks_in(lake.catalog, subject, hit.archive.table, current_rows(hit.place, hit.manifest, hit.row, lake))
+    rows = stored_rows(Tables(hit.place), hit.archive.table, hit.row).filter(pc.invert(marks))
     if not rows.num_rows:
         return
     for at, field in enumerate(rows.schema):
@@ -131,11 +135,11 @@ def _without(lake: "Lake", subject: "Subject", hit: Hit) -> Iterator[ArchivedFil
     yield ArchivedFile(path, rows.num_rows, len(raw), digest)
 
 
-def kept_hits(lake: "Lake", found: "Collection[FileMatches]") -> Iterator[KeptFile]:
+def kept_hits(tables: "Tables", found: "Collection[FileMatches]") -> Iterator[KeptFile]:
     """Yield the kept files in which a value was found."""
     there = {one.source.uri for one in found if one.counts and one.source.version is None}
-    for kept_plan in kept_plans(lake) if there else ():
-        yield from (file for file in kept_plan.files if lake.path("tables", file.table, file.path) in there)
+    for kept_plan in kept_plans(tables) if there else ():
+        yield from (file for file in kept_plan.files if tables.store.path("tables", file.table, file.path) in there)
 
 
 def held_in(lake: "Lake", subject: "Subject", file: KeptFile, hold: "Hold", facts: RunFacts) -> int:
@@ -143,8 +147,8 @@ def held_in(lake: "Lake", subject: "Subject", file: KeptFile, hold: "Hold", fact
     contract = lake.contract(file.table)
     if not hold.covers(file.day) or not hold.rule.may_match(contract):
         return 0
-    rows = rows_of(lake, as_read(latest(lake, file.table), contract), file)
-    mine = rows.filter(marks_in(lake, subject, file.table, rows))
+    rows = rows_of(lake.tables, as_read(latest(lake.tables, file.table), contract), file)
+    mine = rows.filter(marks_in(lake.catalog, subject, file.table, rows))
     return count_held(lake, contract, mine, hold, facts)
 
 
@@ -157,9 +161,9 @@ def replaced(
     """
     told: dict[str, list[dict[str, Any]]] = {}
     for file in files:
-        target = as_read(latest(lake, file.table), lake.contract(file.table))
-        rows = rows_of(lake, target, file)
-        rest = rows.filter(pc.invert(marks_in(lake, subject, file.table, rows)))
+        target = as_read(latest(lake.tables, file.table), lake.contract(file.table))
+        rows = rows_of(lake.tables, target, file)
+        rest = rows.filter(pc.invert(marks_in(lake.catalog, subject, file.table, rows)))
         new = [
             {
                 "path": append_file.path,
@@ -168,7 +172,7 @@ def replaced(
                 "version": target.stamp,
             }
             | {"date": append_file.partition.isoformat()}
-            for append_file in (append_files(lake, target, rest, number) if rest.num_rows else ())
+            for append_file in (append_files(lake.store, target, rest, number) if rest.num_rows else ())
         ]
         told.setdefault(file.table, []).append({"path": file.path, "by": new})
     return told

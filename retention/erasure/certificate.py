@@ -36,8 +36,11 @@ from ranklake.retention.subjects.known import known_columns
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress
+    from ranklake.lake.store.catalog import Catalog
     from ranklake.lake.store.lake import Lake
     from ranklake.lake.store.ssh_signatures import Signers
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
     from ranklake.retention.erasure.places import Done
     from ranklake.retention.erasure.search import FileMatches
     from ranklake.retention.erasure.subject import Subject
@@ -115,21 +118,21 @@ def certify(
     """Search all anew, write down what was done and found, and return it."""
     lake = reach.lake
     every = list(reach.each(subject, progress))
-    left = [one for one in every if not (one.counts and _may_stay(lake, subject, one))]
-    stays = [one for one in every if one.counts and _may_stay(lake, subject, one)]
+    left = [one for one in every if not (one.counts and _may_stay(lake.catalog, subject, one))]
+    stays = [one for one in every if one.counts and _may_stay(lake.catalog, subject, one)]
     found, kept = summarize(left, subject.sought), summarize(stays, subject.sought)
     keys = [{"place": PLACE, "where": uri, "files": 1, "count": 1} for uri in keys_left(lake, subject)]
     facts = {
         "format": FORMAT,
-        "lake": lake_identity(lake),
+        "lake": lake_identity(lake.store),
         "erasure": erasure.name,
         "subject": {"kind": subject.kind, "scrypt_sha256": subject.sha256},
         "items_sha256": erasure.items_sha256,
         "items": [{**asdict(item), "partition_date": _iso(item.partition_date)} for item in erasure.items],
         "plan": erasure.plan,
         "applied": None if erasure.applied is None else erasure.applied.isoformat(),
-        "steps": [_step(step) for step in _steps(lake, erasure)],
-        "files": _files(lake, erasure),
+        "steps": [_step(step) for step in _steps(lake.tables, erasure)],
+        "files": _files(lake.store, erasure),
         "places": [one.plain() for one in done],
         "keys": _keys(lake),
         "search": {
@@ -148,11 +151,11 @@ def certify(
     return made
 
 
-def certificates(lake: "Lake", name: str) -> list[Certificate]:
+def certificates(store: "Store", name: str) -> list[Certificate]:
     """Return the certificates of an erasure, the oldest first. Raises `NoCertificateError` for a damaged one."""
     found = []
-    for path in sorted(lake.fs.find(lake.path(FOLDER))):
-        raw = lake.fs.cat_file(path)
+    for path in sorted(store.fs.find(store.path(FOLDER))):
+        raw = store.fs.cat_file(path)
         one = Certificate.parse(raw, path)
         if hashlib.sha256(raw).hexdigest() != path.rpartition("/")[2].removesuffix(".json"):
             raise NoCertificateError("the certificate does not have the digest of its name", where=path)
@@ -161,9 +164,9 @@ def certificates(lake: "Lake", name: str) -> list[Certificate]:
     return sorted(found, key=lambda one: one.facts["search"]["at"])
 
 
-def _may_stay(lake: "Lake", subject: "Subject", matches: "FileMatches") -> bool:
+def _may_stay(catalog: "Catalog", subject: "Subject", matches: "FileMatches") -> bool:
     """Return whether a file may hold what it holds: accounting tables, and other runs' words about a run."""
-    if why_it_stays(lake, matches):
+    if why_it_stays(catalog, matches):
         return True
     columns = {where for where in matches.counts if where.startswith("column ")}
     return subject.run is not None and columns == set(matches.counts) and "column run" not in columns
@@ -173,11 +176,11 @@ def _keys(lake: "Lake") -> dict[str, Any]:
     """Return which columns are under keys of subjects, and the places in which keys were looked for."""
     store = key_store(lake)
     places = [] if store is None else [place.uri for place in store.places]
-    return {"columns": sorted(known_columns(lake)), "places": places}
+    return {"columns": sorted(known_columns(lake.store)), "places": places}
 
 
-def _steps(lake: "Lake", erasure: Erasure) -> Iterable[Step]:
-    rows = recorded_actions(lake, ERASURES).get(erasure.name, {})
+def _steps(tables: "Tables", erasure: Erasure) -> Iterable[Step]:
+    rows = recorded_actions(tables, ERASURES).get(erasure.name, {})
     return sorted((step for some in rows.values() for step in some), key=lambda step: step.seq)
 
 
@@ -185,12 +188,12 @@ def _step(step: Step) -> dict[str, Any]:
     return {**step.row, "ts": step.ts.isoformat(), "details": dict(step.details)}
 
 
-def _files(lake: "Lake", erasure: Erasure) -> dict[str, Any]:
+def _files(store: "Store", erasure: Erasure) -> dict[str, Any]:
     """Return which files of tables went and came, with rows, bytes and digests, and the versions of tables now."""
-    plan = read_plan(lake, erasure.plan) if erasure.plan is not None else None
+    plan = read_plan(store, erasure.plan) if erasure.plan is not None else None
     body = plan.body if plan is not None else {"remove": {}, "add": [], "facts": {}}
     tables = sorted({*body["remove"], *(row["table"] for row in body["add"])})
-    handles = {table: delta_table(lake, table) for table in tables}
+    handles = {table: delta_table(store, table) for table in tables}
     gone = [
         {"table": table, "path": row["path"], "rows": row["num_records"], "bytes": row["size_bytes"]}
         for table, rows in body["remove"].items()
@@ -274,7 +277,7 @@ def verify_with_lake(certificate: Certificate, lake: "Lake") -> Faults:
     """Return what of a certificate a lake does not bear out: identity, trail, rows of the trail, files that went."""
     facts = certificate.facts
     proof = prove(lake)
-    rows = trail(lake)
+    rows = trail(lake.tables)
     recorded = {(row["seq"], row["action"], row["actor"]) for row in rows}
     told = [row for row in rows if row["action"] == CERTIFIED and certificate.name in (row["details"] or "")]
     there = [
@@ -283,7 +286,7 @@ def verify_with_lake(certificate: Certificate, lake: "Lake") -> Faults:
         if lake.fs.exists(lake.path("tables", fact["table"], fact["path"]))
     ]
     faults = {
-        "it is of another lake": lake_identity(lake) != facts["lake"],
+        "it is of another lake": lake_identity(lake.store) != facts["lake"],
         f"the audit trail is broken: {proof.why}": not proof.whole,
         "the audit trail does not know it": not told,
         "the audit trail has other steps": not {(one["seq"], one["action"], one["actor"]) for one in facts["steps"]}

@@ -18,6 +18,7 @@ from ranklake.retention.proposals.erasures import NAMES, Item
 from ranklake.retention.proposals.kept import KeptFile
 
 if TYPE_CHECKING:
+    from ranklake.lake.store.catalog import Catalog
     from ranklake.lake.store.lake import Lake
     from ranklake.retention.erasure.subject import Subject
 
@@ -42,12 +43,12 @@ def refuse_held(
     holds = holds_of(lake, today)
     if not holds:
         return
-    facts = run_facts(lake, [one.rule for one in holds])
+    facts = run_facts(lake.tables, [one.rule for one in holds])
     for hold in holds:
         held = sum(_rows_on_hold(lake, subject, one, hold, facts) for one in rows if one.item.place != NAMES)
         held += sum(held_rows(lake, subject, one, hold, facts) for one in archived)
         held += sum(held_in(lake, subject, one, hold, facts) for one in kept)
-        held += sum(_is_about(lake, hold, item) for item in raw)
+        held += sum(_is_about(lake.catalog, hold, item) for item in raw)
         if held:
             what = f"the legal hold {hold.name} is about {held:,} rows or files of this subject until {hold.until}"
             raise HeldError(what, hint="a hold goes before every erasure; see 'ranklake retain holds'")
@@ -62,12 +63,12 @@ def _rows_on_hold(lake: "Lake", subject: "Subject", dated: DatedRows, hold: Hold
         return dated.item.rows if parts.of_table().level is Level.HOLD else 0
     texts = text_columns(contract)
     count = 0
-    for _, rows in read_some(lake, contract, dated.files, list(dict.fromkeys([*texts, *parts.columns]))):
+    for _, rows in read_some(lake.tables, contract, dated.files, list(dict.fromkeys([*texts, *parts.columns]))):
         mine = rows.filter(subject.marks(rows.select(texts)))
         count += int(pc.sum(parts.mask(mine, lambda values: parts.of(values).level is Level.HOLD)).as_py() or 0)
     return count
 
 
-def _is_about(lake: "Lake", hold: Hold, item: Item) -> bool:
-    known = lake.contracts().get(item.table or "")
+def _is_about(catalog: "Catalog", hold: Hold, item: Item) -> bool:
+    known = catalog.contracts().get(item.table or "")
     return known is None or hold.rule.may_match(known)

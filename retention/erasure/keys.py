@@ -44,9 +44,9 @@ def key_items(lake: "Lake", subject: "Subject") -> list[Item]:
         return []
     columns: dict[str, list[str]] = {}
     places = len(store.places)
-    if not known_columns(lake):  # whoever took the list of them away left the keys
+    if not known_columns(lake.store):  # whoever took the list of them away left the keys
         return [Item(FILES, about=PLACE, files=places)]
-    for name in sorted(known_columns(lake)):
+    for name in sorted(known_columns(lake.store)):
         table, _, column = name.partition(".")
         columns.setdefault(table, []).append(column)
     return [Item(FILES, table, about=f"{PLACE}: {', '.join(some)}", files=places) for table, some in columns.items()]
@@ -62,10 +62,12 @@ def refuse_held_keys(reach: "Reach", subject: "Subject", today: date) -> None:
         return
     sealed = replace(subject, sought=needles([f"s-{one}" for one in ids], within=WORDS), run=None)
     rows = [
-        subject_row for contract in lake.contracts().values() for subject_row in subject_rows(lake, sealed, contract)
+        subject_row
+        for contract in lake.contracts().values()
+        for subject_row in subject_rows(lake.tables, sealed, contract)
     ]
     found = [one for one in reach.each(sealed) if one.counts]
-    refuse_held(lake, sealed, rows, (), list(hits(lake, found)), list(kept_hits(lake, found)), today)
+    refuse_held(lake, sealed, rows, (), list(hits(lake.tables, found)), list(kept_hits(lake.tables, found)), today)
 
 
 def forget_keys(lake: "Lake", subject: "Subject") -> int:

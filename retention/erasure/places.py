@@ -46,6 +46,7 @@ from ranklake.retention.shares.register import shares
 if TYPE_CHECKING:
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
     from ranklake.retention.erasure.search import FileMatches
     from ranklake.retention.erasure.subject import Reach, Subject
 
@@ -90,7 +91,7 @@ def erase_files(
     Raises what the stores raise, and `sqlite3.Error`.
     """
     lake, spool = reach.lake, reach.spool
-    roots = [lake, *(open_place(lake, share.uri) for share in shares(lake))]
+    roots = [lake.store, *(open_place(lake.store, share.uri) for share in shares(lake.store))]
     counts: Counter[tuple[str, str]] = Counter()
     renewed: dict[tuple[int, str], list[FileMatches]] = {}
     archived: list[FileMatches] = []
@@ -111,7 +112,8 @@ def erase_files(
             if top == "tables" and "/_delta_log/" in f"/{rest}" and _CHECKPOINT in rest:
                 renewed.setdefault((at, rest.partition("/")[0]), []).append(one)
                 continue
-            action = _in_lake(roots[at], source.path, subject)
+            is_plan = roots[at] is lake.store and top == "plans"
+            action = _plan(lake, source.path, subject) if is_plan else _in_store(roots[at], source.path, subject)
         if action:
             counts[source.place, action] += 1
     for (at, table), some in renewed.items():
@@ -138,51 +140,49 @@ def erase_versions(reach: "Reach", subject: "Subject") -> list[Done]:
     return [Done(VERSIONS, DELETED, gone)] if gone else []
 
 
-def _in_lake(lake: "Lake", path: str, subject: "Subject") -> str:
+def _in_store(store: "Store", path: str, subject: "Subject") -> str:
     """Take a subject out of a file of the lake, or of a share; return what was done, nothing where it stays."""
     top, _, rest = path.partition("/")
     if top == "queries" and path.endswith(".jsonl"):
-        return _lines(lake, path, subject)
+        return _lines(store, path, subject)
     if top in {*_HINTS, REHYDRATED}:  # which can be made again
         copies = top == REHYDRATED
-        gone = remove_copies(lake, rest.partition("/")[0]) if copies else delete(lake, lake.path(path))
+        gone = remove_copies(store, rest.partition("/")[0]) if copies else delete(store, store.path(path))
         return DELETED if gone else ""
-    if top == "plans":
-        return _plan(lake, path, subject)
     if top != "tables":
         return ""
     table, _, below = rest.partition("/")
     if below.startswith("_delta_log/"):
-        return _log(lake, path, subject)
-    return DELETED if _is_left_over(lake, table, below) and delete(lake, lake.path(path)) else ""
+        return _log(store, path, subject)
+    return DELETED if _is_left_over(store, table, below) and delete(store, store.path(path)) else ""
 
 
-def _is_left_over(lake: "Lake", table: str, path: str) -> bool:
+def _is_left_over(store: "Store", table: str, path: str) -> bool:
     """Return whether a data file is neither live nor that of somebody who is at work."""
-    handle, number = delta_table(lake, table), plan_of(path)
+    handle, number = delta_table(store, table), plan_of(path)
     if handle is None or number is None or number > number_of(handle):
         return False
     return path not in live_paths(handle)
 
 
-def _log(lake: "Lake", path: str, subject: "Subject") -> str:
-    where = lake.path(path)
-    raw = lake.fs.cat_file(where)
+def _log(store: "Store", path: str, subject: "Subject") -> str:
+    where = store.path(path)
+    raw = store.fs.cat_file(where)
     try:
         new = redacted_lines(raw, subject)
     except ValueError:
         return ""
     if new == raw:
         return ""
-    overwrite(lake.fs, where, new, local=lake.is_local)
+    overwrite(store.fs, where, new, local=store.is_local)
     return REDACTED
 
 
-def _lines(lake: "Lake", path: str, subject: "Subject") -> str:
+def _lines(store: "Store", path: str, subject: "Subject") -> str:
     """Take lines that hold a value out of a file of lines: each is a query of somebody."""
-    where = lake.path(path)
-    lines = lake.fs.cat_file(where).splitlines(keepends=True)
-    overwrite(lake.fs, where, b"".join(line for line in lines if not subject.sought.count(line)), local=lake.is_local)
+    where = store.path(path)
+    lines = store.fs.cat_file(where).splitlines(keepends=True)
+    overwrite(store.fs, where, b"".join(line for line in lines if not subject.sought.count(line)), local=store.is_local)
     return REDACTED
 
 
@@ -193,7 +193,7 @@ def _plan(lake: "Lake", path: str, subject: "Subject") -> str:
         plan = Plan.from_json(lake.fs.cat_file(where), where)
     except DamagedPlanError:  # nobody can say what it would be without the values
         return ""
-    if plan.number > last_finished(lake):
+    if plan.number > last_finished(lake.tables):
         return ""
     seals = SEAL in plan.body
     body = redacted({name: value for name, value in plan.body.items() if name != SEAL}, subject)
@@ -204,16 +204,16 @@ def _plan(lake: "Lake", path: str, subject: "Subject") -> str:
     return REDACTED
 
 
-def _renew_checkpoint(lake: "Lake", table: str, paths: Sequence[str]) -> None:
+def _renew_checkpoint(store: "Store", table: str, paths: Sequence[str]) -> None:
     """Write a checkpoint of the table as it is, and delete older ones that hold a value."""
-    handle = delta_table(lake, table)
+    handle = delta_table(store, table)
     if handle is None:
         return
     retry_listing(handle.create_checkpoint)
     newest = f"{handle.version():020d}{_CHECKPOINT}"
     for path in paths:
         if not path.rpartition("/")[2].startswith(newest):
-            delete(lake, lake.path(path))
+            delete(store, store.path(path))
 
 
 def _in_spool(spool: "Spool", path: str, subject: "Subject", holds: Callable[[str, bytes], bool]) -> str:

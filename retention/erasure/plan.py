@@ -30,6 +30,7 @@ from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress
+    from ranklake.lake.store.catalog import Catalog
     from ranklake.lake.store.lake import Lake
     from ranklake.retention.erasure.subject import Subject
 
@@ -70,7 +71,9 @@ def find(reach: Reach, subject: "Subject", progress: "Progress | None" = None) -
     """Look where a subject is, now. Raises what the stores raise."""
     lake = reach.lake
     rows = [
-        subject_row for contract in lake.contracts().values() for subject_row in subject_rows(lake, subject, contract)
+        subject_row
+        for contract in lake.contracts().values()
+        for subject_row in subject_rows(lake.tables, subject, contract)
     ]
     files = tuple(one for one in reach.each(subject, progress) if one.counts or one.unsearched)
     hit = [file.source.path for file in files if file.counts]
@@ -104,26 +107,26 @@ def make_plan(
         recorded |= set(slot_files(spool, reach.spooled(found.files), member_check(lake, subject)))
     items = [
         Item(SUBJECT, about=_about(subject), content_sha256=subject.sha256),
-        *planned(lake, found),
+        *planned(lake.catalog, found),
         *as_items(recorded),
-        *_counted(lake, subject, found.files),
+        *_counted(lake.catalog, subject, found.files),
         *key_items(lake, subject),
     ]
     if len(items) == 1:
         raise NothingToEraseError
-    return REGISTER.add(lake, items)
+    return REGISTER.add(lake.tables, items)
 
 
 def _about(subject: "Subject") -> str:
     return f"{subject.kind}: {subject.rule}" if subject.sought.short.columns else subject.kind
 
 
-def planned(lake: "Lake", found: Found) -> list[Item]:
+def planned(catalog: "Catalog", found: Found) -> list[Item]:
     """Return what takes rows and raw bytes, as items: of derived tables one each, whatever dates their rows are on."""
     items: dict[tuple[str, str], Item] = {}
     others = [*found.raw]
     for one in (some.item for some in found.rows):
-        if lake.contract(one.table or "").kind != "derived":
+        if catalog.contract(one.table or "").kind != "derived":
             others.append(one)
             continue
         place = (one.place, one.table or "")
@@ -139,11 +142,11 @@ def propose(lake: "Lake", erasure: Erasure, by: str, signing: Signing = NOT_SIGN
 
 def refuse_unfit(reach: Reach, subject: "Subject", found: Found, today: date | None) -> None:
     """Raise `HeldError` or `NotIngestedError` where nothing may be erased (yet)."""
-    archived, kept = list(hits(reach.lake, found.files)), list(kept_hits(reach.lake, found.files))
+    archived, kept = list(hits(reach.lake.tables, found.files)), list(kept_hits(reach.lake.tables, found.files))
     today = today or datetime.now(UTC).date()
     refuse_held(reach.lake, subject, found.rows, found.raw, archived, kept, today)
     refuse_held_keys(reach, subject, today)
-    refuse_waiting(reach.lake, reach.spool, reach.spooled(found.files))
+    refuse_waiting(reach.lake.store, reach.spool, reach.spooled(found.files))
 
 
 def member_check(lake: "Lake", subject: "Subject") -> Callable[[str, bytes], bool]:
@@ -158,11 +161,11 @@ def member_check(lake: "Lake", subject: "Subject") -> Callable[[str, bytes], boo
     return holds
 
 
-def _counted(lake: "Lake", subject: "Subject", files: Iterable[FileMatches]) -> list[Item]:
+def _counted(catalog: "Catalog", subject: "Subject", files: Iterable[FileMatches]) -> list[Item]:
     """Return how many files of each kind of place hold something, and what stays."""
     counts: Counter[tuple[str, str]] = Counter()
     for file in files:
-        stays = why_it_stays(lake, file) if file.counts else ""
+        stays = why_it_stays(catalog, file) if file.counts else ""
         if file.counts and not file.source.is_folder:
             counts[(STAYS if stays else FILES, file.source.place + (f": {stays}" if stays else ""))] += 1
         for why in file.unsearched:

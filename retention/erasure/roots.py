@@ -25,6 +25,8 @@ from ranklake.retention.shares.register import shares
 if TYPE_CHECKING:
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
 
 
 LIVE, KEPT, OLD, LOG = "rows of {}", "rows of {} in their grace", "old versions of {}", "log of {}"
@@ -86,16 +88,16 @@ class IrregularError(OSError):
     """Not a regular file."""
 
 
-def sources(lake: "Lake", spool: "Spool | None", folders: Sequence[Path]) -> Iterator[Source]:
+def sources(tables: "Tables", spool: "Spool | None", folders: Sequence[Path]) -> Iterator[Source]:
     """Yield every file of a lake, a spool and some local folders, links and odd files among them."""
-    live, in_grace = _live(lake), kept_paths(lake)
-    for file in _files(lake.fs, lake.path("").rstrip("/"), local=lake.is_local):
+    live, in_grace = _live(tables), kept_paths(tables)
+    for file in _files(tables.store.fs, tables.store.path("").rstrip("/"), local=tables.store.is_local):
         yield replace(file, place=_place_in_lake(file.path, live, in_grace))
-    for share in shares(lake):
-        place = open_place(lake, share.uri)
+    for share in shares(tables.store):
+        place = open_place(tables.store, share.uri)
         for one in _files(place.fs, place.root.rstrip("/"), local=place.is_local):
             yield replace(one, place=f"{COPIES} {share.role}")
-    for place in archive_places(lake):
+    for place in archive_places(tables):
         for one in _files(place.fs, place.root.rstrip("/"), local=place.is_local):
             why = "" if one.is_folder else look(place, one.uri).at_hand.closed
             yield replace(one, place=ARCHIVES, closed=why)
@@ -125,19 +127,19 @@ def _files(fs: Any, top: str, *, local: bool) -> Iterator[Source]:  # noqa: ANN4
         yield Source("", whole, os.path.relpath(whole, top))
 
 
-def _live(lake: "Lake") -> dict[str, set[str]]:
+def _live(tables: "Tables") -> dict[str, set[str]]:
     """Return the paths of each table's live data files."""
     found = {}
-    for name in sorted({table.partition("/")[0] for table in _tables(lake)}):
-        handle = latest(lake, name)
+    for name in sorted({table.partition("/")[0] for table in _tables(tables.store)}):
+        handle = latest(tables, name)
         found[name] = set() if handle is None else live_paths(handle)
     return found
 
 
-def _tables(lake: "Lake") -> list[str]:
-    top = lake.path("tables")
+def _tables(store: "Store") -> list[str]:
+    top = store.path("tables")
     try:
-        return [str(one).rstrip("/").rpartition("/")[2] for one in lake.fs.ls(top, detail=False)]
+        return [str(one).rstrip("/").rpartition("/")[2] for one in store.fs.ls(top, detail=False)]
     except FileNotFoundError:
         return []
 
@@ -191,7 +193,11 @@ def with_lock(source: Source) -> Source:
 
 def _places(lake: "Lake", spool: "Spool | None") -> Iterator[tuple[Any, str]]:
     seen: list[str] = []
-    places = [lake, *archive_places(lake), *(open_place(lake, share.uri) for share in shares(lake))]
+    places = [
+        lake.store,
+        *archive_places(lake.tables),
+        *(open_place(lake.store, share.uri) for share in shares(lake.store)),
+    ]
     for fs, root in (
         *((place.fs, place.root) for place in places),
         *(() if spool is None else ((spool.fs, spool.root),)),

@@ -23,7 +23,9 @@ from ranklake.retention.proposals.erasures import NAME_COLUMNS, NAMED, NAMES, RO
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.store.catalog import Catalog
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
     from ranklake.lake.tables.data_file import DataFile
     from ranklake.retention.erasure.subject import Subject
 
@@ -51,13 +53,13 @@ def is_accounting_table(contract: "Contract") -> bool:
     return contract.retention in KEPT
 
 
-def why_it_stays(lake: "Lake", matches: FileMatches) -> str:
+def why_it_stays(catalog: "Catalog", matches: FileMatches) -> str:
     """Return why a file in which a subject is found is not touched; empty if it is."""
     top, _, rest = matches.source.path.partition("/")
     if matches.source.place.startswith((FOLDER, COPIES, ARCHIVES, "segments in", "records of imports")):
         return ""
     table = rest.partition("/")[0]
-    known = lake.contracts().get(table)
+    known = catalog.contracts().get(table)
     if (
         top == "tables"
         and known is not None
@@ -69,10 +71,10 @@ def why_it_stays(lake: "Lake", matches: FileMatches) -> str:
     return "operators' own words" if top == "contracts" else ""
 
 
-def subject_rows(lake: "Lake", subject: "Subject", contract: "Contract") -> Iterator[DatedRows]:
+def subject_rows(tables: "Tables", subject: "Subject", contract: "Contract") -> Iterator[DatedRows]:
     """Yield what goes of a table, by date; of accounting tables only names in ``segments``."""
     named = contract.table == NAMED
-    handle = latest(lake, contract.table)
+    handle = latest(tables, contract.table)
     if handle is None or (is_accounting_table(contract) and not named):
         return
     live = files(refuse_unfit(handle, contract))
@@ -84,7 +86,7 @@ def subject_rows(lake: "Lake", subject: "Subject", contract: "Contract") -> Iter
         counts: dict[str, int] = {}
         slot_files: set[SlotFile] = set()
         total = 0
-        for path, rows in read_some(lake, contract, partition, columns):
+        for path, rows in read_some(tables, contract, partition, columns):
             mine = rows.filter(subject.marks(rows.select(texts)))
             if mine.num_rows:
                 counts[path] = mine.num_rows
@@ -120,13 +122,13 @@ def written_anew(
     Returns the files to drop, all live files of their dates, and the new ones. Raises
     `ranklake.lake.tables.integrity.DamagedFileError`.
     """
-    contract, handle = lake.contract(table), latest(lake, table)
+    contract, handle = lake.contract(table), latest(lake.tables, table)
     if handle is None:
         return FILE_SCHEMA.empty_table(), FILE_SCHEMA.empty_table(), []
     live = files(refuse_unfit(handle, contract))
     old = live.filter(pc.is_in(live["path"], value_set=pa.array(paths, pa.string())))
     of_dates = live.filter(pc.is_in(live["date"], value_set=old["date"].combine_chunks()))
-    return old, of_dates, list(change_rows(lake, contract, number, old, lambda rows: rows))
+    return old, of_dates, list(change_rows(lake.tables, contract, number, old, lambda rows: rows))
 
 
 def _slot_files(contract: "Contract", rows: pa.Table) -> set[SlotFile]:
@@ -145,11 +147,11 @@ def rewritten(lake: "Lake", subject: "Subject", dated: DatedRows, number: int) -
     if dated.item.place == NAMES:
         return [
             file
-            for _, rows in read_some(lake, contract, dated.files, verify=True)
-            for file in append_files(lake, contract, with_pseudonyms(rows, subject), number)
+            for _, rows in read_some(lake.tables, contract, dated.files, verify=True)
+            for file in append_files(lake.store, contract, with_pseudonyms(rows, subject), number)
         ]
     texts = text_columns(contract)
-    taken = take_rows_out(lake, contract, number, dated.files, lambda rows: subject.marks(rows.select(texts)))
+    taken = take_rows_out(lake.tables, contract, number, dated.files, lambda rows: subject.marks(rows.select(texts)))
     return [file for _, added, _ in taken for file in added]
 
 
@@ -168,9 +170,9 @@ def text_columns(contract: "Contract") -> list[str]:
     return [field.name for field in arrow_schema(contract) if has_text(field.type)]
 
 
-def marks_in(lake: "Lake", subject: "Subject", table: str, rows: pa.Table) -> pa.Array:
+def marks_in(catalog: "Catalog", subject: "Subject", table: str, rows: pa.Table) -> pa.Array:
     """Return which rows of a table are the subject's, whichever of its columns they have, and however."""
-    texts = [name for name in text_columns(lake.contract(table)) if name in rows.column_names]
+    texts = [name for name in text_columns(catalog.contract(table)) if name in rows.column_names]
     plain = rows.select(texts)
     for at, field in enumerate(plain.schema):
         if pa.types.is_dictionary(field.type):

@@ -146,7 +146,7 @@ def each(
     """Yield every file of a lake, a spool and some folders with what is found in it; see `search`."""
     opened = opener(lake.config.encryption_key)
     yield from each_version(lake, spool, sought)
-    every = list(sources(lake, spool, folders))
+    every = list(sources(lake.tables, spool, folders))
     for number, source in enumerate(every, 1):
         yield _searched(source, sought, opened)
         if progress is not None:

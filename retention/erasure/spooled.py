@@ -18,18 +18,19 @@ from ranklake.segments.segment import NotASegmentError, SegmentName
 if TYPE_CHECKING:
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.ingest.spool.spooled import Spooled
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
 
 
 class NotIngestedError(RanklakeError):
     """Segments of the subject wait in the spool: what is not in the lake yet cannot be counted. Nothing was changed."""
 
 
-def refuse_waiting(lake: "Lake", spool: "Spool | None", paths: Collection[str]) -> None:
+def refuse_waiting(store: "Store", spool: "Spool | None", paths: Collection[str]) -> None:
     """Raise `NotIngestedError` where some files of the spool are segments that no plan took in."""
     if spool is None or not paths:
         return
-    waiting = {pack_of(item.path) or item.path for some in not_taken_in(lake, spool.listing()) for item in some}
+    waiting = {pack_of(item.path) or item.path for some in not_taken_in(store, spool.listing()) for item in some}
     if found := len(waiting & set(paths)):
         what = f"{found:,} files of the subject in the spool are not ingested yet"
         raise NotIngestedError(what, hint="run 'ranklake ingest', then plan again")
@@ -75,10 +76,10 @@ def as_items(some: Iterable[SlotFile]) -> list[Item]:
     ]
 
 
-def erased_again(lake: "Lake", items: "Iterable[Spooled]") -> "Iterator[Spooled]":
+def erased_again(tables: "Tables", items: "Iterable[Spooled]") -> "Iterator[Spooled]":
     """Yield the files of a spool that are copies of slot files of which an applied erasure took rows."""
     ranges: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    for item in (item for one in applied(lake) for item in one.of(SEGMENT)):
+    for item in (item for one in applied(tables) for item in one.of(SEGMENT)):
         incarnation, _, text = (item.about or "").partition("~")
         found = [(int(low), int(high or low)) for low, _, high in (one.partition("..") for one in text.split())]
         ranges.setdefault((item.table or "", incarnation), []).extend(found)

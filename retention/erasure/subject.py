@@ -20,6 +20,7 @@ from ranklake.retention.subjects.keys import RunSubject, folded
 if TYPE_CHECKING:
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.plans.plan import Progress
+    from ranklake.lake.store.catalog import Catalog
     from ranklake.lake.store.lake import Lake
     from ranklake.retention.subjects.keys import SubjectName
 
@@ -96,16 +97,16 @@ def subject_of(lake: "Lake", values: Iterable[str], run: str | None = None, colu
 
     It is looked for in what keys of other people sealed, too. Raises `ColumnError` where a column cannot be meant.
     """
-    refuse_columns(lake, columns)
-    made = subject_under(lake_identity(lake), values, run, columns)
+    refuse_columns(lake.catalog, columns)
+    made = subject_under(lake_identity(lake.store), values, run, columns)
     opened = opened_by_others(lake, made.keyed)
     return made if opened is None else replace(made, sought=replace(made.sought, opened=opened))
 
 
-def refuse_columns(lake: "Lake", columns: Iterable[str]) -> None:
+def refuse_columns(catalog: "Catalog", columns: Iterable[str]) -> None:
     """Raise `ColumnError` where a column tells of nobody in some table that has it, or in none."""
     of: dict[str, set[str]] = {}
-    for contract in lake.contracts().values():
+    for contract in catalog.contracts().values():
         for column in contract.columns:
             of.setdefault(column.name, set()).add(column.class_ if column.type == "string" else column.type)
     about = sorted(name for name, classes in of.items() if classes <= {"personal", "pseudonymous"})

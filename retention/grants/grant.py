@@ -198,7 +198,7 @@ def _refuse_again(before: Sequence[Grant], now: datetime, *, again: bool) -> Non
 
 def register(lake: "Lake") -> dict[str, Grant]:
     """Return every grant that was asked for, by name, the oldest first."""
-    rows = read(lake, contract(TABLE), ["seq", "ts", "actor", "action", "subject", "reason", "details"])
+    rows = read(lake.tables, contract(TABLE), ["seq", "ts", "actor", "action", "subject", "reason", "details"])
     rows = rows.filter(pc.is_in(rows["action"], value_set=pa.array(_ROWS))).sort_by("seq").to_pylist()
     found: dict[str, Grant] = {}
     later: dict[str, dict[str, Mapping[str, Any]]] = {}
@@ -231,7 +231,7 @@ class _Judged:
 
     def __init__(self, lake: "Lake") -> None:
         self._lake = lake
-        self._trail = recorded_actions(lake, GRANTS)
+        self._trail = recorded_actions(lake.tables, GRANTS)
 
     def with_rows(self, grant: Grant, rows: Mapping[str, Mapping[str, Any]]) -> Grant:
         """Return a grant with what the rows say."""

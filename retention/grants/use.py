@@ -180,7 +180,7 @@ def accesses(lake: "Lake") -> list[Access]:
     now = clock.now()
     since = now - timedelta(days=lake.config.query.keep_days)
     asked: dict[tuple[str, str], list[datetime]] = {}
-    for one in noted(lake, since.date()):
+    for one in noted(lake.store, since.date()):
         if one.role is not None:
             asked.setdefault((plain(one.consumer), one.role), []).append(one.at)
     found = []

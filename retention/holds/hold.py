@@ -18,7 +18,9 @@ from ranklake.retention.proposals.retention_plans import Item as RetentionItem
 from ranklake.retention.proposals.retired import ARCHIVED_ROWS
 
 if TYPE_CHECKING:
+    from ranklake.lake.store.catalog import Catalog
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 
 ACTION: Final = "retention.hold"
@@ -73,9 +75,9 @@ class Hold:
         }
 
 
-def all_holds(lake: "Lake") -> list[Hold]:
+def all_holds(tables: "Tables") -> list[Hold]:
     """Return every hold that was ever set, the oldest first."""
-    return [_hold(row) for row in trail(lake) if row["action"] == ACTION]
+    return [_hold(row) for row in trail(tables) if row["action"] == ACTION]
 
 
 def _hold(row: Mapping[str, Any]) -> Hold:
@@ -134,7 +136,7 @@ def begun_before(lake: "Lake", hold: Hold) -> list[BegunApplication]:
     One that died before it wrote its plan is among them: whoever applies it again looks at holds again. Raises what
     reading the trail and the registers raises.
     """
-    rows = trail(lake)
+    rows = trail(lake.tables)
     number = next(row["seq"] for row in rows if (row["action"], row["subject"]) == (ACTION, hold.name))
     earlier = {(row["action"], row["subject"]): row["seq"] for row in rows if row["seq"] < number}
     open_ = {
@@ -148,21 +150,21 @@ def begun_before(lake: "Lake", hold: Hold) -> list[BegunApplication]:
     return [
         BegunApplication(proposal=name, row=row)
         for name, row in sorted(open_.items(), key=lambda one: one[1])
-        if name in known and _may_take(lake, known[name], hold)
+        if name in known and _may_take(lake.catalog, known[name], hold)
     ]
 
 
-def _may_take(lake: "Lake", proposal: RetentionPlan | Erasure, hold: Hold) -> bool:
+def _may_take(catalog: "Catalog", proposal: RetentionPlan | Erasure, hold: Hold) -> bool:
     """Return whether what a proposal takes may be held, and was not gone, or safe, before the hold was set."""
     purged = proposal.purged if isinstance(proposal, RetentionPlan) else None
     if proposal.void_because or (purged is not None and purged < hold.since):
         return False
-    return any(_is_about(lake, hold, item) for item in proposal.items)
+    return any(_is_about(catalog, hold, item) for item in proposal.items)
 
 
-def _is_about(lake: "Lake", hold: Hold, item: RetentionItem | ErasureItem) -> bool:
+def _is_about(catalog: "Catalog", hold: Hold, item: RetentionItem | ErasureItem) -> bool:
     if item.table is None:  # of an erasure, what is no row
         return False
-    known = lake.contracts().get(item.table.removeprefix(RAW).removeprefix(ARCHIVED_ROWS))
+    known = catalog.contracts().get(item.table.removeprefix(RAW).removeprefix(ARCHIVED_ROWS))
     is_of_day = item.partition_date is None or hold.covers(item.partition_date)
     return is_of_day and (known is None or hold.rule.may_match(known))

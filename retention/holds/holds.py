@@ -40,6 +40,7 @@ from ranklake.retention.proposals.steps import recorded_actions
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 _KIND, _STEP = ACTION.split(".")
 _MEASURED: Final = ("scalars", "distributions", "downsampled")
@@ -78,15 +79,15 @@ def set_hold(
         As for `ranklake.retention.proposals.lifecycle.propose`. Nothing was changed.
     """
     details, about = _about(lake, where, reason, until, today, future_names=future_names)
-    trail = recorded_actions(lake, HOLD_RELEASES)
+    trail = recorded_actions(lake.tables, HOLD_RELEASES)
     refuse_downgrade(lake, trail)
-    if all(hold.name != about.proposal for hold in all_holds(lake)):
+    if all(hold.name != about.proposal for hold in all_holds(lake.tables)):
         who = identify(lake, about, _STEP, by, reason, signing)
         finish(lake, RETENTION, InProcess())
         note_mode(lake, trail, who.name)
         signed = {**details, DIGEST: about.items_sha256, **who.details}
         record(lake, who.name, ACTION, about.proposal, reason, signed, once=True)
-    return next(one for one in all_holds(lake) if one.name == about.proposal)
+    return next(one for one in all_holds(lake.tables) if one.name == about.proposal)
 
 
 def hold_statement(
@@ -127,10 +128,10 @@ def _about(
 
 def rows_held(lake: "Lake", hold: Hold) -> int:
     """Return how many stored rows a hold is about."""
-    runs = run_facts(lake, [hold.rule])
+    runs = run_facts(lake.tables, [hold.rule])
     rows = 0
     for known in lake.contracts().values():
-        handle = latest(lake, known.table) if hold.rule.may_match(known) else None
+        handle = latest(lake.tables, known.table) if hold.rule.may_match(known) else None
         if handle is None:
             continue
         live = files(handle)
@@ -156,7 +157,7 @@ def count_held(lake: "Lake", contract: "Contract", rows: pa.Table, hold: Hold, f
 
 def holds_of(lake: "Lake", day: date) -> list[Hold]:
     """Return the holds that hold on a day: until their own, and as long as nobody released them."""
-    found = [hold for hold in all_holds(lake) if day < hold.until]
+    found = [hold for hold in all_holds(lake.tables) if day < hold.until]
     gone = released(lake) if found else {}
     return [one for one in found if one.name not in gone]
 
@@ -198,7 +199,7 @@ def _refuse_unknown(lake: "Lake", said: Mapping[str, Sequence[str]], *, future_n
                     hint += f"{'; ' if hint else ''}if rows with that name are yet to come, add --future-names"
                 raise HoldError(f"there is no {key} {text!r}", where="--where", hint=hint)
     of_runs = {key: texts for key, texts in said.items() if key in RUN_KEYS}
-    if len(of_runs) > 1 and not future_names and not _is_of_a_run(lake, of_runs):
+    if len(of_runs) > 1 and not future_names and not _is_of_a_run(lake.tables, of_runs):
         what = f"no run has all of {', '.join(f'{key}={text}' for key, texts in of_runs.items() for text in texts)}"
         raise HoldError(what, where="--where", hint="set a hold for each, or add --future-names")
     rule = Rule("", {key: tuple(texts) for key, texts in said.items() if key != DATE}, "", "", "", Place(TRAIL, 0))
@@ -210,8 +211,8 @@ def _names_in(lake: "Lake", said: Mapping[str, Sequence[str]]) -> dict[str, Coll
     """Return the names that rows have, or had, of those keys that are asked for."""
     known: dict[str, Collection[str]] = {}
     if said.keys() & RUN_KEYS:
-        facts = all_run_facts(lake)
-        runs = read(lake, contract("segments"), ["run"])["run"].unique().to_pylist()
+        facts = all_run_facts(lake.tables)
+        runs = read(lake.tables, contract("segments"), ["run"])["run"].unique().to_pylist()
         known["run"] = {run for run in (*runs, *facts) if run}
         for key in RUN_KEYS - {"run"}:
             known[key] = {text for fact in facts.values() for text in fact.get(key, ())}
@@ -222,13 +223,13 @@ def _names_in(lake: "Lake", said: Mapping[str, Sequence[str]]) -> dict[str, Coll
 
 def _stored(lake: "Lake", table: str) -> list[str]:
     """Return the metrics of a table's rows."""
-    if delta_table(lake, table) is None:
+    if delta_table(lake.store, table) is None:
         return []
     rows = session(lake, [table]).sql(f'SELECT DISTINCT metric FROM "{table}"').to_arrow_table()  # noqa: S608 - a constant
     return [name for name in rows["metric"].to_pylist() if name]
 
 
-def _is_of_a_run(lake: "Lake", said: Mapping[str, Sequence[str]]) -> bool:
+def _is_of_a_run(tables: "Tables", said: Mapping[str, Sequence[str]]) -> bool:
     """Return whether some run has a name of each key."""
     return any(
         all(
@@ -239,5 +240,5 @@ def _is_of_a_run(lake: "Lake", said: Mapping[str, Sequence[str]]) -> bool:
             )
             for key, some in said.items()
         )
-        for run, facts in all_run_facts(lake).items()
+        for run, facts in all_run_facts(tables).items()
     )

@@ -65,7 +65,9 @@ class HoldRelease(Proposal):
 def register(lake: "Lake") -> dict[str, HoldRelease]:
     """Return the releases of all holds by name; one is approved when it took effect."""
     gone = released(lake)
-    found = [HoldRelease(f"{PREFIX}{hold.name}", hold.name, approved=gone.get(hold.name)) for hold in all_holds(lake)]
+    found = [
+        HoldRelease(f"{PREFIX}{hold.name}", hold.name, approved=gone.get(hold.name)) for hold in all_holds(lake.tables)
+    ]
     return {one.name: one for one in found}
 
 
@@ -75,7 +77,7 @@ def released(lake: "Lake") -> dict[str, datetime]:
     A row that says so counts where enough people had approved then, by the keys or names of today: whoever writes a row
     into the trail releases nothing.
     """
-    trail = recorded_actions(lake, HOLD_RELEASES)
+    trail = recorded_actions(lake.tables, HOLD_RELEASES)
     found: dict[str, datetime] = {}
     for name, rows in trail.items():
         one = HoldRelease(name, name.removeprefix(PREFIX))
@@ -104,7 +106,9 @@ def approve(
     """
     name = f"{PREFIX}{hold}"
     found = HOLD_RELEASES.find(lake, name)
-    if found.approved is None and not recorded_actions(lake, HOLD_RELEASES).get(name, {}).get(HOLD_RELEASES.propose):
+    if found.approved is None and not recorded_actions(lake.tables, HOLD_RELEASES).get(name, {}).get(
+        HOLD_RELEASES.propose
+    ):
         raise HoldError(
             "nobody proposed to release it", where=hold, hint=f"ranklake retain release plan {hold} --by NAME"
         )

@@ -86,7 +86,7 @@ def apply(
         What signs, where approvals are signed.
     """
     if today is None:
-        refuse_fast(lake)
+        refuse_fast(lake.store)
     day = today or datetime.now(UTC).date()
     copy_anew(lake)
 
@@ -171,7 +171,7 @@ def _write(
                 lake, plan, partition, number, writer, aside.setdefault(table, []) if grace_days else None
             )
         if partition.masked is not None:
-            new += action_plan.change_rows(lake, lake.contract(table), number, partition.files, partition.masked)
+            new += action_plan.change_rows(lake.tables, lake.contract(table), number, partition.files, partition.masked)
             masked.setdefault(table, []).append(partition.item.partition_date.isoformat())
         if partition.aggregates is not None:
             new += next(aggregates)
@@ -179,18 +179,18 @@ def _write(
         written += [] if writer is None else [writer.done()]
     until = clock.now() + timedelta(days=grace_days) if grace_days else None
     row = head_row(plan, "application", by, number, single_operator=alone, kept_until=until)
-    new += row_files(lake, TABLE, stamped([row]), number)
+    new += row_files(lake.store, TABLE, stamped([row]), number)
     raw = _by_date(plan, {table: some for table, some in beside.items() if table.startswith(RAW)})
     ended = _by_date(plan, {table: some for table, some in beside.items() if table.startswith(ARCHIVED_ROWS)})
-    if entries := [*archived_rows(written), *ended_rows(lake, ended, plan.name, number)]:
-        new += row_files(lake, ARCHIVES_TABLE, stamped(entries), number)
+    if entries := [*archived_rows(written), *ended_rows(lake.tables, ended, plan.name, number)]:
+        new += row_files(lake.store, ARCHIVES_TABLE, stamped(entries), number)
     archived: dict[str, dict[str, str]] = {}
     for made in written:
         archived.setdefault(made.manifest.table, {})[str(made.manifest.partition_date)] = made.manifest.sha256
     own = {QUARANTINED: raw, MASKED: masked, FOLDED: folded, ARCHIVES: archived, ENDED: ended}
     facts = {"retention_plan": plan.name, **own, **({} if until is None else {GRACE: _grace(lake, until, drop, aside)})}
     gone = {table: pa.concat_tables(some, promote_options="default") for table, some in drop.items()}
-    others = [file for other in kept_plans(lake) for file in other.files]  # which stay, too
+    others = [file for other in kept_plans(lake.tables) for file in other.files]  # which stay, too
     there = {
         table: pa.concat_tables(
             [*some, as_files(file for file in others if file.table == table)], promote_options="default"
@@ -209,7 +209,7 @@ def _grace(
     return {
         "until": until.isoformat(),
         "uptime": None if started is None else [started[0], float(started[1])],
-        "versions": {table: as_read(latest(lake, table), lake.contract(table)).stamp for table in tables},
+        "versions": {table: as_read(latest(lake.tables, table), lake.contract(table)).stamp for table in tables},
         "aside": {table: [_as_kept(file) for file in some] for table, some in aside.items()},
     }
 
@@ -237,13 +237,13 @@ def _rewritten(
     new: list[DataFile] = []
     taken = 0
     target = lake.contract(partition.item.table)
-    for _, added, rows in action_plan.take_rows_out(lake, target, number, partition.files, partition.goes):
+    for _, added, rows in action_plan.take_rows_out(lake.tables, target, number, partition.files, partition.goes):
         new += added
         taken += rows.num_rows
         if writer is not None:
             writer.add(rows)
         if aside is not None:
-            aside += append_files(lake, target, rows, number)
+            aside += append_files(lake.store, target, rows, number)
     if taken != partition.item.rows:
         raise _void(
             plan, partition.item, f"holds {taken:,} rows that are due, and {partition.item.rows:,} were planned"

@@ -23,6 +23,7 @@ from ranklake.retention.proposals.retired import ARCHIVED_ROWS
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
     from ranklake.retention.holds.hold import Hold
     from ranklake.retention.policies.model import Destination, Rule
     from ranklake.retention.policies.policies import Policies
@@ -40,8 +41,8 @@ class Archiving:
         Those that can be about the table; none where there is nothing to do.
     """
 
-    def __init__(self, lake: "Lake", contract: "Contract", rules: "Sequence[Rule]") -> None:
-        self.lake, self.contract = lake, contract
+    def __init__(self, tables: "Tables", contract: "Contract", rules: "Sequence[Rule]") -> None:
+        self.tables, self.contract = tables, contract
         found = () if contract.retention in KEPT else rules
         self.rules = tuple(one for one in found if one.destination is not None and one.may_match(contract))
 
@@ -53,7 +54,7 @@ class Archiving:
         parts_of
             Tells rows of a date apart, by these rules and by legal holds.
         """
-        handle = latest(self.lake, self.contract.table) if self.rules else None
+        handle = latest(self.tables, self.contract.table) if self.rules else None
         if handle is None:
             return
         live = files(handle)
@@ -139,7 +140,7 @@ def ended_archives(
 ) -> Iterator[DuePartition]:
     """Yield the archives that are due, by table and date."""
     by_place: dict[tuple[str, date], list[Archive]] = {}
-    for archive in archives(lake):
+    for archive in archives(lake.tables):
         by_place.setdefault((archive.table, archive.partition_date), []).append(archive)
     for (table, day), some in sorted(by_place.items()):
         contract = contracts.get(table)

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
     from ranklake.lake.tables.data_file import DataFile
     from ranklake.retention.proposals.lifecycle import WritePlan
 
@@ -125,7 +126,7 @@ def _alone(lake: "Lake", plan: RetentionPlan, by: str) -> bool:
         if now.applied is not None:  # another driver was at it
             return None
         write = _check(lake, by, now)
-        note_mode(lake, recorded_actions(lake, CANCELLATIONS), by)
+        note_mode(lake, recorded_actions(lake.tables, CANCELLATIONS), by)
         audit.record(lake, by, CANCELLATIONS.begin, plan.name, None, dict(now.facts), once=True)
         return write(number, alone=False)
 
@@ -140,28 +141,28 @@ def _alone(lake: "Lake", plan: RetentionPlan, by: str) -> bool:
 def _check(lake: "Lake", by: str, cancellation: Cancellation) -> "WritePlan":
     """Return what writes the plan. Raises `CancelError` where what is kept cannot come back as it is."""
     _refuse(RETENTION_PLANS.find(lake, cancellation.name))
-    one = next(kept_plan for kept_plan in kept_plans(lake) if kept_plan.proposal.name == cancellation.name)
+    one = next(kept_plan for kept_plan in kept_plans(lake.tables) if kept_plan.proposal.name == cancellation.name)
     for table in {file.table for file in one.files}:
         if table not in lake.contracts():
             raise CancelError(
                 f"there is no table {table} any more", where=cancellation.name, hint="configure its contract"
             )
-        now = as_read(latest(lake, table), lake.contract(table)).stamp
+        now = as_read(latest(lake.tables, table), lake.contract(table)).stamp
         newest = max((file.version or 0 for file in one.files if file.table == table), default=0)
         if newest > now:
             what = f"its rows of {table} are under contract version {newest}, and the table is under {now}"
             raise CancelError(what, where=cancellation.name, hint="apply the migration again that was undone")
-    for table, rows in restored(lake, one).items():
+    for table, rows in restored(lake.store, one).items():
         what = f"{table} has {rows:,} rows of it again, by another program, and would have them twice"
         raise CancelError(what, where=cancellation.name, hint=MEND)
-    _refuse_renumbered(lake, one)
-    _refuse_taken_since(lake, one)
+    _refuse_renumbered(lake.tables, one)
+    _refuse_taken_since(lake.tables, one)
     return partial(_write, lake, one, by)
 
 
-def _refuse_renumbered(lake: "Lake", kept_plan: KeptPlan) -> None:
+def _refuse_renumbered(tables: "Tables", kept_plan: KeptPlan) -> None:
     """Raise `CancelError` where keys of rows were changed since, and those of kept rows were not."""
-    ledger = read(lake, contract(LEDGER), ["plan", "kind"])
+    ledger = read(tables, contract(LEDGER), ["plan", "kind"])
     since = pc.and_(pc.equal(ledger["kind"], RENUMBER.name), pc.greater(ledger["plan"], kept_plan.plan.number))
     numbers = ledger.filter(since)["plan"].to_pylist()
     if numbers:
@@ -175,13 +176,13 @@ def _masked(kept_plan: KeptPlan) -> set[tuple[str, date]]:
     return {(table, date.fromisoformat(day)) for table, some in days.items() for day in some}
 
 
-def _refuse_taken_since(lake: "Lake", kept_plan: KeptPlan) -> None:
+def _refuse_taken_since(tables: "Tables", kept_plan: KeptPlan) -> None:
     """Raise `CancelError` where a later plan, which can be cancelled, took rows whose values this one masked.
 
     Cancelled in the other order, the values would come back into no row, or in clear where the later plan masks them.
     """
     masked = _masked(kept_plan)
-    for other in kept_plans(lake) if masked else ():
+    for other in kept_plans(tables) if masked else ():
         both = masked & {(file.table, file.day) for file in other.files}
         if other.plan.number > kept_plan.plan.number and both:
             table, day = min(both)
@@ -191,10 +192,10 @@ def _refuse_taken_since(lake: "Lake", kept_plan: KeptPlan) -> None:
             )
 
 
-def _masked_since(lake: "Lake", kept_plan: KeptPlan) -> set[tuple[str, date]]:
+def _masked_since(tables: "Tables", kept_plan: KeptPlan) -> set[tuple[str, date]]:
     """Return the tables and dates of which a later plan masked values for good."""
     later = (
-        other for other in retention_plans(lake).values() if other.holds and (other.plan or 0) > kept_plan.plan.number
+        other for other in retention_plans(tables).values() if other.holds and (other.plan or 0) > kept_plan.plan.number
     )
     return {(item.table, item.partition_date) for other in later for item in other.items if item.is_mask}
 
@@ -203,40 +204,40 @@ def _write(lake: "Lake", kept_plan: KeptPlan, by: str, number: int, *, alone: bo
     add: list[DataFile] = []
     remove: dict[str, list[pa.Table]] = {}
     masked = _masked(kept_plan)
-    stay = masked & _masked_since(lake, kept_plan)
+    stay = masked & _masked_since(lake.tables, kept_plan)
     places: dict[tuple[str, date], list[KeptFile]] = {}
     for file in kept_plan.files:
         places.setdefault((file.table, file.day), []).append(file)
     for (table, day), some in sorted(places.items()):
         remove.setdefault(table, []).append(as_files([]))  # so that accounting tables count what comes
-        target = as_read(latest(lake, table), lake.contract(table))
+        target = as_read(latest(lake.tables, table), lake.contract(table))
         live = live_files(lake, table, [day])
         if (table, day) in stay:  # what it masked cannot be told from what was masked since
             continue
         if (table, day) in masked:
-            for gone, new in _unmasked(lake, target, some, live, number):
+            for gone, new in _unmasked(lake.tables, target, some, live, number):
                 remove.setdefault(table, []).append(gone)
                 add += new
         elif target.kind != "derived" or not live.num_rows:  # else it was computed again
             for file in some:
-                add += append_files(lake, target, rows_of(lake, target, file), number)
+                add += append_files(lake.store, target, rows_of(lake.tables, target, file), number)
     for gone, new in _aggregates(lake, kept_plan, number):
         remove.setdefault(DOWNSAMPLED, []).append(gone)
         add += new
     row = head_row(kept_plan.proposal, CANCELLED, by, number, single_operator=alone)
-    add += row_files(lake, TABLE, stamped([row]), number)
+    add += row_files(lake.store, TABLE, stamped([row]), number)
     gone_files = {table: pa.concat_tables(some, promote_options="default") for table, some in remove.items()}
     facts = {"retention_plan": kept_plan.proposal.name, "of": kept_plan.plan.number}
     return action_plan.compose(number, CANCELLATION.name, add=add, remove=gone_files, facts=facts)
 
 
-def rows_of(lake: "Lake", target: "Contract", file: KeptFile) -> pa.Table:
+def rows_of(tables: "Tables", target: "Contract", file: KeptFile) -> pa.Table:
     """Return the rows of a kept file under the names, types and units of today.
 
     Raises `ranklake.lake.tables.integrity.DamagedFileError`.
     """
     versions = versions_of_stamp(file.version or target.stamp)
-    rows = upgraded(stored_rows(lake, file.table, file.row), target, *versions)
+    rows = upgraded(stored_rows(tables, file.table, file.row), target, *versions)
     return rows if "date" in rows.column_names else rows.append_column("date", _days(file.day, rows.num_rows))
 
 
@@ -245,7 +246,7 @@ def _days(day: date, rows: int) -> pa.Array:
 
 
 def _unmasked(
-    lake: "Lake", target: "Contract", some: list[KeptFile], live: pa.Table, number: int
+    tables: "Tables", target: "Contract", some: list[KeptFile], live: pa.Table, number: int
 ) -> "Iterator[tuple[pa.Table, list[DataFile]]]":
     """Yield each live file that has rows whose values were masked, and files with these rows as they were.
 
@@ -256,16 +257,16 @@ def _unmasked(
         what = f"values of {target.table} were masked, and nothing tells its rows apart but their values"
         raise CancelError(what, hint="they stay masked; leave the plan as it is")
     keys = key_columns(target)
-    before = together([rows_of(lake, target, file) for file in some])
+    before = together([rows_of(tables, target, file) for file in some])
     old = before.select(keys).append_column(_OLD, pa.array(range(before.num_rows), pa.int64()))
-    for path, rows in read_some(lake, target, live, verify=True):
+    for path, rows in read_some(tables, target, live, verify=True):
         now = rows.select(keys).append_column(_NOW, pa.array(range(rows.num_rows), pa.int64()))
         both = old.join(now, keys=keys, join_type="inner")
         if not both.num_rows:
             continue
         others = rows.filter(pc.invert(pc.is_in(now[_NOW], value_set=both[_NOW].combine_chunks())))
         whole = pa.concat_tables([others, before.take(both[_OLD])], promote_options="permissive")
-        yield live.filter(pc.equal(live["path"], path)), append_files(lake, target, whole, number)
+        yield live.filter(pc.equal(live["path"], path)), append_files(tables.store, target, whole, number)
 
 
 def _aggregates(lake: "Lake", kept_plan: KeptPlan, number: int) -> "Iterator[tuple[pa.Table, list[DataFile]]]":
@@ -276,15 +277,15 @@ def _aggregates(lake: "Lake", kept_plan: KeptPlan, number: int) -> "Iterator[tup
     target = lake.contract(DOWNSAMPLED)
     live = live_files(lake, DOWNSAMPLED, sorted(days))
     taken = action_plan.take_rows_out(
-        lake, target, number, live, lambda rows: pc.equal(rows["plan"], kept_plan.plan.number)
+        lake.tables, target, number, live, lambda rows: pc.equal(rows["plan"], kept_plan.plan.number)
     )
     yield from ((gone, new) for gone, new, _ in taken)
 
 
 def _forget_copies(lake: "Lake", number: int | None) -> None:
     """Delete what came back from archives that the plan made: its rows are in their tables again."""
-    gone = made_by(lake, number)
+    gone = made_by(lake.tables, number)
     known = REHYDRATIONS.register(lake) if gone else {}
-    for one in rehydrated(lake) if gone else ():
+    for one in rehydrated(lake.store) if gone else ():
         if one.name in known and gone & set(known[one.name].archives):
-            remove(lake, one.name)
+            remove(lake.store, one.name)

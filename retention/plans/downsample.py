@@ -28,6 +28,7 @@ from ranklake.retention.proposals.retention_plans import DOWNSAMPLE, DOWNSAMPLED
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
     from ranklake.lake.tables.data_file import DataFile
     from ranklake.retention.policies.model import Rule
 
@@ -52,7 +53,7 @@ def downsampling_rule(contract: "Contract", rules: Sequence["Rule"]) -> tuple["R
 
 
 def downsampled(
-    lake: "Lake",
+    tables: "Tables",
     contract: "Contract",
     rules: Sequence["Rule"],
     holds: Sequence[Hold],
@@ -61,7 +62,7 @@ def downsampled(
 ) -> Iterator[DuePartition]:
     """Yield the partitions of a table that are due to be downsampled, but for some dates."""
     rule, period_days = downsampling_rule(contract, rules)
-    handle = latest(lake, contract.table) if rule is not None else None
+    handle = latest(tables, contract.table) if rule is not None else None
     until = cutoff(period_days, as_of)
     if rule is None or handle is None or until is None:
         return
@@ -85,18 +86,20 @@ def downsampled(
             interval_s=rule.interval_s,
         )
         yield DuePartition(
-            item, partition, partition, aggregates=_aggregates(lake, contract, partition, day, rule.interval_s)
+            item, partition, partition, aggregates=_aggregates(tables, contract, partition, day, rule.interval_s)
         )
 
 
 def _aggregates(
-    lake: "Lake", contract: "Contract", partition: pa.Table, day: date, interval_s: int
+    tables: "Tables", contract: "Contract", partition: pa.Table, day: date, interval_s: int
 ) -> Callable[[int], pa.Table]:
     def of(number: int) -> pa.Table:
         fold = Fold(contract, day, interval_s, number)
         for row in partition.select(["path", "date", "size_bytes", "num_records"]).to_pylist():
-            refuse_damaged(lake, contract.table, [row])
-        for batch in read_batches(lake, contract, partition, fold.columns, batch_rows=_BATCH_ROWS, dictionaries=True):
+            refuse_damaged(tables, contract.table, [row])
+        for batch in read_batches(
+            tables.store, contract, partition, fold.columns, batch_rows=_BATCH_ROWS, dictionaries=True
+        ):
             fold.add(batch)
         return fold.rows()
 
@@ -124,7 +127,7 @@ def write_aggregates(
 
     def written(partition: "DuePartition") -> "list[DataFile]":
         assert partition.aggregates is not None
-        return append_files(lake, target, partition.aggregates(number), number)
+        return append_files(lake.store, target, partition.aggregates(number), number)
 
     with ThreadPoolExecutor(at_once or min(MOST_AT_ONCE, usable_cores())) as pool:
         waiting = [pool.submit(written, one) for one in some]

@@ -144,7 +144,7 @@ def raw_bytes(lake: "Lake") -> Iterator[tuple[str, date, pa.Table]]:
     the last time.
     """
     there = {one.path.rpartition("/")[2]: one.size_bytes for one in listed(lake.fs, lake.path("quarantine"))}
-    if not there or delta_table(lake, "segments") is None:
+    if not there or delta_table(lake.store, "segments") is None:
         return
     last: dict[str, Mapping[str, Any]] = {}
     context = session(lake, ["segments"], heavy=True)  # what it answers is empty once it is let go

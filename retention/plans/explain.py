@@ -161,7 +161,7 @@ def explain(
         if text is not None:
             facts[key] = frozenset({text})
     if asked.run is not None:
-        known = {} if lake is None else all_run_facts(lake)
+        known = {} if lake is None else all_run_facts(lake.tables)
         if asked.run in known:
             facts |= known[asked.run]
         else:
@@ -187,7 +187,7 @@ def explain(
         note.rstrip("; "),
         shown,
         None if moving is None or when is None else (moving, when),
-        () if lake is None else tuple(archives(lake, asked.table, asked.day)),
+        () if lake is None else tuple(archives(lake.tables, asked.table, asked.day)),
     )
 
 

@@ -26,6 +26,7 @@ from ranklake.retention.proposals.retention_plans import DOWNSAMPLED
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
     from ranklake.retention.policies.policies import Policies
 
 
@@ -74,7 +75,7 @@ class Held:
 
 def growth(lake: "Lake", contracts: "Mapping[str, Contract]") -> tuple[list[Held], list[Held], list[Held]]:
     """Return what tables, teams and metrics hold, the largest first."""
-    teams = {run: facts.get("team", frozenset()) for run, facts in all_run_facts(lake).items()}
+    teams = {run: facts.get("team", frozenset()) for run, facts in all_run_facts(lake.tables).items()}
     tables: dict[str | None, Held] = {}
     by_team: dict[str | None, Held] = {}
     by_metric: dict[str | None, Held] = {}
@@ -95,7 +96,7 @@ def growth(lake: "Lake", contracts: "Mapping[str, Contract]") -> tuple[list[Held
 
 def _cells(lake: "Lake", contract: "Contract") -> Iterator[tuple[tuple[str, ...], tuple[Any, ...], date, int, float]]:
     """Yield the columns that tell rows apart, their values, and date, rows and bytes of them."""
-    handle = latest(lake, contract.table)
+    handle = latest(lake.tables, contract.table)
     if handle is None:
         return
     live = files(handle)
@@ -183,9 +184,9 @@ def simulate(
         Of 10^9 bytes stored for 30 days.
     """
     price = price_per_gb_month
-    runs = run_facts(lake, policies.rules)
+    runs = run_facts(lake.tables, policies.rules)
     tables = [one for name in contracts if (one := _table(lake, contracts[name], policies, runs, today)) is not None]
-    gains = kept_of_a_row(lake) if any(one.folds is not None for one in tables) else {}
+    gains = kept_of_a_row(lake.tables) if any(one.folds is not None for one in tables) else {}
     found = []
     for table in tables:
         told = []
@@ -222,7 +223,7 @@ class _Table:
 
 
 def _table(lake: "Lake", contract: "Contract", policies: "Policies", runs: RunFacts, today: date) -> _Table | None:
-    handle = latest(lake, contract.table)
+    handle = latest(lake.tables, contract.table)
     if handle is None:
         return None
     live = files(handle)
@@ -239,13 +240,13 @@ def _table(lake: "Lake", contract: "Contract", policies: "Policies", runs: RunFa
     return _Table(contract, held, size_bytes, cells, _rate(cells, today), folds, days)
 
 
-def kept_of_a_row(lake: "Lake") -> dict[tuple[str, int], Amount]:
+def kept_of_a_row(tables: "Tables") -> dict[tuple[str, int], Amount]:
     """Return rows and bytes of aggregates that a row left so far, by table and interval (ns)."""
-    handle = latest(lake, DOWNSAMPLED)
+    handle = latest(tables, DOWNSAMPLED)
     if handle is None:
         return {}
     live = files(handle)
-    rows = read(lake, packaged(DOWNSAMPLED), ["table", "interval_ns", "rows"])
+    rows = read(tables, packaged(DOWNSAMPLED), ["table", "interval_ns", "rows"])
     size = float(pc.sum(live["size_bytes"]).as_py() or 0) / max(rows.num_rows, 1)
     told = rows.group_by(["table", "interval_ns"]).aggregate([("rows", "sum"), ([], "count_all")]).to_pylist()
     return {
@@ -307,13 +308,13 @@ def _held_at_end(
     return _sum([*stays, *grown])
 
 
-def over_budget(lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies") -> list[str]:
+def over_budget(tables: "Tables", contracts: "Mapping[str, Contract]", policies: "Policies") -> list[str]:
     """Return the budgets that are passed now, in lines; from the Delta logs."""
     lines = []
     for rule in policies.rules:
         if rule.budget_bytes is None:
             continue
-        handles = [latest(lake, contract.table) for contract in contracts.values() if rule.may_match(contract)]
+        handles = [latest(tables, contract.table) for contract in contracts.values() if rule.may_match(contract)]
         held = sum(int(pc.sum(files(handle)["size_bytes"]).as_py() or 0) for handle in handles if handle is not None)
         if held > rule.budget_bytes:
             lines.append(

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.capture_masks import NO_MASKS, CaptureMasks
+from ranklake.lake.store.tables import Tables
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.tables import delta_table, latest
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.query.roles import Role
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
     from ranklake.retention.policies.policies import Policies
 
 FILES: Final = 8
@@ -156,25 +158,26 @@ def prove(
         if table in contracts:
             yield from _captured(lake, contracts[table], masks, capture.since, pseudonyms)
     yield from _at_rest(lake, contracts, policies, as_of, pseudonyms)
-    for share in shares(lake):
+    for share in shares(lake.store):
         if share.role in roles:
-            yield from _shared(open_place(lake, share.uri), roles[share.role], contracts, pseudonyms)
+            yield from _shared(open_place(lake.store, share.uri), roles[share.role], contracts, pseudonyms)
 
 
 def _captured(
     lake: "Lake", contract: "Contract", masks: Mapping[str, Mask], since: date | None, pseudonyms: Pseudonyms | None
 ) -> Iterator[Proof]:
-    handle = latest(lake, contract.table)
+    handle = latest(lake.tables, contract.table)
     if handle is None:
         return
     live = files(handle)
     if since is not None:
         live = live.filter(pc.greater_equal(live["date"], pa.scalar(since, pa.date32())))
-    yield from _looked_at(lake, contract, live, masks, CAPTURE, pseudonyms)
+    opened = OpenedMasks(lake, contract)  # what was masked at capture is sealed since
+    yield from _looked_at(lake.tables, contract, live, masks, CAPTURE, pseudonyms, opened)
 
 
 def _shared(
-    place: "Lake", role: "Role", contracts: "Mapping[str, Contract]", pseudonyms: Pseudonyms | None
+    place: "Store", role: "Role", contracts: "Mapping[str, Contract]", pseudonyms: Pseudonyms | None
 ) -> Iterator[Proof]:
     for table in sorted(role.tables & contracts.keys()):
         masks = {
@@ -185,30 +188,30 @@ def _shared(
         handle = delta_table(place, table) if masks else None
         if handle is not None:
             copy = copied(role, contracts[table])
-            yield from _looked_at(place, copy, files(handle), masks, f"in the share of {role.name}", pseudonyms)
+            yield from _looked_at(Tables(place), copy, files(handle), masks, f"in the share of {role.name}", pseudonyms)
 
 
 def _looked_at(
-    lake: "Lake",
+    tables: "Tables",
     contract: "Contract",
     live: pa.Table,
     masks: Mapping[str, Mask],
     place: str,
     pseudonyms: Pseudonyms | None,
+    opened: OpenedMasks | None = None,
 ) -> Iterator[Proof]:
     """Yield what the files of a table show of columns that all of their rows have masked."""
     live = live.sort_by([("date", "ascending"), ("path", "ascending")])
     some = live.take(pa.array(spread(live.num_rows), pa.int64()))
     days = dict(zip(some["path"].to_pylist(), some["date"].to_pylist(), strict=True))
     counts = {name: _Count() for name in masks if name in contract}
-    opened = OpenedMasks(lake, contract)  # what was masked at capture is sealed since
-    for path, rows in read_some(lake, contract, some, list(counts)):
+    for path, rows in read_some(tables, contract, some, list(counts)):
         for name, count in counts.items():
             column = contract.column(name)
             or_at_rest = default_mask(column.mask, column.class_, column.type)  # a rule may have come after
-            shapes = [masks[name], or_at_rest] if place == CAPTURE else [masks[name]]
+            shapes = [masks[name]] if opened is None else [masks[name], or_at_rest]
             found = _distinct(rows[name])
-            count.add(opened.readable(found) if place == CAPTURE else found, shapes, pseudonyms, days[path])
+            count.add(found if opened is None else opened.readable(found), shapes, pseudonyms, days[path])
     for name, count in sorted(counts.items()):
         yield count.proof(place, contract.table, name, masks[name])
 
@@ -223,10 +226,10 @@ def _at_rest(
     holds, runs = holds_of(lake, as_of), None
     for contract in contracts.values():
         masks = Masks(lake, contract, policies.rules, ())
-        handle = latest(lake, contract.table) if masks.columns else None
+        handle = latest(lake.tables, contract.table) if masks.columns else None
         if handle is None:
             continue
-        runs = run_facts(lake, [*policies.rules, *(hold.rule for hold in holds)]) if runs is None else runs
+        runs = run_facts(lake.tables, [*policies.rules, *(hold.rule for hold in holds)]) if runs is None else runs
         parts_of = by_day(Parts(lake, contract, masks.rules, (), runs), holds)
         live = files(handle)
         least = cutoff(min(masks.days), as_of)
@@ -237,7 +240,9 @@ def _at_rest(
             parts = parts_of(day)
             of_day = live.filter(pc.equal(live["date"], pa.scalar(day, pa.date32()))).slice(0, 1)
             found = Partition(masks, parts, age, as_of, pseudonyms)
-            for _, rows in read_some(lake, contract, of_day, list(dict.fromkeys([*parts.columns, *masks.columns]))):
+            for _, rows in read_some(
+                lake.tables, contract, of_day, list(dict.fromkeys([*parts.columns, *masks.columns]))
+            ):
                 for name, which in found.which(rows).items():
                     mask, values = masks.columns[name], _distinct(rows[name].filter(which))
                     values = masks.opened.readable(values) if masks.opened.needs_keys({name: mask}) else values

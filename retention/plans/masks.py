@@ -65,7 +65,7 @@ class OpenedMasks:
     def needs_keys(self, masks: "Mapping[str, Mask]") -> bool:
         """Return whether some masks of columns may have to open what is sealed."""
         some = {f"{self._contract.table}.{name}" for name, mask in masks.items() if mask.kind not in _WHOLE}
-        return bool(some) and not some.isdisjoint(Lineage(self._lake).sealed(self._contract))
+        return bool(some) and not some.isdisjoint(Lineage(self._lake.store).sealed(self._contract))
 
     def masked(self, values: pa.Array, mask: "Mask", pseudonyms: "Pseudonyms | None") -> pa.Array:
         """Return values as a mask leaves them where they are stored; see `ranklake.masking.columns.masked`."""
@@ -165,7 +165,7 @@ class Masks:
         Raises `PolicyError` where columns are hashed and there is no key, and `ranklake.retention.subjects.store`'s
         errors where keys of people have to open what is masked and are not available.
         """
-        handle = latest(self.lake, self.contract.table) if self.columns else None
+        handle = latest(self.lake.tables, self.contract.table) if self.columns else None
         if handle is None:
             return
         live = files(handle)
@@ -277,7 +277,7 @@ class Partition:
     def has_unmasked(self, partition: pa.Table) -> bool:
         """Return whether a mask that is due would change a value."""
         names = list(dict.fromkeys([*self._parts.columns, *self._of.columns]))
-        for _, rows in read_some(self._of.lake, self._of.contract, partition, names):
+        for _, rows in read_some(self._of.lake.tables, self._of.contract, partition, names):
             for name, which in self.which(rows).items():
                 if not self._are_masked(name, pc.unique(rows[name].filter(which)).drop_null()):
                     return True

@@ -52,6 +52,7 @@ from ranklake.retention.proposals.retention_plans import (
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
     from ranklake.retention.policies.policies import Policies
 
 
@@ -74,12 +75,12 @@ def make_plan(
     items = tuple(one.item for one in due(lake, contracts, policies, as_of))
     if not items:
         return None
-    known = register(lake)
+    known = register(lake.tables)
     names = (plan_name(items, times) for times in range(MOST_TIMES))
     name = next(one for one in names if one not in known or known[one].cancelled is None)
     plan = RetentionPlan(name, items, policies.sha256)
     refuse_low_tier(lake, plan, policies)
-    add_entry(lake, plan, None, "plan")
+    add_entry(lake.tables, plan, None, "plan")
     return RETENTION_PLANS.find(lake, plan.name)
 
 
@@ -109,7 +110,10 @@ def due_but_for(
     lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date, holds: Sequence[Hold]
 ) -> Iterator[DuePartition]:
     """Yield what is past its period, minus what some legal holds are about; see `due`."""
-    runs, applied = run_facts(lake, [*policies.rules, *(hold.rule for hold in holds)]), _masked_before(lake, policies)
+    runs, applied = (
+        run_facts(lake.tables, [*policies.rules, *(hold.rule for hold in holds)]),
+        _masked_before(lake.tables, policies),
+    )
     for contract in contracts.values():
         going: set[date] = set()
         for stage in _stages(lake, contract, policies, as_of, holds, runs, applied):
@@ -137,23 +141,25 @@ def _stages(
     unheld = Parts(lake, contract, policies.rules, (), runs)
     if unheld.columns or unheld.of_table().period_days is not None:
         yield lambda skip: (
-            one for one in _due_in(lake, contract, as_of, by_day(unheld, holds)) if one.item.partition_date not in skip
+            one
+            for one in _due_in(lake.tables, contract, as_of, by_day(unheld, holds))
+            if one.item.partition_date not in skip
         )
-    yield lambda skip: downsampled(lake, contract, policies.rules, holds, as_of, skip)
+    yield lambda skip: downsampled(lake.tables, contract, policies.rules, holds, as_of, skip)
     masks = Masks(lake, contract, policies.rules, applied)
     if masks.columns:
         of_masks = Parts(lake, contract, masks.rules, (), runs)
         yield lambda skip: masks.due(as_of, by_day(of_masks, holds), skip)
-    archiving = Archiving(lake, contract, policies.rules)
+    archiving = Archiving(lake.tables, contract, policies.rules)
     if archiving.rules:
         of_archives = Parts(lake, contract, archiving.rules, (), runs)
         yield lambda skip: archiving.due(as_of, by_day(of_archives, holds), skip)
 
 
-def _masked_before(lake: "Lake", policies: "Policies") -> list[RetentionPlan]:
+def _masked_before(tables: "Tables", policies: "Policies") -> list[RetentionPlan]:
     """Return the applied plans where policies mask: what one masked is not due again."""
     masking = any(MASKING in rule.waiting for rule in policies.rules)
-    return [one for one in register(lake).values() if one.holds] if masking else []
+    return [one for one in register(tables).values() if one.holds] if masking else []
 
 
 def left_for_next(
@@ -161,7 +167,10 @@ def left_for_next(
 ) -> dict[str, list[date]]:
     """Return by table the dates of which more is due than one plan takes: it does one thing to a date."""
     holds = holds_of(lake, as_of)
-    runs, applied = run_facts(lake, [*policies.rules, *(hold.rule for hold in holds)]), _masked_before(lake, policies)
+    runs, applied = (
+        run_facts(lake.tables, [*policies.rules, *(hold.rule for hold in holds)]),
+        _masked_before(lake.tables, policies),
+    )
     left: dict[str, set[date]] = {}
     for contract in contracts.values():
         going: set[date] = set()
@@ -190,10 +199,10 @@ def held_rows(lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Poli
 
 
 def _due_in(
-    lake: "Lake", contract: "Contract", as_of: date, parts_of: Callable[[date], Parts]
+    tables: "Tables", contract: "Contract", as_of: date, parts_of: Callable[[date], Parts]
 ) -> Iterator[DuePartition]:
     """Yield what is due of a table, whose dates may have other holds, and so other `Parts`, each."""
-    handle = latest(lake, contract.table)
+    handle = latest(tables, contract.table)
     if handle is None:
         return
     live = files(handle)
@@ -261,7 +270,7 @@ def _due_raw(
 
     Whose rows they hold nobody can read: a hold on any rows of a table holds them.
     """
-    waiting = pa.array(sorted(kept_raw(lake)), pa.string())  # which went already, and can be cancelled yet
+    waiting = pa.array(sorted(kept_raw(lake.tables)), pa.string())  # which went already, and can be cancelled yet
     for table, day, every in raw_bytes(lake):
         contract = contracts.get(table)
         some = every.filter(pc.invert(pc.is_in(every["path"], value_set=waiting)))

@@ -48,13 +48,15 @@ from ranklake.retention.proposals.retired import ARCHIVED_ROWS
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
     from ranklake.retention.holds.hold import Hold
     from ranklake.retention.proposals.retention_plans import RetentionPlan
 
 
 def delete_left(lake: "Lake", found: "RetentionPlan") -> list[str]:
     """Delete what can be deleted by now of what a bucket keeps of an applied plan; return `left_in_bucket`."""
-    plan = read_plan(lake, found.plan) if found.plan is not None else None
+    plan = read_plan(lake.store, found.plan) if found.plan is not None else None
     if plan is not None:
         remove_dead(lake.fs, purged_places(lake, plan))
     return left_in_bucket(lake, found)
@@ -65,7 +67,7 @@ def left_in_bucket(lake: "Lake", found: "RetentionPlan") -> list[str]:
 
     Where that cannot be told, one line says so. Raises what the store raises.
     """
-    plan = read_plan(lake, found.plan) if found.plan is not None else None
+    plan = read_plan(lake.store, found.plan) if found.plan is not None else None
     keeps = keeps_versions(lake.fs, lake.root)
     if plan is None or keeps is False:
         return []
@@ -79,10 +81,10 @@ def left_in_bucket(lake: "Lake", found: "RetentionPlan") -> list[str]:
     return [f"the bucket keeps {count:,} versions of what went: {reason}" for reason, count in sorted(why.items())]
 
 
-def compose(lake: "Lake", kept_plan: KeptPlan, by: str, number: int) -> "Plan":
+def compose(store: "Store", kept_plan: KeptPlan, by: str, number: int) -> "Plan":
     """Return the plan that purges what a retention plan kept; its row of the register is written, and no other file."""
     row = head_row(kept_plan.proposal, PURGED, by, number)
-    add = row_files(lake, TABLE, stamped([row]), number)
+    add = row_files(store, TABLE, stamped([row]), number)
     facts = {"retention_plan": kept_plan.proposal.name, "of": kept_plan.plan.number}
     return action_plan.compose(number, PURGE.name, add=add, facts=facts)
 
@@ -100,15 +102,15 @@ def execute(lake: "Lake", plan: "Plan", _workers: object = None, _progress: obje
 def _delete(lake: "Lake", number: int) -> None:
     spare: dict[str, set[str]] = {}
     mine: list[KeptFile] = []
-    for kept_plan in kept_plans(lake):
+    for kept_plan in kept_plans(lake.tables):
         if kept_plan.plan.number == number:
             mine += kept_plan.files
             continue
         for file in kept_plan.files:
             spare.setdefault(file.table, set()).add(file.path)
     for file in mine:
-        delete(lake, lake.path("tables", file.table, file.path))  # an earlier try may have come this far
-    purged = read_plan(lake, number)
+        delete(lake.store, lake.path("tables", file.table, file.path))  # an earlier try may have come this far
+    purged = read_plan(lake.store, number)
     if purged is not None:
         action_plan.purge(lake, purged, spare)
 
@@ -120,12 +122,12 @@ def verify_purge(lake: "Lake", plan: "Plan") -> None:
     """
     verify_files(lake, plan)
     name, number = plan.body["facts"]["retention_plan"], plan.body["facts"]["of"]
-    found = kept_plan_of(lake, name, number)
+    found = kept_plan_of(lake.tables, name, number)
     if found is None:
-        raise refusal(lake, plan, f"the plan would delete what is not kept: {name}")
+        raise refusal(lake.store, plan, f"the plan would delete what is not kept: {name}")
     if why_not := _why_not_begun(lake, found):
-        raise refusal(lake, plan, f"the plan would delete what {name} keeps: {why_not}")
-    verify_written(lake, plan, TABLE, {"retention_plan": name, "row_kind": PURGED, "plan": plan.number})
+        raise refusal(lake.store, plan, f"the plan would delete what {name} keeps: {why_not}")
+    verify_written(lake.store, plan, TABLE, {"retention_plan": name, "row_kind": PURGED, "plan": plan.number})
 
 
 def _why_not_begun(lake: "Lake", kept_plan: KeptPlan) -> str:
@@ -133,21 +135,21 @@ def _why_not_begun(lake: "Lake", kept_plan: KeptPlan) -> str:
     proof = prove(lake)
     if not proof.whole:
         return f"the audit trail is broken: {proof.why}"
-    handle = latest(lake, audit.TABLE)
+    handle = latest(lake.tables, audit.TABLE)
     dates = set() if handle is None else set(files(handle)["date"].to_pylist())
     if any(
         when >= kept_plan.until
-        for when in _begun(lake, kept_plan, [one for one in dates if one >= kept_plan.until.date()])
+        for when in _begun(lake.tables, kept_plan, [one for one in dates if one >= kept_plan.until.date()])
     ):
         return ""
-    if not _begun(lake, kept_plan):
+    if not _begun(lake.tables, kept_plan):
         return "the audit trail does not say that it was begun"
     return f"it was begun in the grace, which lasts until {kept_plan.until:%Y-%m-%d %H:%M} UTC"
 
 
-def _begun(lake: "Lake", kept_plan: KeptPlan, dates: Sequence[date] | None = None) -> list[datetime]:
+def _begun(tables: "Tables", kept_plan: KeptPlan, dates: Sequence[date] | None = None) -> list[datetime]:
     """Return when the trail says that a purge was begun, on some dates or any."""
-    handle = latest(lake, audit.TABLE)
+    handle = latest(tables, audit.TABLE)
 
     def mine(rows: pa.Table) -> pa.ChunkedArray:
         return pc.and_(pc.equal(rows["action"], PURGE_BEGIN), pc.equal(rows["subject"], kept_plan.proposal.name))
@@ -157,7 +159,7 @@ def _begun(lake: "Lake", kept_plan: KeptPlan, dates: Sequence[date] | None = Non
     some = files(handle, dates)
     return [
         when
-        for rows in read_where(lake, contract(audit.TABLE), some, ["ts"], ["action", "subject"], mine)
+        for rows in read_where(tables.store, contract(audit.TABLE), some, ["ts"], ["action", "subject"], mine)
         for when in rows["ts"].to_pylist()
     ]
 
@@ -194,7 +196,7 @@ def purge_due(lake: "Lake", by: str, *, dry_run: bool = False) -> PurgeResult:
     """
     gone: list[str] = []
     waiting: list[tuple[str, str]] = []
-    for kept_plan in kept_plans(lake):
+    for kept_plan in kept_plans(lake.tables):
         name = kept_plan.proposal.name
         if why := _why_not(lake, kept_plan):
             waiting.append((name, why))
@@ -204,37 +206,37 @@ def purge_due(lake: "Lake", by: str, *, dry_run: bool = False) -> PurgeResult:
         gone.append(name)
     if dry_run or not gone:
         return PurgeResult(plans=tuple(gone), waiting=tuple(waiting))
-    sweep_archives(lake)
+    sweep_archives(lake.tables)
     left = [line for name in gone for line in left_in_bucket(lake, RETENTION_PLANS.find(lake, name))]
     return PurgeResult(plans=tuple(gone), waiting=tuple(waiting), left=tuple(left))
 
 
 def _plan(lake: "Lake", name: str, by: str, number: int) -> "Plan | None":
     seen = audit.length(lake)
-    one = next((kept_plan for kept_plan in kept_plans(lake) if kept_plan.proposal.name == name), None)
+    one = next((kept_plan for kept_plan in kept_plans(lake.tables) if kept_plan.proposal.name == name), None)
     if one is None or _why_not(lake, one):  # it was cancelled, or purged, or is held by now
         return None
     facts = {"rows": one.proposal.rows, "files": len(one.files), "kept_until": one.until.isoformat()}
     if audit.record(lake, by, PURGE_BEGIN, name, None, facts, once=True) != seen and _hold_reason(lake, one):
         return None  # by a hold that was set since, and so before this purge
-    return compose(lake, one, by, number)
+    return compose(lake.store, one, by, number)
 
 
 def _why_not(lake: "Lake", kept_plan: KeptPlan) -> str:
     """Return why what a plan took stays for now; empty if it goes."""
-    return kept_plan.why_not_over() or _hold_reason(lake, kept_plan) or _restored(lake, kept_plan)
+    return kept_plan.why_not_over() or _hold_reason(lake, kept_plan) or _restored(lake.store, kept_plan)
 
 
-def _restored(lake: "Lake", kept_plan: KeptPlan) -> str:
+def _restored(store: "Store", kept_plan: KeptPlan) -> str:
     """Return which tables have files of it again, which they would lack; empty if none has."""
-    again = [f"{table} has {rows:,} rows of it again" for table, rows in restored(lake, kept_plan).items()]
+    again = [f"{table} has {rows:,} rows of it again" for table, rows in restored(store, kept_plan).items()]
     return f"{' and '.join(again)}: another program restored the table; {MEND}" if again else ""
 
 
 def _hold_reason(lake: "Lake", kept_plan: KeptPlan) -> str:
     """Return which legal hold keeps what a plan took; empty if none does."""
     holds = holds_of(lake, clock.now().date())
-    facts = run_facts(lake, [hold.rule for hold in holds])
+    facts = run_facts(lake.tables, [hold.rule for hold in holds])
     for hold in holds:
         rows = _held_rows(lake, kept_plan, hold, facts)
         if rows:
@@ -262,7 +264,7 @@ def _held_rows(lake: "Lake", kept_plan: KeptPlan, hold: "Hold", facts: RunFacts)
         if not parts.columns:
             count += file.rows if parts.of_table().level is Level.HOLD else 0
             continue
-        rows = rows_of(lake, as_read(latest(lake, file.table), known), file)
+        rows = rows_of(lake.tables, as_read(latest(lake.tables, file.table), known), file)
         count += int(pc.sum(parts.mask(rows, partial(_is_held, parts))).as_py() or 0)
     return count
 
@@ -271,10 +273,10 @@ def _is_held(parts: Parts, values: Values) -> bool:
     return parts.of(values).level is Level.HOLD
 
 
-def expired_names(lake: "Lake", *, dry_run: bool = False) -> list[str]:
+def expired_names(tables: "Tables", *, dry_run: bool = False) -> list[str]:
     """Delete rehydrated rows whose day, or archive, is over, and return the names of what they came back by."""
     today = clock.now().date()
-    ended = forget_ended(lake, dry_run=dry_run)
+    ended = forget_ended(tables, dry_run=dry_run)
     if not dry_run:
-        return sorted([*ended, *remove_expired(lake, today)])
-    return sorted({*ended, *(one.name for one in rehydrated(lake) if one.until <= today)})
+        return sorted([*ended, *remove_expired(tables.store, today)])
+    return sorted({*ended, *(one.name for one in rehydrated(tables.store) if one.until <= today)})

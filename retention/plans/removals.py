@@ -20,6 +20,7 @@ from ranklake.retention.proposals.steps import recorded_actions
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +66,19 @@ def unaccounted(lake: "Lake") -> list[str]:
 
     Reads the ledger, the registers, the audit trail, and the plan files of removals. Raises what the store raises.
     """
-    every = read(lake, contract(LEDGER), ["plan", "kind", "tables"])
+    every = read(lake.tables, contract(LEDGER), ["plan", "kind", "tables"])
     # Of the plans of years, those that took something away: only a count below zero has a minus.
     own = [pc.equal(every["kind"], one.plan.name) for one in _REMOVALS]
     some = every.filter(pc.or_kleene(pc.match_substring(every["tables"], "-"), pc.or_(*own)))
     ledger = {row["plan"]: row for row in some.to_pylist()}
     removed = [line for one in _REMOVALS for line in _Removed(lake, one, ledger).lacking()]
-    return [*_by_others(ledger), *removed, *_unproven(lake)]
+    return [*_by_others(ledger), *removed, *_unproven(lake.tables)]
 
 
-def _unproven(lake: "Lake") -> Iterator[str]:
+def _unproven(tables: "Tables") -> Iterator[str]:
     """Yield erasures that were applied, and that died before everything was searched again."""
-    names = [one.name for one in applied(lake)]
-    rows = read(lake, contract("audit"), ["action", "subject"]) if names else None
+    names = [one.name for one in applied(tables)]
+    rows = read(tables, contract("audit"), ["action", "subject"]) if names else None
     proven = set() if rows is None else set(rows.filter(pc.equal(rows["action"], CERTIFIED))["subject"].to_pylist())
     for name in names:
         if name not in proven:
@@ -111,7 +112,7 @@ class _Removed:
         self.lake, self.way, self.ledger = lake, way, ledger
         self.kind = way.proposals
         self.proposals: Mapping[str, Proposal] = self.kind.register(lake)
-        self.trail = recorded_actions(lake, self.kind)
+        self.trail = recorded_actions(lake.tables, self.kind)
 
     def lacking(self) -> Iterator[str]:
         """Yield what removals lack."""
@@ -129,7 +130,7 @@ class _Removed:
     def _lacks(self, number: int, gone: Mapping[str, int], one: Proposal | None) -> Iterator[str]:
         """Yield what a removal lacks that was carried out."""
         try:
-            plan = read_plan(self.lake, number)
+            plan = read_plan(self.lake.store, number)
             if plan is None or plan.kind != self.way.plan.name:
                 yield "its plan file is gone" if plan is None else f"its plan file is of kind {plan.kind}"
         except DamagedPlanError as error:
@@ -154,7 +155,7 @@ class _Removed:
 
     def _by_register(self) -> Iterator[str]:
         """Yield what the register says and the ledger does not."""
-        finished = last_finished(self.lake) if self.proposals else 0
+        finished = last_finished(self.lake.tables) if self.proposals else 0
         for proposal in self.proposals.values():
             kind = self.ledger.get(proposal.plan or 0, {}).get("kind")
             if proposal.plan is not None and proposal.plan <= finished and kind != self.way.plan.name:

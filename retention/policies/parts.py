@@ -25,6 +25,7 @@ from ranklake.retention.policies.order import Decision, decide
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 _BATCH_ROWS: Final = 4_000_000
 _FEW: Final = 1 << 22
@@ -128,7 +129,7 @@ class Parts:
             counts: dict[Values, int] = defaultdict(int)
             one = files.filter(pc.equal(files["path"], row["path"]))
             for batch in read_batches(
-                self.lake, self.contract, one, self.columns, batch_rows=_BATCH_ROWS, dictionaries=True
+                self.lake.store, self.contract, one, self.columns, batch_rows=_BATCH_ROWS, dictionaries=True
             ):
                 codes, words = _coded(batch)
                 for code, count in _counted(codes, words):
@@ -179,17 +180,17 @@ def severity_of(number: int | None, text: str | None) -> str | None:
     return word if word in SEVERITIES else None
 
 
-def run_facts(lake: "Lake", rules: Sequence[Rule]) -> RunFacts:
+def run_facts(tables: "Tables", rules: Sequence[Rule]) -> RunFacts:
     """Return what the table ``runs`` says of runs; nothing where no rule asks."""
     if not any(key in RUN_KEYS - {"run"} for rule in rules for key in rule.row_keys):
         return {}
-    return all_run_facts(lake)
+    return all_run_facts(tables)
 
 
-def all_run_facts(lake: "Lake") -> dict[str, dict[str, frozenset[str]]]:
+def all_run_facts(tables: "Tables") -> dict[str, dict[str, frozenset[str]]]:
     """Return team, labels and environment of each run, of all its attempts together."""
     names = ["run", "team", "labels", "deployment_environment"]
-    rows = read(lake, packaged("runs"), names).to_pylist()
+    rows = read(tables, packaged("runs"), names).to_pylist()
     found: dict[str, dict[str, frozenset[str]]] = {}
     for row in rows:
         facts = found.setdefault(row["run"], {})

@@ -24,6 +24,8 @@ from ranklake.lake.store.files import listed
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import SIGNED
 from ranklake.lake.store.ssh_signatures import SignatureError, key_of, load_signers, sign, verify
+from ranklake.lake.store.store import Store
+from ranklake.lake.store.tables import Tables
 from ranklake.lake.store.versions import locked_until, put_locked
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read_some
@@ -90,12 +92,12 @@ def anchor(lake: Lake, by: str | None, key: str) -> Anchor:
     proof = prove(lake)
     if not proof.whole:
         raise AnchorError(f"the audit trail is broken: {proof.why}", where=lake.uri, hint="ranklake audit verify")
-    digests = _digests(lake)
+    digests = _digests(lake.tables)
     if not digests:
         raise AnchorError("the audit trail is empty", where=lake.uri, hint="there is nothing to sign yet")
     rows = max(digests) + 1
     made = Anchor(rows, digests[rows - 1], clock.now().isoformat(timespec="seconds"))
-    text = made.text(lake_identity(lake))
+    text = made.text(lake_identity(lake.store))
     raw = json.dumps({"statement": text, "signature": sign(text, signing.key)}).encode()
     name_there = f"{FOLDER}/{rows:010d}~{hashlib.sha256(raw).hexdigest()}.json"
     if days := lake.config.audit.anchor_lock_days:
@@ -168,7 +170,7 @@ def verify_anchors(lake: Lake) -> AnchorStatus:
     found = sorted(one.path for one in listed(place.fs, place.path(FOLDER)) if one.path.endswith(".json"))
     if not found or lake.config.approvals.mode != SIGNED:
         return AnchorStatus(len(found), None, verified=False, faults=())
-    digests = _digests(lake)
+    digests = _digests(lake.tables)
     holding, faults = [], []
     for path in found:
         try:
@@ -189,7 +191,7 @@ def _verified_anchor(lake: Lake, path: str, raw: bytes, digests: "Mapping[int, s
         facts = json.loads(body["statement"])
         one = Anchor(int(facts["rows"]), str(facts["sha256"]), str(facts["at"]))
         at, signature = datetime.fromisoformat(one.at), str(body["signature"])
-        same = body["statement"] == one.text(lake_identity(lake)) and at.tzinfo is not None
+        same = body["statement"] == one.text(lake_identity(lake.store)) and at.tzinfo is not None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise HeadError("the anchor cannot be read") from None
     if not same or int(name["rows"]) != one.rows:
@@ -202,15 +204,15 @@ def _verified_anchor(lake: Lake, path: str, raw: bytes, digests: "Mapping[int, s
     return one
 
 
-def _witness(lake: Lake) -> Lake:
-    return Lake.place(lake.config.audit.witness, lake.storage)
+def _witness(lake: Lake) -> Store:
+    return Store.at(lake.config.audit.witness, lake.storage)
 
 
-def _digests(lake: Lake) -> dict[int, str]:
+def _digests(tables: Tables) -> dict[int, str]:
     """Return the digests of the trail's rows, by number."""
-    handle = delta_table(lake, TABLE)
+    handle = delta_table(tables.store, TABLE)
     found: dict[int, str] = {}
     if handle is not None:
-        for _, rows in read_some(lake, contract(TABLE), files(handle), ["seq", "sha256"]):
+        for _, rows in read_some(tables, contract(TABLE), files(handle), ["seq", "sha256"]):
             found |= dict(zip(rows["seq"].to_pylist(), rows["sha256"].to_pylist(), strict=True))
     return found

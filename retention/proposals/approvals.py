@@ -111,7 +111,7 @@ class Judge:
         section = lake.config.approvals
         self.mode = section.mode
         self.signers: Signers | None = load_signers(section.allowed_signers) if self.mode == SIGNED else None
-        self._lake = lake_identity(lake)
+        self._lake = lake_identity(lake.store)
 
     def doubt(self, step: Step, items_sha256: str, at: datetime) -> str:
         """Return why a step does not count at a time; empty if it does."""
@@ -218,7 +218,7 @@ def begun_proposal(lake: "Lake", plan: "Plan", kind: ProposalKind[AnyProposal], 
         require(lake, kind, proposal, begun=True)
     except RanklakeError as error:
         what = f"the plan would {action} without approval: {name}: {error.what}"
-        raise refusal(lake, plan, what) from error
+        raise refusal(lake.store, plan, what) from error
     return proposal
 
 
@@ -241,7 +241,7 @@ def require(lake: "Lake", kind: AnyKind, proposal: Proposal, *, begun: bool = Fa
     proof = prove(lake)
     if not proof.whole:
         raise NoEvidenceError(proposal.name, f"the audit trail is broken: {proof.why}")
-    trail = recorded_actions(lake, kind)
+    trail = recorded_actions(lake.tables, kind)
     refuse_downgrade(lake, trail)
     what = missing_evidence(kind, proposal, trail)
     begins = trail.get(proposal.name, {}).get(kind.begin, [])

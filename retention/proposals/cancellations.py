@@ -65,10 +65,10 @@ def register(lake: "Lake") -> dict[str, Cancellation]:
     """Return the cancellation of every plan that was applied and keeps its files, or was cancelled."""
     found = {
         name: Cancellation(name, one, applied=one.cancelled, plan=one.cancellation)
-        for name, one in retention_plans(lake).items()
+        for name, one in retention_plans(lake.tables).items()
         if one.plan is not None and one.kept_until is not None
     }
-    trail = recorded_actions(lake, CANCELLATIONS) if found else {}
+    trail = recorded_actions(lake.tables, CANCELLATIONS) if found else {}
     for name in found.keys() & trail.keys():
         one = found[name]
         for step in trail[name].get(CANCELLATIONS.approve, []):
@@ -101,20 +101,22 @@ def verify_cancellation(lake: "Lake", plan: "Plan") -> None:
     """Check that a found plan brings back no more than what one retention plan took, as somebody began."""
     verify_files(lake, plan)
     name, number = plan.body["facts"]["retention_plan"], plan.body["facts"]["of"]
-    found = kept_plan_of(lake, name, number)
+    found = kept_plan_of(lake.tables, name, number)
     if found is None:
-        raise refusal(lake, plan, f"the plan would bring back what is not kept: {name}")
+        raise refusal(lake.store, plan, f"the plan would bring back what is not kept: {name}")
     try:
         one = CANCELLATIONS.find(lake, name)
         if needs_approval(lake):
             require(lake, CANCELLATIONS, one, begun=True)
-        elif not recorded_actions(lake, CANCELLATIONS).get(name, {}).get(CANCELLATIONS.begin):
-            raise refusal(lake, plan, f"the audit trail does not say that the cancellation of {name} was begun")
+        elif not recorded_actions(lake.tables, CANCELLATIONS).get(name, {}).get(CANCELLATIONS.begin):
+            raise refusal(lake.store, plan, f"the audit trail does not say that the cancellation of {name} was begun")
     except RanklakeError as error:
-        raise refusal(lake, plan, f"the plan would bring rows back without approval: {name}: {error.what}") from error
+        raise refusal(
+            lake.store, plan, f"the plan would bring rows back without approval: {name}: {error.what}"
+        ) from error
     if (wrong := _too_much(plan, found)) is not None:
-        raise refusal(lake, plan, f"the plan would bring back other rows than {name} took: {wrong}")
-    verify_written(lake, plan, TABLE, {"retention_plan": name, "row_kind": CANCELLED, "plan": plan.number})
+        raise refusal(lake.store, plan, f"the plan would bring back other rows than {name} took: {wrong}")
+    verify_written(lake.store, plan, TABLE, {"retention_plan": name, "row_kind": CANCELLED, "plan": plan.number})
 
 
 def _too_much(plan: "Plan", kept_plan: KeptPlan) -> str | None:

@@ -36,6 +36,8 @@ from ranklake.retention.proposals.registers import ItemizedProposal, ItemRegiste
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
 
 
 TABLE: Final = "erasures"
@@ -132,22 +134,22 @@ def _class_of(table: str) -> str:
 REGISTER: Final = ItemRegister(TABLE, Erasure, Item)
 
 
-def erased_raw(lake: "Lake") -> set[str]:
+def erased_raw(tables: "Tables") -> set[str]:
     """Return the digests of raw bytes in quarantine that applied erasures took."""
-    return {item.about or "" for one in applied(lake) for item in one.of(RAW)}
+    return {item.about or "" for one in applied(tables) for item in one.of(RAW)}
 
 
-def applied(lake: "Lake") -> Iterable[Erasure]:
+def applied(tables: "Tables") -> Iterable[Erasure]:
     """Return the erasures that were applied as they were approved."""
-    return (one for one in REGISTER.read(lake).values() if one.applied is not None and one.intact)
+    return (one for one in REGISTER.read(tables).values() if one.applied is not None and one.intact)
 
 
 ERASURES: Final = ProposalKind(
     noun="erasure",
     action="erasure",
     command="ranklake erase",
-    register=REGISTER.read,
-    add_approval=REGISTER.add_approval,
+    register=lambda lake: REGISTER.read(lake.tables),
+    add_approval=lambda lake, one, by: REGISTER.add_approval(lake.tables, one, by),
 )
 """Erasures as proposals: `ranklake.retention.proposals.lifecycle` approves and applies them."""
 
@@ -163,34 +165,36 @@ def verify_erasure(lake: "Lake", plan: "Plan") -> None:
     approved = begun_proposal(lake, plan, ERASURES, "erasure", "erase rows")
     name = approved.name
     if approved.approved is None or not _is_as_approved(lake, plan, approved):
-        raise refusal(lake, plan, f"the plan would erase other rows than were approved: {name}")
-    _verify_replaced(lake, plan)
-    verify_application(lake, plan, TABLE, "erasure", name)
+        raise refusal(lake.store, plan, f"the plan would erase other rows than were approved: {name}")
+    _verify_replaced(lake.tables, plan)
+    verify_application(lake.store, plan, TABLE, "erasure", name)
 
 
-def _verify_replaced(lake: "Lake", plan: "Plan") -> None:
+def _verify_replaced(tables: "Tables", plan: "Plan") -> None:
     """Check that files take the place of kept ones alone, and hold less than those."""
     told = plan.body["facts"].get(REPLACED, {})
     known = {
         (file.table, file.path): file.rows
-        for kept_plan in (kept_plans(lake) if told else ())
+        for kept_plan in (kept_plans(tables) if told else ())
         for file in kept_plan.files
     }
     for table, some in told.items():
         for one in some:
             rows = sum(file["num_records"] for file in one["by"])
             if rows > known.get((table, one["path"]), -1):
-                raise refusal(lake, plan, f"the plan would put a file in the place of one that is not kept: {table}")
+                raise refusal(
+                    tables.store, plan, f"the plan would put a file in the place of one that is not kept: {table}"
+                )
             for file in one["by"]:
-                path = lake.path("tables", table, file["path"])
-                if not lake.fs.exists(path):
-                    raise no_file(lake, plan, path)
+                path = tables.store.path("tables", table, file["path"])
+                if not tables.store.fs.exists(path):
+                    raise no_file(tables.store, plan, path)
 
 
 def _is_as_approved(lake: "Lake", plan: "Plan", approved: Erasure) -> bool:
     items = {(item.place, item.table, item.partition_date): item for item in approved.of(ROWS, NAMES)}
     for table in sorted(plan.body["remove"]):
-        if is_committed_in(lake, table, plan.number):  # its files may be gone; what was looked at holds
+        if is_committed_in(lake.store, table, plan.number):  # its files may be gone; what was looked at holds
             continue
         for day, (gone, new) in _by_date(plan, table).items():
             derived = lake.contract(table).kind == "derived"
@@ -204,11 +208,11 @@ def _is_as_approved(lake: "Lake", plan: "Plan", approved: Erasure) -> bool:
     if not told <= agreed or any(lake.fs.exists(lake.path("quarantine", one)) for one in agreed - told):
         return False
     taken = {(table, date.fromisoformat(row["date"])) for table, rows in plan.body["remove"].items() for row in rows}
-    left = [item for item in still_there(lake, approved) if (item.table, item.partition_date) not in taken]
-    return all(is_committed_in(lake, item.table or "", plan.number) for item in left)
+    left = [item for item in still_there(lake.store, approved) if (item.table, item.partition_date) not in taken]
+    return all(is_committed_in(lake.store, item.table or "", plan.number) for item in left)
 
 
-def still_there(lake: "Lake", approved: Erasure) -> Iterator[Item]:
+def still_there(store: "Store", approved: Erasure) -> Iterator[Item]:
     """Yield items that take recorded rows, or names, of which the partition has rows enough to hold them still.
 
     Whose rows they are only the values tell, which the lake does not keep. So an application is void where such an item
@@ -219,7 +223,7 @@ def still_there(lake: "Lake", approved: Erasure) -> Iterator[Item]:
         if item.content_sha256 is not None and item.partition_date is not None:  # a derived table's may come anew
             by_table.setdefault(item.table or "", []).append(item)
     for table, items in by_table.items():
-        handle = delta_table(lake, table)
+        handle = delta_table(store, table)
         if handle is None:
             continue
         live = files(handle)
@@ -243,7 +247,7 @@ def _has_same_rows(lake: "Lake", table: str, gone: Sequence[Any], new: Sequence[
     """Whether files are written again as they are: no row of the subject's, but words of it in their dictionaries."""
     known = lake.contract(table)
     columns = [column.name for column in known.columns]
-    before, after = (digest_of_files(lake, known, named_files(some), columns) for some in (gone, new))
+    before, after = (digest_of_files(lake.tables, known, named_files(some), columns) for some in (gone, new))
     return before == after
 
 
@@ -256,7 +260,7 @@ def _has_keys(
     if expected is None:  # a derived table may have been computed again since
         return known.kind == "derived"
     columns = key_columns(known, NAME_COLUMNS if named else ())
-    before, after = (digest_of_files(lake, known, named_files(some), columns) for some in (gone, new))
+    before, after = (digest_of_files(lake.tables, known, named_files(some), columns) for some in (gone, new))
     if named:
         return before == after and taken == 0
     return digest_text(before - after) == expected and taken == rows

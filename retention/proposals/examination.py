@@ -123,7 +123,7 @@ def examine(lake: "Lake") -> Examined:
     Raises what reading the configured keys raises.
     """
     walk = _Walk(Judge(lake))
-    steps, back = every_step(lake)
+    steps, back = every_step(lake.tables)
     faults: list[str] = []
     counted = {True: 0, False: 0}
     for step in steps:

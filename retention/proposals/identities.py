@@ -190,7 +190,7 @@ def statement_of(lake: "Lake", about: About, step: str, name: str, reason: str |
     now = clock.now().replace(microsecond=0)
     ends = now + timedelta(hours=lake.config.approvals.expires_h)
     kind, proposal, digest = about
-    identity = lake_identity(lake)
+    identity = lake_identity(lake.store)
     return Statement(identity, kind, step, proposal, digest, name, reason, now.isoformat(), ends.isoformat())
 
 

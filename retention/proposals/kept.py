@@ -26,7 +26,8 @@ from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.proposals.retention_plans import RetentionPlan, register
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
 
 
 Replaced = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
@@ -102,38 +103,38 @@ class KeptPlan:
         return ""
 
 
-def kept_plans(lake: "Lake") -> list[KeptPlan]:
+def kept_plans(tables: "Tables") -> list[KeptPlan]:
     """Return what is kept, by plan. Raises `ranklake.lake.plans.plan.DamagedPlanError`, and what the store raises."""
-    waiting = sorted((one for one in register(lake).values() if one.is_kept), key=lambda one: one.plan or 0)
+    waiting = sorted((one for one in register(tables).values() if one.is_kept), key=lambda one: one.plan or 0)
     if not waiting:
         return []
-    replaced = _replaced(lake, waiting[0].plan or 0)
+    replaced = _replaced(tables, waiting[0].plan or 0)
     found = []
     for one in waiting:
-        plan = read_plan(lake, one.plan or 0)
+        plan = read_plan(tables.store, one.plan or 0)
         if plan is not None and GRACE in plan.body["facts"]:
             found.append(KeptPlan(proposal=one, plan=plan, files=tuple(_files(plan, replaced))))
     return found
 
 
-def kept_plan_of(lake: "Lake", name: str, number: int) -> KeptPlan | None:
+def kept_plan_of(tables: "Tables", name: str, number: int) -> KeptPlan | None:
     """Return what the numbered plan of a retention plan keeps; None where nothing is. Raises as `kept_plans`."""
-    matches = (kept for kept in kept_plans(lake) if kept.proposal.name == name and kept.plan.number == number)
+    matches = (kept for kept in kept_plans(tables) if kept.proposal.name == name and kept.plan.number == number)
     return next(matches, None)
 
 
-def kept_paths(lake: "Lake") -> dict[str, set[str]]:
+def kept_paths(tables: "Tables") -> dict[str, set[str]]:
     """Return the paths of kept files by table, those of old versions among them."""
     paths: dict[str, set[str]] = {}
-    for kept_plan in kept_plans(lake):
+    for kept_plan in kept_plans(tables):
         for file in kept_plan.files:
             paths.setdefault(file.table, set()).add(file.path)
     return paths
 
 
-def kept_raw(lake: "Lake") -> set[str]:
+def kept_raw(tables: "Tables") -> set[str]:
     """Return the digests of raw bytes in quarantine that are kept."""
-    return {digest for kept_plan in kept_plans(lake) for digest in kept_plan.raw}
+    return {digest for kept_plan in kept_plans(tables) for digest in kept_plan.raw}
 
 
 def as_files(some: Iterable[KeptFile]) -> pa.Table:
@@ -159,13 +160,13 @@ def _now(table: str, row: Mapping[str, Any], replaced: Replaced) -> Iterator[Map
         yield from _now(table, one, replaced)
 
 
-def _replaced(lake: "Lake", since: int) -> Replaced:
+def _replaced(tables: "Tables", since: int) -> Replaced:
     """Return what erasures put in the place of files, by table and path."""
-    ledger = read(lake, contract(LEDGER), ["plan", "kind"])
+    ledger = read(tables, contract(LEDGER), ["plan", "kind"])
     later = pc.and_(pc.equal(ledger["kind"], ERASURE.name), pc.greater(ledger["plan"], since))
     found: dict[tuple[str, str], Sequence[Mapping[str, Any]]] = {}
     for number in ledger.filter(later)["plan"].to_pylist():
-        plan = read_plan(lake, number)
+        plan = read_plan(tables.store, number)
         told = {} if plan is None else plan.body["facts"].get(REPLACED, {})
         found |= {(table, one["path"]): one["by"] for table, some in told.items() for one in some}
     return found
@@ -174,21 +175,21 @@ def _replaced(lake: "Lake", since: int) -> Replaced:
 MEND: Final = "with it, restore the version before that, which 'ranklake doctor' names"
 
 
-def restored(lake: "Lake", kept_plan: KeptPlan) -> Counter[str]:
+def restored(store: "Store", kept_plan: KeptPlan) -> Counter[str]:
     """Return how many rows of what a plan took are in their tables again, by table. Raises what reading them raises."""
-    return _rows_again(kept_plan, cache(partial(_live, lake)))
+    return _rows_again(kept_plan, cache(partial(_live, store)))
 
 
-def restorations(lake: "Lake") -> tuple[str, ...]:
+def restorations(tables: "Tables") -> tuple[str, ...]:
     """Return what tables have again though nobody cancelled the plan that took it, a clause for each plan and table.
 
     Tells of files that are still the table's; whoever writes their rows anew, such as a merge, leaves only the counts
     of `ranklake.lake.ingest.status.reconciliation` to tell. Raises `ranklake.lake.plans.plan.DamagedPlanError`, and
     what reading the register and the tables raises.
     """
-    live = cache(partial(_live, lake))
+    live = cache(partial(_live, tables.store))
     found = []
-    for kept_plan in kept_plans(lake):
+    for kept_plan in kept_plans(tables):
         name = kept_plan.proposal.name
         took = f"that {name} took or masked, and nobody cancelled it: another program restored the table"
         found += [
@@ -205,6 +206,6 @@ def _rows_again(kept_plan: KeptPlan, live: Callable[[str], set[str]]) -> Counter
     return rows
 
 
-def _live(lake: "Lake", table: str) -> set[str]:
-    handle = delta_table(lake, table)
+def _live(store: "Store", table: str) -> set[str]:
+    handle = delta_table(store, table)
     return set() if handle is None else live_paths(handle)

@@ -75,7 +75,7 @@ def propose(lake: "Lake", kind: ProposalKind[AnyProposal], name: str, by: str, s
 
     Equal items are one proposal, which may have several authors; none of them approves it. Raises what `approve` does.
     """
-    found, trail = kind.find(lake, name), recorded_actions(lake, kind)
+    found, trail = kind.find(lake, name), recorded_actions(lake.tables, kind)
     refuse_downgrade(lake, trail)
     if is_one_of(by, approval_status(lake, kind, found, trail, clock.now()).authors):
         return False
@@ -94,7 +94,7 @@ def statement(
 
 def standing(lake: "Lake", kind: ProposalKind[AnyProposal], proposal: AnyProposal) -> ApprovalStatus:
     """Return whose approvals of a proposal count now, and what is lacking."""
-    return approval_status(lake, kind, proposal, recorded_actions(lake, kind), clock.now())
+    return approval_status(lake, kind, proposal, recorded_actions(lake.tables, kind), clock.now())
 
 
 def approve(
@@ -125,7 +125,7 @@ def approve(
     `SameOperatorError` of `ranklake.retention.proposals.proposals`, `DowngradeError`, and what
     `ranklake.retention.proposals.identities.identify` does.
     """
-    found, trail = kind.find(lake, name), recorded_actions(lake, kind)
+    found, trail = kind.find(lake, name), recorded_actions(lake.tables, kind)
     if found.applied is not None:
         return found, False
     if found.void_because:
@@ -211,7 +211,7 @@ def apply(
             seen = audit.length(lake)
             write = check(found)
             facts = {**_facts(found), **_alone(alone), **who.details, "needed": held.needed.plain}
-            note_mode(lake, recorded_actions(lake, kind), who.name)
+            note_mode(lake, recorded_actions(lake.tables, kind), who.name)
             row = audit.record(lake, by, kind.begin, name, who.reason, facts, once=True, once_for=who.signature)
             if row != seen:  # what was recorded since, such as a legal hold, comes before this application
                 write = check(found)
@@ -240,7 +240,7 @@ def _drive(lake: "Lake", compose: "Callable[[int], Plan | None]") -> None:
         try:
             drive(lake, noted, InProcess())
         except RanklakeError:
-            if not number or read_plan(lake, number) is None:
+            if not number or read_plan(lake.store, number) is None:
                 raise
         else:
             return

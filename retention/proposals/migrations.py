@@ -104,7 +104,7 @@ def _add_approval(lake: "Lake", proposal: MigrationProposal, by: str) -> bool:
             return []
         return [migration_row(migration, APPROVED, actor=by, proposal=proposal.name)]
 
-    return append_own(lake, TABLE, compose) > 0
+    return append_own(lake.tables, TABLE, compose) > 0
 
 
 MIGRATIONS: Final = ProposalKind(

@@ -19,7 +19,7 @@ from ranklake.retention.proposals.proposals import Proposal, digest_of
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 RowKind = Literal["proposal", "item", "approval", "application"]
 Row = Mapping[str, Any]
@@ -126,15 +126,15 @@ class ItemRegister(Generic[Itemized]):
     proposal: type[Itemized]
     item: "type[DataclassInstance]"
 
-    def read(self, lake: "Lake") -> dict[str, Itemized]:
+    def read(self, tables: "Tables") -> dict[str, Itemized]:
         """Return every proposal by name, oldest first.
 
         One is applied when the lake's plan that applies it is finished, not when its row appears.
         """
-        rows = register_rows(lake, self.table)
+        rows = register_rows(tables, self.table)
         if not rows:  # then a ledger of newer software need not be understood
             return {}
-        finished = last_finished(lake)
+        finished = last_finished(tables)
         found: dict[str, Itemized] = {}
         for row in sorted(rows, key=lambda row: (row["row_kind"] != "proposal", row["ts"])):
             name = row[self.proposal.noun]
@@ -154,7 +154,9 @@ class ItemRegister(Generic[Itemized]):
         kind = getattr(item, self.proposal.item_kind)
         return (kind, item.table or "", str(item.partition_date or ""), item.about or "")
 
-    def add(self, lake: "Lake", items: Iterable[Any], actor: str | None = None, reason: str | None = None) -> Itemized:
+    def add(
+        self, tables: "Tables", items: Iterable[Any], actor: str | None = None, reason: str | None = None
+    ) -> Itemized:
         """Write the proposal of some items down, once, and return what became of it so far.
 
         Its authors are in the audit trail.
@@ -162,18 +164,18 @@ class ItemRegister(Generic[Itemized]):
         made = self.proposal.of_items(items)
         head = self.head_row(made, "proposal", actor) | ({} if reason is None else {"reason": reason})
         rows = [head, *({made.noun: made.name, "row_kind": "item", **asdict(item)} for item in made.items)]
-        append_own(lake, self.table, lambda _: [] if made.name in self.read(lake) else stamped(rows))
-        return self.read(lake)[made.name]
+        append_own(tables, self.table, lambda _: [] if made.name in self.read(tables) else stamped(rows))
+        return self.read(tables)[made.name]
 
-    def add_approval(self, lake: "Lake", proposal: Itemized, by: str) -> bool:
+    def add_approval(self, tables: "Tables", proposal: Itemized, by: str) -> bool:
         """Write an approval down; return False if one stands there already."""
 
         def compose(_: object) -> list[dict[str, Any]]:
-            known = self.read(lake).get(proposal.name)
+            known = self.read(tables).get(proposal.name)
             done = known is not None and known.approved is not None
             return [] if done else stamped([self.head_row(proposal, "approval", by)])
 
-        return append_own(lake, self.table, compose) > 0
+        return append_own(tables, self.table, compose) > 0
 
     def head_row(
         self,
@@ -189,10 +191,10 @@ class ItemRegister(Generic[Itemized]):
         return {**facts, "plan": number, "single_operator": single_operator or None}
 
 
-def register_rows(lake: "Lake", table: str) -> list[Row]:
+def register_rows(tables: "Tables", table: str) -> list[Row]:
     """Return the rows of a register. Raises `ForgedRegisterError` where one lacks what every row has."""
     known = contract(table)
-    rows: list[Row] = read(lake, known).to_pylist()
+    rows: list[Row] = read(tables, known).to_pylist()
     for column in known.columns:
         if column.required and any(row[column.name] is None for row in rows):
             raise ForgedRegisterError(table, column.name)

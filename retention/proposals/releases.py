@@ -26,7 +26,9 @@ from ranklake.retention.proposals.registers import ItemizedProposal, ItemRegiste
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
+    from ranklake.lake.store.catalog import Catalog
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 
 TABLE: Final = "quality_releases"
@@ -84,11 +86,11 @@ class Release(ItemizedProposal[Item]):
 REGISTER: Final = ItemRegister(TABLE, Release, Item)
 
 
-def released(lake: "Lake") -> set[tuple[str, date, str]]:
+def released(tables: "Tables") -> set[tuple[str, date, str]]:
     """Return the partitions (table, date, digest of files) that applied releases let go on."""
     return {
         (item.table, item.partition_date, item.content_sha256)
-        for one in REGISTER.read(lake).values()
+        for one in REGISTER.read(tables).values()
         if one.applied is not None and one.intact
         for item in one.of("partition")
     }
@@ -98,8 +100,8 @@ RELEASES: Final = ProposalKind(
     noun="release",
     action="release",
     command="ranklake quality release",
-    register=REGISTER.read,
-    add_approval=REGISTER.add_approval,
+    register=lambda lake: REGISTER.read(lake.tables),
+    add_approval=lambda lake, one, by: REGISTER.add_approval(lake.tables, one, by),
 )
 """Releases as proposals: `ranklake.retention.proposals.lifecycle` approves and applies them."""
 
@@ -115,8 +117,8 @@ def verify_release(lake: "Lake", plan: "Plan") -> None:
     approved = begun_proposal(lake, plan, RELEASES, "release", "release rows")
     name = approved.name
     if approved.approved is None or not _is_as_approved(lake, plan, approved):
-        raise refusal(lake, plan, f"the plan would release other rows than were approved: {name}")
-    verify_application(lake, plan, TABLE, "release", name)
+        raise refusal(lake.store, plan, f"the plan would release other rows than were approved: {name}")
+    verify_application(lake.store, plan, TABLE, "release", name)
 
 
 def _is_as_approved(lake: "Lake", plan: "Plan", approved: Release) -> bool:
@@ -129,11 +131,11 @@ def _is_as_approved(lake: "Lake", plan: "Plan", approved: Release) -> bool:
         return False
     freed: dict[str, Counter[str]] = defaultdict(Counter)
     for where, some in texts.items():
-        rows = _rows(lake, where[0], some)
+        rows = _rows(lake.catalog, where[0], some)
         if rows is None or (rows.num_rows, keys_sha256(rows)) != (agreed[where].rows, agreed[where].content_sha256):
             return False
         freed[where[0]] += _counted(rows)
-    waiting = [table for table in told if not is_committed_in(lake, table, plan.number)]
+    waiting = [table for table in told if not is_committed_in(lake.store, table, plan.number)]
     return all(_brought(lake, plan, table) == freed[table] for table in waiting)
 
 
@@ -147,7 +149,7 @@ def _taken_out(lake: "Lake", plan: "Plan") -> dict[Where, list[str]] | None:
     removed, added = plan.body["remove"].get(REJECTS, []), [row for row in plan.body["add"] if row["table"] == REJECTS]
     names = [column.name for column in known.columns]
     for some, sign in ((removed, 1), (added, -1)):
-        for _, rows in read_some(lake, known, named_files(some)):
+        for _, rows in read_some(lake.tables, known, named_files(some)):
             for row in zip(*(rows[name].to_pylist() for name in names), strict=True):
                 gone[row] += sign
     if min(gone.values(), default=0) < 0:
@@ -159,9 +161,9 @@ def _taken_out(lake: "Lake", plan: "Plan") -> dict[Where, list[str]] | None:
     return found
 
 
-def _rows(lake: "Lake", table: str, texts: Sequence[str]) -> pa.Table | None:
+def _rows(catalog: "Catalog", table: str, texts: Sequence[str]) -> pa.Table | None:
     """Return rows of a table from their texts; None where one is none of it, or the table has no such keys."""
-    known = lake.contracts().get(table)
+    known = catalog.contracts().get(table)
     values = [] if known is None else [row_values(known, text) for text in texts]
     if known is None or None in values or not {*RECORDED_KEY} <= {column.name for column in known.columns}:
         return None
@@ -170,7 +172,7 @@ def _rows(lake: "Lake", table: str, texts: Sequence[str]) -> pa.Table | None:
 
 def _brought(lake: "Lake", plan: "Plan", table: str) -> Counter[str]:
     files = named_files([row for row in plan.body["add"] if row["table"] == table])
-    counts = (_counted(rows) for _, rows in read_some(lake, lake.contract(table), files))
+    counts = (_counted(rows) for _, rows in read_some(lake.tables, lake.contract(table), files))
     return sum(counts, Counter[str]())
 
 
@@ -222,14 +224,14 @@ class Hold:
         }
 
 
-def held_partitions(lake: "Lake") -> set[tuple[str, date]]:
+def held_partitions(tables: "Tables") -> set[tuple[str, date]]:
     """Return table and date of the partitions that are held back now."""
-    return {(hold.table, hold.partition_date) for hold in holds(lake)}
+    return {(hold.table, hold.partition_date) for hold in holds(tables)}
 
 
-def holds(lake: "Lake") -> list[Hold]:
+def holds(tables: "Tables") -> list[Hold]:
     """Return the partitions that are held back now, by table and date."""
-    told = read(lake, contract(_RESULTS), [*_PLACE, "ts", "date", "status", "on_fail"])
+    told = read(tables, contract(_RESULTS), [*_PLACE, "ts", "date", "status", "on_fail"])
     failed = told.filter((pc.field("status") == "failed") & (pc.field("on_fail") == "hold"))
     if not failed.num_rows:
         return []
@@ -238,18 +240,18 @@ def holds(lake: "Lake") -> list[Hold]:
     if not standing.num_rows:
         return []
     rows = read(
-        lake,
+        tables,
         contract(_RESULTS),
         [*_PLACE, *_WHY, "ts", "status", "on_fail"],
         partitions=pc.unique(standing["date"]).to_pylist(),
     )
     rows = rows.filter((pc.field("status") == "failed") & (pc.field("on_fail") == "hold"))
     rows = rows.join(last, [*_PLACE, "ts"], join_type="inner")
-    return _unreleased(lake, rows)
+    return _unreleased(tables, rows)
 
 
-def _unreleased(lake: "Lake", rows: pa.Table) -> list[Hold]:
-    free = released(lake)
+def _unreleased(tables: "Tables", rows: pa.Table) -> list[Hold]:
+    free = released(tables)
     by_place: dict[tuple[str, date, str], list[dict[str, Any]]] = {}
     for row in rows.to_pylist():
         place = (row["table"], row["partition_date"], row["files_sha256"])

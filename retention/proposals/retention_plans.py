@@ -17,7 +17,7 @@ from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk,
 from ranklake.retention.proposals.registers import item_of, register_rows, stamped
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 TABLE: Final = "retention_plans"
 DOWNSAMPLED: Final = "downsampled"
@@ -202,15 +202,15 @@ class RetentionPlan(Proposal):
 _KINDS: Final = {"plan": "proposed", "approval": "approved", "application": "applied"}
 
 
-def register(lake: "Lake") -> dict[str, RetentionPlan]:
+def register(tables: "Tables") -> dict[str, RetentionPlan]:
     """Return every plan by name, oldest first.
 
     A plan is applied when the lake's plan that applies it is finished, not when its row appears.
     """
-    rows = register_rows(lake, TABLE)
+    rows = register_rows(tables, TABLE)
     if not rows:  # then a ledger of newer software need not be understood
         return {}
-    finished = last_finished(lake)
+    finished = last_finished(tables)
     found: dict[str, RetentionPlan] = {}
     for row in sorted(rows, key=lambda row: (row["row_kind"] != "plan", row["ts"])):
         name = row["retention_plan"]
@@ -236,9 +236,9 @@ def register(lake: "Lake") -> dict[str, RetentionPlan]:
     return _overtaken({name: replace(one, items=tuple(ordered[name])) for name, one in found.items()})
 
 
-def cancelled_plans(lake: "Lake") -> set[int]:
+def cancelled_plans(tables: "Tables") -> set[int]:
     """Return the lake's plans that applied retention plans which were cancelled."""
-    return {one.plan for one in register(lake).values() if one.plan is not None and one.cancelled is not None}
+    return {one.plan for one in register(tables).values() if one.plan is not None and one.cancelled is not None}
 
 
 def _overtaken(plans: dict[str, RetentionPlan]) -> dict[str, RetentionPlan]:
@@ -276,17 +276,17 @@ def plan_name(items: Iterable[Item], times: int = 0) -> str:
     return "rp-" + hashlib.sha256(json.dumps([*sorted(facts), *again]).encode()).hexdigest()[:16]
 
 
-def add_entry(lake: "Lake", plan: RetentionPlan, actor: str | None, kind: str) -> bool:
+def add_entry(tables: "Tables", plan: RetentionPlan, actor: str | None, kind: str) -> bool:
     """Write down a plan with its items, or its approval; False if that stands there already."""
 
     def compose(_: object) -> list[dict[str, Any]]:
-        known = register(lake).get(plan.name)
+        known = register(tables).get(plan.name)
         if known is not None and getattr(known, _KINDS[kind]) is not None:
             return []
         items = [item_row(plan, item) for item in plan.items] if kind == "plan" else []
         return stamped([head_row(plan, kind, actor), *items])
 
-    return append_own(lake, TABLE, compose) > 0
+    return append_own(tables, TABLE, compose) > 0
 
 
 def head_row(
@@ -322,7 +322,7 @@ RETENTION_PLANS: Final = ProposalKind(
     noun="retention plan",
     action="retention",
     command="ranklake retain",
-    register=register,
-    add_approval=lambda lake, plan, by: add_entry(lake, plan, by, "approval"),
+    register=lambda lake: register(lake.tables),
+    add_approval=lambda lake, plan, by: add_entry(lake.tables, plan, by, "approval"),
 )
 """Retention plans as proposals: `ranklake.retention.proposals.lifecycle` approves and applies them."""

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 from ranklake.retention.proposals.retention_plans import register
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 ARCHIVED_ROWS: Final = "archive/"
 """Likewise before items that are archives of its rows, by the date that those were on; `path` is an archive's name."""
 
 
-def retired_dates(lake: "Lake", *, final: bool = False, of_parts: bool = False) -> dict[str, dict[date, int]]:
+def retired_dates(tables: "Tables", *, final: bool = False, of_parts: bool = False) -> dict[str, dict[date, int]]:
     """Return the dates that retention took, by table or `RAW` and table, each with the last plan that did.
 
     A retention plan whose items were altered took nothing that is known. Dates of which only some rows went are not
@@ -26,7 +26,7 @@ def retired_dates(lake: "Lake", *, final: bool = False, of_parts: bool = False) 
         Return the dates of which it took some rows, or masked values, instead of those that it took whole.
     """
     found: dict[str, dict[date, int]] = {}
-    for one in register(lake).values():
+    for one in register(tables).values():
         for item in one.items if one.holds and one.intact and not (final and one.is_kept) else ():
             if (item.part_sha256 is not None) != of_parts:
                 continue
@@ -35,14 +35,14 @@ def retired_dates(lake: "Lake", *, final: bool = False, of_parts: bool = False) 
     return found
 
 
-def thinned_dates(lake: "Lake", table: str) -> set[date]:
+def thinned_dates(tables: "Tables", table: str) -> set[date]:
     """Return the dates of a table of which retention took some rows, or masked values: a replay would bring them back.
 
     Nothing tells which rows those were.
     """
     return {
         item.partition_date
-        for one in register(lake).values()
+        for one in register(tables).values()
         for item in (one.items if one.holds else ())
         if item.table == table and item.part_sha256 is not None
     }

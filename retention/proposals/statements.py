@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ranklake.errors import RanklakeError
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 DIGEST: Final = "items_sha256"
 """Under which a row of the trail names what was approved, or begun."""
@@ -114,11 +114,11 @@ def moment(text: str) -> datetime:
     return when.astimezone(UTC)
 
 
-def owner(lake: "Lake") -> str:
+def owner(store: "Store") -> str:
     """Return what places outside of a lake name it by: its number, or its address where it has none."""
-    return lake_identity(lake) or f"at {lake.address}"
+    return lake_identity(store) or f"at {store.address}"
 
 
-def lake_identity(lake: "Lake") -> str:
+def lake_identity(store: "Store") -> str:
     """Return what tells a lake from others: the number in its marker; empty where that has none."""
-    return lake.number
+    return store.number

@@ -15,7 +15,7 @@ from ranklake.lake.tables.read import read
 from ranklake.retention.proposals.proposals import AnyKind
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 MODE: Final = "approvals.mode"
 """Action of a row that says how the lake knows who acts, from then on."""
@@ -58,9 +58,9 @@ class Actions(dict[str, dict[str, list[Step]]]):
     end: datetime | None = None
 
 
-def recorded_actions(lake: "Lake", kind: AnyKind) -> Actions:
+def recorded_actions(tables: "Tables", kind: AnyKind) -> Actions:
     """Return what the trail says of proposals of a kind, and of the mode. Whether it is whole is another question."""
-    rows = read(lake, contract(TABLE), list(_COLUMNS))
+    rows = read(tables, contract(TABLE), list(_COLUMNS))
     found = Actions()
     wanted = pa.array([kind.propose, kind.approve, kind.begin, kind.applied, MODE])
     for step in _steps(rows.filter(pc.is_in(rows["action"], value_set=wanted))):
@@ -70,12 +70,12 @@ def recorded_actions(lake: "Lake", kind: AnyKind) -> Actions:
     return found
 
 
-def every_step(lake: "Lake") -> tuple[list[Step], list[tuple[int, datetime]]]:
+def every_step(tables: "Tables") -> tuple[list[Step], list[tuple[int, datetime]]]:
     """Return the steps of all kinds of proposals, legal holds, and rows that are dated before the one before them.
 
     The latter by more than clocks may differ (`SKEW`), each with when the row before was written.
     """
-    rows = read(lake, contract(TABLE), list(_COLUMNS)).sort_by("seq")
+    rows = read(tables, contract(TABLE), list(_COLUMNS)).sort_by("seq")
     of_proposals = pc.match_substring_regex(rows["action"], rf"^{MODE}$|\.(propose|approve|apply|hold)$")
     times = rows["ts"].cast(pa.int64()).to_numpy()
     back = (times[:-1] - times[1:] > SKEW / timedelta(microseconds=1)).nonzero()[0].tolist()

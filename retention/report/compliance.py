@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.query.roles import Role
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
     from ranklake.retention.policies.policies import Policies
 
 
@@ -78,7 +79,7 @@ def compliance(
     roles: "Mapping[str, Role]",
     no_roles: str,
     references: Mapping[str, str],
-    spool: "Lake | None" = None,
+    spool: "Store | None" = None,
     *,
     proofs: Sequence[Proof] = (),
     no_proofs: str = "",
@@ -110,7 +111,7 @@ def compliance(
         for one in access
         for remark in one.remarks
     ]
-    held = places(lake, contracts, spool)
+    held = places(lake.tables, contracts, spool)
     demands = tuple(verdicts(policies.demands, held, contracts))
     needs += [
         Need("warning", f"{demand.demand}: {demand.what} of {demand.place} is {demand.state}", demand.said, demand.hint)

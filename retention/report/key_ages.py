@@ -44,7 +44,7 @@ def key_ages(lake: "Lake", now: datetime) -> tuple[KeyAge, ...]:
 
 
 def _ages(lake: "Lake", now: datetime) -> Iterator[KeyAge]:
-    references, known = key_references(lake.config), first_uses(lake)
+    references, known = key_references(lake.config), first_uses(lake.store)
     ids = dict(key_ids(references))
     for purpose, (setting, reference) in references.items():
         kind = reference.strip().partition(":")[0]

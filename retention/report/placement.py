@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.lake.store.posture import EMPTY, MARKER, NONE, Posture, posture
+from ranklake.lake.store.posture import EMPTY, NONE, Posture, posture
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.archive.register import archive_places, archives
 from ranklake.retention.policies.model import is_one_of
@@ -19,7 +19,8 @@ from ranklake.retention.shares.register import shares, tables_known
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
     from ranklake.retention.policies.model import Demand
 
 MET: Final = "met"
@@ -76,25 +77,25 @@ class Held:
     tables: frozenset[str]
 
 
-def places(lake: "Lake", contracts: "Mapping[str, Contract]", spool: "Lake | None" = None) -> list[Held]:
+def places(tables: "Tables", contracts: "Mapping[str, Contract]", spool: "Store | None" = None) -> list[Held]:
     """Return every place that has rows of a lake's tables: itself, its spool, archives, shares. Asks their stores.
 
     Raises what reading the registers of archives and shares raises; a place that does not answer is unknown.
     """
-    found = [Held(posture("lake", lake, MARKER), frozenset(contracts))]
+    found = [Held(posture("lake", tables.store), frozenset(contracts))]
     if spool is not None:
         recorded = frozenset(contract.table for contract in contracts.values() if contract.envelope)
         found.append(Held(posture("spool", spool, ""), recorded))
-    rows = archives(lake)
-    for place in archive_places(lake):
+    rows = archives(tables)
+    for place in archive_places(tables):
         there = frozenset(one.table for one in rows if one.uri == place.uri)
         found.append(Held(posture(f"archive {redact_uri(place.uri)}", place, ""), there))
-    for share in shares(lake):
-        place = open_place(lake, share.uri)
+    for share in shares(tables.store):
+        place = open_place(tables.store, share.uri)
         found.append(
             Held(
                 posture(f"share of {share.role} at {redact_uri(share.uri)}", place, ""),
-                frozenset(tables_known(lake, share)),
+                frozenset(tables_known(tables.store, share)),
             )
         )
     return found

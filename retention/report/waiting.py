@@ -62,7 +62,7 @@ def waiting(lake: "Lake") -> list[Waiting]:
 
 def _of_kind(lake: "Lake", kind: AnyKind) -> Iterator[Waiting]:
     every = list(kind.register(lake).values())
-    trail = recorded_actions(lake, kind) if every else Actions()
+    trail = recorded_actions(lake.tables, kind) if every else Actions()
     for one in every:
         proposed = trail.get(one.name, {}).get(kind.propose, [])
         if _is_over(kind, one, every) or (kind in _OF_EVERYTHING and not proposed):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.plans.workers import Room
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 FILE_BYTES: Final = 256 * 2**20
 """Rows of one file of a share, as they lie in memory; sorting and writing take some three times that. A worker with
@@ -54,7 +55,7 @@ class Copying:
     """
 
     lake: "Lake"
-    place: "Lake"
+    place: "Store"
     role: Role
     contracts: Mapping[str, "Contract"]
     copied: "Contract"
@@ -85,8 +86,8 @@ def copy(task: Copying) -> Copied:
     the stores raise. Then files that no commit names stay behind.
     """
     table = task.copied.table
-    refuse_damaged(task.lake, table, task.some)
-    runs = runs_in(task.lake, task.contracts[table], task.some) if task.tells_runs else ()
+    refuse_damaged(task.lake.tables, table, task.some)
+    runs = runs_in(task.lake.store, task.contracts[table], task.some) if task.tells_runs else ()
     return Copied(
         [write_partition(task.place, task.copied, rows, task.day, task.number) for rows in _chunks(task)], runs
     )
@@ -133,7 +134,7 @@ def _batches(task: Copying) -> Iterator[pa.RecordBatch]:
     table = task.copied.table
     pseudonyms = pseudonyms_for(task.role, [task.contracts[table]], task.lake.config.masking.key)
     try:
-        ctx, frame = seen(task.lake, task.role, task.contracts, task.some, task.behind, table, pseudonyms)
+        ctx, frame = seen(task.lake.store, task.role, task.contracts, task.some, task.behind, table, pseudonyms)
         for batch in frame.execute_stream():
             if batch.to_pyarrow().num_rows:
                 yield batch.to_pyarrow()

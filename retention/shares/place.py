@@ -15,6 +15,7 @@ from ranklake.lake.store.files import listed
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.posture import overlaps
 from ranklake.lake.store.store import MARKER as LAKE_MARKER
+from ranklake.lake.store.store import Store
 from ranklake.redaction.redact import has_credential
 from ranklake.retention.proposals.statements import owner
 
@@ -38,12 +39,12 @@ def share_uri(to: str, role: str) -> str:
     return f"{to.rstrip('/')}/{role}"
 
 
-def open_place(lake: Lake, uri: str) -> Lake:
+def open_place(store: Store, uri: str) -> Store:
     """Return the place of a share, reached as the lake is. Raises `LakeUnreachableError`."""
-    return Lake.place(uri, lake.storage)
+    return Store.at(uri, store.storage)
 
 
-def claim(lake: Lake, place: Lake, role: str) -> None:
+def claim(lake: Lake, place: Store, role: str) -> None:
     """Make a place this lake's, for a role; again changes nothing.
 
     Raises `ShareError` where it is another's, holds something else, or lies in the lake or around it.
@@ -56,12 +57,12 @@ def claim(lake: Lake, place: Lake, role: str) -> None:
             raise ShareError("a lake is there", where=place.uri, hint="name an empty place")
         if any(not one.path.endswith(".tmp") for one in listed(place.fs, place.root)):
             raise ShareError("the place is not empty, and no share", where=place.uri, hint="name an empty place")
-        said = {"format": FORMAT, "lake": owner(lake), "role": role}
+        said = {"format": FORMAT, "lake": owner(lake.store), "role": role}
         place.put_if_absent(MARKER, json.dumps(said).encode())
-    refuse_other(lake, place, role)
+    refuse_other(lake.store, place, role)
 
 
-def refuse_other(lake: Lake, place: Lake, role: str) -> None:
+def refuse_other(store: Store, place: Store, role: str) -> None:
     """Raise `ShareError` where a place is not this lake's share of a role."""
     try:
         said = json.loads(place.fs.cat_file(place.path(MARKER)))
@@ -73,7 +74,7 @@ def refuse_other(lake: Lake, place: Lake, role: str) -> None:
         raise ShareError("what says whose share this is cannot be read", where=place.uri, hint=hint) from None
     if made != FORMAT:
         raise ShareError(f"a share of format {made}, and {FORMAT} is known here", where=place.uri, hint="upgrade it")
-    if whose_lake != owner(lake):
+    if whose_lake != owner(store):
         raise ShareError("another lake owns this share", where=place.uri, hint="name another place")
     if whose != role:
         raise ShareError(f"this is the share of role {whose!r}", where=place.uri, hint="name another place")

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress
     from ranklake.lake.plans.workers import Workers
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 BATCH_TASKS: Final = 16
 """Pieces that are committed together: what a kill costs at most."""
@@ -103,8 +104,8 @@ def refresh(
     Raises `ShareError` where the place is not this lake's or the role cannot be copied, `RoleError` without a key,
     `ranklake.lake.tables.commit.LostRaceError` where another does the same at the same time, and what the stores raise.
     """
-    place = open_place(lake, share.uri)
-    refuse_other(lake, place, share.role)
+    place = open_place(lake.store, share.uri)
+    refuse_other(lake.store, place, share.role)
     refuse_unshareable(lake, role)
     every = lake.contracts()
     wanted = sorted(role.tables & every.keys())
@@ -127,7 +128,7 @@ class _Table:
         self,
         lake: "Lake",
         share: Share,
-        place: "Lake",
+        place: "Store",
         role: Role,
         table: str,
         every: Mapping[str, "Contract"],
@@ -135,16 +136,16 @@ class _Table:
     ) -> None:
         self.lake, self.place, self.role, self.table = lake, place, role, table
         behind = tables_behind(role, every[table], every)
-        handles = {name: delta_table(lake, name) for name in {table, *behind}}
+        handles = {name: delta_table(lake.store, name) for name in {table, *behind}}
         self.contracts = {name: read_by(handle, every[name]) for name, handle in handles.items()}
         live = {name: live_files(handle) for name, handle in handles.items()}
         self.live, self.behind = live[table], {name: live[name] for name in behind}
         self.copied = copied(role, self.contracts[table])
-        self.shared = SharedTable(lake, share, place, table)
+        self.shared = SharedTable(lake.store, share, place, table)
         moment = "" if is_settled(role, every[table]) else datetime.now(UTC).isoformat()
         asked = {name: self.behind[name] for name in tables_asked(role, every[table], every)}
         by_run = bool(role.teams) and "run" in every[table]
-        theirs = runs_of_teams(lake, role, self.contracts["runs"], self.behind["runs"]) if by_run else None
+        theirs = runs_of_teams(lake.store, role, self.contracts["runs"], self.behind["runs"]) if by_run else None
         self.depends = Behind(behind_digest(asked, moment), theirs)
         self.definition = definition(role, self.contracts[table], () if pseudonyms is None else pseudonyms.key_ids)
         self.rows = self.added = self.removed = self.read = 0

@@ -19,7 +19,7 @@ from ranklake.lake.store.files import delete, listed
 from ranklake.retention.shares.pieces import Piece
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 FOLDER: Final = "shares"
 _RECORD: Final = "share.json"
@@ -81,15 +81,15 @@ def name_of(role: str, uri: str) -> str:
     return f"{role}-{hashlib.sha256(uri.encode()).hexdigest()[:12]}"
 
 
-def shares(lake: "Lake") -> list[Share]:
+def shares(store: "Store") -> list[Share]:
     """Return the lake's shares, by name. Raises `ShareRecordError` for a record that cannot be read."""
-    there = [one.path for one in listed(lake.fs, lake.path(FOLDER)) if one.path.endswith(f"/{_RECORD}")]
-    return sorted((_read(lake, path) for path in there), key=lambda one: one.name)
+    there = [one.path for one in listed(store.fs, store.path(FOLDER)) if one.path.endswith(f"/{_RECORD}")]
+    return sorted((_read(store, path) for path in there), key=lambda one: one.name)
 
 
-def _read(lake: "Lake", path: str) -> Share:
+def _read(store: "Store", path: str) -> Share:
     try:
-        found = Share(**json.loads(lake.fs.cat_file(path)))
+        found = Share(**json.loads(store.fs.cat_file(path)))
     except (ValueError, TypeError, RecursionError):
         found = None
     if found is None or not all(isinstance(one, str) for one in asdict(found).values()):
@@ -98,34 +98,34 @@ def _read(lake: "Lake", path: str) -> Share:
     return found
 
 
-def add_share(lake: "Lake", role: str, uri: str) -> Share:
+def add_share(store: "Store", role: str, uri: str) -> Share:
     """Write a share down, once, and return it."""
     name = name_of(role, uri)
     place = f"{FOLDER}/{name}/{_RECORD}"
     made = Share(name, role, uri, datetime.now(UTC).isoformat())
-    if lake.put_if_absent(place, json.dumps(asdict(made)).encode()):
+    if store.put_if_absent(place, json.dumps(asdict(made)).encode()):
         return made
-    return _read(lake, lake.path(place))
+    return _read(store, store.path(place))
 
 
-def remove_share(lake: "Lake", share: Share) -> None:
+def remove_share(store: "Store", share: Share) -> None:
     """Forget a share: its record goes last, so who dies before leaves it to the next."""
-    there = [one.path for one in listed(lake.fs, lake.path(FOLDER, share.name))]
+    there = [one.path for one in listed(store.fs, store.path(FOLDER, share.name))]
     for path in sorted(there, key=lambda one: one.endswith(f"/{_RECORD}")):
-        delete(lake, path)
+        delete(store, path)
 
 
-def tables_known(lake: "Lake", share: Share) -> set[str]:
+def tables_known(store: "Store", share: Share) -> set[str]:
     """Return the tables of which something is written down."""
-    top = lake.path(FOLDER, share.name)
-    return {rest[0] for one in listed(lake.fs, top) if len(rest := one.path.removeprefix(f"{top}/").split("/")) > 1}
+    top = store.path(FOLDER, share.name)
+    return {rest[0] for one in listed(store.fs, top) if len(rest := one.path.removeprefix(f"{top}/").split("/")) > 1}
 
 
-def known(lake: "Lake", share: Share, table: str) -> Known:
+def known(store: "Store", share: Share, table: str) -> Known:
     """Return what is written down of a table; nothing where that cannot be read."""
-    for number, path in sorted(_records(lake, share, table), reverse=True):
+    for number, path in sorted(_records(store, share, table), reverse=True):
         try:
-            said = json.loads(lake.fs.cat_file(path))
+            said = json.loads(store.fs.cat_file(path))
             pieces = tuple(map(Piece.of, said["pieces"]))
             waiting = {str(name): str(until) for name, until in said["waiting"].items()}
             return Known(str(said["definition"]), pieces, waiting, int(said["swept"]), number)
@@ -134,7 +134,7 @@ def known(lake: "Lake", share: Share, table: str) -> Known:
     return Known()
 
 
-def write_down(lake: "Lake", share: Share, table: str, now: Known) -> Known:
+def write_down(store: "Store", share: Share, table: str, now: Known) -> Known:
     """Write down what is known of a table now, in place of what was before; return it with its number.
 
     Two that do it at once both say what is so, as far as the share's log has it.
@@ -144,16 +144,16 @@ def write_down(lake: "Lake", share: Share, table: str, now: Known) -> Known:
     number, raw = now.number, json.dumps(body).encode()
     while True:
         number += 1
-        if lake.put_if_absent(f"{FOLDER}/{share.name}/{table}/{number:010}.json", raw):
+        if store.put_if_absent(f"{FOLDER}/{share.name}/{table}/{number:010}.json", raw):
             break
-    for older, path in _records(lake, share, table):
+    for older, path in _records(store, share, table):
         if older < number:
-            delete(lake, path)
+            delete(store, path)
     return replace(now, number=number)
 
 
-def _records(lake: "Lake", share: Share, table: str) -> Iterator[tuple[int, str]]:
-    for one in listed(lake.fs, lake.path(FOLDER, share.name, table)):
+def _records(store: "Store", share: Share, table: str) -> Iterator[tuple[int, str]]:
+    for one in listed(store.fs, store.path(FOLDER, share.name, table)):
         stem = one.path.rpartition("/")[2].removesuffix(".json")
         if stem.isdecimal():
             yield int(stem), one.path

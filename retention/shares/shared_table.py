@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.store.files import delete, listed
 from ranklake.lake.store.reachability import LakeError, LakeUnreachableError
+from ranklake.lake.store.tables import Tables
 from ranklake.lake.tables.commit import number_of, swap
 from ranklake.lake.tables.data_file import DataFile, plan_of
 from ranklake.lake.tables.live_files import files, live_paths
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
     from ranklake.retention.shares.pieces import Piece
 
 GRACE: Final = timedelta(hours=1)
@@ -42,9 +43,9 @@ class SharedTable:
         Name of the table.
     """
 
-    def __init__(self, lake: "Lake", share: Share, place: "Lake", table: str) -> None:
-        self._lake, self._share, self._place, self.table = lake, share, place, table
-        self.known = known(lake, share, table)
+    def __init__(self, store: "Store", share: Share, place: "Store", table: str) -> None:
+        self._store, self._share, self._place, self.table = store, share, place, table
+        self.known = known(store, share, table)
 
     def define(self, definition: str, copied: "Contract") -> None:
         """Make the table ready for rows that a role sees in a way: of another way nothing stays, not in its log either.
@@ -54,7 +55,7 @@ class SharedTable:
         if self.known.definition != definition or not self._is_readable():
             erase_table(self._place, self.table)
             self._note(Known(definition, number=self.known.number))
-        handle = ensure_table(self._place, copied)
+        handle = ensure_table(Tables(self._place), copied)
         # A store tells who may list this prefix alone that a name which is not there is forbidden, and readers give up
         # at the first such name. So the one that they all begin with is there.
         if not self._place.fs.exists(self._place.path("tables", self.table, LOG, "_last_checkpoint")):
@@ -176,15 +177,15 @@ class SharedTable:
         return False
 
     def _note(self, now: Known) -> None:
-        self.known = write_down(self._lake, self._share, self.table, now)
+        self.known = write_down(self._store, self._share, self.table, now)
 
 
-def erase_table(place: "Lake", table: str) -> int:
+def erase_table(place: "Store", table: str) -> int:
     """Delete a table of a share, log and all; return how many files went."""
     return sum(delete(place, one.path) for one in listed(place.fs, place.path("tables", table)))
 
 
-def tables_there(place: "Lake") -> set[str]:
+def tables_there(place: "Store") -> set[str]:
     """Return the tables of which a share has files."""
     top = place.path("tables")
     return {one.path.removeprefix(f"{top}/").partition("/")[0] for one in listed(place.fs, top)}

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress
     from ranklake.lake.plans.workers import Workers
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class WithdrawalResult:
     files: int
 
 
-def withdraw(lake: "Lake", tables: Iterable[str] | None = None) -> list[WithdrawalResult]:
+def withdraw(store: "Store", tables: Iterable[str] | None = None) -> list[WithdrawalResult]:
     """Take out of every share the copies of rows that the lake's tables no longer have as they were.
 
     Parameters
@@ -51,38 +52,38 @@ def withdraw(lake: "Lake", tables: Iterable[str] | None = None) -> list[Withdraw
     then stays so.
     """
     done = []
-    for share in shares(lake):
-        place = open_place(lake, share.uri)
-        refuse_other(lake, place, share.role)
-        wanted = tables_known(lake, share) if tables is None else tables_known(lake, share) & set(tables)
-        gone = sum(_withdraw_table(lake, share, place, table) for table in sorted(wanted))
+    for share in shares(store):
+        place = open_place(store, share.uri)
+        refuse_other(store, place, share.role)
+        wanted = tables_known(store, share) if tables is None else tables_known(store, share) & set(tables)
+        gone = sum(_withdraw_table(store, share, place, table) for table in sorted(wanted))
         done.append(WithdrawalResult(share.name, gone))
     return done
 
 
-def _withdraw_table(lake: "Lake", share: Share, place: "Lake", table: str) -> int:
-    shared = SharedTable(lake, share, place, table)
+def _withdraw_table(store: "Store", share: Share, place: "Store", table: str) -> int:
+    shared = SharedTable(store, share, place, table)
     handle = shared.opened()
     if handle is None:
         return 0
     there = frozenset(live_paths(handle))
     pieces = shared.known.pieces
-    stale = stale_pieces(pieces, sources_of(live_files(delta_table(lake, table))), there)
+    stale = stale_pieces(pieces, sources_of(live_files(delta_table(store, table))), there)
     held = {path for piece in pieces if piece not in stale for path in piece.files}
     gone = there - held  # files that no piece names were made of rows that may be gone
     shared.commit(handle, (), gone, [one for one in pieces if one not in stale])
     return shared.sweep(everything=True)
 
 
-def drop(lake: "Lake", share: Share) -> int:
+def drop(store: "Store", share: Share) -> int:
     """Delete a share, all its tables; return how many files went. Its record in the lake is the caller's to strike.
 
     Killed half-way, the next call goes on. Raises `ShareError` where the place is
     another's by now: nothing was deleted then.
     """
-    place = open_place(lake, share.uri)
+    place = open_place(store, share.uri)
     if place.fs.exists(place.path(MARKER)):
-        refuse_other(lake, place, share.role)
+        refuse_other(store, place, share.role)
     elif listed(place.fs, place.path("tables")):
         raise ShareError("what says whose share this is is gone", where=share.uri, hint=f"restore {MARKER} there")
     gone = sum(erase_table(place, table) for table in sorted(tables_there(place)))
@@ -133,13 +134,13 @@ def share(
 
     Raises `ShareError`, `ranklake.lake.query.roles.RoleError`, and what `refresh` does.
     """
-    uri = share_uri(open_place(lake, to).address, role.name)
+    uri = share_uri(open_place(lake.store, to).address, role.name)
     refuse_unshareable(lake, role)
-    claim(lake, open_place(lake, uri), role.name)
-    known = next((one for one in shares(lake) if (one.role, one.uri) == (role.name, uri)), None)
+    claim(lake, open_place(lake.store, uri), role.name)
+    known = next((one for one in shares(lake.store) if (one.role, one.uri) == (role.name, uri)), None)
     if known is None:
         record(lake, by, CREATE, role.name, None, {"to": uri, **unproven(lake)})
-        known = add_share(lake, role.name, uri)
+        known = add_share(lake.store, role.name, uri)
     return _refreshed(lake, known, role, by, workers, progress)
 
 
@@ -177,13 +178,13 @@ def keep(
         tried = set()
         for name, to in wanted:
             if name not in roles or not why_not(name):
-                tried.add((name, share_uri(open_place(lake, to).address, name)))
+                tried.add((name, share_uri(open_place(lake.store, to).address, name)))
                 yield partial(shared, name, to)
-        for one in shares(lake):
+        for one in shares(lake.store):
             if (one.role, one.uri) not in tried and not why_not(one.role):
                 yield partial(_refreshed, lake, one, roles[one.role], by, workers, progress)
 
-    over = [(one, why) for one in shares(lake) if (why := why_not(one.role))]
+    over = [(one, why) for one in shares(lake.store) if (why := why_not(one.role))]
     dropped = _all_tried((partial(end, lake, one, by, why) for one, why in over), failed)
     refreshed = _all_tried(due(), failed)
     if failed:
@@ -225,10 +226,10 @@ def end(lake: "Lake", one: Share, by: str, why: str) -> DropResult:
     """Drop a share, and say so before and after. Raises `ShareError` where its place is another's."""
     which = f"{one.name} {one.since}"
     record(lake, by, DROP, one.role, why, {"to": one.uri, **unproven(lake)}, once=True, once_for=which)
-    gone = drop(lake, one)
+    gone = drop(lake.store, one)
     facts = {"to": one.uri, "files": gone, **unproven(lake)}
     record(lake, by, DROPPED, one.role, None, facts, once=True, once_for=which)
-    remove_share(lake, one)
+    remove_share(lake.store, one)
     return DropResult(one, why, gone)
 
 

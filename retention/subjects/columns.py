@@ -16,6 +16,7 @@ from ranklake.retention.subjects.store import KeyStore
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Column, Contract
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 _SAID: Final = re.compile(r"([a-z_][a-z0-9_]*)\.([a-z_][a-z0-9_]*)(?: by ([a-z_][a-z0-9_]*))?")
 _CLASSES: Final = frozenset({"pseudonymous", "personal"})
@@ -92,14 +93,14 @@ def unfit(contract: "Contract", column: "Column") -> str:
     return next((what for what, wrong in faults.items() if wrong), "")
 
 
-def stored_under_keys(lake: "Lake", contract: "Contract") -> Mapping[int, str]:
+def stored_under_keys(store: "Store", contract: "Contract") -> Mapping[int, str]:
     """Return the columns of a table that were ever stored under keys, by id, each with its name of then."""
-    return Lineage(lake).stored(contract)
+    return Lineage(store).stored(contract)
 
 
 def columns_in_clear(lake: "Lake", contract: "Contract") -> frozenset[int]:
     """Return the ids of the columns of a table that a configuration wants in clear from now on."""
-    return in_clear(lake, contract, Lineage(lake))
+    return in_clear(lake, contract, Lineage(lake.store))
 
 
 def in_clear(lake: "Lake", contract: "Contract", lineage: Lineage) -> frozenset[int]:
@@ -116,7 +117,7 @@ def sealer(lake: "Lake", contract: "Contract") -> Callable[[pa.Table], pa.Table]
     `SubjectColumnError` where its configuration lacks one of them, or calls it as another column is called today: it
     would store in clear what others seal. Raises `ranklake.segments.envelope.MissingKeyError`.
     """
-    said, contracts, lineage = lake.config.subjects.columns, lake.contracts(), Lineage(lake)
+    said, contracts, lineage = lake.config.subjects.columns, lake.contracts(), Lineage(lake.store)
     clear = in_clear(lake, contract, lineage)
     before = {name: one for name, one in lineage.sealed(contract).items() if one.id not in clear}
     if before and not lake.config.subjects.keys:
@@ -138,7 +139,7 @@ def sealer(lake: "Lake", contract: "Contract") -> Callable[[pa.Table], pa.Table]
         return None
     store = KeyStore(lake)
     ids = {f"{one.table}.{name}": today(contracts[one.table], name) for one in every for name in (one.name, one.by)}
-    know(lake, {f"{one.table}.{one.name}": one.by for one in every}, ids)
+    know(lake.store, {f"{one.table}.{one.name}": one.by for one in every}, ids)
     return lambda rows: sealed_rows(rows, mine, store)
 
 

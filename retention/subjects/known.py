@@ -15,7 +15,7 @@ from ranklake.lake.store.reachability import LakeError
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Column, Contract
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 
 KNOWN: Final = "subjects.json"
@@ -62,28 +62,28 @@ class Known:
         return json.dumps({**said, "ids": {name: sorted(some) for name, some in self.ids.items()}}).encode()
 
 
-def known(lake: "Lake") -> Known:
+def known(store: "Store") -> Known:
     """Return what a lake remembers. Raises `SubjectKeysError` where a file of it cannot be read."""
-    return _all(lake)[0]
+    return _all(store)[0]
 
 
-def _all(lake: "Lake") -> tuple[Known, int]:
+def _all(store: "Store") -> tuple[Known, int]:
     """Return what a lake remembers, and how many files say it."""
     found, files = Known(), 0
-    while (raw := _raw(lake, files + 1)) is not None:
+    while (raw := _raw(store, files + 1)) is not None:
         try:
             one = Known.parse(raw)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             hint = "write it again: columns, each with the one that names whose it is, and the ids of both in contracts"
             what = "what says which columns are under keys is damaged"
-            raise SubjectKeysError(what, where=lake.path(_name(files + 1)), hint=hint) from None
+            raise SubjectKeysError(what, where=store.path(_name(files + 1)), hint=hint) from None
         found, files = found.with_more(one.columns, one.ids), files + 1
     return found, files
 
 
-def _raw(lake: "Lake", number: int) -> bytes | None:
+def _raw(store: "Store", number: int) -> bytes | None:
     try:
-        return bytes(lake.fs.cat_file(lake.path(_name(number))))
+        return bytes(store.fs.cat_file(store.path(_name(number))))
     except FileNotFoundError:
         return None
 
@@ -92,17 +92,17 @@ def _name(number: int) -> str:
     return KNOWN if number == 1 else f"{FOLDER}/{number:010}.json"
 
 
-def known_columns(lake: "Lake") -> Mapping[str, str]:
+def known_columns(store: "Store") -> Mapping[str, str]:
     """Return the columns that were ever stored under keys: whose, by ``table.column``. Raises as `known`."""
-    return known(lake).columns
+    return known(store).columns
 
 
-def know(lake: "Lake", columns: Mapping[str, str], ids: Mapping[str, Collection[int]]) -> None:
+def know(store: "Store", columns: Mapping[str, str], ids: Mapping[str, Collection[int]]) -> None:
     """Write down that columns are under keys of subjects, with those that are already; arguments as `Known` has."""
     while True:
-        before, files = _all(lake)
+        before, files = _all(store)
         after = before.with_more(columns, ids)
-        if after == before or lake.put_if_absent(_name(files + 1), after.raw()):
+        if after == before or store.put_if_absent(_name(files + 1), after.raw()):
             return
 
 
@@ -117,8 +117,8 @@ class Lineage:
     Raises as `ranklake.retention.subjects.known.known`.
     """
 
-    def __init__(self, lake: "Lake") -> None:
-        self._known = known(lake)
+    def __init__(self, store: "Store") -> None:
+        self._known = known(store)
 
     def ids(self, contract: "Contract", name: str) -> frozenset[int]:
         """Return the ids of the columns that a name stands for, or stood for when something was stored under keys."""

@@ -17,6 +17,7 @@ from typing import Any, Final
 from ranklake.lake.store.files import listed, overwrite
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.posture import overlaps
+from ranklake.lake.store.store import Store
 from ranklake.retention.proposals.statements import owner
 from ranklake.retention.subjects.known import FORMAT, KNOWN, SubjectKeysError, known_columns
 
@@ -53,7 +54,7 @@ class Marker:
         return json.dumps({**said, "place": self.id, "places": self.places}, sort_keys=True).encode()
 
 
-def claim(lake: Lake, places: Sequence[Lake], looked_up_by: str) -> list[str]:
+def claim(lake: Lake, places: Sequence[Store], looked_up_by: str) -> list[str]:
     """Ensure that places are of a lake's keys; return the URIs of copies that were made and are not among them.
 
     Parameters
@@ -67,7 +68,7 @@ def claim(lake: Lake, places: Sequence[Lake], looked_up_by: str) -> list[str]:
     """
     found = [_marker(lake, place, looked_up_by) for place in places]
     known = {} if found[0] is None else dict(found[0].places)
-    if found[0] is None and known_columns(lake) and _marker(lake, places[0], looked_up_by) is None:
+    if found[0] is None and known_columns(lake.store) and _marker(lake, places[0], looked_up_by) is None:
         hint = (
             f"mount or restore the place; if it is lost for good, remove {lake.path(KNOWN)}: what those keys sealed "
             "stays sealed"
@@ -89,16 +90,16 @@ def claim(lake: Lake, places: Sequence[Lake], looked_up_by: str) -> list[str]:
         uris = known.get(name, [])
         known[name] = uris if place.uri in uris else [*uris, place.uri]
     for at, (place, marker) in enumerate(zip(places, markers, strict=True)):
-        made = Marker(owner(lake), looked_up_by, ids[at], {} if at else known)
+        made = Marker(owner(lake.store), looked_up_by, ids[at], {} if at else known)
         if made != marker:
             overwrite(place.fs, place.path(MARKER), made.raw(), local=place.is_local)
     return sorted({uris[-1] for name, uris in known.items() if name not in ids and uris})
 
 
-def _begun(lake: Lake, place: Lake, looked_up_by: str) -> Marker:
+def _begun(lake: Lake, place: Store, looked_up_by: str) -> Marker:
     """Return the marker of a place, made where it has none: of processes that make it at once, the first one's."""
     while (found := _marker(lake, place, looked_up_by)) is None:
-        place.put_if_absent(MARKER, Marker(owner(lake), looked_up_by, _new_id()).raw())
+        place.put_if_absent(MARKER, Marker(owner(lake.store), looked_up_by, _new_id()).raw())
     return found
 
 
@@ -106,7 +107,7 @@ def _new_id() -> str:
     return secrets.token_hex(_ID_BYTES)
 
 
-def _marker(lake: Lake, place: Lake, looked_up_by: str) -> Marker | None:
+def _marker(lake: Lake, place: Store, looked_up_by: str) -> Marker | None:
     """Return the marker of a place; None where it has none. Raises `SubjectKeysError` where it is not this lake's."""
     if overlaps(lake, place):
         hint = "give keys a place of their own: whoever copies the lake must not copy them"
@@ -116,7 +117,7 @@ def _marker(lake: Lake, place: Lake, looked_up_by: str) -> Marker | None:
         marker = Marker.parse(place.fs.cat_file(place.path(MARKER)))
     except FileNotFoundError:
         return None
-    if marker.lake != owner(lake):
+    if marker.lake != owner(lake.store):
         raise SubjectKeysError("no keys of this lake's subjects are there", where=place.uri, hint="name another place")
     if marker.looked_up_by != looked_up_by:  # else everybody would get a second key, never forgotten
         what = f"the keys in {place.uri} are looked up by another key than the last of this keyring"
@@ -131,7 +132,7 @@ def lookup_of(name: str) -> str:
     return found[0] if found else ""
 
 
-def key_files(place: Lake, lookups: Collection[str] | None = None) -> Iterator[str]:
+def key_files(place: Store, lookups: Collection[str] | None = None) -> Iterator[str]:
     """Yield the files with keys, of some subjects or all, by their paths in the place.
 
     Whatever they are called beside: what a death left of writing one, and copies that somebody made there, count.

@@ -15,6 +15,7 @@ from ranklake.retention.subjects.store import KeyStore
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +71,26 @@ def key_state(lake: "Lake", most_rows: int | None = None) -> KeyState:
     """
     store = KeyStore(lake)
     every = list(store.each())
-    lineage = Lineage(lake)
+    lineage = Lineage(lake.store)
     names = sorted(name for contract in lake.contracts().values() for name in lineage.sealed(contract))
     known = store.ids | store.forgotten
-    unread = [name for name in names if most_rows is not None and _rows(lake, name) > most_rows]
+    unread = [name for name in names if most_rows is not None and _rows(lake.tables, name) > most_rows]
     lost = [(name, rows) for name in names if name not in unread and (rows := _lost(lake, name, known))]
     faults = [(one.place.path(one.name), one.wrong, one.hint) for one in every if one.wrong]
     return KeyState(len(store.ids), len(store.forgotten), tuple(faults), tuple(lost), tuple(unread))
 
 
-def _rows(lake: "Lake", column: str) -> int:
-    handle = latest(lake, column.partition(".")[0])
+def _rows(tables: "Tables", column: str) -> int:
+    handle = latest(tables, column.partition(".")[0])
     return 0 if handle is None else int(pc.sum(files(handle)["num_records"]).as_py() or 0)
 
 
 def _lost(lake: "Lake", column: str, there: frozenset[str]) -> int:
     """Return how many live rows have a value that no known key sealed."""
     table, _, name = column.partition(".")
-    handle = latest(lake, table)
+    handle = latest(lake.tables, table)
     count = 0
-    for _, rows in read_some(lake, lake.contract(table), files(handle), [name]) if handle is not None else ():
+    for _, rows in read_some(lake.tables, lake.contract(table), files(handle), [name]) if handle is not None else ():
         counted = pc.value_counts(rows[name].cast(pa.string()).combine_chunks()).to_pylist()
         for one in counted:
             key_id = None if one["values"] is None else sealed_by(one["values"])

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.store.files import delete, listed, overwrite
 from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.store import Store
 from ranklake.lake.store.versions import keeps_versions, remove_dead, versions
 from ranklake.retention.subjects.keys import KEY_BYTES, SubjectKey, SubjectName, lookup_text
 from ranklake.retention.subjects.known import SubjectKeysError, known_columns
@@ -42,7 +43,7 @@ class Found:
     keyring lacks what wraps it, or this account may not read it.
     """
 
-    place: "Lake"
+    place: "Store"
     name: str
     key: SubjectKey | None
     wrong: str = ""
@@ -69,7 +70,7 @@ def drop_read() -> None:
     _read_before.clear()
 
 
-def read_key(place: "Lake", name: str, ring: "Keyring") -> Found:
+def read_key(place: "Store", name: str, ring: "Keyring") -> Found:
     """Return the key of a file. Raises what the store raises, but where the file is not there or may not be read."""
     try:
         return _found(place, name, place.fs.cat_file(place.path(name)), ring)
@@ -77,7 +78,7 @@ def read_key(place: "Lake", name: str, ring: "Keyring") -> Found:
         return _found(place, name, error, ring)
 
 
-def read_keys(place: "Lake", ring: "Keyring", but: Collection[str] = ()) -> list[Found]:
+def read_keys(place: "Store", ring: "Keyring", but: Collection[str] = ()) -> list[Found]:
     """Return the keys of a place, by the names of their files, but for some names: one listing, and what is new of it.
 
     Raises what the store raises, as `read_key`.
@@ -96,7 +97,7 @@ def read_keys(place: "Lake", ring: "Keyring", but: Collection[str] = ()) -> list
     return [found[name] for name in wanted]
 
 
-def _found(place: "Lake", name: str, raw: bytes | Exception, ring: "Keyring") -> Found:
+def _found(place: "Store", name: str, raw: bytes | Exception, ring: "Keyring") -> Found:
     """Return what the bytes of a file are, or what reading it raised. Raises that where it says nothing of the file."""
     if isinstance(raw, FileNotFoundError):
         return Found(place, name, None)
@@ -128,7 +129,7 @@ class KeyStore:
 
     Parameters
     ----------
-    lake
+    store
         Whose ``[subjects]`` names keys, copies and what wraps them.
 
     Raises `SubjectKeysError` where there are none though the lake has columns under such keys, or another lake's are
@@ -141,8 +142,8 @@ class KeyStore:
             hint = "name keys and wrap under [subjects] in ranklake.toml, as whoever stored these columns did"
             what = "columns are under keys of subjects, and no keys are configured"
             raise SubjectKeysError(what, where=lake.uri, hint=hint)
-        self.lake = lake
-        self.places = [Lake.place(uri, lake.storage) for uri in (section.keys, *section.copies)]
+        self.store = lake.store
+        self.places = [Store.at(uri, lake.storage) for uri in (section.keys, *section.copies)]
         self._ring: Keyring = read_keyring(section.wrap)
         self._lookup_secret = self._ring.keys[-1].subject_secret
         self._known: dict[str, SubjectKey] = {}
@@ -180,7 +181,7 @@ class KeyStore:
         for lookup, key in keys:
             self._mark(lookup, key)
         for lookup in lookups - {lookup for lookup, _ in keys}:
-            self.lake.put_if_absent(f"{UNREAD}/{self._tag(lookup)}", b"")
+            self.store.put_if_absent(f"{UNREAD}/{self._tag(lookup)}", b"")
         for place in self.places:
             names = list(key_files(place, lookups))
             for name in names:
@@ -226,12 +227,12 @@ class KeyStore:
     @cached_property
     def forgotten(self) -> frozenset[str]:
         """Ids of the keys that were forgotten, when this was first asked."""
-        return _marks(self.lake, FORGOTTEN)
+        return _marks(self.store, FORGOTTEN)
 
     @cached_property
     def _unread(self) -> frozenset[str]:
         """Marks of subjects whose key nobody could read when it was forgotten, when this was first asked."""
-        return _marks(self.lake, UNREAD)
+        return _marks(self.store, UNREAD)
 
     def lookup(self, subject: SubjectName) -> str:
         """Return under what name a subject's key is kept."""
@@ -278,7 +279,7 @@ class KeyStore:
         first = self.places[0]
         key = SubjectKey(secrets.token_bytes(KEY_BYTES))
         if self._is_there(UNREAD, self._tag(lookup)):  # said first, so that nobody takes the key for an older one
-            self.lake.put_if_absent(f"{UNREAD}/{self._since(lookup, key)}", b"")
+            self.store.put_if_absent(f"{UNREAD}/{self._since(lookup, key)}", b"")
         if first.put_if_absent(f"{lookup}{ENDING}", self._wrapped(lookup, key)) and len(self.places) == 1:
             return key
         found = self._found(lookup)  # which is another's, perhaps, and goes to the copies now
@@ -287,13 +288,13 @@ class KeyStore:
     def _wrapped(self, lookup: str, key: SubjectKey) -> bytes:
         return encrypt(self._ring.active, key.secret, BOND + lookup.encode())
 
-    def _read(self, place: Lake, name: str) -> Found:
+    def _read(self, place: Store, name: str) -> Found:
         return read_key(place, name, self._ring)
 
     def _mark(self, lookup: str, key: SubjectKey) -> None:
         """Have a key be forgotten, wherever it comes back."""
-        self.lake.put_if_absent(f"{FORGOTTEN}/{key.id}", b"")
-        delete(self.lake, self.lake.path(UNREAD, self._since(lookup, key)))  # else it would tell whose the key was
+        self.store.put_if_absent(f"{FORGOTTEN}/{key.id}", b"")
+        delete(self.store, self.store.path(UNREAD, self._since(lookup, key)))  # else it would tell whose the key was
 
     def _is_forgotten(self, lookup: str, key: SubjectKey) -> bool:
         if self._is_there(FORGOTTEN, key.id):
@@ -306,7 +307,7 @@ class KeyStore:
         return key.id in self.forgotten or unread
 
     def _is_there(self, *name: str) -> bool:
-        return bool(self.lake.fs.exists(self.lake.path(*name)))
+        return bool(self.store.fs.exists(self.store.path(*name)))
 
     def _tag(self, lookup: str) -> str:
         """Return what stands for a subject in the lake: nothing to whoever has not the keyring."""
@@ -318,10 +319,10 @@ class KeyStore:
 
 def has_keys(lake: Lake) -> bool:
     """Return whether keys are configured, or a column was ever stored under keys."""
-    return bool(lake.config.subjects.keys or known_columns(lake))
+    return bool(lake.config.subjects.keys or known_columns(lake.store))
 
 
-def _keeps(place: Lake, lookups: Collection[str]) -> bool:
+def _keeps(place: Store, lookups: Collection[str]) -> bool:
     """Return whether a bucket keeps old versions of keys. Raises `SubjectKeysError` where it does not say."""
     if not lookups or not keeps_versions(place.fs, place.root):
         return False
@@ -332,5 +333,5 @@ def _keeps(place: Lake, lookups: Collection[str]) -> bool:
         raise SubjectKeysError("old versions of keys cannot be listed", where=place.uri, hint=hint) from error
 
 
-def _marks(lake: Lake, folder: str) -> frozenset[str]:
-    return frozenset(one.path.rpartition("/")[2] for one in listed(lake.fs, lake.path(folder)))
+def _marks(store: Store, folder: str) -> frozenset[str]:
+    return frozenset(one.path.rpartition("/")[2] for one in listed(store.fs, store.path(folder)))

@@ -12,6 +12,7 @@ from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.query.sql import query
 from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.store import Store
 from ranklake.redaction.redact import redact_uri
 from ranklake.segments.storage_options import fsspec_options
 
@@ -66,7 +67,7 @@ class Verdict:
 
 
 def verify(
-    lake: Lake, row: dict[str, Any], allow: Allowed, *, at: str | None = None, progress: "Progress | None" = None
+    store: Store, row: dict[str, Any], allow: Allowed, *, at: str | None = None, progress: "Progress | None" = None
 ) -> Verdict:
     """Hash what a row of `recorded` tells of, where it was or where it is now.
 
@@ -79,7 +80,7 @@ def verify(
     if not row["sha256"]:
         return Verdict(row, redact_uri(place), "the recorder took no digest of it", None)
     allow.check(place)
-    options = fsspec_options(place, lake.storage) if "://" in place else {}
+    options = fsspec_options(place, store.storage) if "://" in place else {}
     try:
         result = merkle_digest(place, storage_options=options, progress=progress)
     except FileNotFoundError:

@@ -109,7 +109,7 @@ def named(context: Context, name: str, *, needs_lake: bool) -> TableEntry | Metr
         return result
     if lake is None:
         return _entry(lake, result)
-    entry = replace(_entry(lake, result), archived=tuple(archives(lake, result.table)))
+    entry = replace(_entry(lake, result), archived=tuple(archives(lake.tables, result.table)))
     try:
         return replace(entry, masks=tuple(context.mask_proofs(lake, [result.table])))
     except RanklakeError as error:  # a key or a file that is not here is no reason to tell nothing
@@ -128,7 +128,7 @@ def _known(context: Context, *, needs_lake: bool) -> tuple[Lake | None, Path | O
 
 
 def _entry(lake: Lake | None, one: Contract) -> TableEntry:
-    return TableEntry(one, None if lake is None else table_size(one.table, *live_files(lake, one.table)))
+    return TableEntry(one, None if lake is None else table_size(one.table, *live_files(lake.store, one.table)))
 
 
 def _recorded(lake: Lake | None, name: str, overlay: Path | Overlay | None) -> UnregisteredMetric:

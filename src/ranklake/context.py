@@ -25,8 +25,10 @@ from ranklake.lake.plans.dask_workers import held, on_demand
 from ranklake.lake.plans.workers import Workers
 from ranklake.lake.query.role_file import load_roles
 from ranklake.lake.query.roles import Role, RoleError
+from ranklake.lake.store.catalog import Catalog
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import LakeConfig
+from ranklake.lake.store.store import Store
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.grants.use import ended
@@ -97,13 +99,13 @@ class Context:
         """Return the spool. Raises `ConfigError` if there is none."""
         return Spool(self.spool_uri, self.config.storage, self.lake_config)
 
-    def spool_place(self) -> Lake | None:
+    def spool_place(self) -> Store | None:
         """Return the place of the spool, to ask its store; None where none is configured."""
         return self.place(self.spool_uri) if self.has_spool else None
 
-    def place(self, uri: str) -> Lake:
+    def place(self, uri: str) -> Store:
         """Return a place outside the lake, such as a site's, reached as the lake is. Raises `LakeUnreachableError`."""
-        return Lake.place(uri, self.config.storage)
+        return Store.at(uri, self.config.storage)
 
     def workers(self) -> AbstractContextManager[Workers]:
         """Give the workers that carry out plans; see `ranklake.lake.plans.dask_workers.on_demand`."""
@@ -137,7 +139,7 @@ class Context:
         """
         contracts, policy = lake.contracts(), self.config.masking_policy
         capture = NO_MASKS if policy is None else load_capture_masks(policy, contracts)
-        roles = self.roles(lake) if self.config.sql.roles else {}
+        roles = self.roles(lake.catalog) if self.config.sql.roles else {}
         pseudonyms = Pseudonyms.of(self.config.masking_key) if self.config.masking_key else None
         chosen = {name: one for name, one in contracts.items() if not tables or name in tables}
         return list(
@@ -147,12 +149,12 @@ class Context:
             )
         )  # fmt: skip
 
-    def roles(self, lake: Lake) -> dict[str, Role]:
+    def roles(self, catalog: Catalog) -> dict[str, Role]:
         """Return all roles, from the configured file. Raises `ranklake.lake.query.roles.RoleError`."""
         file = self.config.sql.roles
         if not file:
             raise RoleError("no roles are defined", hint="name their file by roles under [sql] in ranklake.toml")
-        return load_roles(Path(file), lake.contracts())
+        return load_roles(Path(file), catalog.contracts())
 
     def share_refusal(self, lake: Lake) -> Callable[[str], str]:
         """Return what says why a role may not be shared now; empty where it may."""

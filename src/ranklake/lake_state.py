@@ -96,7 +96,7 @@ def lake_state(context: Context) -> LakeState:
     """Look at the lake, at its spool if one is configured, and at this node's local spool; changes nothing."""
     config, lake = context.config, context.open_lake()
     unfinished = _unfinished(lake)
-    history = IngestionIndex(lake, delta_table(lake, "segments"))
+    history = IngestionIndex(lake.store, delta_table(lake.store, "segments"))
     spool = context.spool() if context.has_spool else None
     spooled = spool.listing(history.near) if spool else []
     known = history.of(spooled)
@@ -117,9 +117,9 @@ def lake_state(context: Context) -> LakeState:
 
 
 def _unfinished(lake: Lake) -> UnfinishedPlan:
-    number = last_finished(lake) + 1
+    number = last_finished(lake.tables) + 1
     try:
-        plan = read_plan(lake, number)
+        plan = read_plan(lake.store, number)
         if plan is None:
             return UnfinishedPlan()
         authorise(lake, plan)

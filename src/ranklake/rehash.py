@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ranklake.capture.assets.merkle_digest import Progress
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 NOTED_BYTES: Final = 8 * 2**30
 """Bytes hashed after which verdicts are written down, so that what is interrupted goes on there."""
@@ -56,7 +56,7 @@ def quiet(name: str) -> "AbstractContextManager[None]":
 
 
 def rehash(
-    lake: "Lake",
+    store: "Store",
     rows: Sequence[dict[str, Any]],
     allow: Allowed,
     noted: Callable[[list[Verdict]], None],
@@ -88,7 +88,7 @@ def rehash(
             break
         try:
             with progress(row["name"]) as told:
-                verdict = verify(lake, row, allow, progress=told)
+                verdict = verify(store, row, allow, progress=told)
         except NotAllowedError:
             done.closed.append(row)
             continue

@@ -39,7 +39,7 @@ def change(lake: Lake, date: int, seed: int, rows: int) -> None:
     """Replace the rows of a date by others."""
     day = FIRST + timedelta(date)
     found = made(rows, date, dirty=False).slice(0, rows - seed)  # fewer rows are another partition
-    replace_partitions(lake, contract("steps"), found, [day])
+    replace_partitions(lake.tables, contract("steps"), found, [day])
 
 
 def check(uri: str) -> dict[str, object]:

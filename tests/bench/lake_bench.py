@@ -340,7 +340,7 @@ def sizes(place: Path, rows: int) -> bool:
         names = [field.name for field in arrow_schema(contract(table), segment=True)]
         envelope = {"run", "attempt", "rank", *KEY, "ts"}
         values = size = 0
-        for path, part in read_files(lake, contract(table), names):
+        for path, part in read_files(lake.tables, contract(table), names):
             size += lake.fs.size(lake.path("tables", table, path))
             own = [name for name in names if name not in envelope]
             values += part.num_rows if unit == "sample" else sum(part.num_rows - part[name].null_count for name in own)

@@ -240,7 +240,7 @@ def fill_log(lake: Lake, table: str, rows: int, *, is_full: bool) -> int:
     """Make a table whose log names as many files of 80,000 rows as it takes, all links to one; return the rows."""
     target = contract(table)
     fill(lake, table, PER_FILE, is_full=is_full)
-    handle = delta_table(lake, table)
+    handle = delta_table(lake.store, table)
     assert handle is not None
     first = files(handle).to_pylist()[0]
     folder, _, name = first["path"].rpartition("/")
@@ -250,7 +250,7 @@ def fill_log(lake: Lake, table: str, rows: int, *, is_full: bool) -> int:
         path = f"{folder}/p{2:010d}-{number:032x}-{name.rpartition('-')[2]}"
         os.link(lake.path("tables", table, first["path"]), lake.path("tables", table, path))
         links.append(DataFile(table, path, first["date"], first["num_records"], first["size_bytes"], stats))
-    swap(ensure_table(lake, target), number_of(handle) + 1, add=links)
+    swap(ensure_table(lake.tables, target), number_of(handle) + 1, add=links)
     return first["num_records"] * (len(links) + 1)
 
 

@@ -69,7 +69,9 @@ def fill(lake: Lake, rows: int, *, dirty: bool) -> None:
     """Write partitions of a million rows or what is left."""
     for number, begin in enumerate(range(0, rows, PARTITION_ROWS)):
         count = min(PARTITION_ROWS, rows - begin)
-        replace_partitions(lake, contract("steps"), made(count, number, dirty=dirty), [FIRST + timedelta(number)])
+        replace_partitions(
+            lake.tables, contract("steps"), made(count, number, dirty=dirty), [FIRST + timedelta(number)]
+        )
 
 
 def made(count: int, number: int, *, dirty: bool) -> pa.Table:
@@ -119,7 +121,7 @@ def suite() -> Suite:
 
 def partitions(lake: Lake) -> list[Partition]:
     """Return the lake's partitions as a check finds them."""
-    handle = delta_table(lake, "steps")
+    handle = delta_table(lake.store, "steps")
     live = files(handle)
     days = live["date"].to_pylist()
     return [
@@ -133,7 +135,7 @@ def _scanned(task: tuple[str, Partition]) -> dict[str, int]:
     from ranklake.quality.scan import scan
 
     lake = Lake.open(task[0])
-    tallies = scan(lake, contract("steps"), suite(), task[1], judge)
+    tallies = scan(lake.store, contract("steps"), suite(), task[1], judge)
     assert not any(one.error for one in tallies), [one.error for one in tallies]
     return {name: one.failed for name, one in zip(EXPECTATIONS, tallies, strict=True)}
 
@@ -163,7 +165,7 @@ def gx(lake: Lake, _processes: int) -> dict[str, int]:
     names = sorted({name for one in chosen for name in one.check.columns})
     found = []
     for part in partitions(lake):
-        rows = read(lake, contract("steps"), names, partitions=[part.day])
+        rows = read(lake.tables, contract("steps"), names, partitions=[part.day])
         table = frame(rows, chosen, {})
         verdicts = judge(contract("steps"), table, chosen, classified=False)
         assert all(one.success is not None for one in verdicts), [one.error for one in verdicts]
@@ -177,7 +179,7 @@ def duckdb(lake: Lake, processes: int) -> dict[str, int]:
     """Count in SQL."""
     import duckdb as duck
 
-    live = [lake.path("tables", "steps", path) for path in files(delta_table(lake, "steps"))["path"].to_pylist()]
+    live = [lake.path("tables", "steps", path) for path in files(delta_table(lake.store, "steps"))["path"].to_pylist()]
     counts = [
         f'count(*) FILTER (WHERE {_wrong(one.check)}) AS "{one.check.id}"'
         for one in suite().expectations
@@ -211,7 +213,7 @@ def pointblank(lake: Lake, _processes: int) -> dict[str, int]:
     import pointblank as pb
     import polars as pl
 
-    live = [lake.path("tables", "steps", path) for path in files(delta_table(lake, "steps"))["path"].to_pylist()]
+    live = [lake.path("tables", "steps", path) for path in files(delta_table(lake.store, "steps"))["path"].to_pylist()]
     chosen = suite().expectations
     names = sorted({name for one in chosen for name in one.check.columns} | {"date"})
     plan = pb.Validate(pl.read_parquet(live, hive_partitioning=True, columns=names))

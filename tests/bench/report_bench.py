@@ -24,6 +24,7 @@ from ranklake.lake.contracts.load import load_contracts, load_metrics
 from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import ContractsSection, LakeConfig
+from ranklake.lake.store.store import Store
 from ranklake.lake.tables.commit import replace_partitions
 from ranklake.lake.tables.live_files import files, files_digest
 from ranklake.lake.tables.tables import latest
@@ -87,9 +88,9 @@ def made(folder: Path, tables: int, days: int) -> tuple[Lake, int]:
     results = []
     for place, contract in enumerate(contracts):
         rows = pa.concat_tables([_row(contract, day) for day in dates])
-        replace_partitions(lake, contract, rows, dates)
+        replace_partitions(lake.tables, contract, rows, dates)
         results += _judged(lake, contract, dates, np.random.default_rng(place))
-    append_own(lake, "quality_results", lambda _: results)  # a file a date, as upkeep leaves them
+    append_own(lake.tables, "quality_results", lambda _: results)  # a file a date, as upkeep leaves them
     return lake, len(results)
 
 
@@ -104,7 +105,7 @@ def _row(contract, day: date) -> pa.Table:
 def _judged(lake: Lake, contract, dates: list[date], rng: np.random.Generator) -> list[dict]:
     """Return what checks of a table said of each date, on the day after."""
     suite = compile_suite(contract, load_metrics())
-    handle = latest(lake, contract.table)
+    handle = latest(lake.tables, contract.table)
     live = files(handle)
     paths: dict[date, list[str]] = {}
     for day, path in zip(live["date"].to_pylist(), live["path"].to_pylist(), strict=True):
@@ -134,14 +135,14 @@ def _judged(lake: Lake, contract, dates: list[date], rng: np.random.Generator) -
 def measure(folder: Path, tables: int, days: int) -> Measured:
     """Make a lake and its site; return what that took."""
     lake, results = made(folder, tables, days)
-    place = Lake.place(str(folder / "site"))
+    place = Store.at(str(folder / "site"))
     begun = time.perf_counter()
     library()
     library_s = time.perf_counter() - begun
     built, built_s = _published(lake, place)
     _, unchanged_s = _published(lake, place)
     last = _last_results(lake)
-    append_own(lake, "quality_results", lambda _: last)
+    append_own(lake.tables, "quality_results", lambda _: last)
     again, refreshed_s = _published(lake, place)
     return Measured(
         tables, days, results, built.pages, library_s, built_s, unchanged_s, refreshed_s, again.written,
@@ -149,7 +150,7 @@ def measure(folder: Path, tables: int, days: int) -> Measured:
     )  # fmt: skip
 
 
-def _published(lake: Lake, place: Lake) -> tuple[Published, float]:
+def _published(lake: Lake, place: Store) -> tuple[Published, float]:
     begun = time.perf_counter()
     done = publish(place, section(gather(lake)))
     return done, time.perf_counter() - begun
@@ -161,7 +162,7 @@ def _last_results(lake: Lake) -> list[dict]:
     from ranklake.lake.tables.read import read
 
     day = LAST + timedelta(days=1)
-    rows = read(lake, contract("quality_results"), partitions=[day]).to_pylist()
+    rows = read(lake.tables, contract("quality_results"), partitions=[day]).to_pylist()
     table = rows[0]["table"]
     mine = [one for one in rows if one["table"] == table and one["partition_date"] == LAST]
     later = mine[0]["ts"] + timedelta(days=1)

@@ -81,8 +81,8 @@ def fill(lake: Lake, rows: int, days: int) -> int:
     new = []
     for back in range(DAYS + 1, DAYS + 1 - days, -1):
         day = today - timedelta(days=back)
-        new.append(write_partition(lake, target, _day(day, back, per_series), day, 1))
-    handle = ensure_table(lake, target)
+        new.append(write_partition(lake.store, target, _day(day, back, per_series), day, 1))
+    handle = ensure_table(lake.tables, target)
     swap(handle, number_of(handle) + 1, add=new)
     return sum(one.rows for one in new)
 

@@ -76,14 +76,14 @@ def fill(lake: Lake, table: str, rows: int, ranks: int) -> int:
     `ranks` record (hosts, of ``gpu_samples``); 0 for as many as it takes to have the rows in one date.
     """
     target = contract(table)
-    handle = ensure_table(lake, target)
+    handle = ensure_table(lake.tables, target)
     a_day = HOUR_ROWS[table] * DAY_HOURS
     ranks = ranks or max(1, round(rows / a_day))
     files = []
     for hour in range(max(1, round(rows / (ranks * HOUR_ROWS[table])))):
         for some in _groups(ranks, max(1, FILE_ROWS // HOUR_ROWS[table])):
             parts = [telemetry.segment_rows(table, rank, hour, HOUR_ROWS[table]) for rank in some]
-            files += write_days(lake, target, pa.concat_tables(parts), 1)
+            files += write_days(lake.store, target, pa.concat_tables(parts), 1)
     swap(handle, number_of(handle) + 1, add=files)
     return sum(file.rows for file in files)
 
@@ -111,12 +111,12 @@ def _bare(lake: Lake, rollup: Rollup) -> SessionContext:
         if Path(folder).is_dir():
             ctx.register_parquet(table, folder, table_partition_cols=[("date", pa.date32())], schema=schema)
         else:
-            register(ctx, lake, contract(table), live_files(None))
+            register(ctx, lake.store, contract(table), live_files(None))
     return ctx
 
 
 def _days(lake: Lake, rollup: Rollup) -> list[date]:
-    return sorted(snapshot(lake, rollup.tables[0]).digests)
+    return sorted(snapshot(lake.tables, rollup.tables[0]).digests)
 
 
 def scan(lake: Lake, rollup: Rollup) -> int:
@@ -239,7 +239,7 @@ def main() -> int:
                 ranks = options.ranks if table == "steps" else -(-options.ranks // 8)
                 print(f"writing about {options.rows:,} rows of {table}…", file=sys.stderr)
                 fill(lake, table, options.rows, ranks)
-            rows = sum(live_files(delta_table(lake, table))["num_records"].to_pylist())
+            rows = sum(live_files(delta_table(lake.store, table))["num_records"].to_pylist())
             costs = compare(folder, name, options.rounds)
             report += [{**asdict(cost), "input_rows": rows} for cost in costs]
             if not options.json:

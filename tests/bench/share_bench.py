@@ -60,11 +60,11 @@ def cpu_s() -> float:
 
 def one_more_hour(lake: Lake, rows: int) -> int:
     """Append an hour of a run; return how many rows that is."""
-    target, table = contract("scalars"), ensure_table(lake, contract("scalars"))
+    target, table = contract("scalars"), ensure_table(lake.tables, contract("scalars"))
     hour = 1 + rows // sql_lake.ROWS_PER_HOUR // sql_lake.RUNS
     when = sql_lake.START + timedelta(hours=hour)
     number = number_of(table) + 1
-    file = write_partition(lake, target, sql_lake._hour(0, when, hour, sql_lake.HOUR_S), when.date(), number)
+    file = write_partition(lake.store, target, sql_lake._hour(0, when, hour, sql_lake.HOUR_S), when.date(), number)
     swap(table, number, add=[file])
     return file.rows
 

@@ -69,7 +69,9 @@ class Measured:
 
 def engines(lake: Lake) -> dict[str, Callable[[str], pa.Table]]:
     """Return what answers a question, by engine."""
-    live = [lake.path("tables", "scalars", path) for path in files(delta_table(lake, "scalars"))["path"].to_pylist()]
+    live = [
+        lake.path("tables", "scalars", path) for path in files(delta_table(lake.store, "scalars"))["path"].to_pylist()
+    ]
 
     def bare(text: str) -> pa.Table:
         ctx = SessionContext(SessionConfig().with_target_partitions(CORES))
@@ -166,7 +168,7 @@ def main() -> None:
         if not made:
             print(f"writing about {options.rows:,} rows…", file=sys.stderr)
             fill(lake, options.rows, hour_s=options.hour_s)
-        live = files(delta_table(lake, "scalars"))
+        live = files(delta_table(lake.store, "scalars"))
         rows, size_bytes = (sum(live[name].to_pylist()) for name in ("num_records", "size_bytes"))
         results = measure(lake, options.rounds)
         if options.json:

@@ -26,11 +26,11 @@ METRIC = "train/value_07"
 def fill(lake: Lake, rows: int, *, hour_s: int = HOUR_S) -> int:
     """Write about `rows` rows of ``scalars``; return how many. `hour_s` seconds of each hour are recorded."""
     target = contract("scalars")
-    table = ensure_table(lake, target)
+    table = ensure_table(lake.tables, target)
     files = []
     for hour, run in _hours(max(1, round(rows / (RANKS * METRICS * hour_s)))):
         when = START + timedelta(hours=hour)
-        files.append(write_partition(lake, target, _hour(run, when, hour, hour_s), when.date(), 1))
+        files.append(write_partition(lake.store, target, _hour(run, when, hour, hour_s), when.date(), 1))
     swap(table, number_of(table) + 1, add=files)
     return sum(file.rows for file in files)
 

@@ -109,10 +109,10 @@ def _values(field: pa.Field, mask: Mask, rng: np.random.Generator) -> pa.Array:
 def fill_wide(lake: Lake, rows: int, *, is_full: bool = False) -> int:
     """Write about as many rows, `FILE_ROWS` a file; return how many."""
     target = contract(TABLE)
-    handle = ensure_table(lake, target)
+    handle = ensure_table(lake.tables, target)
     size = min(rows, FILE_ROWS)
     made = [
-        write_partition(lake, target, wide_rows(size, segment, is_full=is_full), _BEGIN.date(), 1)
+        write_partition(lake.store, target, wide_rows(size, segment, is_full=is_full), _BEGIN.date(), 1)
         for segment in range(rows // size)
     ]
     swap(handle, number_of(handle) + 1, add=made)

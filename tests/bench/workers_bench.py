@@ -72,7 +72,7 @@ def facts(lake, report):
     found = {}
     for rollup in ROLLUPS:
         known = contract(rollup.name)
-        rows = read(lake, known)
+        rows = read(lake.tables, known)
         found[rollup.name] = rows.sort_by([(name, "ascending") for name in known.grain]).to_pylist()
     told = [{name: value for name, value in one.plain().items() if name not in PASSING} for one in report.results]
     found["checks"] = sorted(told, key=lambda one: (one["table"], one["partition_date"], one["check_id"]))

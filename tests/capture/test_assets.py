@@ -291,7 +291,7 @@ def test_artifacts_are_verified(place, tmp_path, capsys):
     assert code == 2
     assert "model" in said.err
     assert verify("model", "--run", "other")[0] == 2
-    trail = audit.trail(made)
+    trail = audit.trail(made.tables)
     assert prove(made).whole
     assert [row["action"] for row in trail] == ["artifact.verify"] * 6
     told = [json.loads(row["details"]) for row in trail]
@@ -387,7 +387,7 @@ def test_all_artifacts_in_turn(place, tmp_path, capsys, monkeypatch):
     assert (code, verified, sorted(closed)) == (1, [], ["a", "b", "c", "d"])
     assert ranklake(["verify-artifact", "--lake", lake]) == 2
     assert ranklake(["verify-artifact", "a", "--all", "--lake", lake]) == 2
-    assert len(audit.trail(made)) == 2 + 1 + 1 + 3 + 3
+    assert len(audit.trail(made.tables)) == 2 + 1 + 1 + 3 + 3
 
 
 @pytest.mark.slow

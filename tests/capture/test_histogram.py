@@ -334,7 +334,7 @@ def test_a_lake_takes_histograms_and_aggregates(place, tmp_path):
     lake = Lake.create(str(tmp_path / "lake"))
     done = ingest(lake, Spool(str(place.spool)), InProcess())
     assert done.rows_rejected == 0
-    (stored,) = read(lake, contract("distributions")).to_pylist()
+    (stored,) = read(lake.tables, contract("distributions")).to_pylist()
     assert (stored["count"], sum(stored["positive_counts"]), sum(stored["negative_counts"])) == (300, 200, 100)
     found = balance(lake, Spool(str(place.spool)).listing())
     assert [fault for item in found for fault in item.faults] == []

@@ -152,7 +152,7 @@ class Crew:
 
 def keys(lake, table):
     """Count the rows of a table by key."""
-    rows = read(lake, contract(table), ["incarnation", "segment", "slot"])
+    rows = read(lake.tables, contract(table), ["incarnation", "segment", "slot"])
     every = zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True)
     return Counter(key for key in every if key[0] == 7)
 
@@ -170,7 +170,7 @@ def judge(lake, spool, source):
     found += faults_of_others(faults)
     if verify(lake) is not None:
         found.append("the audit trail is broken")
-    if read_plan(lake, last_finished(lake) + 1) is not None:
+    if read_plan(lake.store, last_finished(lake.tables) + 1) is not None:
         found.append("a plan is unfinished")
     return found
 
@@ -220,11 +220,11 @@ def campaign(lake_uri, spool_uri, storage, flapping, kills, seed):
     again = upkeep(lake, InProcess(), grace=timedelta(0))
     if again.purged or again.plans:
         findings.append(f"upkeep did not come to an end: {again}")
-    live = files(delta_table(lake, "steps"))
+    live = files(delta_table(lake.store, "steps"))
     dead = ", ".join(f"{count} {name}" for name, count in sorted(crew.kills.items()))
     line = (
         f"chaos: {crew.kills.total()} kills ({dead}), seed {seed}, {source.segments} segments, "
-        f"{last_finished(lake)} plans, {kept.purged} purged, {live.num_rows} files left, "
+        f"{last_finished(lake.tables)} plans, {kept.purged} purged, {live.num_rows} files left, "
         f"{time.monotonic() - began:.0f} s: {'; '.join(findings) or 'every row once'}"
     )
     return findings, line

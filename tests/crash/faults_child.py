@@ -207,7 +207,7 @@ def _retain(place):
     place.bring_aged()
     _ingest(place)()
     _command(place, "retain", "plan")
-    name = max(register(place.opened()).values(), key=lambda one: one.proposed).name
+    name = max(register(place.opened().tables).values(), key=lambda one: one.proposed).name
     _command(place, "retain", "approve", name, "--by", "Ada", "--reason", "as agreed")
     return lambda: _command(place, "retain", "apply", name, "--by", "Otto", "--spool", place.spool_uri)
 
@@ -314,7 +314,7 @@ def struck(place, case):
 
 def keys(lake, table):
     """Count the rows of a table by key, without those of poison."""
-    rows = read(lake, contract(table), ["incarnation", "segment", "slot"])
+    rows = read(lake.tables, contract(table), ["incarnation", "segment", "slot"])
     every = zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True)
     return Counter(key for key in every if key[0] == SOUND or LIAR <= (key[0] or 0) < 1_000_000)
 
@@ -345,12 +345,12 @@ def settled(place, disturbed):
             yield f"{table}: {missing.total()} rows lost, {excess.total()} too many, such as {first}"
     faults = [f"{one.table}: {fault}" for one in balance(lake, place.spooled().listing()) for fault in one.faults]
     yield from (fault for fault in faults_of_others(faults) if "run liar " not in fault)
-    if read_plan(lake, last_finished(lake) + 1) is not None:
+    if read_plan(lake.store, last_finished(lake.tables) + 1) is not None:
         yield "a plan is unfinished"
     proof = prove(lake)
     if proof.why:
         yield f"the audit trail is broken: {proof.why}"
-    once = Counter(row["subject"] for row in trail(lake) if row["action"] == "test.once")
+    once = Counter(row["subject"] for row in trail(lake.tables) if row["action"] == "test.once")
     if once != Counter(place.entries):
         yield f"entries of the trail: {once} is not {place.entries}"
     if sorted(os.listdir(place.outside)) != ["canary"] or (place.outside / "canary").read_bytes() != CANARY:  # noqa: PTH208

@@ -164,9 +164,9 @@ def judge(lake, spool, source):
     if count := query(lake, wrong)["n"][0].as_py():
         found.append(f"{count} rows have other values")
     found += [f"{item.table}: {fault}" for item in balance(lake, spool.listing()) for fault in item.faults]
-    if read_plan(lake, last_finished(lake) + 1) is not None:
+    if read_plan(lake.store, last_finished(lake.tables) + 1) is not None:
         found.append("a plan is unfinished")
-    told = read(lake, contract("migrations"), ["plan", "status"]).sort_by("plan")["status"].to_pylist()
+    told = read(lake.tables, contract("migrations"), ["plan", "status"]).sort_by("plan")["status"].to_pylist()
     if told != ["applied", "reverted"] * (len(told) // 2) + ["applied"]:
         found.append(f"the table migrations says {told}")
     return found

@@ -117,7 +117,7 @@ class Campaign:
         """Delete all that is kept, what was brought back and went again among it."""
         self._kept()
         self._to_the_end("purge", str(GRACE_DAYS + 1))
-        assert kept_plans(self.site.lake) == []
+        assert kept_plans(self.site.lake.tables) == []
         assert not self.site.rows("steps")
         there = {path.name for path in (self.folder / "lake/tables/steps").rglob("*.parquet")}
         old = {path.rpartition("/")[2] for one in self.taken for path in one}
@@ -128,7 +128,7 @@ class Campaign:
         name = self._planned()
         keeping = replace(self.policies, grace_days=GRACE_DAYS)
         apply(self.site.lake, name, "Otto Operator", CONTRACTS, keeping)
-        self.taken.append({file.path for one in kept_plans(self.site.lake) for file in one.files})
+        self.taken.append({file.path for one in kept_plans(self.site.lake.tables) for file in one.files})
         return name
 
     def archive(self) -> None:
@@ -136,33 +136,33 @@ class Campaign:
         person = f"person{self.rounds}@example.org"
         age = COLD_AGES[self.rounds % len(COLD_AGES)]
         self.bring("logs", age, "cold", [f"mail {person}", *["by nobody"] * (ROWS - 1)])
-        before = sum(one.rows for one in archives(self.site.lake))
+        before = sum(one.rows for one in archives(self.site.lake.tables))
         self._to_the_end("archive", self._planned())
-        assert sum(one.rows for one in archives(self.site.lake)) == before + ROWS
+        assert sum(one.rows for one in archives(self.site.lake.tables)) == before + ROWS
         assert {row["run"] for row in self.site.rows("logs")} == {"held"}
         self.person = person
 
     def rehydrate(self) -> None:
         """Bring all back that is archived."""
-        some = archives(self.site.lake)
+        some = archives(self.site.lake.tables)
         until = TODAY + timedelta(days=self.chance.randint(1, 300))
         made = rehydration.write_down(self.site.lake, some, until, "Ann Author")
         rehydration.approve(self.site.lake, made.name, APPROVER)
         self._to_the_end("rehydrate", made.name)
-        (back,) = [one for one in rehydrated(self.site.lake) if one.name == made.name]
+        (back,) = [one for one in rehydrated(self.site.lake.store) if one.name == made.name]
         assert back.rows == sum(one.rows for one in some)
         found = ask(self.site.lake, "SELECT count(*) AS n FROM logs", rehydrated=True).rows.to_pylist()
         assert found[0]["n"] >= back.rows + 5
 
     def erase(self) -> None:
         """Take a person out of the archive and from what came back."""
-        before = sum(one.rows for one in archives(self.site.lake))
+        before = sum(one.rows for one in archives(self.site.lake.tables))
         reach = Reach(self.site.lake, self._spool())
         subject = subject_of(self.site.lake, [self.person])
         made = make_erasure(reach, subject)
         approve_erasure(self.site.lake, made.name, APPROVER)
         self._to_the_end("erase", f"{made.name} {self.person}")
-        assert sum(one.rows for one in archives(self.site.lake)) == before - 1
+        assert sum(one.rows for one in archives(self.site.lake.tables)) == before - 1
         assert search(self.site.lake, self._spool(), [self.person]).found == ()
 
     def forget(self) -> None:
@@ -223,7 +223,7 @@ class Campaign:
         assert prove(lake).whole
         self.site.balances()
         assert len([row for row in self.site.rows("logs") if row["run"] == "held"]) == 5
-        assert [why for one in examine(lake, archives(lake)) for why in one.faults] == []
+        assert [why for one in examine(lake.store, archives(lake.tables)) for why in one.faults] == []
 
 
 def _texts(table: str, texts: list[str], own: dict[str, Any]) -> pa.Table:

@@ -32,13 +32,13 @@ def step(lake_uri: str, spool_uri: str, place: str, kind: str, name: str) -> Non
     if kind in {"apply", "archive"}:
         apply(lake, name, OPERATOR, contracts, policies)
         sweep(lake, spool, OPERATOR)
-        sweep_archives(lake)
+        sweep_archives(lake.tables)
     elif kind == "rehydrate":
         rehydrate(lake, name, OPERATOR, policies)
-        remove_expired(lake, datetime.now(UTC).date())
+        remove_expired(lake.store, datetime.now(UTC).date())
     elif kind == "cancel":
         cancel(lake, name, OPERATOR)
-        sweep_archives(lake)
+        sweep_archives(lake.tables)
     elif kind == "purge":
         _pass_time(float(name))
         purge_due(lake, OPERATOR)

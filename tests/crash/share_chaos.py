@@ -110,7 +110,7 @@ class Chaos:
     def look(self):
         """Hold the share against what the role sees."""
         role = load_role(self.place / "roles.yaml", "reader", load_contracts())
-        (share,) = shares(self.lake)
+        (share,) = shares(self.lake.store)
         tables = Path(share.uri) / "tables"
         assert {path.relative_to(tables).parts[0] for path in tables.rglob("*.*")} == set(role.tables), "tables"
         for table in role.tables:
@@ -121,7 +121,7 @@ class Chaos:
             assert rows == wanted, (table, "more", rows - wanted, "fewer", wanted - rows)
             live = {path.removeprefix("/") for path in handle.file_uris()}
             there = {str(path) for path in (tables / table).glob("date=*/*.parquet")}
-            waiting = {str(tables / table / path) for path in known(self.lake, share, table).waiting}
+            waiting = {str(tables / table / path) for path in known(self.lake.store, share, table).waiting}
             assert there - waiting == {f"/{path}" for path in live}, (table, "files")
             mine = set(seen["run"].to_pylist())
             for path in there:

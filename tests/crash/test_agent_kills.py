@@ -105,7 +105,7 @@ def test_killed_agents_lose_and_repeat_nothing(tmp_path, nursery, capsys):
     assert [fault for item in books for fault in item.faults] == []
     assert all(item.recorded == item.stored and item.gaps == item.in_flight == 0 for item in books), books
     stored = Counter(
-        zip(*read(lake, contract("steps"), ["run", "step"]).to_pydict().values(), strict=True),
+        zip(*read(lake.tables, contract("steps"), ["run", "step"]).to_pydict().values(), strict=True),
     )
     assert set(stored.values()) == {1}
     for place in places:
@@ -113,7 +113,7 @@ def test_killed_agents_lose_and_repeat_nothing(tmp_path, nursery, capsys):
             there = {step for of, step in stored if of == run}
             assert there >= steps, run
             assert len(there) - len(steps) <= 1  # a step that ended just before the journal was written
-    sent = read(lake, contract("segments"), ["uri_name"])["uri_name"].to_pylist()
+    sent = read(lake.tables, contract("segments"), ["uri_name"])["uri_name"].to_pylist()
     assert any(".zip#" in path for path in sent)
     assert any(path.endswith(".parquet") and ".zip#" not in path for path in sent)
     with capsys.disabled():

@@ -88,9 +88,9 @@ def test_killed_ingest_and_upkeep_lose_and_repeat_nothing(tmp_path, capsys):
     assert final.returncode == 0, final.stderr
 
     opened = Lake.open(str(lake))
-    assert read_plan(opened, last_finished(opened) + 1) is None
+    assert read_plan(opened.store, last_finished(opened.tables) + 1) is None
     assert list(garbage(opened, timedelta(0))) == []
-    assert len(data_files(opened)) == files(delta_table(opened, "steps")).num_rows
+    assert len(data_files(opened)) == files(delta_table(opened.store, "steps")).num_rows
     assert len(data_files(opened, "2026-03-01")) <= FAN_IN
     stored = keys(opened, "steps")
     refused = keys(opened, "rejects")
@@ -102,7 +102,7 @@ def test_killed_ingest_and_upkeep_lose_and_repeat_nothing(tmp_path, capsys):
     assert faults_of_others(faults) == []
     proof = prove(opened.configured(audit=AuditSection(f"file:{lake}-witness")))
     assert (proof.why, set(proof.witnessed.values())) == ("", {proof.rows})
-    assert Counter(row["action"] for row in trail(opened))["test.once"] == 3
+    assert Counter(row["action"] for row in trail(opened.tables))["test.once"] == 3
     assert CANARY not in b"".join(path.read_bytes() for path in lake.rglob("*") if path.is_file())
     with capsys.disabled():
         print(f"\n  ingest: {kills} kills, seed {SEED}, {segment} segments, 0 rows lost, 0 rows twice")
@@ -113,6 +113,6 @@ def data_files(lake, day="*"):
 
 
 def keys(lake, table):
-    rows = read(lake, contract(table), ["incarnation", "segment", "slot"])
+    rows = read(lake.tables, contract(table), ["incarnation", "segment", "slot"])
     every = zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True)
     return Counter(key for key in every if key[0] == 7)

@@ -34,13 +34,15 @@ def bring(tmp_path):
 
 def stored(lake, table):
     """Return (metric, edge_flag) of a table's rows, counted; what ranklake says of itself is left out."""
-    found = read(lake, contract(table)).to_pylist()
+    found = read(lake.tables, contract(table)).to_pylist()
     return Counter((row["metric"], row["edge_flag"]) for row in found if row["metric"] not in SELF_METRICS)
 
 
 def reasons(lake):
     """Return what rows were rejected for: (table, check), counted."""
-    return Counter((row["table"], row["reason"].split(":")[0]) for row in read(lake, contract("rejects")).to_pylist())
+    return Counter(
+        (row["table"], row["reason"].split(":")[0]) for row in read(lake.tables, contract("rejects")).to_pylist()
+    )
 
 
 def record_wrongs(run):

@@ -85,7 +85,7 @@ def found(demo, tmp_path_factory):
     last = max(9 + 3 * len(names) for names in days.values())
     at, quiet = {}, {}
     for table in TABLES:
-        rows = read(demo, contract(table))
+        rows = read(demo.tables, contract(table))
         first = pc.min(rows["date"]).as_py()
         rows = rows.filter(pc.equal(rows["date"], first))  # of a demo that went on after midnight
         places = {9 + 3 * number: name for number, name in enumerate(days[table])}
@@ -96,7 +96,7 @@ def found(demo, tmp_path_factory):
             parts[day] = PLANTED[name].make(parts[day])
             at[name] = dates[day]
         quiet[table] = [date for day, date in enumerate(dates) if day not in places]
-        replace_partitions(lake, contract(table), pa.concat_tables(parts), dates)
+        replace_partitions(lake.tables, contract(table), pa.concat_tables(parts), dates)
     by_place = {}
     for result in run_checks(lake, TABLES).unsound:
         by_place.setdefault((result.table, result.partition_date), []).append(result)

@@ -38,7 +38,7 @@ def test_the_embedded_pipeline_runs_on_prefect_and_dask(scenario):
     assert not scenario.told["done"]["check"]["passed"]
     lake = Lake.open(str(scenario.folder / "lake"))
     assert scenario.told["rows"] == {"steps": 101, "step_rollup": 50}, "before retention takes them"
-    judged = set(read(lake, contract("quality_results"))["table"].to_pylist())
+    judged = set(read(lake.tables, contract("quality_results"))["table"].to_pylist())
     assert {"steps", "step_rollup", "goodput"} <= judged, "rollups are judged in the run that made them"
     kept = [path for path in home.rglob("*") if path.is_file()]
     assert not [path for path in kept if SECRET.encode() in path.read_bytes()]
@@ -72,8 +72,8 @@ def test_the_pipeline_checks_rollups_that_it_made(tmp_path):
     put_segment(tmp_path / "spool", step_rows(10))
     lake = Lake.create(str(tmp_path / "lake"))
     done = pipeline_once(FlowSettings(lake.uri, str(tmp_path / "spool")).context())
-    derived = {rollup.name for rollup in ROLLUPS if read(lake, contract(rollup.name)).num_rows}
-    assert derived <= set(read(lake, contract("quality_results"))["table"].to_pylist())
+    derived = {rollup.name for rollup in ROLLUPS if read(lake.tables, contract(rollup.name)).num_rows}
+    assert derived <= set(read(lake.tables, contract("quality_results"))["table"].to_pylist())
     assert done["check"]["checks"]["passed"] > 0
     again = run_checks(lake)
     assert again.partitions == 0, "nothing is left for the next call"

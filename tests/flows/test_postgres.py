@@ -62,7 +62,7 @@ def test_a_database_that_goes_away_costs_nothing(up, database):
     wait_for("a word of it", lambda: "cannot reach its database" in up.out())
     database.start()
     wait_for("the next run", lambda: completed(up) - before - {one["id"] for one in begun}, 2 * PATIENCE_S)
-    assert read(Lake.open(str(up.folder / "lake")), contract("steps")).num_rows == 100
+    assert read(Lake.open(str(up.folder / "lake")).tables, contract("steps")).num_rows == 100
 
     def ended():
         return not [

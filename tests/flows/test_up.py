@@ -81,9 +81,9 @@ def test_what_lies_in_the_spool_is_brought_in_without_a_hand(up):
 
     wait_for("a run of the pipeline", completed, 2 * PATIENCE_S)  # of all its tasks; SQLite may be busy for a minute
     lake = Lake.open(str(up.folder / "lake"))
-    assert read(lake, contract("steps")).num_rows == 50
-    assert read(lake, contract("step_rollup")).num_rows == 50
-    assert read(lake, contract("quality_results")).num_rows
+    assert read(lake.tables, contract("steps")).num_rows == 50
+    assert read(lake.tables, contract("step_rollup")).num_rows == 50
+    assert read(lake.tables, contract("quality_results")).num_rows
 
 
 def test_the_scheduler_plans_runs(up):
@@ -332,7 +332,7 @@ def test_a_store_that_may_only_be_read(up, tmp_path):
             wait_for("the next run", lambda: up.state(again) == "COMPLETED", 2 * PATIENCE_S)
         finally:
             file.write_text(before)
-        assert read(Lake.open("s3://bucket/lake", s3_storage(url)), contract("steps")).num_rows == 30
+        assert read(Lake.open("s3://bucket/lake", s3_storage(url)).tables, contract("steps")).num_rows == 30
 
 
 def test_a_port_that_is_taken_is_told_in_one_line(up, tmp_path):
@@ -397,7 +397,7 @@ def test_a_clock_that_jumps(tmp_path):
         put_segment(tmp_path / "spool", step_rows(50, rank=1, incarnation=8))
         clock.write_text("+12h\n")
         wait_for("a run that makes up for all", lambda: runs("COMPLETED", since=later), 2 * PATIENCE_S)
-        assert read(Lake.open(str(tmp_path / "lake")), contract("steps")).num_rows == 100
+        assert read(Lake.open(str(tmp_path / "lake")).tables, contract("steps")).num_rows == 100
         assert len(runs("COMPLETED", "RUNNING", since=later)) == 1, "a storm"
         wait_for("runs that are planned from there on", lambda: runs("SCHEDULED", since=later))
         hung_up = signal.SIGHUP if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else signal.SIGTERM  # under nohup

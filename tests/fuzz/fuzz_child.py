@@ -177,7 +177,7 @@ def poison(seed, numbers, root):
     place.run("sql", "SELECT rank, count(*) n, sum(tokens) t FROM steps GROUP BY rank")
     if not any(": a traceback" in found for found in place.findings):
         rows = read(
-            Lake.open(str(place.lake)), contract("steps"), ["run", "incarnation", "segment", "slot"]
+            Lake.open(str(place.lake)).tables, contract("steps"), ["run", "incarnation", "segment", "slot"]
         ).to_pylist()
         have = Counter((row["incarnation"], row["segment"], row["slot"]) for row in rows if row["run"] == "sound")
         if have != Counter(keys):

@@ -18,7 +18,7 @@ from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.opened import Opened
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role
-from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.store import Store
 from ranklake.masking.masks import Mask
 from ranklake.pipeline.report_sections import SECTIONS
 from ranklake.views.html import site as publishing
@@ -102,7 +102,7 @@ def site_of(place, role, *texts, said=""):
     for name, text in zip(("runs", "cluster"), texts, strict=False):
         page = overview(f"{name}/{text}.html", text, "passed", said or text, said or text, lambda: {"lake": "l"})
         made.append(Section(name, name, "passed", text, page.path, (page,), ()))
-    return publish(Lake.place(str(place)), *made, role=role)
+    return publish(Store.at(str(place)), *made, role=role)
 
 
 @pytest.mark.parametrize(("before", "after"), [("", "reader"), ("reader", ""), ("reader", "other")])

@@ -20,6 +20,7 @@ from ranklake.insight.runs.report import runs_state
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.store import Store
 from ranklake.pipeline.report_sections import SECTIONS
 from ranklake.views.html import site as publishing
 from ranklake.views.html.run_pages import href, section
@@ -99,7 +100,7 @@ def test_a_page_is_as_small_for_a_long_run_of_many_ranks(tmp_path):
 def test_only_pages_of_runs_that_changed_are_written(tmp_path, light):
     """A second call writes nothing; a run that goes on changes its page and the list, and not the others' pages."""
     lake = lake_of_runs(tmp_path)
-    place = Lake.place(str(tmp_path / "out"))
+    place = Store.at(str(tmp_path / "out"))
 
     def again(**named):
         done = publish(place, section(runs_state(lake, **named)))

@@ -29,6 +29,7 @@ from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.as_of import AsOf
 from ranklake.lake.query.sql import query
+from ranklake.lake.store.catalog import Catalog
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.table_schema import UnmigratedTableError
 
@@ -285,7 +286,7 @@ def test_a_name_that_ours_took_is_refused(known, own, monkeypatch):
     found = lake.contract("steps")
     ours = replace(found.column("loss"), name="kl", id=900)
     grown = replace(found, columns=(*found.columns, ours))
-    monkeypatch.setattr(Lake, "contract", lambda self, table: grown if table == "steps" else contract(table))
+    monkeypatch.setattr(Catalog, "contract", lambda self, table: grown if table == "steps" else contract(table))
     with pytest.raises(MigrationError, match="'kl' is a column of ours by now"):
         applying.undo(lake, InProcess(), "Ada", "steps")
 

@@ -88,7 +88,7 @@ def test_a_log_that_was_cleaned_is_said_to_be(tmp_path):
         append(lake, "steps", [{"step": step, "ts": NOON, "step_time_s": 1.0}])
     early = now()
     append(lake, "steps", [{"step": 9, "ts": NOON, "step_time_s": 1.0}])
-    delta_table(lake, "steps").create_checkpoint()
+    delta_table(lake.store, "steps").create_checkpoint()
     log = Path(lake.path("tables", "steps", "_delta_log"))
     for number in range(4):
         (log / f"{number:020}.json").unlink()

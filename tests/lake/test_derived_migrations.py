@@ -22,7 +22,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups import tasks
 from ranklake.lake.rollups.anew import FromInputs
-from ranklake.lake.rollups.inputs import Tables
+from ranklake.lake.rollups.inputs import InputTables
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import swap_plan
@@ -96,14 +96,14 @@ def apply(lake):
 def daily(lake):
     """Return the table's rows by date."""
     known = lake.contract("step_daily")
-    return {row["date"]: row for row in read(lake, known).to_pylist()}
+    return {row["date"]: row for row in read(lake.tables, known).to_pylist()}
 
 
 @pytest.fixture
 def first_gone(monkeypatch):
     """Have retention say that it took the first date of ``steps``."""
     found = {("steps", f"date={FIRST}")}
-    monkeypatch.setattr(Tables, "retired", property(lambda _: found))
+    monkeypatch.setattr(InputTables, "retired", property(lambda _: found))
 
 
 def means(lake):
@@ -118,7 +118,7 @@ def test_dates_are_computed_from_their_inputs(known):
     assert (done.table, done.version) == ("step_daily", 2)
     found = {day: row["wait_ms"] for day, row in daily(known).items()}
     assert found == pytest.approx({day: 1000 * mean for day, mean in means(known).items()}, rel=1e-6)
-    facts = read_plan(known, last_finished(known)).body["facts"]
+    facts = read_plan(known.store, last_finished(known.tables)).body["facts"]
     assert (len(facts["computed"]), facts["pairs"]) == (2, [])
     proof = verify(known, "step_daily", FromInputs())
     assert (proof.computed, proof.gone, proof.faults) == (2, 0, [])
@@ -132,7 +132,7 @@ def test_dates_whose_inputs_are_gone_are_rewritten(known, first_gone):
     found = {day: row["wait_ms"] for day, row in daily(known).items()}
     mean = means(known)
     assert found == pytest.approx({FIRST: 2 * mean[FIRST], SECOND: 1000 * mean[SECOND]}, rel=1e-6)
-    facts = read_plan(known, last_finished(known)).body["facts"]
+    facts = read_plan(known.store, last_finished(known.tables)).body["facts"]
     assert (len(facts["computed"]), len(facts["pairs"])) == (1, 1)
     proof = verify(known, "step_daily", FromInputs())
     assert (proof.files, proof.rows, proof.computed, proof.faults) == (1, 1, 1, [])
@@ -152,7 +152,7 @@ def test_verify_finds_a_date_that_comes_out_otherwise(known, monkeypatch):
 @pytest.mark.slow
 def test_what_was_computed_goes_back(known, lake, spool, own, is_rolled_up):
     """Undone at once, rows are those of before; where rollups wrote since, they come back by the steps."""
-    before = read(Lake.open(lake.uri), contract_of(known, 1)).to_pylist()
+    before = read(Lake.open(lake.uri).tables, contract_of(known, 1)).to_pylist()
     apply(known)
     if is_rolled_up:
         put_segment(spool, step_rows(5, segment=2, start=DAY + timedelta(hours=1)), rows_before=40)
@@ -199,13 +199,13 @@ def test_whoever_dies_anywhere_the_next_goes_on(known, monkeypatch, way):
     found = query(known, f"SELECT date, {name} AS v FROM step_daily").to_pylist()
     expected = {day: factor * mean for day, mean in means(known).items()}
     assert {row["date"]: row["v"] for row in found} == pytest.approx(expected, rel=1e-6)
-    states = read(known, contract("migrations"), ["status", "plan"]).sort_by("plan")["status"].to_pylist()
+    states = read(known.tables, contract("migrations"), ["status", "plan"]).sort_by("plan")["status"].to_pylist()
     assert states == ["applied", "reverted"][: 1 if way == "forth" else 2]
 
 
 def test_a_rollup_of_before_that_is_faster_is_not_undone(known, lake, own, tmp_path, monkeypatch):
     """A plan whose table was written meanwhile is passed over, and made again of what is there then."""
-    first = delta_table(lake, "step_daily")
+    first = delta_table(lake.store, "step_daily")
     commit, tries = carry_out.change_contract, []
 
     def late(*args, **options):
@@ -220,9 +220,9 @@ def test_a_rollup_of_before_that_is_faster_is_not_undone(known, lake, own, tmp_p
             tries.append(0)
             old = files(first)
             again = old.slice(0, 1)
-            handle = delta_table(lake, "step_daily")
-            rows = read(lake, contract_of(known, 1)).slice(0, 1)
-            new = append_files(lake, contract_of(known, 1), rows, 99)
+            handle = delta_table(lake.store, "step_daily")
+            rows = read(lake.tables, contract_of(known, 1)).slice(0, 1)
+            new = append_files(lake.store, contract_of(known, 1), rows, 99)
             swap_plan(handle, 0, add=new, remove=again, metadata={}, data_change=True)
         return plan
 
@@ -261,7 +261,7 @@ def test_runs_are_computed_as_wholes(lake, spool, changed, monkeypatch, is_gone)
         put_segment(spool, step_rows(20, run=run_name, incarnation=7 + number, start=DAY + timedelta(days=2 * number)))
     bring(lake, spool)
     run_rollups(lake, ["attempt_facts"])
-    held = read(lake, contract("attempt_facts"))
+    held = read(lake.tables, contract("attempt_facts"))
     assert held.num_rows == 2
 
     def widen(facts):
@@ -269,11 +269,11 @@ def test_runs_are_computed_as_wholes(lake, spool, changed, monkeypatch, is_gone)
 
     changed.migrate("attempt_facts", widen)
     if is_gone:
-        monkeypatch.setattr(Tables, "retired", property(lambda _: {("step_rollup", f"date={FIRST}")}))
+        monkeypatch.setattr(InputTables, "retired", property(lambda _: {("step_rollup", f"date={FIRST}")}))
     apply(lake)
-    facts = read_plan(lake, last_finished(lake)).body["facts"]
+    facts = read_plan(lake.store, last_finished(lake.tables)).body["facts"]
     assert (len(facts["computed"]), len(facts["pairs"])) == ((2, 0) if not is_gone else (1, 1))
-    found = read(lake, contract("attempt_facts"))
+    found = read(lake.tables, contract("attempt_facts"))
     assert found.drop_columns(["world_size"]).equals(held.drop_columns(["world_size"]))
     assert verify(lake, "attempt_facts", FromInputs()).computed == len(facts["computed"])
     adds_up(lake, spool)

@@ -35,7 +35,7 @@ def table(lake):
 
 def commit_by_hand(lake, fields, properties, *more):
     """Give ``steps`` other fields and properties, as a tool does that writes its log itself."""
-    handle = delta_table(lake, "steps")
+    handle = delta_table(lake.store, "steps")
     now = handle.metadata()
     metadata = {
         "id": str(now.id),
@@ -96,7 +96,7 @@ def test_rows_and_columns_of_another_tool(lake, spool):
     assert said(lake) == []
     rows = table(lake).to_pyarrow_dataset().to_table().slice(0, 1)
     write_deltalake(table(lake), rows.append_column("mine", pa.array([1])), mode="append", schema_mode="merge")
-    version = delta_table(lake, "steps").version()
+    version = delta_table(lake.store, "steps").version()
     assert said(lake) == [
         ("warning", "column mine is no contract's: another tool added it"),
         ("error", f"version {version} (WRITE) is not a commit of ranklake"),
@@ -128,7 +128,7 @@ def test_a_commit_that_says_nonsense_of_itself_is_foreign(line):
 def test_a_column_that_only_looks_like_the_contracts(lake, spool):
     """It is held by its id: another name, type, unit or class under it, or no id any more, and one id for two."""
     filled(lake, spool)
-    handle = delta_table(lake, "steps")
+    handle = delta_table(lake.store, "steps")
     fields = fields_of(handle.schema())
     by_name = {one["name"]: one for one in fields}
     by_name["tokens"]["name"] = "examples"
@@ -161,7 +161,7 @@ def test_properties_and_features_of_others(lake, spool):
     )
     table(lake).alter.set_table_properties({"delta.targetFileSize": "1048576"})  # an operator's own choice
     table(lake).alter.add_columns([Field("b", "integer")])
-    handle = delta_table(lake, "steps")
+    handle = delta_table(lake.store, "steps")
     fields = fields_of(handle.schema())
     next(one for one in fields if one["name"] == "b")["metadata"] = {"id": "1001"}
     properties = {"delta.dataSkippingStatsColumns": "run,loss"}

@@ -177,7 +177,7 @@ def bring(lake, spool):
 
 
 def stored(lake):
-    return sorted(read(lake, contract("steps"), ["segment"])["segment"].to_pylist())
+    return sorted(read(lake.tables, contract("steps"), ["segment"])["segment"].to_pylist())
 
 
 def faults(lake, spool):
@@ -244,7 +244,7 @@ def test_bytes_under_another_segments_name_are_quarantined(spool, tmp_path):
     lake = Lake.create(str(tmp_path / "lake"), config=LakeConfig(encryption_key=source_of(tmp_path / "keys", ONE, TWO)))
     done = bring(lake, spool)
     assert (done.rows_stored, done.unreadable) == (20, 1)
-    assert read(lake, contract("segments"), ["unreadable"])["unreadable"].drop_null().to_pylist() == [
+    assert read(lake.tables, contract("segments"), ["unreadable"])["unreadable"].drop_null().to_pylist() == [
         "the encrypted bytes are not authentic"
     ]
     (kept,) = (tmp_path / "lake" / "quarantine").iterdir()

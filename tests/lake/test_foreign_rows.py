@@ -74,10 +74,10 @@ def test_rows_that_a_table_cannot_have_are_named(site, change, why):
     (path,) = Path(site.lake.path("tables", "steps")).glob("date=*/*.parquet")
     forged(path, change)
     if why is None:
-        assert read(site.lake, contract("steps")).num_rows == 5
+        assert read(site.lake.tables, contract("steps")).num_rows == 5
         return
     with pytest.raises(DamagedFileError, match=why) as caught:
-        read(site.lake, contract("steps"))
+        read(site.lake.tables, contract("steps"))
     assert path.name in caught.value.where
 
 
@@ -109,7 +109,7 @@ def test_a_register_s_row_without_a_plan_applies_nothing(site, module, key):
     table, now = contract(module.TABLE), datetime.now(UTC)
     values = {key: "rp-0", "row_kind": "application", "ts": now, "date": now.date()}
     entry = pa.table({field.name: pa.array([values.get(field.name)], field.type) for field in arrow_schema(table)})
-    replace_partitions(site.lake, table, entry.cast(arrow_schema(table)), [now.date()])
+    replace_partitions(site.lake.tables, table, entry.cast(arrow_schema(table)), [now.date()])
     register = module.REGISTER.read if module is releases else module.register
-    assert register(site.lake)["rp-0"].applied is None
+    assert register(site.lake.tables)["rp-0"].applied is None
     assert run(["status", "--lake", str(site.folder / "lake")]) in {0, 1}

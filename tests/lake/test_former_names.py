@@ -29,6 +29,7 @@ from ranklake.lake.query.roles import Role
 from ranklake.lake.rollups.own import faults
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.store import Store
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table
 from ranklake.masking.masks import Mask
@@ -120,7 +121,7 @@ def test_a_name_that_a_query_makes_is_no_former_one(moved):
 
 def test_time_travel_reads_by_the_names_of_then(moved):
     """Before the migration, the former name is the column's own; version by version of one query."""
-    version = delta_table(moved, "steps").version()
+    version = delta_table(moved.store, "steps").version()
     of_then = (DeltaTable(moved.table_uri("steps"), version=at) for at in range(version, 0, -1))
     before = next(table.version() for table in of_then if "step_time_s" in table.schema().to_arrow().names)
     then = ask(moved, "SELECT sum(step_time_s) AS s FROM steps", as_of=before)
@@ -133,8 +134,8 @@ def test_time_travel_reads_by_the_names_of_then(moved):
 def test_files_are_chosen_through_a_former_name(moved, store, monkeypatch):
     """A date, and ranges of a renamed column, spare files; a converted one reads them all."""
     if store == "elsewhere":
-        monkeypatch.setattr(Lake, "is_local", property(lambda _: False))
-    assert files(delta_table(moved, "steps")).num_rows == 2
+        monkeypatch.setattr(Store, "is_local", property(lambda _: False))
+    assert files(delta_table(moved.store, "steps")).num_rows == 2
 
     def plan(text):
         rows = ask(moved, f"EXPLAIN {text}").rows.to_pylist()
@@ -319,7 +320,7 @@ LEAKS = [
 def test_a_role_sees_under_a_former_name_what_it_sees_under_the_new(hidden, text, by_version):
     """A column that a role does not see is unknown under each of its names, and so is that it ever was there."""
     role = Role("r", OPERATIONAL, frozenset({"runs"}))
-    as_of = [f"runs={delta_table(hidden, 'runs').version()}"] if by_version else None
+    as_of = [f"runs={delta_table(hidden.store, 'runs').version()}"] if by_version else None
     with pytest.raises(QueryError) as failed:
         ask(hidden, text, role=role, as_of=as_of)
     assert "unknown column" in str(failed.value)

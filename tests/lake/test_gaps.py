@@ -22,7 +22,7 @@ GAP = "Kernel error: Generic delta kernel error: Expected contiguous commit file
 def new(lake, step):
     """Write a file of one row; commit nothing."""
     facts = rows("steps", [{"run": "a", "step": step, "ts": NOON, "step_time_s": 1.0}])
-    return append_files(lake, STEPS, facts, step + 1)
+    return append_files(lake.store, STEPS, facts, step + 1)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def lake(tmp_path):
     """Give a lake of three commits to its steps."""
     lake = Lake.create(str(tmp_path / "lake"))
     for step in range(3):
-        swap(ensure_table(lake, STEPS), step + 1, add=new(lake, step))
+        swap(ensure_table(lake.tables, STEPS), step + 1, add=new(lake, step))
     return lake
 
 
@@ -59,14 +59,14 @@ class Failing:
 @pytest.mark.parametrize(
     ("name", "look"),
     [
-        ("__init__", lambda lake, _: delta_table(lake, "steps").version()),
-        ("__init__", lambda lake, _: at_version(lake, "steps", 3).version()),
+        ("__init__", lambda lake, _: delta_table(lake.store, "steps").version()),
+        ("__init__", lambda lake, _: at_version(lake.store, "steps", 3).version()),
         ("update_incremental", lambda _, handle: refresh(handle) or handle.version()),
     ],
 )
 def test_a_listing_that_lacks_a_commit_is_made_again(lake, monkeypatch, name, look):
     """Whoever looks sees the table as it is."""
-    handle = delta_table(lake, "steps")
+    handle = delta_table(lake.store, "steps")
     failing = Failing(monkeypatch, name, 3)
     assert look(lake, handle) == 3
     assert failing.left == -1
@@ -76,29 +76,29 @@ def test_a_log_that_lacks_a_commit_is_told(lake):
     """It is no matter of a listing: the same is found again and again."""
     (Path(lake.uri) / "tables/steps/_delta_log" / f"{2:020}.json").unlink()
     with pytest.raises(LakeUnreachableError, match="steps cannot be opened"):
-        delta_table(lake, "steps")
+        delta_table(lake.store, "steps")
 
 
 @pytest.mark.parametrize("behind", [False, True])
 def test_a_commit_beside_a_gap_is_made_once(lake, monkeypatch, behind):
     """Whether delta-rs met the gap before its commit or after it: it is there, and the caller knows."""
-    handle, file = ensure_table(lake, STEPS), new(lake, 3)
+    handle, file = ensure_table(lake.tables, STEPS), new(lake, 3)
     Failing(monkeypatch, "create_write_transaction", 1, behind=behind)
     assert swap(handle, 4, add=file)
     monkeypatch.undo()
-    found = delta_table(lake, "steps")
+    found = delta_table(lake.store, "steps")
     assert (found.version(), number_of(found)) == (4, 4)
     assert files(found)["path"].to_pylist().count(file[0].path) == 1
 
 
 def test_a_race_that_was_lost_beside_a_gap_is_lost(lake, monkeypatch):
     """What another committed under the number is not taken for this call's."""
-    handle = ensure_table(lake, STEPS)
-    swap(ensure_table(lake, STEPS), 4, add=new(lake, 5))
+    handle = ensure_table(lake.tables, STEPS)
+    swap(ensure_table(lake.tables, STEPS), 4, add=new(lake, 5))
     Failing(monkeypatch, "create_write_transaction", 1)
     with pytest.raises(LostRaceError):
         swap(handle, 4, add=new(lake, 6))
-    assert files(delta_table(lake, "steps")).num_rows == 4
+    assert files(delta_table(lake.store, "steps")).num_rows == 4
 
 
 def test_a_path_that_reads_like_a_gap_is_no_gap():

@@ -22,7 +22,7 @@ def engines(tmp_path_factory):
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         for table in ROWS:
-            connection.register(table, read(lake, contract(table)))
+            connection.register(table, read(lake.tables, contract(table)))
         yield lake, connection
 
 

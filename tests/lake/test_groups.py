@@ -234,6 +234,6 @@ def test_a_role_ends_with_its_day(tmp_path):
             step()
     done = keep(lake, {"r": over}, "ada", InProcess(), [("r", str(tmp_path / "out"))])
     assert [one.why for one in done.dropped] == ["role r ended with 2026-01-31"]
-    assert not shares(lake)
+    assert not shares(lake.store)
     with pytest.raises(RoleError, match="until is no day"):
         load_role(write(tmp_path / "roles.yaml", {**body, "until": "soon"}), "r", load_contracts())

@@ -33,7 +33,7 @@ def undo(lake, table="steps"):
 def values(lake, name):
     """Return a column of ``steps`` in the order of its keys."""
     order = ["incarnation", "segment", "slot"]
-    rows = read(lake, contract("steps"), [*order, name])
+    rows = read(lake.tables, contract("steps"), [*order, name])
     return rows.sort_by([(one, "ascending") for one in order])[name].to_pylist()
 
 
@@ -114,11 +114,11 @@ def test_what_would_not_come_back_stops_before_anything_changed(lake, spool, cha
     """`back` that is wrong for a row stops the migration; nothing was committed, and without `back` it is a drop."""
     put_segment(spool, step_rows(20))
     bring(lake, spool)
-    version = delta_table(lake, "steps").version()
+    version = delta_table(lake.store, "steps").version()
     path = changed.migrate("steps", splits, [{**SPLIT, "back": "thousands * 1000"}])
     with pytest.raises(MigrationError, match="20 of 20 values of tokens would not come back"):
         apply(lake)
-    assert delta_table(lake, "steps").version() == version
+    assert delta_table(lake.store, "steps").version() == version
     path.write_text(path.read_text().replace("back: thousands * 1000\n", ""))
     (one,) = due(lake)
     assert one.migration.drops == ("tokens",)

@@ -47,7 +47,7 @@ def drop(facts, name="loss"):
 
 def rows_of(lake, *names):
     """Return columns of ``steps`` in the order of their keys."""
-    rows = read(lake, contract("steps"), ["incarnation", "segment", "slot", *names])
+    rows = read(lake.tables, contract("steps"), ["incarnation", "segment", "slot", *names])
     return rows.sort_by([("incarnation", "ascending"), ("segment", "ascending"), ("slot", "ascending")])
 
 
@@ -123,7 +123,7 @@ def test_whoever_dies_anywhere_the_next_goes_on(lake, spool, changed, monkeypatc
         changed.earlier()
     name = "tokens_seen" if way == "forth" else "tokens"
     assert rows_of(lake, name)[name].to_pylist() == [1024] * 40
-    states = read(lake, contract("migrations"), ["status", "plan"]).sort_by("plan")["status"].to_pylist()
+    states = read(lake.tables, contract("migrations"), ["status", "plan"]).sort_by("plan")["status"].to_pylist()
     assert states == ["applied", "reverted"][: 1 if way == "forth" else 2]
     adds_up(lake, spool)
 
@@ -171,7 +171,7 @@ def test_a_table_that_was_restored_to_before_is_migrated_again(lake, spool, chan
     """Who restores a version of before is told; the migration is due again, and rows that came since by a replay."""
     put_segment(spool, step_rows(20))
     bring(lake, spool)
-    version = delta_table(lake, "steps").version()
+    version = delta_table(lake.store, "steps").version()
     changed.migrate("steps", rename)
     apply(lake)
     changed.earlier()  # as their writers are of before
@@ -236,7 +236,7 @@ def test_two_that_apply_at_once_do_it_once(lake, spool, changed):
         results = list(pool.map(lambda _: apply(Lake.open(lake.uri)), range(2)))
     assert sum(map(len, results)) >= 1
     assert len(rows_of(lake, "tokens_seen")) == 20
-    assert read(lake, contract("migrations"), ["status"])["status"].to_pylist() == ["applied"]
+    assert read(lake.tables, contract("migrations"), ["status"])["status"].to_pylist() == ["applied"]
     adds_up(lake, spool)
 
 
@@ -253,7 +253,7 @@ def test_values_go_only_by_approval_and_come_back(lake, spool, changed):
     lifecycle.approve(lake, MIGRATIONS, due.proposal, "Ada")
     with pytest.raises(SameOperatorError):
         apply(lake)
-    moment = f"steps={delta_table(lake, 'steps').version()}"
+    moment = f"steps={delta_table(lake.store, 'steps').version()}"
     assert len(applying.apply(lake, InProcess(), "Otto")) == 1
     assert "loss" not in query(lake, "SELECT * FROM steps").column_names
     assert len(query(lake, "SELECT loss FROM steps", as_of=moment)["loss"]) == 20  # time travel has it, for a while
@@ -264,7 +264,7 @@ def test_values_go_only_by_approval_and_come_back(lake, spool, changed):
         apply(lake)
     changed.earlier()
     assert rows_of(lake, "loss")["loss"].to_pylist() == losses
-    assert [row["action"] for row in trail(lake)] == [
+    assert [row["action"] for row in trail(lake.tables)] == [
         *("migration.approve", "migration.apply", "migration.applied", "migration.undo", "migration.undone"),
     ]
 
@@ -295,11 +295,11 @@ def test_an_additive_migration_is_metadata_only(lake, spool, changed):
     """Nothing is rewritten; the table migrations has its row, with 0 rows."""
     put_segment(spool, step_rows(20))
     bring(lake, spool)
-    paths = files(delta_table(lake, "steps"))["path"].to_pylist()
+    paths = files(delta_table(lake.store, "steps"))["path"].to_pylist()
     new = {"id": 901, "name": "late", "type": "string", "class": "operational", "doc": "-"}
     changed.migrate("steps", lambda facts: facts["columns"].append(new))
     (done,) = apply(lake)
-    assert (done.rows, files(delta_table(lake, "steps"))["path"].to_pylist()) == (0, paths)
+    assert (done.rows, files(delta_table(lake.store, "steps"))["path"].to_pylist()) == (0, paths)
     assert DeltaTable(lake.table_uri("steps")).schema().fields[-1].name == "late"
 
 

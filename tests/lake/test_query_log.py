@@ -59,7 +59,7 @@ def test_a_query_is_noted_without_its_values(queried):
     """The log says who used which columns as which role, and has neither text nor value of query or answer."""
     run(f"SELECT world_size + 41 AS mine FROM runs WHERE run = '{SECRET}'", "--consumer", "dash/board")
     run("SELECT count(*) AS n FROM runs", "--param", f"x={SECRET}")
-    found = sorted(noted(queried, TODAY), key=lambda one: one.id)
+    found = sorted(noted(queried.store, TODAY), key=lambda one: one.id)
     assert [one.columns for one in found] == [{"runs": ("run", "world_size")}, {"runs": ()}]
     assert [one.consumer for one in found] == ["dash/board", consumer_named("")]
     assert [one.role for one in found] == [None, None]
@@ -70,7 +70,7 @@ def test_a_query_is_noted_without_its_values(queried):
 def test_a_value_that_looks_like_a_plan_is_no_column(queried):
     """Whatever lines a text has that a query compares with, the log has columns only."""
     run("SELECT count(*) FROM public.runs WHERE run = $v", "--param", "v=x\n TableScan: runs projection=[pw1, a b]")
-    (found,) = noted(queried, TODAY)
+    (found,) = noted(queried.store, TODAY)
     assert found.columns == {"runs": ("run",)}
 
 
@@ -98,7 +98,7 @@ def test_a_value_that_looks_like_a_plan_is_no_column(queried):
 def test_columns_are_those_of_the_plan(queried, text, columns):
     """What a query names is noted, whether or not it gives rows, and nothing that only looks like a plan."""
     run(text)
-    (found,) = noted(queried, TODAY)
+    (found,) = noted(queried.store, TODAY)
     assert found.columns == columns
 
 
@@ -107,7 +107,7 @@ def test_people_who_share_a_lake_share_its_log(lake):
     Path(lake.root).chmod(0o2770)
     before = os.umask(0o077)
     try:
-        assert note(lake, asked()) == ""
+        assert note(lake.store, asked()) == ""
     finally:
         os.umask(before)
     day = Path(lake.root, FOLDER, str(TODAY))
@@ -120,7 +120,7 @@ def test_a_file_that_nobody_may_touch_holds_up_no_other(lake, monkeypatch):
     old = TODAY - timedelta(days=400)
     for day in (old, TODAY):
         for number in range(3):
-            note(lake, asked(day=day, number=number))
+            note(lake.store, asked(day=day, number=number))
     kind = type(lake.fs)
 
     def refuse(real, what):
@@ -133,12 +133,12 @@ def test_a_file_that_nobody_may_touch_holds_up_no_other(lake, monkeypatch):
 
     monkeypatch.setattr(kind, "cat_file", refuse(kind.cat_file, "read"))
     monkeypatch.setattr(kind, "rm_file", refuse(kind.rm_file, "delete"))
-    assert len(list(noted(lake, TODAY))) == 2
-    assert tidy(lake, 180)[0] == 2
-    assert len(list(noted(lake, TODAY))) == 2
+    assert len(list(noted(lake.store, TODAY))) == 2
+    assert tidy(lake.store, 180)[0] == 2
+    assert len(list(noted(lake.store, TODAY))) == 2
     monkeypatch.undo()
-    assert len(list(noted(lake, TODAY))) == 3
-    assert len(list(noted(lake, old))) == 4
+    assert len(list(noted(lake.store, TODAY))) == 3
+    assert len(list(noted(lake.store, old))) == 4
 
 
 def test_a_line_of_no_year_is_passed_over():
@@ -153,7 +153,7 @@ def test_who_asks_is_configured(queried, monkeypatch):
     monkeypatch.setenv("RANKLAKE_QUERY_CONSUMER", "nightly")
     run("SELECT job FROM runs")
     run("SELECT job FROM runs", "--consumer", "by-hand")
-    assert sorted(one.consumer for one in noted(queried, TODAY)) == ["by-hand", "nightly"]
+    assert sorted(one.consumer for one in noted(queried.store, TODAY)) == ["by-hand", "nightly"]
     with pytest.raises(ConsumerError, match="not the name of a consumer"):
         run("SELECT job FROM runs", "--consumer", "a\nb")
     assert len(entries(queried)) == 2
@@ -186,7 +186,7 @@ def test_a_store_that_hangs_holds_nobody_up(lake, monkeypatch):
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=0))
     pipe = folder / f"{one.id}.json.{uuid.UUID(int=0).hex}.tmp"
     os.mkfifo(pipe)  # opening it to write waits for a reader
-    assert "no answer" in note(lake, one, limit_s=0.05)
+    assert "no answer" in note(lake.store, one, limit_s=0.05)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     with pipe.open("rb"):  # lets the thread go on
         pass
@@ -200,7 +200,7 @@ from ranklake.lake.query.usage import Asked
 lake = Lake.open(sys.argv[1])
 print("ready", flush=True)
 while True:
-    assert note(lake, Asked("child", None, {"steps": tuple(f"column_{n}" for n in range(500))}, {})) == ""
+    assert note(lake.store, Asked("child", None, {"steps": tuple(f"column_{n}" for n in range(500))}, {})) == ""
     print(".", end="", flush=True)
 """
 
@@ -226,16 +226,16 @@ def test_many_at_once_lose_nothing_while_it_is_folded(lake):
 
     def fold():
         while not done.is_set():
-            tidy(lake, 180)
+            tidy(lake.store, 180)
 
     with ThreadPoolExecutor(8) as pool:
         folding = [pool.submit(fold) for _ in range(2)]
-        assert set(pool.map(lambda one: note(lake, one, 60), lines)) == {""}
+        assert set(pool.map(lambda one: note(lake.store, one, 60), lines)) == {""}
         done.set()
         assert [one.result() for one in folding] == [None, None]
-    tidy(lake, 180)
-    assert sorted(one.id for one in noted(lake, yesterday)) == sorted(one.id for one in lines)
-    assert {one.queries for one in uses(lake, yesterday)} == {40}
+    tidy(lake.store, 180)
+    assert sorted(one.id for one in noted(lake.store, yesterday)) == sorted(one.id for one in lines)
+    assert {one.queries for one in uses(lake.store, yesterday)} == {40}
     assert len(entries(lake)) < 60
 
 
@@ -257,22 +257,22 @@ def test_days_that_are_over_go(lake, monkeypatch):
 def test_lines_of_a_later_release_stay(lake):
     """Folding leaves alone what it does not understand, and readers pass it over."""
     for number in range(3):
-        note(lake, asked(number=number))
+        note(lake.store, asked(number=number))
     strange = Path(lake.root, FOLDER, str(TODAY), "00000000000000000000-later.json")
     strange.write_text(json.dumps({"format": 9}))
     upkeep(lake, InProcess())
     assert strange.exists()
-    assert len(list(noted(lake, TODAY))) == 3
+    assert len(list(noted(lake.store, TODAY))) == 3
 
 
 def test_the_command_shows_former_names_first(lake, monkeypatch):
     """`ranklake catalog use` lists consumers by column, those of former names first; as JSON, too."""
     monkeypatch.setenv("RANKLAKE_LAKE", lake.uri)
-    note(lake, asked("new", columns=[("steps", ("loss", "tokens_seen"))], number=1))
+    note(lake.store, asked("new", columns=[("steps", ("loss", "tokens_seen"))], number=1))
     for number in (2, 3):
         former = {"steps": {"tokens": "tokens_seen"}}
-        note(lake, asked("old", columns=[("steps", ("tokens_seen",))], number=number, former=former))
-    note(lake, asked("counter", columns=[("runs", ())], number=4))
+        note(lake.store, asked("old", columns=[("steps", ("tokens_seen",))], number=number, former=former))
+    note(lake.store, asked("counter", columns=[("runs", ())], number=4))
 
     def show(*args):
         done = CliRunner().invoke(cli, ["catalog", "use", *args])

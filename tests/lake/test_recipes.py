@@ -50,7 +50,7 @@ def lake(tmp_path_factory):
             for n in range(20 + rank)
         ]
         append(lake, "steps", facts)
-    for number, path in enumerate(files(delta_table(lake, "steps"))["path"].to_pylist()):
+    for number, path in enumerate(files(delta_table(lake.store, "steps"))["path"].to_pylist()):
         dead = Path(lake.path("tables", "steps", path)).with_name(f"p0000000000-{number:032}.parquet")
         dead.write_bytes(Path(lake.path("tables", "steps", path)).read_bytes())
     return lake
@@ -78,7 +78,7 @@ def test_a_recipe_gives_what_sql_gives(lake, engine):
 def test_tables_use_no_feature_that_readers_lack(lake):
     """Every contract's table has the oldest protocol, one partition column, and types that JVM readers know."""
     for contract in load_contracts().values():
-        table = ensure_table(lake, contract)
+        table = ensure_table(lake.tables, contract)
         protocol = table.protocol()
         assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2), contract.table
         assert not protocol.reader_features
@@ -100,7 +100,7 @@ def test_files_use_no_encoding_that_readers_lack(lake):
     """Zstandard; known encodings; streams of bytes for floats alone; times as 64-bit integers."""
     append(lake, "scalars", [{"metric": "a/b", "step": n, "value": n / 7, "ts": NOON} for n in range(50)])
     for table in ("steps", "scalars"):
-        for path in files(delta_table(lake, table))["path"].to_pylist():
+        for path in files(delta_table(lake.store, table))["path"].to_pylist():
             with pq.ParquetFile(lake.path("tables", table, path)) as file:
                 for column in (file.metadata.row_group(0).column(n) for n in range(file.metadata.num_columns)):
                     assert column.compression == "ZSTD"

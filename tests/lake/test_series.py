@@ -33,6 +33,7 @@ from ranklake.lake.rollups.life.series import continuous, series, views
 from ranklake.lake.rollups.life.state import Life, Link, MetricLifeError, Transition, fold
 from ranklake.lake.rollups.named import rollups_of
 from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.store.catalog import Catalog
 from ranklake.lake.store.lake import Lake
 
 METRICS = """version: 1
@@ -214,7 +215,7 @@ def test_a_column_is_found_by_its_id(own, spool, changed, monkeypatch):
     losses = found(own, "train/loss")
     changed.migrate("steps", change, factor=2)
     later = {**own.metrics(), "train/loss": replace(own.metrics()["train/loss"], stored_in="steps.training_loss")}
-    monkeypatch.setattr(Lake, "metrics", lambda _: later)
+    monkeypatch.setattr(Catalog, "metrics", lambda _: later)
     fresh = Lake.open(own.uri)
     expected = [(step, pytest.approx(2 * value, rel=1e-6)) for step, value in losses]
     assert found(fresh, "train/loss") == expected
@@ -280,7 +281,7 @@ def test_what_cannot_be_is_refused_and_not_in_the_trail(own, metric, to, options
     """The error says what may follow, and nothing was written."""
     with pytest.raises(MetricLifeError, match=what):
         move(own, metric, to, "Ada", **options)
-    assert trail(own) == []
+    assert trail(own.tables) == []
 
 
 def test_grace_and_sunset_are_waited_for(own):
@@ -341,7 +342,7 @@ def test_the_commands(own, spool, capfd, tmp_path):
         ("metric", "own/wait_ms", "retired"),
     ]
     assert said("catalog", "changes", "--since", "2999-01-01") == (0, "nothing changed\n")
-    assert [row["action"] for row in trail(own)] == ["metric.deprecated", "metric.retired"]
+    assert [row["action"] for row in trail(own.tables)] == ["metric.deprecated", "metric.retired"]
     assert said("series", "own/wai")[0] == 2
 
 

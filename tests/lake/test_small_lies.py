@@ -75,7 +75,7 @@ def test_a_log_that_counts_beyond_reason(made, tmp_path, number):
         action.get("txn", {}).update(version=number)
     log.write_text("".join(json.dumps(action) + "\n" for action in actions))
     with pytest.raises(DamagedLogError, match="the number of its last transaction cannot be"):
-        number_of(delta_table(lake, "steps"))
+        number_of(delta_table(lake.store, "steps"))
 
 
 @pytest.mark.parametrize(

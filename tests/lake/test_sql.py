@@ -24,6 +24,7 @@ from ranklake.lake.contracts.arrow import ARROW_TYPES
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.query.sql import NotReadOnlyError, QueryError, engine, query, session
 from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.store import Store
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table
@@ -100,16 +101,16 @@ def test_only_what_is_asked_for_is_read(lake):
     assert "rank_min" in text
 
 
-class Distant(Lake):
-    """A lake that is read as one on an object store is: through its own file system."""
+class Distant(Store):
+    """A store that is read as one on an object store is: through its own file system."""
 
     is_local = False
 
 
-@pytest.mark.parametrize("kind", [Lake, Distant])
+@pytest.mark.parametrize("kind", [Store, Distant])
 def test_near_and_far_tables_are_read_alike(lake, kind):
     """As a folder of links or as a dataset, a table gives the same rows and types, and the same dates of it."""
-    one = kind(lake.uri, fs=lake.fs, root=lake.root)
+    one = Lake.of(kind(lake.uri, fs=lake.fs, root=lake.root))
     assert query(one, COUNT)["n"].to_pylist() == [200, 200, 200]
     found = query(one, "SELECT * FROM steps WHERE date = '2026-03-02' AND rank = 1 AND step < 5 ORDER BY step")
     assert found["step"].to_pylist() == [0, 1, 2, 3, 4]
@@ -123,18 +124,18 @@ def test_near_and_far_tables_are_read_alike(lake, kind):
     assert chosen.sql("SELECT DISTINCT date FROM steps").to_arrow_table()["date"].to_pylist() == [NOON.date()]
 
 
-@pytest.mark.parametrize("kind", [Lake, Distant])
+@pytest.mark.parametrize("kind", [Store, Distant])
 def test_nulls_are_in_no_answer_of_not_in(tmp_path, kind):
     """Nobody knows whether a NULL is in a list, near and far, though pyarrow says that it is not."""
     near = Lake.create(str(tmp_path / "lake"))
     facts = [{"step": n, "ts": NOON, "step_time_s": 1.0, "tokens": tokens} for n, tokens in enumerate((None, 0, 7))]
     append(near, "steps", facts)
-    one = kind(near.uri, fs=near.fs, root=near.root)
+    one = Lake.of(kind(near.uri, fs=near.fs, root=near.root))
     for condition in ("tokens NOT IN (0, 1, 2, 3, 4)", "NOT (tokens IN (0, 1, 2, 3, 4))", "tokens IN (NULL, 7)"):
         assert query(one, f"SELECT step FROM steps WHERE {condition}").to_pylist() == [{"step": 2}]
 
 
-@pytest.mark.parametrize("kind", [Lake, Distant])
+@pytest.mark.parametrize("kind", [Store, Distant])
 @pytest.mark.parametrize(
     ("condition", "steps"),
     [
@@ -154,12 +155,12 @@ def test_floats_are_compared_as_sql_does(tmp_path, kind, condition, steps):
         append(near, "steps", [{"step": 10 * number + n, "loss": loss, **facts} for n, loss in enumerate(losses)])
     text = f"SELECT step FROM steps WHERE {condition} ORDER BY step"
     plain = engine()
-    plain.register_record_batches("steps", [read(near, contract("steps")).to_batches()])
+    plain.register_record_batches("steps", [read(near.tables, contract("steps")).to_batches()])
     assert plain.sql(text).to_arrow_table()["step"].to_pylist() == steps
-    assert query(kind(near.uri, fs=near.fs, root=near.root), text)["step"].to_pylist() == steps
+    assert query(Lake.of(kind(near.uri, fs=near.fs, root=near.root)), text)["step"].to_pylist() == steps
 
 
-@pytest.mark.parametrize("kind", [Lake, Distant])
+@pytest.mark.parametrize("kind", [Store, Distant])
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -175,7 +176,7 @@ def test_what_is_no_number_stays_so(tmp_path, kind, text, expected):
     near = Lake.create(str(tmp_path / "lake"))
     losses = (2.0, math.nan, math.nan)
     append(near, "steps", [{"step": n, "loss": loss, "ts": NOON, "step_time_s": 1.0} for n, loss in enumerate(losses)])
-    assert query(kind(near.uri, fs=near.fs, root=near.root), text)["x"].to_pylist() == expected
+    assert query(Lake.of(kind(near.uri, fs=near.fs, root=near.root)), text)["x"].to_pylist() == expected
 
 
 def test_a_lake_in_a_folder_with_an_odd_name(tmp_path):
@@ -311,7 +312,7 @@ def test_other_readers_agree(lake):
     uri = lake.table_uri("steps")
     polars = pl.scan_delta(uri).group_by("rank").agg(pl.len().alias("n"), pl.col("tokens").sum()).sort("rank").collect()
     assert polars.to_dicts() == ours
-    live = [f"{uri}/{path}" for path in files(delta_table(lake, "steps"))["path"].to_pylist()]
+    live = [f"{uri}/{path}" for path in files(delta_table(lake.store, "steps"))["path"].to_pylist()]
     with duckdb.connect() as connection:
         found = connection.execute(COUNT.replace("FROM steps", "FROM read_parquet(?)"), [live]).fetchall()
     assert [dict(zip(("rank", "n", "tokens"), map(int, row), strict=True)) for row in found] == ours

@@ -42,10 +42,10 @@ def called(lake, spool, changed):
     """Return a lake whose table ``steps`` is called ``train_steps``, and one of its columns ``tokens_seen``."""
     put_segment(spool, step_rows(20))
     bring(lake, spool)
-    before = files(delta_table(lake, "steps"))["path"].to_pylist()
+    before = files(delta_table(lake.store, "steps"))["path"].to_pylist()
     until(changed.migrate("steps", lambda facts: facts.update(called="train_steps")), TOMORROW)
     (done,) = applying.apply(lake, InProcess(), "Ada")
-    assert (done.table, done.rows, files(delta_table(lake, "steps"))["path"].to_pylist()) == ("steps", 0, before)
+    assert (done.table, done.rows, files(delta_table(lake.store, "steps"))["path"].to_pylist()) == ("steps", 0, before)
     return lake
 
 

@@ -65,11 +65,11 @@ def bring(lake, spool, writers=None):
 
 
 def reasons(lake):
-    return Counter(read(lake, contract("segments"), ["unreadable"])["unreadable"].drop_null().to_pylist())
+    return Counter(read(lake.tables, contract("segments"), ["unreadable"])["unreadable"].drop_null().to_pylist())
 
 
 def stored(lake):
-    return Counter(read(lake, contract("steps"), ["segment"])["segment"].to_pylist())
+    return Counter(read(lake.tables, contract("steps"), ["segment"])["segment"].to_pylist())
 
 
 def adds_up(lake, spool, writers):
@@ -87,7 +87,7 @@ def test_what_is_signed_comes_in(lake, spool, writers, packed):
     done = bring(lake, spool, writers)
     assert (done.rows_stored, done.unreadable, done.refused) == (30, 0, {})
     assert stored(lake) == {0: 20, 1: 10}
-    signers = read(lake, contract("segments"), ["signed_by"])["signed_by"].to_pylist()
+    signers = read(lake.tables, contract("segments"), ["signed_by"])["signed_by"].to_pylist()
     assert Counter(signers) == {ONE.id: 1, TWO.id: 1, THREE.id: 1}
     adds_up(lake, spool, writers)
     assert bring(lake, spool, writers).plans == []
@@ -194,7 +194,7 @@ def test_a_forged_next_segment_takes_no_slots(lake, spool, writers):
     put_segment(spool / "team-a", step_rows(5, segment=2, run="a-1", seed=99))
     assert bring(lake, spool, writers).rows_stored == 10
     assert stored(lake) == {0: 10, 1: 10}
-    assert read(lake, contract("segments"), ["rows_duplicate"])["rows_duplicate"].to_pylist() == [0] * 5
+    assert read(lake.tables, contract("segments"), ["rows_duplicate"])["rows_duplicate"].to_pylist() == [0] * 5
     adds_up(lake, spool, writers)
 
 
@@ -372,11 +372,11 @@ def test_segments_of_prefixes_are_replayed_and_leave_the_spool(lake, spool, writ
     genuine(spool, 0)
     genuine(spool, 0, THREE, "team-b", "b-1", incarnation=8)
     bring(lake, spool, writers)
-    before = read(lake, contract("steps")).sort_by([("incarnation", "ascending"), ("slot", "ascending")])
+    before = read(lake.tables, contract("steps")).sort_by([("incarnation", "ascending"), ("slot", "ascending")])
     source = Spool(str(spool), None, under(writers))
     done = replay(lake, source, InProcess(), "steps", (DAY.date(), DAY.date()))
     assert (done.segments, done.rows) == (2, 20)
-    after = read(lake, contract("steps")).sort_by([("incarnation", "ascending"), ("slot", "ascending")])
+    after = read(lake.tables, contract("steps")).sort_by([("incarnation", "ascending"), ("slot", "ascending")])
     assert after.equals(before)
     assert ingest(lake, source, InProcess(), keep_days=-1).purged == 2
     assert source.listing() == []

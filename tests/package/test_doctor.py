@@ -499,7 +499,7 @@ def test_fault_rows_went_without_a_plan(place, examined):
     """A ledger that counts rows down for a merge is a removal that nobody approved."""
     lake = Lake.open(str(place / "lake"))
     plan = Plan(2, "compaction", 1_700_000_000_000_000, {"writer": "somebody"})
-    assert commit_rows(lake, "ingest_plans", [ledger_row(plan, {"steps": -5})], 2)
+    assert commit_rows(lake.tables, "ingest_plans", [ledger_row(plan, {"steps": -5})], 2)
     held(examined("--lake", lake.uri), "removals", "failed", "plan 2 (compaction) removed 5 rows", "audit show")
 
 
@@ -554,7 +554,7 @@ def test_fault_stages_that_do_not_run(place, examined):
     lake = Lake.open(str(place / "lake"))
     options = ("--lake", lake.uri, "--spool", str(place / "spool"))
     assert not wrong(examined(*options)) & {"ingest", "check", "rollup", "catalog", "upkeep"}
-    (left,) = append_files(lake, contract("segments"), read(lake, contract("segments")), 1)
+    (left,) = append_files(lake.store, contract("segments"), read(lake.tables, contract("segments")), 1)
     old = time.time() - 30 * 86_400
     os.utime(lake.path("tables", "segments", left.path), (old, old))
     found = examined(*options, "--overdue-hours", "0.0000001")

@@ -114,7 +114,7 @@ def test_ages_are_counted_from_first_use(patient, tmp_path, monkeypatch):
     (one,) = key_ages(lake, datetime.now(UTC))
     assert (one.setting, one.age_days, one.by) == ("[masking] key", 400, "its file")
     ids = [key.id for key in read_keyring(f"file:{file}").keys]
-    assert note_keys(lake, {"masking": ids}, date(2020, 1, 1)) == 1
+    assert note_keys(lake.store, {"masking": ids}, date(2020, 1, 1)) == 1
     upkeep(lake, InProcess())
     assert first_uses(lake) == {("masking", ids[0]): date(2020, 1, 1)}
     (one,) = key_ages(lake, datetime.now(UTC))

@@ -35,6 +35,7 @@ from ranklake.insight.runs.report import runs_state
 from ranklake.insight.runs.slowdown import MANY, Cause
 from ranklake.lake.query.role_file import load_roles
 from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.store import Store
 from ranklake.live_page import LivePage
 from ranklake.quality.check import run_checks
 from ranklake.quality.report.gather import gather
@@ -256,7 +257,7 @@ def test_what_slowed_a_run_is_drawn_in_bars(tmp_path, browser, what, hot):
     """The longest bar has a colour of its own if its part stands out, else none; the console is silent."""
     cause = Cause(replace(SOUND, by_kind={"forward-compute": 1.15, "gc": 1.05}), "", what, None, "Look.")
     state = replace(runs_state(lake_of_runs(tmp_path)), why=lambda _: cause)
-    publish(Lake.place(str(tmp_path / "out")), run_pages.section(state))
+    publish(Store.at(str(tmp_path / "out")), run_pages.section(state))
     page, told = browser.new_page(viewport={"width": 1440, "height": 900}), []
     page.on("console", lambda message: told.append(message.text))
     page.goto(f"file://{tmp_path}/out/{run_pages.href('alpha-1')}")
@@ -297,7 +298,7 @@ def test_a_day_of_4096_gpus_is_one_image_and_tells_cells_and_rows_by_keyboard(tm
     """512 nodes by the hour: few elements, axe finds nothing, arrows tell a cell, Enter its row; nothing known, too."""
     lake = Lake.create(str(tmp_path / "lake"))
     append(lake, "gpu_hourly", device_hours(512, 24))
-    published = publish(Lake.place(str(tmp_path / "out")), cluster_pages.section(cluster_state(lake)))
+    published = publish(Store.at(str(tmp_path / "out")), cluster_pages.section(cluster_state(lake)))
     assert published.largest_bytes < MOST_BYTES
     page = browser.new_page()
     page.goto(f"file://{tmp_path}/out/cluster/index.html")

@@ -24,7 +24,7 @@ TAKING = LOW.replace("max: 3.0", "max: 3.0, on_fail: quarantine")
 
 def versions(lake):
     """Return the version of every table that there is."""
-    handles = {name: delta_table(lake, name) for name in lake.contracts()}
+    handles = {name: delta_table(lake.store, name) for name in lake.contracts()}
     return {name: handle.version() for name, handle in handles.items() if handle is not None}
 
 

@@ -62,10 +62,10 @@ def test_again_runs_nothing(site):
     """A second check without changes runs nothing, commits nothing, and says so."""
     site.bring(step_rows(10))
     run_checks(site.lake)
-    before = delta_table(site.lake, "quality_results").version()
+    before = delta_table(site.lake.store, "quality_results").version()
     report = run_checks(site.lake)
     assert (report.partitions, report.unchanged, report.results) == (0, 1, ())
-    assert delta_table(site.lake, "quality_results").version() == before
+    assert delta_table(site.lake.store, "quality_results").version() == before
 
 
 def test_only_what_changed_is_checked(site):
@@ -131,10 +131,10 @@ def test_batches_change_no_count(judge, tmp_path_factory, sizes, batch_rows):
         site.bring(step_rows(size, segment=segment), rows_before=sum(sizes[:segment]))
     steps = contract("steps")
     suite = compile_suite(steps, load_metrics())
-    handle = delta_table(site.lake, "steps")
+    handle = delta_table(site.lake.store, "steps")
     part = Partition(DAY.date(), handle.version(), files(handle))
-    whole = scan(site.lake, steps, suite, part, judge)
-    cut = scan(site.lake, steps, suite, part, judge, batch_rows)
+    whole = scan(site.lake.store, steps, suite, part, judge)
+    cut = scan(site.lake.store, steps, suite, part, judge, batch_rows)
     assert [(one.checked, one.failed, one.error) for one in whole] == [
         (one.checked, one.failed, one.error) for one in cut
     ]
@@ -177,12 +177,12 @@ def test_derived_tables_are_checked_and_keep_their_rows(site):
     filler = {"string": "x", "int32": 1, "int64": 1, "float32": 0.5, "float64": 0.5, "bool": True, "timestamp": DAY}
     row = {one.name: filler.get(one.type) for one in derived.columns} | {"date": DAY.date(), ratio.name: 1.5}
     rows = pa.Table.from_pylist([row], schema=arrow_schema(derived))
-    replace_partitions(site.lake, derived, rows, [DAY.date()])
+    replace_partitions(site.lake.tables, derived, rows, [DAY.date()])
     report = run_checks(site.lake, ["mfu"])
     failed = [result for result in report.unsound if result.column == ratio.name]
     assert failed
     assert all((one.status, one.rows_failed, one.quarantined_rows) == ("failed", 1, 0) for one in failed)
-    assert delta_table(site.lake, "mfu").count() == 1
+    assert delta_table(site.lake.store, "mfu").count() == 1
 
 
 def test_names_that_are_no_tables(site):
@@ -199,7 +199,7 @@ def test_large_partitions_come_in_batches(site, judge, monkeypatch):
     site.bring(step_rows(100))
     monkeypatch.setattr(scanning, "BATCH_ROWS", 30)
     seen = []
-    handle = delta_table(site.lake, "steps")
+    handle = delta_table(site.lake.store, "steps")
     part = Partition(DAY.date(), handle.version(), files(handle))
 
     def watching(contract, rows, expectations, *, classified):
@@ -207,7 +207,15 @@ def test_large_partitions_come_in_batches(site, judge, monkeypatch):
         return judge(contract, rows, expectations, classified=classified)
 
     steps = contract("steps")
-    scan(site.lake, steps, compile_suite(steps, load_metrics()), part, watching, scanning.BATCH_ROWS, judged_rows=100)
+    scan(
+        site.lake.store,
+        steps,
+        compile_suite(steps, load_metrics()),
+        part,
+        watching,
+        scanning.BATCH_ROWS,
+        judged_rows=100,
+    )
     assert seen == [30, 30, 30, 10]
 
 
@@ -242,9 +250,9 @@ def test_nothing_is_sent_and_nothing_is_said(site, monkeypatch, capfd, caplog):
 def test_checks_take_no_plan_number_unless_rows_move(site):
     """Results are kept by commits of their own, so that a quiet check stays out of the way of ingest."""
     site.bring(step_rows(20))
-    before = last_finished(site.lake)
+    before = last_finished(site.lake.tables)
     run_checks(site.lake)
-    assert last_finished(site.lake) == before
+    assert last_finished(site.lake.tables) == before
     assert len(os.listdir(site.folder / "lake/plans")) == before  # noqa: PTH208 - a count
 
 
@@ -268,7 +276,7 @@ def test_json_and_text_columns_of_captured_tables(site, monkeypatch):
 def test_a_table_that_is_gone_while_it_is_checked_is_said_in_one_line(site):
     """Where a listing of the log finds nothing any more, checking ends in words."""
     with pytest.raises(LakeError, match="table steps is gone"):
-        as_stored(site.lake, contract("steps"))
+        as_stored(site.lake.tables, contract("steps"))
 
 
 @pytest.mark.slow
@@ -318,7 +326,7 @@ def test_results_of_a_batch_on_workers_are_one_commit(site):
     report = run_checks(site.lake, workers=crew)
     assert all(task.part.files.schema.names == FILE_SCHEMA.names for task in crew.sent)  # no statistics go along
     assert list(dict.fromkeys(one.table for one in report.results)) == ["runs", "steps"]
-    history = delta_table(site.lake, "quality_results").history()
+    history = delta_table(site.lake.store, "quality_results").history()
     assert sum(one["operation"] == "WRITE" for one in history) == 1
 
 

@@ -39,7 +39,7 @@ def told(request, tmp_path_factory):
     count = 3 if request.param.startswith("three") else 1
     for name in NAMES:
         rows = rows_of(name, count, only_required="full" not in request.param)
-        replace_partitions(lake, contract(name), rows, [DAY])
+        replace_partitions(lake.tables, contract(name), rows, [DAY])
     found = {}
     for one in run_checks(lake).results:
         found.setdefault(one.table, []).append(one)
@@ -63,7 +63,7 @@ def test_a_step_beyond_all_counts_ends_no_check(tmp_path):
         steps = pa.array([*part["step"].to_pylist()[:-1], 2**63 - 1], pa.int64())
         parts[rank] = part.set_column(part.schema.get_field_index("step"), part.schema.field("step"), steps)
     rows = conform(pa.concat_tables(parts).append_column("date", pa.array([DAY] * 40, pa.date32())), contract("steps"))
-    replace_partitions(lake, contract("steps"), rows, [DAY])
+    replace_partitions(lake.tables, contract("steps"), rows, [DAY])
     results = [one for _ in range(2) for one in run_checks(lake, ["steps"], again=True).results]
     assert not [one for one in results if one.status == "errored"]
     assert any(one.rows_checked == 2**63 - 1 for one in results)
@@ -72,8 +72,8 @@ def test_a_step_beyond_all_counts_ends_no_check(tmp_path):
 def test_a_date_without_rows_is_no_partition(tmp_path):
     """A table whose rows are all gone has nothing to check, and is no failure."""
     lake = Lake.create(str(tmp_path / "lake"))
-    replace_partitions(lake, contract("steps"), rows_of("steps", 1, only_required=True), [DAY])
-    replace_partitions(lake, contract("steps"), rows_of("steps", 0, only_required=True), [DAY])
-    assert read(lake, contract("steps")).num_rows == 0
+    replace_partitions(lake.tables, contract("steps"), rows_of("steps", 1, only_required=True), [DAY])
+    replace_partitions(lake.tables, contract("steps"), rows_of("steps", 0, only_required=True), [DAY])
+    assert read(lake.tables, contract("steps")).num_rows == 0
     report = run_checks(lake)
     assert (report.passed, report.results) == (True, ())

@@ -68,7 +68,7 @@ def held(site):
 def test_a_held_partition_reaches_no_rollup(held):
     """Its date and its run are missing from all rollups, others are there, and each says what it lacks."""
     site, results = held
-    assert [(one.table, one.partition_date, one.checks, one.severity) for one in holds(site.lake)] == [
+    assert [(one.table, one.partition_date, one.checks, one.severity) for one in holds(site.lake.tables)] == [
         ("steps", NEXT.date(), ("loss_small",), "critical")
     ]
     assert {row["run"] for name in ROLLUPS for row in site.rows(name)} == {"r1"}
@@ -144,7 +144,7 @@ def test_a_release_publishes(held):
     assert kept_back(audited(site)) != {}
     done, fresh = apply(lake, name, "Otto")
     assert (done.state, fresh, apply(lake, name, "Otto")[1]) == ("applied", True, False)
-    assert holds(lake) == []
+    assert holds(lake.tables) == []
     assert kept_back(audited(site)) == {}
     assert {row["run"] for row in site.rows("run_summary")} == {"r1", "r2"}
     site.balances()
@@ -183,7 +183,7 @@ def test_a_release_of_what_moved_on_is_void(held):
     run_checks(lake)
     with pytest.raises(VoidProposalError, match="was checked anew"):
         apply(lake, name, "Otto")
-    assert len(holds(lake)) == 1
+    assert len(holds(lake.tables)) == 1
 
 
 def test_an_error_holds_nothing(site, monkeypatch):
@@ -192,7 +192,7 @@ def test_an_error_holds_nothing(site, monkeypatch):
     monkeypatch.setattr("ranklake.quality.scan.read_batches", partial(_refuse))
     assert kept_back(audited(site)) == {}
     assert {row["status"] for row in site.rows("quality_results") if row["check_id"] == "loss_small"} == {"errored"}
-    assert holds(site.lake) == []
+    assert holds(site.lake.tables) == []
 
 
 def _refuse(*_, **__):

@@ -25,7 +25,7 @@ def found(tmp_path_factory):
         while table == "runs" and days[-1] < longest:
             days.append(days[-1] + (days[1] - days[0]))
         parts = [faulty[day].make(sound(table, day)) if day in faulty else sound(table, day) for day in days]
-        replace_partitions(lake, contract(table), pa.concat_tables(parts), days)
+        replace_partitions(lake.tables, contract(table), pa.concat_tables(parts), days)
     report = run_checks(lake)
     by_place = {}
     for result in report.unsound:

@@ -92,12 +92,12 @@ def test_what_is_to_blame_is_named(name, tmp_path):
     """The failing rows are those that were spoilt, and the best explanation is what they were chosen by, or as good."""
     planted = CAUSES[name]
     lake = Lake.create(str(tmp_path / "lake"))
-    replace_partitions(lake, contract("runs"), sound("runs", FIRST), [FIRST])
-    replace_partitions(lake, contract("ranks"), ranks_of(FIRST), [FIRST])
+    replace_partitions(lake.tables, contract("runs"), sound("runs", FIRST), [FIRST])
+    replace_partitions(lake.tables, contract("ranks"), ranks_of(FIRST), [FIRST])
     rows = planted.make(sound(planted.table, FIRST))
     before = sound(planted.table, FIRST)
     spoilt = int(np.sum([a != b for a, b in zip(rows.to_pylist(), before.to_pylist(), strict=True)]))
-    replace_partitions(lake, contract(planted.table), rows, [FIRST])
+    replace_partitions(lake.tables, contract(planted.table), rows, [FIRST])
     run_checks(lake)
     found = list(explain(lake, [planted.table], check_id=planted.check))
     assert len(found) == 1, [one.check_id for one in explain(lake, [planted.table])]

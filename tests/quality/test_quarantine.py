@@ -71,7 +71,7 @@ def test_again_finds_nothing_to_do(site):
     strict(site)()
     again = strict(site)()
     assert (again.partitions, again.unchanged, again.passed, again.standing) == (0, 1, True, ())
-    assert last_finished(site.lake) == 2
+    assert last_finished(site.lake.tables) == 2
 
 
 @pytest.mark.slow
@@ -140,10 +140,10 @@ def test_death_before_any_commit_converges(site, monkeypatch, dies_before):
     with pytest.raises(SystemExit):
         strict(site)()
     monkeypatch.undo()
-    assert last_finished(site.lake) == 1
+    assert last_finished(site.lake.tables) == 1
     report = strict(site)()
     assert report.partitions == 0, "the plan carried the results"
-    assert last_finished(site.lake) == 2
+    assert last_finished(site.lake.tables) == 2
     assert sorted(site.keys()) == sorted(other.keys())
     assert len(site.rows("rejects")) == sum(moved(expected).values())
     results = {row["check_id"]: (row["status"], row["quarantined_rows"]) for row in site.rows("quality_results")}
@@ -177,17 +177,17 @@ def test_an_unfinished_plan_of_another_kind_is_left_alone(site, monkeypatch):
         site.bring(step_rows(10, segment=1), rows_before=10)
     monkeypatch.undo()
     run_checks(site.lake)
-    assert last_finished(site.lake) == 1
-    assert read_plan(site.lake, 2).kind == "ingest"
+    assert last_finished(site.lake.tables) == 1
+    assert read_plan(site.lake.store, 2).kind == "ingest"
 
 
 def test_what_came_after_the_scan_is_left_for_the_next_check(site):
     """Rows of files that were not scanned stay, so that results and what was taken out speak of the same rows."""
     site.bring(step_rows(5, segment=2))
-    handle = delta_table(site.lake, "steps")
+    handle = delta_table(site.lake.store, "steps")
     part = Partition(DAY.date(), handle.version(), files(handle))
     site.bring(step_rows(7, segment=3), rows_before=5)
-    target = as_stored(site.lake, under(site.lake, site.overlay(steps=STRICT)).contract("steps"))
+    target = as_stored(site.lake.tables, under(site.lake, site.overlay(steps=STRICT)).contract("steps"))
     seen = {}
 
     def report(taken):

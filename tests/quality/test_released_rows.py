@@ -119,14 +119,14 @@ def test_death_on_the_way_converges(strict, table):
     assert done.state == "applied"
     assert sorted(map(str, site.rows("steps"))) == before
     site.balances()
-    assert last_finished(site.lake) == done.plan
+    assert last_finished(site.lake.tables) == done.plan
 
 
 def test_what_must_not_come_back_stays_out(strict):
     """A key that the table holds, a row that a person disowned, one with a column that nobody knows."""
     site, before = strict
     lake = lake_under(site, MENDED)
-    rejects = read(lake, contract("rejects"))
+    rejects = read(lake.tables, contract("rejects"))
 
     def with_column(name, value):
         place = rejects.schema.get_field_index(name)
@@ -135,13 +135,13 @@ def test_what_must_not_come_back_stays_out(strict):
     row = json.loads(rejects["row"][0].as_py())
     days = rejects["date"].unique().to_pylist()
     for rows in (with_column("source", "disown"), with_column("row", json.dumps({**row, "refused": "x"}))):
-        replace_partitions(lake, contract("rejects"), rows, days)
+        replace_partitions(lake.tables, contract("rejects"), rows, days)
         with pytest.raises(NothingToReleaseError):
             plan_release(lake, "Pia", "the bound was wrong")
-    replace_partitions(lake, contract("rejects"), rejects, days)
+    replace_partitions(lake.tables, contract("rejects"), rejects, days)
     freed(lake)
     assert sorted(map(str, site.rows("steps"))) == before
-    replace_partitions(lake, contract("rejects"), rejects, days)
+    replace_partitions(lake.tables, contract("rejects"), rejects, days)
     with pytest.raises(NothingToReleaseError):
         plan_release(lake, "Pia", "again")
 
@@ -180,7 +180,7 @@ def test_quarantine_and_release_are_inverse(tmp_path_factory, bounds):
 
 def found(site, kind, facts, match):
     """Put a plan where the next is looked for; assert that it is refused, and remove it."""
-    forged = Plan(last_finished(site.lake) + 1, kind, 0, facts)
+    forged = Plan(last_finished(site.lake.tables) + 1, kind, 0, facts)
     path = Path(site.lake.path(forged.name))
     path.write_bytes(forged.to_json())
     try:
@@ -196,7 +196,7 @@ def test_a_release_that_nobody_approved_is_refused(strict):
     lake = lake_under(site, MENDED)
     release = plan_release(lake, "Pia", "the bound was wrong")
     rows = list(passing_rows(lake, ["steps"]))
-    number = last_finished(lake) + 1
+    number = last_finished(lake.tables) + 1
     whole = _write(lake, release, "Otto", rows, number, alone=False)
     found(site, "release", whole.body, "without approval")
     approve(lake, release.name, "Ada")
@@ -223,7 +223,7 @@ def test_a_release_of_other_rows_than_were_approved_is_refused(strict):
         die_before(patched, "rejects")
         with pytest.raises(SystemExit):
             apply(some, name, "Otto")
-    number = last_finished(site.lake) + 1
+    number = last_finished(site.lake.tables) + 1
     path = Path(site.lake.path(Plan(number, "", 0).name))
     began = path.read_bytes()
     every = lake_under(site, MENDED)
@@ -235,7 +235,7 @@ def test_a_release_of_other_rows_than_were_approved_is_refused(strict):
     plan = Plan.from_json(began, str(path))
     entry = stamped([REGISTER.head_row(RELEASES.find(every, name), "approval", "Otto")])
     others = [one for one in plan.body["add"] if one["table"] != TABLE]
-    (row,) = compose(number, "release", add=row_files(every, TABLE, entry, number)).body["add"]
+    (row,) = compose(number, "release", add=row_files(every.store, TABLE, entry, number)).body["add"]
     path.write_bytes(replace(plan, body={**plan.body, "add": [*others, row]}).to_json())
     with pytest.raises(RefusedPlanError, match="another row into the register than its own"):
         drive(site.lake, lambda _: None, InProcess())
@@ -254,15 +254,15 @@ def begun(site, table, lake):
         die_before(patched, table)
         with pytest.raises(SystemExit):
             apply(lake, name, "Otto")
-    return name, Path(site.lake.path(Plan(last_finished(site.lake) + 1, "", 0).name))
+    return name, Path(site.lake.path(Plan(last_finished(site.lake.tables) + 1, "", 0).name))
 
 
 def other_rows(lake, plan, change):
     """Return a plan that brings other rows into steps, as many."""
     known = contract("steps")
     files = named_files([row for row in plan.body["add"] if row["table"] == "steps"])
-    rows = pa.concat_tables([some for _, some in read_some(lake, known, files)])
-    made = compose(plan.number, "release", add=append_files(lake, known, change(rows), plan.number))
+    rows = pa.concat_tables([some for _, some in read_some(lake.tables, known, files)])
+    made = compose(plan.number, "release", add=append_files(lake.store, known, change(rows), plan.number))
     others = [row for row in plan.body["add"] if row["table"] != "steps"]
     return replace(plan, body={**plan.body, "add": [*others, *made.body["add"]]})
 

@@ -142,11 +142,11 @@ def test_what_another_took_the_place_of_stays_out(refused):
 def test_old_folders_are_looked_into_again(refused):
     """A day folder that had nothing new for long is listed by the ingest that follows a release."""
     site, _, mended = refused
-    rounds = Rounds.load(site.lake, mended.address)
+    rounds = Rounds.load(site.lake.store, mended.address)
     quiet = int(datetime.now(UTC).timestamp())
     rounds.days = dict.fromkeys(rounds.days, Seen(quiet, 0))
     assert rounds.days
-    rounds.save(site.lake)
+    rounds.save(site.lake.store)
     freed(site.lake, mended)
     assert taken_in(site, mended).rows_stored == 20
 

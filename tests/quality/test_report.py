@@ -16,6 +16,7 @@ from ranklake.lake.plans.ledger import append_own
 from ranklake.lake.query.sql import query
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import Objective
+from ranklake.lake.store.store import Store
 from ranklake.lake.tables.commit import replace_partitions
 from ranklake.lake.tables.tables import delta_table
 from ranklake.quality.check import run_checks
@@ -48,7 +49,7 @@ def checked(site):
     run_checks(under(site.lake, overlay))
     row = max(site.rows("quality_results"), key=lambda one: one["partition_date"])
     evil = {**row, "status": "errored", "check_id": EVIL, "message": EVIL, "rows_checked": None, "rows_failed": None}
-    append_own(site.lake, "quality_results", lambda _: [evil])
+    append_own(site.lake.tables, "quality_results", lambda _: [evil])
     site.bring(step_rows(5, incarnation=9, start=DAY + timedelta(days=2)))
     return site, overlay
 
@@ -107,7 +108,7 @@ def test_nothing_in_the_data_becomes_markup(checked):
 def test_only_what_changed_is_written(checked, light, tmp_path):
     """A second call writes nothing; after a check, only the pages whose facts changed; a lost page comes back."""
     site, overlay = checked
-    place = Lake.place(str(tmp_path / "out"))
+    place = Store.at(str(tmp_path / "out"))
 
     def again():
         done = publish(place, section(gather(under(site.lake, overlay))))
@@ -132,14 +133,14 @@ def test_a_site_is_not_written_over_other_files(checked, light, tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home/thesis.tex").write_text("years of work")
     with pytest.raises(NotASiteError, match=r"not a report, and not empty.*name an empty place"):
-        publish(Lake.place(str(tmp_path / "home")), section(gather(under(site.lake, overlay))))
+        publish(Store.at(str(tmp_path / "home")), section(gather(under(site.lake, overlay))))
     assert [path.name for path in (tmp_path / "home").iterdir()] == ["thesis.tex"]
 
 
 def test_a_store_and_a_killed_call(checked, light, monkeypatch):
     """A bucket takes a site, too; a call that dies among the pages leaves whole pages, and the next one ends it."""
     site, overlay = checked
-    place = Lake.place("memory://report")
+    place = Store.at("memory://report")
     made = section(gather(under(site.lake, overlay)))
     genuine, pages = render, []
 
@@ -167,11 +168,11 @@ def test_a_partition_that_is_gone_counts_nowhere(checked):
         {**row, "table": "it's gone", "status": "failed", "rows_failed": 1},
     ]
     before = gather(under(site.lake, overlay))
-    append_own(site.lake, "quality_results", lambda _: gone)
+    append_own(site.lake.tables, "quality_results", lambda _: gone)
     after = gather(under(site.lake, overlay))
     assert after.totals == before.totals
     assert query(site.lake, after.sources.totals).to_pylist()[0]["checks"] == before.totals.checks
-    assert delta_table(site.lake, "quality_results").version() == after.version
+    assert delta_table(site.lake.store, "quality_results").version() == after.version
 
 
 def test_sparklines():
@@ -217,7 +218,7 @@ def test_held_partitions_are_those_of_the_rollups(site):
     def both():
         found = gather(lake)
         told = [(row["table"], row["partition_date"], row["rows_failed"]) for row in found.overview.held.rows]
-        assert told == [(one.table, one.partition_date, one.rows_failed) for one in holds(lake)]
+        assert told == [(one.table, one.partition_date, one.rows_failed) for one in holds(lake.tables)]
         assert found.overview.held_counts.one["partitions"] == len(told)
         compared(lake, render(section(found).pages[1]).decode())
         return len(told)
@@ -241,7 +242,7 @@ def test_objectives_count_sound_partitions(site, ratio, bad, status, used):
     row = next(one for one in site.rows("quality_results") if one["check_id"] == "steps_unique")
     through = row["ts"].date()
     days = [through - timedelta(days=back) for back in range(100)]
-    replace_partitions(site.lake, contract("quality_results"), one_result_each(row, days, bad), [row["date"]])
+    replace_partitions(site.lake.tables, contract("quality_results"), one_result_each(row, days, bad), [row["date"]])
     wanted = Objective("sound", ("step*",), ratio, 100)
     text = objectives(on_results("TRUE", ""), [wanted, Objective("none", ("x",))], ["steps", "spans"], through)
     nothing, found = query(site.lake, text).to_pylist()

@@ -113,9 +113,9 @@ SCALARS = st.lists(
 def outcome(site, table_name, judge, **options):
     """Return all that a scan says of the one partition of a table, by check."""
     one = contract(table_name)
-    suite, handle = compile_suite(one, load_metrics()), delta_table(site.lake, table_name)
+    suite, handle = compile_suite(one, load_metrics()), delta_table(site.lake.store, table_name)
     part = Partition(DAY, handle.version(), files(handle))
-    tallies = scan(site.lake, one, suite, part, judge, **options)
+    tallies = scan(site.lake.store, one, suite, part, judge, **options)
     return {
         expectation.check.id: (tally.checked, tally.failed, tally.seen, tally.error, tally.absent)
         for expectation, tally in zip(suite.expectations, tallies, strict=True)
@@ -135,7 +135,7 @@ def test_the_screen_changes_no_result(judge, tmp_path_factory, rows, batch_rows,
     site = Site(tmp_path_factory.mktemp("screen"))
     scalars = contract("scalars")
     stored = pa.Table.from_pylist([row | {"date": DAY} for row in rows], schema=arrow_schema(scalars))
-    replace_partitions(site.lake, scalars, stored, [DAY])
+    replace_partitions(site.lake.tables, scalars, stored, [DAY])
     screened = outcome(site, "scalars", judge, batch_rows=batch_rows, judged_rows=judged_rows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Hashes, "distinct", lambda _: False)

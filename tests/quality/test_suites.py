@@ -221,10 +221,10 @@ def test_files_that_are_no_suite_are_named_and_the_rest_goes_on(site, suites):
     assert "did you mean 'steps'" in said["step.typo"]
     (typo,) = [one for one in report.results if one.check_id == "suite:step.typo"]
     assert (typo.table, typo.severity, report.passed) == ("quality_results", "error", False)
-    version = delta_table(site.lake, "quality_results").version()
+    version = delta_table(site.lake.store, "quality_results").version()
     again, _ = judged(site, suites)
     assert "suite:step.typo" in {one.check_id for one in again.standing}
-    assert delta_table(site.lake, "quality_results").version() == version
+    assert delta_table(site.lake.store, "quality_results").version() == version
 
 
 def test_pages_know_what_was_checked_by_users_suites(site, suites):
@@ -333,10 +333,10 @@ def test_a_partition_that_vanishes_is_errored_and_a_sample_is_stated(site, suite
     assert one.observed.endswith(f"a sample of {kept} of 100 rows")
     genuine = asking.read_batches
 
-    def vanished(lake, *args, **options):
+    def vanished(store, *args, **options):
         for path in (site.folder / "lake" / "tables" / "steps").rglob("*.parquet"):
             path.unlink()
-        return genuine(lake, *args, **options)
+        return genuine(store, *args, **options)
 
     monkeypatch.setattr(asking, "read_batches", vanished)
     suites("steps.mine", mean, expectation("expect_column_values_to_not_be_null", column="step"))

@@ -198,7 +198,7 @@ def ours(site, judge, contract, table, expectations):
     pq.write_table(table, where)
     row = {"path": [path], "size_bytes": [where.stat().st_size], "num_records": [table.num_rows], "date": [DAY]}
     part = Partition(DAY, 0, pa.table(row))
-    tallies = scan(site.lake, contract, Suite("t", "t", tuple(expectations)), part, judge)
+    tallies = scan(site.lake.store, contract, Suite("t", "t", tuple(expectations)), part, judge)
     facts = dict.fromkeys(("check_run", "table", "suite", "gx_version", "files_sha256"), "")
     facts |= dict.fromkeys(("partition_date", "table_version", "ts", "contract_version"))
     return [result_of(one, tally, 0, facts) for one, tally in zip(expectations, tallies, strict=True)]

@@ -35,7 +35,7 @@ checks:
 
 def store(lake, table, rows):
     """Put rows of one date into a table."""
-    replace_partitions(lake, contract(table), rows, [DAY])
+    replace_partitions(lake.tables, contract(table), rows, [DAY])
 
 
 def ranks(**columns):

@@ -84,7 +84,9 @@ def approved(desk, keys):
 
 def steps(desk, action):
     """Return rows of the trail of an action, with their details."""
-    return [row | {"details": json.loads(row["details"])} for row in trail(desk.site.lake) if row["action"] == action]
+    return [
+        row | {"details": json.loads(row["details"])} for row in trail(desk.site.lake.tables) if row["action"] == action
+    ]
 
 
 def forge(desk, row, **changes):
@@ -97,7 +99,7 @@ def refused_everywhere(desk, name, keys, why):
     """Look whether nothing is applied, and the trail is found wanting; both say why."""
     with pytest.raises(NoEvidenceError, match=why):
         desk.apply(name, **keys.by("otto"))
-    assert last_finished(desk.site.lake) == 0
+    assert last_finished(desk.site.lake.tables) == 0
     assert any(why in fault for fault in examine(desk.site.lake).faults), examine(desk.site.lake).faults
 
 
@@ -155,7 +157,7 @@ def test_the_author_may_not_approve(desk, keys):
     signature = sign(text, str(keys.path("pia")))
     details = row["details"] | {"at": facts["at"], "expires": facts["expires"], "signature": signature}
     forge(desk, row, action="release.approve", details=details)
-    desk.add(desk.site.lake, desk.rows[name], row["actor"])
+    desk.add(desk.site.lake.tables, desk.rows[name], row["actor"])
     refused_everywhere(desk, name, keys, "its author gave it")
 
 
@@ -166,7 +168,7 @@ def test_who_approved_may_not_apply(desk, keys):
         desk.apply(name, **keys.by("ada"))
     with pytest.raises(SignatureError, match=r"the key of ada@example\.org, not of otto"):
         desk.apply(name, by="otto@example.org", signing=keys.by("ada")["signing"])
-    assert last_finished(desk.site.lake) == 0
+    assert last_finished(desk.site.lake.tables) == 0
 
 
 def test_a_name_in_other_letters_is_the_same_person(desk, keys):
@@ -231,7 +233,7 @@ def test_a_signature_over_another_digest(desk, keys, tmp_path):
     (row,) = steps(desk, "release.approve")
     digest = desk.rows[name].items_sha256
     forge(desk, row, subject=name, details={**row["details"], "items_sha256": digest, "x": "other signature"})
-    desk.add(desk.site.lake, desk.rows[name], "ada@example.org")
+    desk.add(desk.site.lake.tables, desk.rows[name], "ada@example.org")
     with pytest.raises(NoEvidenceError, match="the signature does not hold"):
         desk.apply(name, **keys.by("otto"))
     assert any("repeats the signature" in fault for fault in examine(desk.site.lake).faults)
@@ -264,7 +266,7 @@ def test_a_forged_approval_does_not_count(desk, keys, what):
     fresh = Desk(site)
     assert proposed(fresh, keys) == name
     forge(fresh, row, details=row["details"] | details, **columns)
-    fresh.add(site.lake, fresh.rows[name], "ada@example.org")
+    fresh.add(site.lake.tables, fresh.rows[name], "ada@example.org")
     refused_everywhere(fresh, name, keys, why)
 
 
@@ -275,7 +277,7 @@ def test_a_replayed_signature_is_no_second_approver(desk, keys):
     assert desk.rows[name].approved is None
     (row,) = steps(desk, "release.approve")
     forge(desk, row)
-    desk.add(desk.site.lake, desk.rows[name], "ada@example.org")
+    desk.add(desk.site.lake.tables, desk.rows[name], "ada@example.org")
     with pytest.raises(NoEvidenceError, match="it has 1 of 2 approvals"):
         desk.apply(name, **keys.by("otto"))
     assert any("repeats the signature of row 2" in fault for fault in examine(desk.site.lake).faults)
@@ -358,9 +360,9 @@ def test_two_applies_are_one(desk, keys):
     """The second finds it applied, and writes nothing."""
     name = approved(desk, keys)
     desk.apply(name, **keys.by("otto"))
-    before = len(trail(desk.site.lake))
+    before = len(trail(desk.site.lake.tables))
     done, fresh = desk.apply(name, **keys.by("eve"))
-    assert (done.state, fresh, len(trail(desk.site.lake))) == ("applied", False, before)
+    assert (done.state, fresh, len(trail(desk.site.lake.tables))) == ("applied", False, before)
 
 
 def test_who_begins_signs(desk, keys):

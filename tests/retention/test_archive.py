@@ -27,9 +27,9 @@ def test_a_partition_is_copied_and_leaves_the_lake(site, archiving, tmp_path):
     copies = data_files(tmp_path / "archive")
     assert copies
     assert all(before[path.name] == path.read_bytes() for path in copies)
-    (one,) = archives(site.lake)
+    (one,) = archives(site.lake.tables)
     assert (one.table, one.rows, one.files, one.needs_approval) == ("steps", 10, 1, True)
-    (looked,) = examine(site.lake, [one])
+    (looked,) = examine(site.lake.store, [one])
     assert (looked.files, looked.faults, looked.unread) == (1, (), 0)
     assert site.balances()["steps"].retired == 10
     assert unaccounted(site.lake) == []
@@ -46,9 +46,9 @@ def test_rows_of_a_partition_are_archived_by_run(site, archiving, tmp_path):
     (item,) = archived(site, found)
     assert item.rows == 6
     assert {row["run"] for row in site.rows("steps")} == {"r2"}
-    (one,) = archives(site.lake)
+    (one,) = archives(site.lake.tables)
     assert one.rows == 6
-    assert [looked.faults for looked in examine(site.lake, [one])] == [()]
+    assert [looked.faults for looked in examine(site.lake.store, [one])] == [()]
     assert site.balances()["steps"].retired == 6
 
 
@@ -67,7 +67,7 @@ def test_damaged_archives_are_named(site, archiving, tmp_path, damage):
         file.unlink()
     else:
         file.write_bytes(raw[:-7] if damage == "cut" else raw)
-    (looked,) = examine(site.lake, archives(site.lake))
+    (looked,) = examine(site.lake.store, archives(site.lake.tables))
     assert len(looked.faults) == 1
     assert str(file) in looked.faults[0]
 
@@ -84,7 +84,7 @@ def test_whoever_dies_is_followed_by_the_next(site, archiving, monkeypatch, tabl
         with pytest.raises(SystemExit):
             carry_out(site, made.name, TODAY, found)
     carry_out(site, made.name, TODAY, found)
-    assert [one.rows for one in archives(site.lake)] == [10]
+    assert [one.rows for one in archives(site.lake.tables)] == [10]
     assert site.rows("steps") == []
     assert unaccounted(site.lake) == []
 
@@ -105,7 +105,7 @@ def test_nothing_leaves_the_lake_whose_archive_does_not_verify(site, archiving, 
         site.bring(step_rows(1, segment=9, start=days_ago(1)), rows_before=10)
     assert len(site.rows("steps")) == 10
     carry_out(site, made.name, TODAY, found)
-    assert [looked.faults for looked in examine(site.lake, archives(site.lake))] == [()]
+    assert [looked.faults for looked in examine(site.lake.store, archives(site.lake.tables))] == [()]
     assert not [row for row in site.rows("steps") if row["date"] == days_ago(40).date()]
 
 
@@ -158,7 +158,7 @@ def test_archives_end_by_their_own_period(site, archiving, tmp_path):
     assert (item.table, item.partition_date) == ("archive/steps", days_ago(40).date())
     (done,) = archived(site, found, later)
     assert done == item
-    assert archives(site.lake) == []
+    assert archives(site.lake.tables) == []
     assert unaccounted(site.lake) == []
     assert plan(site, later, found) is None
 

@@ -49,7 +49,7 @@ def test_two_apply_at_once(site, times):
     told = [one.communicate(timeout=120) for one in crew]
     assert [one.returncode for one in crew] == [0, 0, 0], told
     assert len(site.rows("steps")) == 10
-    steps = recorded_actions(site.lake, RETENTION_PLANS)[made.name]
+    steps = recorded_actions(site.lake.tables, RETENTION_PLANS)[made.name]
     assert {name: len(some) for name, some in steps.items()}[RETENTION_PLANS.applied] == 1
     site.balances()
     assert unaccounted(site.lake) == []
@@ -66,7 +66,7 @@ def test_a_hold_beside_an_application_is_never_half(site):
     crew = [begin(site, "apply", made.name, "--by", "Otto"), begin(site, "hold", *words)]
     told = [one.communicate(timeout=120) for one in crew]
     assert crew[1].returncode == 0, told
-    rows = {row["action"]: row["seq"] for row in trail(site.lake)}
+    rows = {row["action"]: row["seq"] for row in trail(site.lake.tables)}
     went = crew[0].returncode == 0
     assert len(site.rows("steps")) == (10 if went else 30), told
     assert went or "is not due under the policies of today" in told[0][1]

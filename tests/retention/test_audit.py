@@ -39,10 +39,10 @@ def fill(site, rows=5):
 
 def rewrite(site, change):
     """Put other rows in the place of the trail's, the way somebody with keys to the bucket would."""
-    handle = delta_table(site.lake, "audit")
-    rows = pa.Table.from_pylist(change(trail(site.lake)), schema=arrow_schema(contract("audit")))
+    handle = delta_table(site.lake.store, "audit")
+    rows = pa.Table.from_pylist(change(trail(site.lake.tables)), schema=arrow_schema(contract("audit")))
     number = number_of(handle)
-    new = append_files(site.lake, contract("audit"), rows, number)
+    new = append_files(site.lake.store, contract("audit"), rows, number)
     from ranklake.lake.tables import commit
 
     genuine, commit.number_of = commit.number_of, lambda _: -1
@@ -56,7 +56,7 @@ def test_rows_make_a_chain(site):
     """Numbers run from 0 without holes, each row holds the digest of the one before, and the chain verifies."""
     assert verify(site.lake) is None
     fill(site)
-    rows = trail(site.lake)
+    rows = trail(site.lake.tables)
     assert [row["seq"] for row in rows] == [0, 1, 2, 3, 4]
     assert [row["prev_sha256"] for row in rows] == [GENESIS, *(row["sha256"] for row in rows[:-1])]
     assert rows[2]["details"] == '{"index": 2}'
@@ -116,7 +116,7 @@ def test_writers_at_the_same_time_keep_one_chain(site):
         thread.join()
     assert errors == []
     assert verify(site.lake) is None
-    actions = [row["action"] for row in trail(site.lake)]
+    actions = [row["action"] for row in trail(site.lake.tables)]
     assert (actions.count("test.act"), actions.count("test.once")) == (20, 1)
 
 
@@ -138,7 +138,9 @@ def test_any_text_survives_the_chain(tmp_path_factory, rows):
     for actor, reason, details in rows:
         record(site.lake, actor, "test.act", "thing", reason, details)
     assert verify(site.lake) is None
-    assert [(row["actor"], row["reason"]) for row in trail(site.lake)] == [(actor, reason) for actor, reason, _ in rows]
+    assert [(row["actor"], row["reason"]) for row in trail(site.lake.tables)] == [
+        (actor, reason) for actor, reason, _ in rows
+    ]
 
 
 def test_actors_stay_in_their_column(site, caplog, capfd):
@@ -155,7 +157,7 @@ def test_upkeep_leaves_the_trail_whole(site):
     fill(site, FAN_IN + 3)
     done = upkeep(site.lake, InProcess(), grace=timedelta(0))
     assert done.files_before >= FAN_IN
-    assert files(delta_table(site.lake, "audit")).num_rows <= 4
+    assert files(delta_table(site.lake.store, "audit")).num_rows <= 4
     assert verify(site.lake) is None
     fill(site, 2)
     assert verify(site.lake) is None
@@ -272,7 +274,7 @@ def test_a_row_whose_head_was_not_written_is_no_false_alarm(site, monkeypatch, w
     assert min(prove(site.lake).witnessed.values()) == 3
     assert record(site.lake, ACTOR, "test.once", "thing", once=True) is None
     assert set(prove(site.lake).witnessed.values()) == {4}
-    assert len(trail(site.lake)) == 4
+    assert len(trail(site.lake.tables)) == 4
 
 
 def test_a_witness_of_another_lake_is_told(site, tmp_path):
@@ -288,12 +290,12 @@ def test_a_witness_of_another_lake_is_told(site, tmp_path):
 def test_many_rows_are_one_commit(site):
     """They are one chain with what was there, and those to be recorded once are, among themselves, too."""
     fill(site, 2)
-    version = delta_table(site.lake, "audit").version()
+    version = delta_table(site.lake.store, "audit").version()
     entries = [Entry(ACTOR, "test.act", f"thing {index % 40}", once=index >= 50) for index in range(100)]
     numbers = record_all(site.lake, entries)
     assert numbers[:50] == list(range(2, 52))
     assert [number is not None for number in numbers[50:]] == [True] * 40 + [False] * 10
-    assert delta_table(site.lake, "audit").version() == version + 1
+    assert delta_table(site.lake.store, "audit").version() == version + 1
     assert record_all(site.lake, entries[50:]) == [None] * 50
     assert (verify(site.lake), prove(site.lake).rows) == (None, 92)
 
@@ -351,7 +353,7 @@ def test_a_copy_of_an_old_head_hides_none_after_it(site, folder):
     heads = site.folder / "lake/audit/heads"
     (heads / folder).mkdir(parents=True)
     shutil.copy(heads / "000000/00000000/0000000003.json", heads / folder)
-    assert HeadRecords(site.lake, "audit/heads").last().rows == 5
+    assert HeadRecords(site.lake.store, "audit/heads").last().rows == 5
     cut_commits(site)
     assert verify(site.lake) == 3
 
@@ -362,9 +364,9 @@ def test_a_row_costs_no_read_of_the_trail(site, monkeypatch):
     read_rows = []
     genuine = trail_module.read_some
 
-    def counting(lake, target, some, columns=None):
+    def counting(tables, target, some, columns=None):
         read_rows.append(some.num_rows)
-        return genuine(lake, target, some, columns)
+        return genuine(tables, target, some, columns)
 
     monkeypatch.setattr(trail_module, "read_some", counting)
     monkeypatch.setattr(trail_module, "read", None)

@@ -168,8 +168,8 @@ def test_rows_from_a_number_on_are_verified(tmp_path, witnessed):
     found = prove(site.lake, 4)
     assert (found.whole, found.since, found.rows) == (True, 4, 2)
     assert (prove(site.lake).since, prove(site.lake).rows) == (0, 6)
-    assert first_row_of(site.lake, trail(site.lake)[0]["date"]) == 0
-    assert first_row_of(site.lake, datetime.now(UTC).date() + timedelta(days=2)) == 6
+    assert first_row_of(site.lake.tables, trail(site.lake.tables)[0]["date"]) == 0
+    assert first_row_of(site.lake.tables, datetime.now(UTC).date() + timedelta(days=2)) == 6
     heads = sorted((tmp_path / ("witness" if witnessed else "lake/audit/heads")).rglob("*.json"))
     facts = json.loads(heads[3].read_text())
     heads[3].write_text(json.dumps(facts | {"sha256": "0" * 64}))
@@ -246,7 +246,7 @@ def test_rows_are_exported(tmp_path, capfd):
     assert (found["since"], found["rows"], found["approvals"]) == (1, 3, None)
     assert run(["audit", "verify", "--since", "1999-13-01", *lake]) == 2
     assert "neither a date such as 2026-12-31 nor a row" in capfd.readouterr().err
-    (row, _, first, second) = trail(site.lake)
+    (row, _, first, second) = trail(site.lake.tables)
     assert [json.loads(one["details"]) for one in (first, second)] == [
         {"rows": 2, "first": 0, "last": 1, "format": "json", "role": None},
         {"rows": 1, "first": 0, "last": 0, "format": "cef", "role": None},
@@ -318,7 +318,7 @@ def test_a_role_exports_what_it_sees(tmp_path, capfd, monkeypatch):
         assert (code, rows, err.count("\n")) == (2, [], 1)
     assert run(["audit", "show", "--role", "numbers", "--action", "other"]) == 0
     assert capfd.readouterr().out.split()[3:] == ["-", "other.act", "-"]
-    assert [(row["actor"], json.loads(row["details"])["role"]) for row in trail(site.lake)[2:]] == [
+    assert [(row["actor"], json.loads(row["details"])["role"]) for row in trail(site.lake.tables)[2:]] == [
         ("eve", "auditor"), ("eve", "numbers"), ("eve", "some"),
     ]  # fmt: skip
     assert run(["audit", "export", "--role", "auditor", "--format", "cef"]) == 0

@@ -61,7 +61,7 @@ def test_writers_that_are_killed_leave_one_whole_chain(tmp_path):
     assert record(lake, "last", "test.act", "last") is not None
     found = prove(lake)
     assert found.whole, found.why
-    rows = trail(lake)
+    rows = trail(lake.tables)
     assert [row["seq"] for row in rows] == list(range(len(rows)))
     assert len({row["subject"] for row in rows}) == len(rows)
     assert {seq: rows[seq]["subject"] for seq in told} == told

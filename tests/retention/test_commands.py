@@ -40,7 +40,7 @@ def test_the_guide_goes_from_a_plan_to_its_proof(site, command):
     """Each command of the guide behind the plan does what it says, in its order."""
     bring_days(site, [0, 200])
     assert command("retain", "plan")[0] == 0
-    (name,) = register(site.lake)
+    (name,) = register(site.lake.tables)
     page = (Path(__file__).parents[2] / "docs/governance.md").read_text(encoding="utf-8")
     part = page.partition("## 9. ")[2].partition("\n### ")[0]
     commands = re.findall(r"^    ranklake (.*)$", part, re.MULTILINE)

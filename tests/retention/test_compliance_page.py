@@ -95,6 +95,6 @@ def test_the_record_says_what_is_held_why_how_long_and_for_whom(lake, tmp_path, 
 
 def test_a_local_disk_says_nothing_of_encryption_and_the_reason(lake):
     """Unknown, with the reason."""
-    found = posture("lake", lake)
+    found = posture("lake", lake.store)
     assert (found.store, found.by_default, found.region) == ("file", None, None)
     assert "local disk" in found.unknown

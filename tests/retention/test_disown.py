@@ -50,7 +50,7 @@ def test_a_lie_is_named_and_can_be_set_aside(site, footer, why):
     assert {row["reason"] for row in site.rows("rejects")} == {"disowned: set aside by hand"}
     again = disown(site.lake, Claim.parse(f"{LIAR}~000000"), "ann", "cannot be")
     assert (again.plan, again.fresh) == (done.plan, False)
-    assert [row["action"] for row in trail(site.lake)] == ["disown", "disowned"]
+    assert [row["action"] for row in trail(site.lake.tables)] == ["disown", "disowned"]
     assert verify(site.lake) is None
 
 
@@ -107,11 +107,11 @@ def test_who_dies_on_the_way_is_finished_by_the_next(site, monkeypatch):
         patched.setattr("ranklake.lake.plans.action_plan.execute", _die)
         with pytest.raises(KeyboardInterrupt):
             disown(site.lake, Claim.parse(LIAR), "ann", "not ours")
-    assert [row["action"] for row in trail(site.lake)] == ["disown"]
+    assert [row["action"] for row in trail(site.lake.tables)] == ["disown"]
     site.bring(step_rows(5))
     assert site.balances()["steps"].stored == 5
     assert disown(site.lake, Claim.parse(LIAR), "ann", "not ours").rows == 10
-    assert [row["action"] for row in trail(site.lake)] == ["disown", "disowned"]
+    assert [row["action"] for row in trail(site.lake.tables)] == ["disown", "disowned"]
 
 
 def _die(*_):

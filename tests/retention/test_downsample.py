@@ -125,7 +125,7 @@ def test_aggregates_go_by_their_own_period_while_others_come(site, policies):
     found = with_period("derived", 45, policies(SCALARS))
     assert {item.table for item in downsample(site, found)} == {"scalars", "downsampled"}
     assert {row["date"] for row in site.rows("downsampled")} == {days_ago(40).date()}
-    assert read_plan(site.lake, last_finished(site.lake)).kind == "retention"
+    assert read_plan(site.lake.store, last_finished(site.lake.tables)).kind == "retention"
     assert unaccounted(site.lake) == []
     site.balances()
 
@@ -453,4 +453,4 @@ def test_the_plan_names_what_it_did(site, policies):
     bring_scalars(site, 3)
     downsample(site, found)
     number = max(row["plan"] for row in site.rows("ingest_plans"))
-    assert read_plan(site.lake, number).body["facts"]["downsampled"] == {"scalars": [str(days_ago(40).date())]}
+    assert read_plan(site.lake.store, number).body["facts"]["downsampled"] == {"scalars": [str(days_ago(40).date())]}

@@ -114,7 +114,7 @@ def test_a_person_is_erased_from_every_kind_of_place(site, request):
     assert verify_alone(Certificate.parse(done.certificate.raw, "x"), done.certificate.name) == []
     assert verify_with_lake(done.certificate, site.lake) == []
     ingest(site.lake, spool_of(site), InProcess())
-    (in_grace,) = kept_plans(site.lake)
+    (in_grace,) = kept_plans(site.lake.tables)
     cancel(site.lake, in_grace.proposal.name, "Carla Canceller")
     assert {row["run"] for row in site.rows("spans")} == {f"{GRACE}-exp1"}
     lines = Counter(row["message"] for row in site.rows("logs") if row["run"] in GRACES)
@@ -300,7 +300,7 @@ def test_a_found_plan_that_takes_other_rows_is_refused(site, monkeypatch):
     named = [row for row in site.rows("logs") if EMAIL in row["message"]]
 
     def other(lake, _subject, _one, number):
-        return append_files(lake, known, pa.Table.from_pylist(named, schema=arrow_schema(known)), number)
+        return append_files(lake.store, known, pa.Table.from_pylist(named, schema=arrow_schema(known)), number)
 
     with monkeypatch.context() as patch:
         patch.setattr(erasure_apply, "rewritten", other)
@@ -326,7 +326,7 @@ def test_a_found_plan_that_leaves_something_out_is_refused(site, monkeypatch, le
         die_before(patch, "logs")
         with pytest.raises(SystemExit):
             erase(site, subject, made)
-    number = last_finished(site.lake) + 1
+    number = last_finished(site.lake.tables) + 1
     path = Path(site.lake.path(Plan(number, "", 0).name))
     began = path.read_bytes()
     plan = Plan.from_json(began, str(path))
@@ -352,7 +352,7 @@ def test_what_went_by_other_ways_makes_an_erasure_void(site):
     subject, made = agreed(site)
     known = site.lake.contract("logs")
     rest = pa.Table.from_pylist([row for row in site.rows("logs") if row["message"] == "hello"], arrow_schema(known))
-    replace_partitions(site.lake, known, rest, rest["date"].unique().to_pylist())
+    replace_partitions(site.lake.tables, known, rest, rest["date"].unique().to_pylist())
     with pytest.raises(VoidProposalError, match="has no rows of this subject any more"):
         erase(site, subject, made)
 

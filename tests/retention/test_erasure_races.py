@@ -100,10 +100,10 @@ def holding_back(table, gate):
     """Have this process write files of a table only when a gate is gone: it has computed them from what it read."""
     genuine = tasks.append_files
 
-    def late(lake, known, *args):
+    def late(store, known, *args):
         while known.table == table and os.path.exists(gate):  # noqa: PTH110 - what a worker gets
             time.sleep(0.01)
-        return genuine(lake, known, *args)
+        return genuine(store, known, *args)
 
     tasks.append_files = late
 

@@ -30,7 +30,7 @@ def test_a_clock_set_forward_takes_no_rows(site):
     """Planned, approved and applied there: refused in a line, and no row went; nor on a machine that is right."""
     bring_days(site, [0, 5, 40])
     assert far(site, "plan", "--by", "Petra")[0] == 0
-    (name,) = register(site.lake)
+    (name,) = register(site.lake.tables)
     assert far(site, "approve", name, "--by", APPROVER, "--reason", "due")[0] == 0
     code, said = far(site, "apply", name, "--by", "Otto")
     assert code != 0

@@ -55,7 +55,7 @@ def place(tmp_path_factory):
 
 
 def live(site, table="steps"):
-    return files(delta_table(site.lake, table)).select(["path", "size_bytes", "num_records", "date"])
+    return files(delta_table(site.lake.store, table)).select(["path", "size_bytes", "num_records", "date"])
 
 
 def gone(path="date=2026-03-01/a.parquet", rows=10, day="2026-03-01"):
@@ -174,8 +174,8 @@ BY_THEMSELVES = {
 def merged(site, number, **facts):
     """Return the body of a merge of two live files of today, with what is forged about it."""
     some = live(site).filter(pc.equal(live(site)["date"], pa.scalar(days_ago(0).date(), pa.date32()))).slice(0, 2)
-    rows = read(site.lake, contract("steps"), partitions=[days_ago(0).date()])
-    (file,) = append_files(site.lake, contract("steps"), rows.slice(0, facts.pop("rows", 20)), number)
+    rows = read(site.lake.tables, contract("steps"), partitions=[days_ago(0).date()])
+    (file,) = append_files(site.lake.store, contract("steps"), rows.slice(0, facts.pop("rows", 20)), number)
     made = action_plan.compose(number, "compaction", add=[file], remove={"steps": some}, data_change=False)
     return made.kind, made.body
 
@@ -211,7 +211,7 @@ def retired(site, number, *, name=None, some=None, entry=None):
     name = name or site.approved.name
     some = live(site) if some is None else some
     (row,) = row_files(
-        site.lake,
+        site.lake.store,
         "retention_plans",
         stamped([entry or head_row(replace(site.approved, name=name), "application", "x", number)]),
         number,
@@ -232,7 +232,7 @@ def erasure(site, number):
     facts = {"erasure": "er-" + "0" * 16}
     rows = [{"erasure": facts["erasure"], "row_kind": "application", "actor": "x", "plan": number}]
     own = row_files(
-        site.lake, "erasures", [{**row, "ts": days_ago(0), "date": days_ago(0).date()} for row in rows], number
+        site.lake.store, "erasures", [{**row, "ts": days_ago(0), "date": days_ago(0).date()} for row in rows], number
     )
     gone = {"steps": live(site)}
     made = action_plan.compose(number, "erasure", add=own, remove=gone, live=gone, purge=True, facts=facts)
@@ -257,7 +257,7 @@ def disowning(kind):
     def forge(site, number):
         stream = {"run": "r1", "attempt": 0, "rank": 0, "incarnation": 11, "segment": None}
         row = {"plan": number, "table": None, **stream, "rows": 0, "actor": "x", "reason": "x"}
-        add = row_files(site.lake, "disowned", [{**row, "ts": days_ago(0), "date": days_ago(0).date()}], number)
+        add = row_files(site.lake.store, "disowned", [{**row, "ts": days_ago(0), "date": days_ago(0).date()}], number)
         remove = {"disowned": live(site).slice(0, 0)} if kind == "replay" else {}
         made = action_plan.compose(number, kind, add=add, remove=remove)
         return made.kind, made.body
@@ -289,7 +289,7 @@ def tree(site):
 
 def refused(site, kind, facts, match):
     """Put a plan where the next is looked for; assert that it is refused and nothing was done; remove it."""
-    number = last_finished(site.lake) + 1
+    number = last_finished(site.lake.tables) + 1
     forged = Path(site.lake.path(Plan(number, kind, 0).name))
     before = tree(site)
     forged.write_bytes(Plan(number, kind, 0, facts).to_json())
@@ -315,12 +315,12 @@ def test_a_plan_that_no_ranklake_writes_is_refused(place, attack):
 def test_a_plan_that_is_not_true_is_refused(place, attack):
     """By the log, the footers and the audit trail."""
     forge, said = AGAINST_THE_LAKE[attack]
-    refused(place, *forge(place, last_finished(place.lake) + 1), said)
+    refused(place, *forge(place, last_finished(place.lake.tables) + 1), said)
 
 
 def test_the_lake_goes_on_when_the_file_is_gone(place, capfd):
     """Every command that drives plans says the same line; once the file is removed, they work as before."""
-    number = last_finished(place.lake) + 1
+    number = last_finished(place.lake.tables) + 1
     forged = Path(place.lake.path(Plan(number, "", 0).name))
     kind, facts = BY_THEMSELVES["an absolute path"]
     forged.write_bytes(Plan(number, kind, 0, facts).to_json())
@@ -398,7 +398,7 @@ def test_nothing_is_deleted_by_way_of_a_link(site, how):
     else:
         path = f"{root}/../../../victims/a.parquet" if how == "dots" else str(victim)
     with pytest.raises(OutsideError, match=r"not a file of the lake|leads out"):
-        delete(site.lake, path)
+        delete(site.lake.store, path)
     assert victim.read_bytes() == b"not yours"
 
 
@@ -410,7 +410,7 @@ def test_a_lake_behind_a_link_is_a_lake(tmp_path):
     file = Path(site.lake.path("tables/steps/a.parquet"))
     file.parent.mkdir(parents=True)
     file.write_bytes(b"old")
-    assert (delete(site.lake, str(file)), delete(site.lake, str(file))) == (True, False)
+    assert (delete(site.lake.store, str(file)), delete(site.lake.store, str(file))) == (True, False)
 
 
 def keyring(site, *keys):
@@ -427,7 +427,7 @@ def sealing(site, source, *, required=True):
 
 def unfinished(site, lake):
     """Leave a merge unfinished that was written with the trust of a lake; return its file."""
-    number = last_finished(lake) + 1
+    number = last_finished(lake.tables) + 1
     kind, facts = merged(site, number)
     made = sealed(Plan(number, kind, 0, facts), lake.config.plans.key)
     lake.put_if_absent(made.name, made.to_json())

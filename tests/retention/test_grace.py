@@ -106,7 +106,9 @@ def test_nothing_comes_back_before_it_is_cancelled(site, later):
     assert sweep(site.lake, Spool(str(site.spool)), WHO).files == 0
     upkeep(site.lake, InProcess(), grace=timedelta(0))
     assert set(data_files(site)) <= set(held)
-    assert [file.path.rpartition("/")[2] in data_files(site) for file in kept_plans(site.lake)[0].files] == [True]
+    assert [file.path.rpartition("/")[2] in data_files(site) for file in kept_plans(site.lake.tables)[0].files] == [
+        True
+    ]
     assert list(site.spool.rglob("*.parquet")) == segments
     assert plan(site, TODAY, KEEPING) is None
     assert len(site.rows("steps")) == 10
@@ -119,7 +121,7 @@ def test_what_another_program_restored_is_neither_purged_nor_doubled(site, later
     """The table has the kept files again: a purge would take them from it, and a cancellation bring rows twice."""
     bring_days(site, [0, 91, 200])
     done = applied(site)
-    handle = delta_table(site.lake, "steps")
+    handle = delta_table(site.lake.store, "steps")
     version = handle.version()
     handle.restore(version - 1)
     before = site.keys()
@@ -144,10 +146,10 @@ def test_after_its_grace_it_is_purged_for_good(site, later):
     assert purge_due(site.lake, WHO).plans == ()
     assert len(data_files(site)) == 3
     later(DAYS + 1)
-    before = last_finished(site.lake)
+    before = last_finished(site.lake.tables)
     assert purge_due(site.lake, WHO).plans == (done.name,)
     assert len(data_files(site)) == 1
-    assert last_finished(site.lake) == before + 1
+    assert last_finished(site.lake.tables) == before + 1
     assert purge_due(site.lake, WHO) == type(purge_due(site.lake, WHO))()
     with pytest.raises(CancelError, match="purged at"):
         cancel(site.lake, done.name, WHO)
@@ -209,7 +211,7 @@ def test_a_hold_that_is_set_while_it_is_purged(site, later, monkeypatch):
     with monkeypatch.context() as then:
         then.setattr(purge.audit, "record", record)
         purge_due(site.lake, WHO)
-    assert len(kept_plans(site.lake)) == 1
+    assert len(kept_plans(site.lake.tables)) == 1
     assert cancel(site.lake, done.name, WHO)[1]
     assert len(site.rows("steps")) == 20
 
@@ -225,10 +227,10 @@ def test_a_hold_keeps_an_archive_that_ended(tmp_path, later):
     later(DAYS + 1)
     ((name, why),) = purge_due(site.lake, WHO).waiting
     assert (name, hold.name in why) == (done.name, True)
-    sweep_archives(site.lake)
+    sweep_archives(site.lake.tables)
     assert len(list((tmp_path / "archive").rglob("*.parquet"))) == 1
     cancel(site.lake, done.name, WHO)
-    assert len(archives(site.lake)) == 1
+    assert len(archives(site.lake.tables)) == 1
 
 
 def test_a_hold_asks_for_a_column_without_values(site, later):
@@ -274,11 +276,11 @@ def test_archived_rows_come_back_and_their_archive_goes(tmp_path):
     before = site.keys()
     archived(site, found=policies)
     assert len(list((tmp_path / "archive").rglob("*.parquet"))) == 1
-    (done,) = register(site.lake).values()
+    (done,) = register(site.lake.tables).values()
     cancel(site.lake, done.name, WHO)
     assert site.keys() == before
-    assert archives(site.lake) == []
-    sweep_archives(site.lake)
+    assert archives(site.lake.tables) == []
+    sweep_archives(site.lake.tables)
     assert list((tmp_path / "archive").rglob("*.parquet")) == []
     sound(site)
 
@@ -290,14 +292,14 @@ def test_an_archive_that_ended_is_there_again(tmp_path, later):
     policies = policies_in(tmp_path, STEPS)
     bring_days(site, [0, 40])
     archived(site, found=policies)
-    (before,) = archives(site.lake)
+    (before,) = archives(site.lake.tables)
     later_policies = replace(with_period("raw", 35, policies), grace_days=DAYS)
     done = applied(site, later_policies)
-    assert archives(site.lake) == []
-    sweep_archives(site.lake)
+    assert archives(site.lake.tables) == []
+    sweep_archives(site.lake.tables)
     assert len(list((tmp_path / "archive").rglob("*.parquet"))) == 1
     cancel(site.lake, done.name, WHO)
-    assert archives(site.lake) == [before]
+    assert archives(site.lake.tables) == [before]
     done = applied(site, later_policies)
     later(DAYS + 1)
     assert purge_due(site.lake, WHO).plans == (done.name,)
@@ -412,7 +414,7 @@ def test_a_purge_that_died_is_finished(site, table, monkeypatch, later):
             purge_due(site.lake, WHO)
     upkeep(site.lake, InProcess())
     purge_due(site.lake, WHO)
-    assert register(site.lake)[done.name].purged is not None
+    assert register(site.lake.tables)[done.name].purged is not None
     assert len(data_files(site)) == 1
     sound(site)
 
@@ -428,7 +430,7 @@ def test_a_purge_that_died_is_finished_under_a_clock_set_back(site, table, monke
             purge_after(site, DAYS + 1)
     assert len(data_files(site)) == 1
     site.bring(step_rows(3, segment=7, incarnation=44, start=days_ago(1)), incarnation=44)
-    assert register(site.lake)[done.name].purged is not None
+    assert register(site.lake.tables)[done.name].purged is not None
     sound(site)
 
 
@@ -438,11 +440,11 @@ def test_a_purge_in_the_grace_is_refused(site):
     bring_days(site, [0, 91])
     done = applied(site)
     before = data_files(site)
-    purge, number = kept_plans(site.lake)[0], last_finished(site.lake) + 1
+    purge, number = kept_plans(site.lake.tables)[0], last_finished(site.lake.tables) + 1
     for begun, match in ((False, "does not say that it was begun"), (True, "was begun in the grace")):
         if begun:
             audit.record(site.lake, WHO, BEGIN, done.name, None, {})
-        found = compose(site.lake, purge, WHO, number)
+        found = compose(site.lake.store, purge, WHO, number)
         forged = Path(site.lake.path(found.name))
         forged.write_bytes(found.to_json())
         with pytest.raises(RefusedPlanError, match=match):
@@ -460,7 +462,7 @@ def test_plans_keep_what_is_theirs(site, later):
     site.bring(late, incarnation=44)
     second = applied(site, POLICIES)
     assert second.kept_until is None
-    assert len(kept_plans(site.lake)[0].files) == 1
+    assert len(kept_plans(site.lake.tables)[0].files) == 1
     assert cancel(site.lake, first.name, WHO)[1]
     assert len(site.rows("steps")) == 20
     sound(site)
@@ -506,9 +508,9 @@ def test_an_erasure_goes_into_archives_that_ended(tmp_path):
     approve_erasure(site.lake, made.name, "Ada Approver")
     assert erase(reach, made.name, subject, "Otto Operator").certificate.is_clean
     cancel(site.lake, done.name, WHO)
-    (back,) = archives(site.lake)
+    (back,) = archives(site.lake.tables)
     assert back.rows == 1
-    assert [one.faults for one in examine(site.lake, [back])] == [()]
+    assert [one.faults for one in examine(site.lake.store, [back])] == [()]
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and person.encode() in path.read_bytes()]
 
 

@@ -137,9 +137,8 @@ def test_break_glass_has_an_end(lake, now):
     assert [remarks[name] for name in names] == [
         (), *((f"taken again, with {n} of the same person before it not reviewed",) for n in range(1, 6)),
     ]  # fmt: skip
-    assert [json.loads(row["details"])["not_reviewed_before"] for row in trail(lake) if "before" in row["details"]] == [
-        1, 2, 3, 4, 5,
-    ]  # fmt: skip
+    details = [json.loads(row["details"]) for row in trail(lake.tables) if "before" in row["details"]]
+    assert [one["not_reviewed_before"] for one in details] == [1, 2, 3, 4, 5]
     now[0] = START + timedelta(hours=24)
     with pytest.raises(GrantError, match=f"{names[0]} was taken without approval over 24 hours ago"):
         take(again=True)
@@ -178,12 +177,12 @@ def test_names_stand_in_no_log_and_no_detail(lake, now):
     """Who gets a role is in the column `subject` alone: not in details, statistics, commits or file names."""
     ask(lake, "reader", "zebediah", START + timedelta(days=1), "for zebediah", "ada")
     approve(lake, next(iter(register(lake))), "bob")
-    rows = trail(lake)
+    rows = trail(lake.tables)
     assert [row["subject"] for row in rows if "zebediah" in row["subject"]]
     assert not [row for row in rows if "zebediah" in (row["details"] or "")]
     folder = lake.path("tables", "audit", "_delta_log")
     assert b"zebediah" not in b"".join(lake.fs.cat_file(path) for path in lake.fs.ls(folder, detail=False))
-    assert files(delta_table(lake, "audit")).num_rows
+    assert files(delta_table(lake.store, "audit")).num_rows
     assert {column.name: column.class_ for column in contract("audit").columns}["subject"] == "pseudonymous"
 
 
@@ -349,6 +348,6 @@ def test_a_lake_with_signatures_asks_for_them(tmp_path):
     propose(lake, GRANTS, taken.name, **eve)
     assert used(lake, "writer", "eve@example.org").awaits_review()
     assert review(lake, taken.name, reason="two queries", **ada)[0].reviewed is not None
-    (reviewed,) = (row for row in trail(lake) if row["action"] == REVIEW)
+    (reviewed,) = (row for row in trail(lake.tables) if row["action"] == REVIEW)
     assert (reviewed["actor"], "SSH SIGNATURE" in reviewed["details"]) == ("ada@example.org", True)
     assert not [fault for fault in examine(lake).faults if other.name in fault or taken.name in fault]

@@ -159,7 +159,7 @@ def test_a_hold_that_comes_after_an_application_began_says_so(site, monkeypatch,
     once_it_is_recorded(monkeypatch, lifecycle, RETENTION_PLANS.begin, set_them)
     carry_out(site, made.name)
     assert site.rows("steps") == []
-    (began,) = [row["seq"] for row in trail(site.lake) if row["action"] == RETENTION_PLANS.begin]
+    (began,) = [row["seq"] for row in trail(site.lake.tables) if row["action"] == RETENTION_PLANS.begin]
     said = f"{made.name} had begun before it (row {began} of the audit trail)"
     assert capsys.readouterr().err == f"{said}: what that took, or is taking, is not held\n"
     assert run([*words, "table=steps", "--json"]) == 0
@@ -227,7 +227,7 @@ def test_a_hold_that_would_protect_nothing_is_refused(site, where, said):
     bring_days(site, [0])
     with pytest.raises(HoldError, match=said.replace("?", r"\?")):
         hold(site, *where)
-    assert all_holds(site.lake) == []
+    assert all_holds(site.lake.tables) == []
 
 
 def test_days_and_reasons(site):
@@ -238,7 +238,7 @@ def test_days_and_reasons(site):
     with pytest.raises(HoldError, match="needs a reason"):
         hold(site, "table=steps", reason=" ")
     assert hold(site, "table=steps").name == hold(site, "table=steps").name
-    (row,) = [row for row in trail(site.lake) if row["action"] == "retention.hold"]
+    (row,) = [row for row in trail(site.lake.tables) if row["action"] == "retention.hold"]
     assert (row["actor"], row["reason"]) == ("Lena Legal", "the case of the lost checkpoint")
 
 
@@ -283,7 +283,7 @@ def test_a_hold_is_released_by_two_people(site):
     assert approve(site.lake, found.name, "Anna", "the case is closed")[1]
     assert not approve(site.lake, found.name, "Anna")[1]
     assert holds_of(site.lake, TODAY) == []
-    assert all_holds(site.lake) == [found]
+    assert all_holds(site.lake.tables) == [found]
     assert len(plan(site).items) == 1
 
 
@@ -308,7 +308,7 @@ def test_a_hold_is_signed_where_approvals_are(site, tmp_path, monkeypatch, capsy
     monkeypatch.chdir(site.folder)
     words = ["retain", "hold", "--where", "table=logs", "--reason", "a claim", "--until", LATER.isoformat()]
     assert run([*words, "--by", "Eve"]) == 2
-    assert all_holds(site.lake) == []
+    assert all_holds(site.lake.tables) == []
     capsys.readouterr()
     assert run([*words, "--by", "lea@example.org", "--statement"]) == 0
     (site.folder / "s.json").write_text(capsys.readouterr().out)
@@ -316,7 +316,7 @@ def test_a_hold_is_signed_where_approvals_are(site, tmp_path, monkeypatch, capsy
     subprocess.run(sign, check=True, cwd=site.folder, stdin=subprocess.DEVNULL)
     assert run([*words, "--signed", "s.json"]) == 0
     assert run([*words, "--key", str(keys.path("lea"))]) == 0
-    assert len(all_holds(site.lake)) == 1
+    assert len(all_holds(site.lake.tables)) == 1
     found = hold(site, "table=steps", **keys.by("lea"))
     looked = examine(site.lake)
     assert (looked.signed, looked.faults) == (2, ())
@@ -349,12 +349,12 @@ def test_a_name_that_no_rows_have_is_refused(site, where, why):
     site.bring(any_rows("scalars", 1, run="r1", incarnation=7, **values), "scalars")
     with pytest.raises(HoldError, match=re.escape(why)):
         hold(site, *where)
-    assert all_holds(site.lake) == []
+    assert all_holds(site.lake.tables) == []
     hold(site, *where, future_names=True)
     for good in ("team=vision", "tag=task=n*", "tag=ner", "environment=prod", "metric=train/acc*", "metric=eval/loss"):
         hold(site, good)
     hold(site, "team=vision", "run=r1", "table=scalars")
-    assert len(all_holds(site.lake)) == 8
+    assert len(all_holds(site.lake.tables)) == 8
 
 
 @needs_ssh_keygen

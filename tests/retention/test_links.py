@@ -80,7 +80,7 @@ def server(place, refusal=lambda *_: "", roles=None):
         "reader": Role("reader", frozenset({"operational"}), frozenset({"artifacts"}), runs="run = 'mine'")
     }
     links = Links(masked, lambda: known, (str(place.store),))
-    return TestClient(sharing_app(masked, Keyring((KEY,)), refusal, links))
+    return TestClient(sharing_app(masked.store, Keyring((KEY,)), refusal, links))
 
 
 def test_a_link_gives_the_bytes_until_its_end(place, monkeypatch):
@@ -99,7 +99,7 @@ def test_a_link_gives_the_bytes_until_its_end(place, monkeypatch):
         later = datetime.now(UTC) + timedelta(hours=2)
         monkeypatch.setattr(clock, "now", lambda: later)
         assert client.get(path).status_code == 401
-    row = trail(place.lake)[-1]
+    row = trail(place.lake.tables)[-1]
     assert (row["action"], row["subject"]) == ("share.link", "eve")
     told = json.loads(row["details"])
     assert (told["role"], told["name"], told["by"], told["files"]) == ("reader", "a.pt", "server", 1)
@@ -128,7 +128,7 @@ def test_no_link_to_what_is_not_the_role_s(place, arguments, message):
     code, out, err = place.call(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
-    assert trail(place.lake) == []
+    assert trail(place.lake.tables) == []
 
 
 def test_a_folder_has_a_link_for_each_file(place):
@@ -187,4 +187,4 @@ def test_a_link_ends_with_the_right_to_it(place):
         ):
             token = sealed(Keyring((KEY,)), purpose, facts | more)
             assert client.get(f"/delta-sharing/artifacts/{token}").status_code == status, more
-    assert TestClient(sharing_app(place.lake, Keyring((KEY,)), lambda *_: "")).get(path).status_code == 404
+    assert TestClient(sharing_app(place.lake.store, Keyring((KEY,)), lambda *_: "")).get(path).status_code == 404

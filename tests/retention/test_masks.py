@@ -118,7 +118,7 @@ def test_nothing_brings_originals_back(keyed, policies):
     rows = site.rows("runs")
     bring_runs(site, 5, age=40)
     assert site.rows("runs") == rows
-    assert (retired_dates(site.lake), thinned_dates(site.lake, "runs")) == ({}, {day})
+    assert (retired_dates(site.lake.tables), thinned_dates(site.lake.tables, "runs")) == ({}, {day})
     with pytest.raises(ReplayError, match="masked some rows"):
         replay(site.lake, Spool(str(site.spool)), InProcess(), "runs", (day, day))
     other = days_ago(10).date()

@@ -186,7 +186,7 @@ def released(taken):
 
 def unapproved(lake, table, policies):
     """Bring back what is archived of a table, and ask nobody."""
-    made = write_down(lake, chosen(lake, table, DAY.date(), DAY.date()), TODAY + timedelta(days=7), "Petra")
+    made = write_down(lake, chosen(lake.tables, table, DAY.date(), DAY.date()), TODAY + timedelta(days=7), "Petra")
     propose_return(lake, made, "Petra")
     rehydrate(lake, made.name, "Otto", policies)
 
@@ -257,7 +257,7 @@ def after_upkeep(taken):
 
 def with_checkpoint(taken):
     """Send the file when the register of segments is read from a checkpoint."""
-    delta_table(taken.site.lake, "segments").create_checkpoint()
+    delta_table(taken.site.lake.store, "segments").create_checkpoint()
     taken.restore()
 
 
@@ -332,7 +332,7 @@ def test_nothing_comes_back(tmp_path, how, way):
 def test_a_restore_of_the_table_brings_nothing_back(tmp_path, how):
     """Of another program that knows nothing of plans: the files of the versions that had the rows are gone."""
     taken = TAKEN[how](tmp_path)
-    handle = delta_table(taken.site.lake, taken.table)
+    handle = delta_table(taken.site.lake.store, taken.table)
     for version in range(handle.version() - 1, -1, -1):
         with contextlib.suppress(DeltaError):
             handle.restore(version)
@@ -345,13 +345,13 @@ def test_a_restore_within_the_grace_shows(tmp_path, capsys):
     taken = in_grace(tmp_path)
     verify = ["audit", "verify", "--lake", taken.site.lake.uri]
     assert run(verify) == 0
-    handle = delta_table(taken.site.lake, "steps")
+    handle = delta_table(taken.site.lake.store, "steps")
     before = handle.version()
     handle.restore(before - 1)
     assert len(taken.site.rows("steps")) == 25
     faults = [fault for one in balance(taken.site.lake, taken.spool.listing()) for fault in one.faults]
     assert "the table holds 25 rows, the plans say 5" in faults
-    (line,) = restorations(taken.site.lake)
+    (line,) = restorations(taken.site.lake.tables)
     assert line.startswith(f"steps has 20 rows again that {taken.before['plan']} took or masked, and nobody cancelled")
     capsys.readouterr()
     assert run(verify) == 1

@@ -119,7 +119,7 @@ def test_a_partition_all_of_whose_rows_are_due_goes_whole(site, policies):
     agree(site, made.name)
     carry_out(site, made.name, TODAY, found)
     assert not list(folder(site, 10).iterdir())
-    assert read_plan(site.lake, last_finished(site.lake)).body["remove"]["logs"]
+    assert read_plan(site.lake.store, last_finished(site.lake.tables)).body["remove"]["logs"]
 
 
 def test_the_log_is_enough_where_files_are_of_one_run(site, policies, monkeypatch):
@@ -169,7 +169,7 @@ def test_nothing_comes_back(site, policies):
     site.bring(rows, "logs")
     assert len(site.rows("logs")) == 2
     day = days_ago(10).date()
-    assert (retired_dates(site.lake), thinned_dates(site.lake, "logs")) == ({}, {day})
+    assert (retired_dates(site.lake.tables), thinned_dates(site.lake.tables, "logs")) == ({}, {day})
     with pytest.raises(ReplayError, match="retention removed or masked some rows"):
         replay(site.lake, Spool(str(site.spool)), InProcess(), "logs", (day, day))
     site.balances()
@@ -192,7 +192,7 @@ def test_facts_of_runs(site):
     """Team, labels and environment of all attempts are a run's; a label is known by name, value, and both."""
     bring_run(site, "a", 7, age=1, team="vision", labels={"environment": "staging", "tier": "prod"})
     bring_run(site, "a", 8, age=0, team="speech", environment="production")
-    found = all_run_facts(site.lake)["a"]
+    found = all_run_facts(site.lake.tables)["a"]
     assert found["team"] == {"vision", "speech"}
     assert found["environment"] == {"staging", "production"}
     assert {"tier", "prod", "tier=prod"} <= found["tag"]

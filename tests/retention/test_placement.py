@@ -104,7 +104,7 @@ def test_a_place_is_asked_for_the_tables_that_it_holds(policies):
 def test_a_local_disk_is_unknown_to_doctor_and_page(site, policies, tmp_path, monkeypatch):
     """Neither says that all is well: encryption and region of a local disk are unknown, with the reason."""
     made = policies()
-    found = verdicts(made.demands, places(site.lake, CONTRACTS), CONTRACTS)
+    found = verdicts(made.demands, places(site.lake.tables, CONTRACTS), CONTRACTS)
     assert {(one.state, "a local disk" in one.found) for one in found} == {("unknown", True)}
     assert len(found) == 4
     text = render(section(compliance(site.lake, made, {}, "", {})).pages[0]).decode()

@@ -34,11 +34,11 @@ def test_a_proposal_becomes_one_plan(desk):
     assert (found.state, fresh) == ("approved", True)
     assert desk.approve(name, "Ada")[1] is False
     done, fresh = desk.apply(name, "Otto")
-    assert (done.state, done.plan, fresh) == ("applied", last_finished(desk.site.lake), True)
+    assert (done.state, done.plan, fresh) == ("applied", last_finished(desk.site.lake.tables), True)
     assert desk.apply(name, "Otto")[1] is False
     assert desk.actions() == [("release.approve", "Ada"), ("release.apply", "Otto"), ("release.applied", "Otto")]
     assert verify(desk.site.lake) is None
-    assert [row["details"] for row in trail(desk.site.lake)][2] == f'{{"plan": {done.plan}, "released": 2}}'
+    assert [row["details"] for row in trail(desk.site.lake.tables)][2] == f'{{"plan": {done.plan}, "released": 2}}'
 
 
 def test_who_proposed_may_not_approve(desk):
@@ -63,7 +63,7 @@ def test_what_expired_is_neither_approved_nor_applied(desk):
     with pytest.raises(ExpiredProposalError):
         desk.apply(name, "Otto")
     assert desk.actions() == [("release.approve", "Ada")]
-    assert last_finished(desk.site.lake) == 0
+    assert last_finished(desk.site.lake.tables) == 0
 
 
 def test_what_does_not_fit_the_lake_any_more_is_not_begun(desk):
@@ -74,7 +74,7 @@ def test_what_does_not_fit_the_lake_any_more_is_not_begun(desk):
     with pytest.raises(VoidProposalError, match=f"{name}: a: is released already; plan again"):
         desk.apply(name, "Otto")
     assert desk.actions() == [("release.approve", "Ada")]
-    assert last_finished(desk.site.lake) == 0
+    assert last_finished(desk.site.lake.tables) == 0
 
 
 def test_a_name_that_is_none_is_told(desk):

@@ -37,7 +37,7 @@ COUNT = "SELECT count(*) AS n FROM steps"
 
 def asked_for(site, until=UNTIL, by="Ann Author"):
     """Propose to bring back all that is archived of steps."""
-    some = chosen(site.lake, "steps", days_ago(90).date(), TODAY)
+    some = chosen(site.lake.tables, "steps", days_ago(90).date(), TODAY)
     made = write_down(site.lake, some, until, by, "an incident")
     propose(site.lake, made, by)
     return made
@@ -81,7 +81,7 @@ def test_without_approval_nothing_comes_back(site, cold):
         rehydrate(site.lake, made.name, "Otto", cold)
     with pytest.raises(SameOperatorError):
         approve(site.lake, made.name, "Ann Author")
-    assert rehydrated(site.lake) == []
+    assert rehydrated(site.lake.store) == []
     assert not list((site.folder / "lake").rglob("rehydrated/**/*.parquet"))
     assert rows_of(site) == [{"n": 10}]
 
@@ -102,7 +102,7 @@ def test_masks_that_came_due_while_rows_were_archived_hold(site, archiving, late
     if run == "held":
         set_hold(site.lake, ["run=held"], "a claim", date(2999, 1, 1), "Lee Legal")
     day = TODAY + timedelta(days=later_days)
-    some = chosen(site.lake, "logs", days_ago(90).date(), TODAY)
+    some = chosen(site.lake.tables, "logs", days_ago(90).date(), TODAY)
     made = write_down(site.lake, some, day + timedelta(days=7), "Ann Author", "an incident")
     propose(site.lake, made, "Ann Author")
     approve(site.lake, made.name, "Ada Approver")
@@ -131,7 +131,7 @@ def test_they_go_on_their_day_and_before(site, cold):
     assert end(site.lake, made.name, "Otto") == 2
     assert rows_of(site) == [{"n": 10}]
     rehydrate(site.lake, made.name, "Otto", cold)
-    assert remove_expired(site.lake, UNTIL) == [made.name]
+    assert remove_expired(site.lake.store, UNTIL) == [made.name]
     assert not list((site.folder / "lake").rglob("rehydrated/**/*.parquet"))
     with pytest.raises(RehydrationError, match="until"):
         rehydrate(site.lake, made.name, "Otto", cold, today=UNTIL)
@@ -188,7 +188,7 @@ def test_they_come_back_under_todays_names(site, cold, changed):
         rows_of(site, text=text.replace("tokens", "tokens_seen"))
     rehydrate(site.lake, made.name, "Otto", cold)
     assert rows_of(site, text=text.replace("tokens", "tokens_seen")) == before
-    assert [one.contract_version for one in archives(site.lake)] == [CONTRACTS["steps"].version]
+    assert [one.contract_version for one in archives(site.lake.tables)] == [CONTRACTS["steps"].version]
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def test_a_person_is_erased_from_archives_and_what_came_back(site, archiving):
     texts = ["by Ada Lovelace", "by nobody", "mail ada@example.org", "by Grace Hopper"]
     site.bring(any_rows("logs", 4, start=days_ago(20), message=texts), "logs")
     archived(site, found)
-    some = chosen(site.lake, "logs", days_ago(30).date(), TODAY)
+    some = chosen(site.lake.tables, "logs", days_ago(30).date(), TODAY)
     made = write_down(site.lake, some, UNTIL, "Ann Author")
     approve(site.lake, made.name, "Ada Approver")
     rehydrate(site.lake, made.name, "Otto", found)
@@ -212,9 +212,9 @@ def test_a_person_is_erased_from_archives_and_what_came_back(site, archiving):
     assert done.certificate.is_clean
     for path in site.folder.rglob("*"):
         assert not path.is_file() or b"ada@example.org" not in path.read_bytes()
-    (one,) = archives(site.lake)
+    (one,) = archives(site.lake.tables)
     assert one.rows == 2
-    assert [looked.faults for looked in examine(site.lake, [one])] == [()]
+    assert [looked.faults for looked in examine(site.lake.store, [one])] == [()]
     rehydrate(site.lake, made.name, "Otto", found)
     text = "SELECT message FROM logs ORDER BY message"
     assert [row["message"] for row in rows_of(site, text=text)] == ["by Grace Hopper", "by nobody"]
@@ -227,11 +227,11 @@ def test_copies_go_with_an_archive_that_ends(site, cold):
     rehydrate(site.lake, made.name, "Otto", cold)
     assert rows_of(site) == [{"n": 20}]
     archived(site, with_period("raw", 35, cold))
-    assert expired_names(site.lake, dry_run=True) == [made.name]
+    assert expired_names(site.lake.tables, dry_run=True) == [made.name]
     assert rows_of(site) == [{"n": 20}]
-    assert expired_names(site.lake) == [made.name]
+    assert expired_names(site.lake.tables) == [made.name]
     assert rows_of(site) == [{"n": 10}]
-    assert rehydrated(site.lake) == []
+    assert rehydrated(site.lake.store) == []
 
 
 def test_a_masked_column_without_values_stops_nobody(site, archiving, tmp_path):
@@ -241,7 +241,7 @@ def test_a_masked_column_without_values_stops_nobody(site, archiving, tmp_path):
     site.bring(any_rows("runs", 3, start=days_ago(40), user=["ada"] * 3), "runs")
     archived(site, archiving(cold))
     rule = "people: {where: {table: runs, column: [user, git_patch]}, mask_after_days: 30, reason: enough}"
-    some = chosen(site.lake, "runs", days_ago(90).date(), TODAY)
+    some = chosen(site.lake.tables, "runs", days_ago(90).date(), TODAY)
     made = write_down(site.lake, some, UNTIL, "Ann Author")
     approve(site.lake, made.name, "Ada Approver")
     assert rehydrate(site.lake, made.name, "Otto", archiving(cold, rule)).rows == 3

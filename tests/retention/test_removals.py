@@ -28,10 +28,10 @@ from ranklake.retention.proposals.retention_plans import register
 
 def rewrite(site, table, change):
     """Put other rows in the place of a table's, the way somebody with keys to the bucket would."""
-    handle = delta_table(site.lake, table)
+    handle = delta_table(site.lake.store, table)
     rows = pa.Table.from_pylist(change(site.rows(table)), schema=arrow_schema(contract(table)))
     number = number_of(handle)
-    new = append_files(site.lake, contract(table), rows, number) if rows.num_rows else []
+    new = append_files(site.lake.store, contract(table), rows, number) if rows.num_rows else []
     genuine, commit.number_of = commit.number_of, lambda _: -1
     also = {audit.ROWS: rows.num_rows} if table == "audit" else None
     try:
@@ -71,7 +71,7 @@ def swapped(site):
 
 
 def without_plan_file(site):
-    (one,) = register(site.lake).values()
+    (one,) = register(site.lake.tables).values()
     Path(site.lake.path(Plan(one.plan, "", 0).name)).unlink()
 
 
@@ -157,7 +157,7 @@ def test_items_swapped_under_a_name_are_refused(site, approved):
     swapped(site)
     with pytest.raises(AlteredProposalError, match="were altered"):
         (carry_out if approved else agree)(site, made.name)
-    assert register(site.lake)[made.name].state == "altered"
+    assert register(site.lake.tables)[made.name].state == "altered"
     assert len(site.rows("steps")) == 20
 
 
@@ -202,7 +202,7 @@ def test_who_approved_may_not_apply(site, capfd, name):
     assert (run(["retain", "list", "--lake", site.lake.uri]), "single operator" in capfd.readouterr().out) == (0, True)
     run(["retain", "list", "--json", "--lake", site.lake.uri])
     assert json.loads(capfd.readouterr().out)[0]["single_operator"] is True
-    told = [json.loads(row["details"]) for row in audit.trail(site.lake) if row["action"] != "retention.approve"]
+    told = [json.loads(row["details"]) for row in audit.trail(site.lake.tables) if row["action"] != "retention.approve"]
     assert [row["single_operator"] for row in told] == [True, True]
 
 
@@ -213,4 +213,4 @@ def test_two_people_are_no_single_operator(site):
     agree(site, made.name)
     done, _ = carry_out(site, made.name)
     assert done.single_operator is False
-    assert "single_operator" not in json.dumps([row["details"] for row in audit.trail(site.lake)])
+    assert "single_operator" not in json.dumps([row["details"] for row in audit.trail(site.lake.tables)])

@@ -42,7 +42,7 @@ def test_lives_that_repeat_become_attempts(site):
     assert lives(site) == [(0, 0, 10, 20), (0, 1, 11, 20), (1, 0, 20, 20), (1, 1, 21, 20), (1, 2, 22, 20)]
     assert run_checks(site.lake, ["steps"]).passed
     assert all(item.adds_up for item in balance(site.lake, Spool(str(site.spool)).listing()))
-    assert [row["action"] for row in trail(site.lake)] == ["renumber", "renumbered"]
+    assert [row["action"] for row in trail(site.lake.tables)] == ["renumber", "renumbered"]
     assert verify(site.lake) is None
     with pytest.raises(NoRepeatError):
         renumber(site.lake, "r1", "ann")
@@ -67,11 +67,11 @@ def anew(rows):
 def test_a_life_that_counts_anew_cannot_be_parted(site, run):
     """Steps of one life that repeat are told, with what to do; no plan and no audit row is written, again and again."""
     site.bring(anew(step_rows(20, incarnation=10)))
-    before = last_finished(site.lake)
+    before = last_finished(site.lake.tables)
     for _ in range(2):
         with pytest.raises(OneLifeError, match=r"one life recorded 10 steps of a rank twice; .* count steps on"):
             renumber(site.lake, "r1", "ann")
-    assert (last_finished(site.lake), trail(site.lake)) == (before, [])
+    assert (last_finished(site.lake.tables), trail(site.lake.tables)) == (before, [])
     code, said = run("check")
     assert (code, "renumber" in said) == (1, False)
     assert "twice within one life, whose numbers began anew: r1; no attempt can part them" in said

@@ -51,7 +51,7 @@ def test_nothing_is_due(site):
     assert plan(site) is None
     bring_days(site, [0, 90])
     assert plan(site) is None
-    assert delta_table(site.lake, "retention_plans") is None
+    assert delta_table(site.lake.store, "retention_plans") is None
 
 
 def test_a_plan_says_what_would_go_and_why(site):
@@ -91,10 +91,10 @@ def test_equal_content_is_one_plan_written_once(site):
     """Planning again writes nothing; another day with the same items is the same plan; other items are another."""
     bring_days(site, [10, 200])
     first = plan(site)
-    version = delta_table(site.lake, "retention_plans").version()
+    version = delta_table(site.lake.store, "retention_plans").version()
     assert plan(site) == first
     assert plan(site, TODAY + timedelta(days=1)).name == first.name
-    assert delta_table(site.lake, "retention_plans").version() == version
+    assert delta_table(site.lake.store, "retention_plans").version() == version
     assert plan(site, TODAY + timedelta(days=81)).name != first.name
     bring_days(Site(site.folder / "other"), [10, 200])
     assert plan(Site(site.folder / "other")).name != first.name
@@ -117,7 +117,7 @@ def test_apply_removes_exactly_the_plan_bytes_and_all(site):
     made = plan(site)
     agree(site, made.name)
     done, fresh = carry_out(site, made.name)
-    assert (fresh, done.state, done.plan) == (True, "applied", last_finished(site.lake))
+    assert (fresh, done.state, done.plan) == (True, "applied", last_finished(site.lake.tables))
     assert ages(site) == [0, 90]
     gone = before - set((site.folder / "lake/tables/steps").rglob("*.parquet"))
     assert {path.parent.name for path in gone} == {f"date={item.partition_date}" for item in made.items}
@@ -156,13 +156,13 @@ def test_nothing_goes_without_approval(site):
     """A plan that nobody approved is refused, and nothing is changed, not even a plan's number taken."""
     bring_days(site, [200])
     made = plan(site)
-    before = last_finished(site.lake)
+    before = last_finished(site.lake.tables)
     with pytest.raises(NotApprovedError, match="ranklake retain approve"):
         carry_out(site, made.name)
-    assert last_finished(site.lake) == before
-    assert read_plan(site.lake, before + 1) is None
+    assert last_finished(site.lake.tables) == before
+    assert read_plan(site.lake.store, before + 1) is None
     assert ages(site) == [200]
-    assert audit.trail(site.lake) == []
+    assert audit.trail(site.lake.tables) == []
 
 
 def test_an_unknown_plan_is_refused(site):
@@ -185,7 +185,7 @@ def test_a_partition_that_changed_makes_the_plan_void(site):
     with pytest.raises(VoidProposalError, match="has other files than planned; plan again"):
         carry_out(site, made.name)
     assert ages(site) == [100, 200]
-    assert [row["action"] for row in audit.trail(site.lake)] == ["retention.approve"]
+    assert [row["action"] for row in audit.trail(site.lake.tables)] == ["retention.approve"]
     assert plan(site).name != made.name
 
 
@@ -209,10 +209,10 @@ def test_applying_again_does_nothing(site):
     made = plan(site)
     agree(site, made.name)
     carry_out(site, made.name)
-    rows = len(audit.trail(site.lake))
+    rows = len(audit.trail(site.lake.tables))
     done, fresh = carry_out(site, made.name)
     assert (fresh, done.state) == (False, "applied")
-    assert len(audit.trail(site.lake)) == rows
+    assert len(audit.trail(site.lake.tables)) == rows
     assert agree(site, made.name)[1] is False
 
 
@@ -223,14 +223,14 @@ def test_the_trail_says_who_approved_and_applied(site):
     assert agree(site, made.name)[1] is True
     assert agree(site, made.name)[1] is False
     carry_out(site, made.name)
-    found = [(row["action"], row["actor"], row["subject"], row["reason"]) for row in audit.trail(site.lake)]
+    found = [(row["action"], row["actor"], row["subject"], row["reason"]) for row in audit.trail(site.lake.tables)]
     assert found == [
         ("retention.approve", APPROVER, made.name, "as agreed"),
         ("retention.apply", "Otto Operator", made.name, None),
         ("retention.applied", "Otto Operator", made.name, None),
     ]
     assert verify(site.lake) is None
-    one = register(site.lake)[made.name]
+    one = register(site.lake.tables)[made.name]
     assert one.proposed < one.approved < one.applied
     kinds = [row["row_kind"] for row in site.rows("retention_plans")]
     assert sorted(kinds) == ["application", "approval", "item", "plan"]
@@ -259,7 +259,7 @@ def test_death_before_any_commit_converges(site, monkeypatch, dies_before):
     with pytest.raises(SystemExit):
         carry_out(site, made.name)
     monkeypatch.undo()
-    assert register(site.lake)[made.name].state == "approved"
+    assert register(site.lake.tables)[made.name].state == "approved"
     done, _ = carry_out(site, made.name)
     assert done.state == "applied"
     ended(site, made)
@@ -270,7 +270,7 @@ def ended(site, made):
     assert (ages(site), site.rows("logs")) == ([0], [])
     kinds = [row["row_kind"] for row in site.rows("retention_plans")]
     assert sorted(kinds) == ["application", "approval", "item", "item", "plan"]
-    actions = [row["action"] for row in audit.trail(site.lake)]
+    actions = [row["action"] for row in audit.trail(site.lake.tables)]
     assert actions == ["retention.approve", "retention.apply", "retention.applied"]
     assert verify(site.lake) is None
     (row,) = [row for row in site.rows("ingest_plans") if row["kind"] == "retention"]
@@ -332,9 +332,9 @@ def test_planning_finishes_what_died_first(site, monkeypatch):
         carry_out(site, made.name)
     monkeypatch.undo()
     assert plan(site) is None
-    assert register(site.lake)[made.name].state == "applied"
+    assert register(site.lake.tables)[made.name].state == "applied"
     carry_out(site, made.name)
-    assert audit.trail(site.lake)[-1]["action"] == "retention.applied"
+    assert audit.trail(site.lake.tables)[-1]["action"] == "retention.applied"
 
 
 def test_an_approval_that_died_half_way_is_made_again(site, monkeypatch):
@@ -345,9 +345,9 @@ def test_an_approval_that_died_half_way_is_made_again(site, monkeypatch):
     with pytest.raises(SystemExit):
         agree(site, made.name)
     monkeypatch.undo()
-    assert register(site.lake)[made.name].state == "planned"
+    assert register(site.lake.tables)[made.name].state == "planned"
     assert agree(site, made.name)[1] is True
-    assert [row["action"] for row in audit.trail(site.lake)] == ["retention.approve"]
+    assert [row["action"] for row in audit.trail(site.lake.tables)] == ["retention.approve"]
 
 
 def test_tables_that_count_their_own_commits_lose_rows_too(site):
@@ -358,18 +358,18 @@ def test_tables_that_count_their_own_commits_lose_rows_too(site):
     row = {one.name: filler.get(one.type, days_ago(0)) for one in derived.columns} | {"date": day}
     rows = pa.Table.from_pylist([row], schema=arrow_schema(derived))
     for _ in range(5):
-        replace_partitions(site.lake, derived, rows, [day])
+        replace_partitions(site.lake.tables, derived, rows, [day])
     made = plan(site)
     agree(site, made.name)
     carry_out(site, made.name)
-    assert delta_table(site.lake, "step_rollup").count() == 0
-    replace_partitions(site.lake, derived, rows, [day])
-    assert delta_table(site.lake, "step_rollup").count() == 1
+    assert delta_table(site.lake.store, "step_rollup").count() == 0
+    replace_partitions(site.lake.tables, derived, rows, [day])
+    assert delta_table(site.lake.store, "step_rollup").count() == 1
     again = plan(site)
     assert again.name != made.name
     agree(site, again.name)
     carry_out(site, again.name)
-    assert delta_table(site.lake, "step_rollup").count() == 0
+    assert delta_table(site.lake.store, "step_rollup").count() == 0
 
 
 def test_rows_in_quarantine_have_a_period(site):
@@ -405,12 +405,16 @@ def test_a_plan_whose_rows_went_by_another_is_overtaken(site, capsys):
     old = plan(site)
     site.bring(step_rows(5, segment=7, incarnation=44, start=days_ago(120)), incarnation=44)
     new = plan(site)
-    assert {one.state for one in register(site.lake).values()} == {"planned"}
+    assert {one.state for one in register(site.lake.tables).values()} == {"planned"}
     agree(site, old.name)
     agree(site, new.name)
     carry_out(site, new.name)
-    found = register(site.lake)[old.name]
-    assert (found.state, found.overtaken_by, register(site.lake)[new.name].overtaken_by) == ("overtaken", new.name, "")
+    found = register(site.lake.tables)[old.name]
+    assert (found.state, found.overtaken_by, register(site.lake.tables)[new.name].overtaken_by) == (
+        "overtaken",
+        new.name,
+        "",
+    )
     assert waiting(site.lake) == []
     assert run(["retain", "list", "--lake", site.lake.uri]) == 0
     assert f"{new.name} took of the same dates since" in capsys.readouterr().out

@@ -94,7 +94,7 @@ def test_sealing_follows_a_renamed_column(site, changed, tmp_path):
     take_in(site, columns=("runs.account", "runs.command_line by account"))
     assert clear_of(site, OF_TODAY) == [ADA, GRACE, ADA]
     assert merge_small(site.lake, InProcess(), thorough=True).files_before > 1
-    some = chosen(site.lake, "runs", days_ago(90).date(), TODAY)
+    some = chosen(site.lake.tables, "runs", days_ago(90).date(), TODAY)
     made = write_down(site.lake, some, TODAY + timedelta(days=7), "Ann", "an incident")
     propose(site.lake, made, "Ann")
     approve(site.lake, made.name, "Ada Approver")

@@ -170,7 +170,7 @@ def test_archived_rows_of_the_forgotten_come_back_and_say_nothing(site, tmp_path
 
     if when == "before it came back":
         forget()
-    some = chosen(site.lake, "runs", days_ago(90).date(), TODAY)
+    some = chosen(site.lake.tables, "runs", days_ago(90).date(), TODAY)
     made = write_down(site.lake, some, TODAY + timedelta(days=30), "Ann", "an incident")
     propose(site.lake, made, "Ann")
     approve(site.lake, made.name, "Ada Approver")
@@ -203,7 +203,7 @@ def test_a_person_in_the_archived_words_of_another_goes(site, tmp_path):
     for path in site.spool.rglob("*.parquet"):
         path.unlink()
     archived(site, found)
-    some = chosen(site.lake, "runs", days_ago(90).date(), TODAY)
+    some = chosen(site.lake.tables, "runs", days_ago(90).date(), TODAY)
     made = write_down(site.lake, some, TODAY + timedelta(days=30), "Ann", "an incident")
     propose(site.lake, made, "Ann")
     approve(site.lake, made.name, "Ada Approver")

@@ -120,16 +120,16 @@ def shared_lake(folder, secret):
     # what retention removed: a day of its own
     append(lake, "runs", [{"ts": NOON + timedelta(days=1), "run": f"open-retired-{word}", "slot": 40, "user": "x"}])
     refreshed()
-    handle = delta_table(lake, "runs")
+    handle = delta_table(lake.store, "runs")
     swap(handle, number_of(handle) + 1, remove=files(handle, [(NOON + timedelta(days=1)).date()]))
-    withdraw(lake, {"runs"})
+    withdraw(lake.store, {"runs"})
     refreshed()
     return lake
 
 
 def _leave(lake):
     """Take the run that left out of the runs, as a plan that rewrites their file does."""
-    handle = delta_table(lake, "runs")
+    handle = delta_table(lake.store, "runs")
     rows = DeltaTable(handle.table_uri).to_pyarrow_dataset().to_table().to_pylist()
     kept = [one for one in rows if one["run"] != "open-leaver"]
     swap(handle, number_of(handle) + 1, remove=files(handle))
@@ -142,7 +142,7 @@ def attacked(tmp_path_factory):
     made = []
     for secret in (0, 1):
         folder = tmp_path_factory.mktemp(f"attacked-{secret}")
-        app = sharing_app(shared_lake(folder, secret), KEYS, lambda *_: "")
+        app = sharing_app(shared_lake(folder, secret).store, KEYS, lambda *_: "")
         made.append((folder, folder / "out" / "reader", TestClient(app, raise_server_exceptions=False)))
     yield made
     for *_, client in made:

@@ -32,6 +32,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import MaskingSection
+from ranklake.lake.store.store import Store
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table
@@ -192,7 +193,7 @@ def test_many_small_files_become_one(lake, tmp_path, monkeypatch):
     assert len(copied(tmp_path / "out" / "reader", "steps")) == 14
     assert len(left_over(tmp_path / "out" / "reader")) == 4
     monkeypatch.setattr(shared_table, "GRACE", timedelta(seconds=-1))
-    sharing.withdraw(lake)
+    sharing.withdraw(lake.store)
     assert not left_over(tmp_path / "out" / "reader")
 
 
@@ -247,7 +248,7 @@ class Deaths:
 
     def __init__(self, monkeypatch):
         self.left = self.count = 0
-        places = [(Lake, "put_if_absent")]
+        places = [(Store, "put_if_absent")]
         places += [(shared_table, name) for name in ("swap", "delete", "ensure_table")]
         places += [(refresh, name) for name in ("delete", "copy", "erase_table")]
         places += [(register, "delete"), (sharing, "delete"), (sharing, "erase_table")]
@@ -295,11 +296,11 @@ def test_killed_anywhere_the_next_refresh_converges(lake, tmp_path, monkeypatch)
         for table in role.tables:
             assert len(copied(tmp_path / "out" / "reader", table)) == {"steps": 20, "runs": 1}[table]
         assert not left_over(tmp_path / "out" / "reader")
-    deaths.until_done(lambda: [end(lake, one, "ada", "over") for one in shares(lake)])
+    deaths.until_done(lambda: [end(lake, one, "ada", "over") for one in shares(lake.store)])
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
-    assert not shares(lake)
+    assert not shares(lake.store)
     assert deaths.count > 30
-    told_of = [row["action"] for row in trail(lake)]
+    told_of = [row["action"] for row in trail(lake.tables)]
     assert told_of[0] == "share.create"
     assert [one for one in told_of if "drop" in one] == ["share.drop", "share.dropped"]
 
@@ -309,14 +310,14 @@ def test_copies_of_rows_that_went_go_at_once(lake, tmp_path):
     append(lake, "steps", steps("open-2", 0, segment=1))
     shared(lake, READER, tmp_path / "out")
     place = tmp_path / "out" / "reader"
-    handle = delta_table(lake, "steps")
+    handle = delta_table(lake.store, "steps")
     shared_table.swap(handle, 9, remove=files(handle))  # as a plan that retires rows does
     blind = Lake.open(lake.uri)
-    assert [one.files for one in sharing.withdraw(blind, {"steps"})] == [1]
+    assert [one.files for one in sharing.withdraw(blind.store, {"steps"})] == [1]
     assert not list((place / "tables" / "steps").glob("date=*/*.parquet"))
     assert not copied(place, "steps")
     assert len(copied(place, "runs")) == 1
-    assert read(lake, contract("steps")).num_rows == 0
+    assert read(lake.tables, contract("steps")).num_rows == 0
 
 
 def test_a_place_is_one_lakes(lake, tmp_path):
@@ -335,7 +336,7 @@ def test_a_place_is_one_lakes(lake, tmp_path):
             shared(lake, READER, tmp_path / to)
         assert "\n" not in str(caught.value)
     assert sorted(map(str, (tmp_path / "out").rglob("*"))) == before
-    assert not shares(lake)
+    assert not shares(lake.store)
     for role, message in (("../reader", "cannot be the name"), ("a b", "cannot be the name")):
         with pytest.raises(ShareError, match=message):
             shared(lake, Role(role, OPERATIONAL, frozenset({"steps"})), tmp_path / "new")
@@ -373,12 +374,12 @@ def test_shares_of_roles_that_are_gone_go(lake, tmp_path):
     shared(lake, ASKING, tmp_path / "out")
     done = keep(lake, {"reader": READER}, "ada", InProcess(), [("reader", str(tmp_path / "more"))])
     assert [one.why for one in done.dropped] == ["the role is gone"]
-    assert {one.uri for one in shares(lake)} == {str(tmp_path / place / "reader") for place in ("out", "more")}
+    assert {one.uri for one in shares(lake.store)} == {str(tmp_path / place / "reader") for place in ("out", "more")}
     assert not [path for path in (tmp_path / "out" / "asking").rglob("*") if path.is_file()]
     done = keep(lake, {"reader": READER}, "ada", InProcess(), refusal=lambda _: "the grant ended")
     assert len(done.dropped) == 2
-    assert not shares(lake)
-    assert [row["reason"] for row in trail(lake) if row["action"] == "share.drop"] == [
+    assert not shares(lake.store)
+    assert [row["reason"] for row in trail(lake.tables) if row["action"] == "share.drop"] == [
         "the role is gone",
         *["the grant ended"] * 2,
     ]
@@ -396,7 +397,7 @@ def test_one_share_that_fails_holds_up_no_other(lake, tmp_path):
     wanted = [("a-keyed", place), ("gone", place), ("reader", place)]
     with pytest.raises(ShareError, match=r"2 shares failed, .*no key.*unknown role 'gone'"):
         keep(lake, {"a-keyed": keyed, "reader": narrow}, "ada", InProcess(), wanted)
-    assert [one.role for one in shares(lake)] == ["reader"]
+    assert [one.role for one in shares(lake.store)] == ["reader"]
     assert [path for path in (tmp_path / "shares" / "gone").rglob("*") if path.is_file()] == []
     assert {row["run"] for row in copied(f"{place}/reader", "steps")} == {"open-9"}
     with pytest.raises(RoleError, match="no key"):

@@ -237,7 +237,7 @@ def test_a_damaged_record_of_a_share_is_told(tmp_path, capsys, record):
     share(lake, role, str(tmp_path / "out"), "ada", InProcess())
     (path,) = (tmp_path / "lake/shares").rglob("share.json")
     path.write_bytes(record)
-    with TestClient(sharing_app(lake, Keyring((KEY,)), lambda *_: "")) as client:
+    with TestClient(sharing_app(lake.store, Keyring((KEY,)), lambda *_: "")) as client:
         answer = client.get("/delta-sharing/shares/reader/all-tables", headers={"Authorization": f"Bearer {token()}"})
     assert answer.status_code == 503
     assert run(["share", "--lake", lake.uri]) == 2

@@ -101,7 +101,7 @@ def test_budgets(site):
         Rule(name, {"table": ("steps",)}, "me", "w", "l", at, budget_bytes=most)
         for name, most in (("a", 1), ("b", 10**9))
     ]
-    (line,) = over_budget(site.lake, CONTRACTS, replace(POLICIES, rules=(*POLICIES.rules, *rules)))
+    (line,) = over_budget(site.lake.tables, CONTRACTS, replace(POLICIES, rules=(*POLICIES.rules, *rules)))
     assert "over the 1 of rule a (me)" in line
 
 

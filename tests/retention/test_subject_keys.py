@@ -459,7 +459,7 @@ print("ready", flush=True)
 while not pathlib.Path(gate).exists():
     time.sleep(0.0001)
 for at in range(20):
-    know(lake, {f"runs.{name}{at}": "user"}, {f"runs.{name}{at}": [at]})
+    know(lake.store, {f"runs.{name}{at}": "user"}, {f"runs.{name}{at}": [at]})
 """
 
 
@@ -472,20 +472,20 @@ def test_processes_that_say_at_once_what_is_sealed_forget_none(sealing):
     for one in crew:
         one.communicate(timeout=120)
     every = {f"runs.{name}{at}" for name in "abc" for at in range(20)}
-    found = known(sealing.lake)
+    found = known(sealing.lake.store)
     assert (set(found.columns), set(found.ids)) == (every, every)
 
 
 def test_what_is_remembered_is_written_once(sealing):
     """What comes later stands beside the first file, and a damaged file is named."""
-    know(sealing.lake, {"runs.user": "user"}, {"runs.user": [3]})
-    know(sealing.lake, {"jobs.user": "user"}, {"jobs.user": [7]})
-    know(sealing.lake, {"runs.user": "user"}, {"runs.user": [3]})
-    assert known(sealing.lake).columns == {"runs.user": "user", "jobs.user": "user"}
+    know(sealing.lake.store, {"runs.user": "user"}, {"runs.user": [3]})
+    know(sealing.lake.store, {"jobs.user": "user"}, {"jobs.user": [7]})
+    know(sealing.lake.store, {"runs.user": "user"}, {"runs.user": [3]})
+    assert known(sealing.lake.store).columns == {"runs.user": "user", "jobs.user": "user"}
     (more,) = (sealing.folder / "lake/subjects").iterdir()
     more.write_bytes(more.read_bytes()[:-1])
     with pytest.raises(SubjectKeysError, match=rf"{more.name}: .* is damaged; write it again"):
-        known(sealing.lake)
+        known(sealing.lake.store)
 
 
 CHILD = """

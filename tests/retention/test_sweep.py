@@ -16,6 +16,7 @@ from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.store import Store
 from ranklake.retention.holds.holds import set_hold
 from ranklake.retention.plans.removals import unaccounted
 from ranklake.retention.sweep import sweep
@@ -46,10 +47,10 @@ def test_segments_go_whose_rows_are_all_gone(site):
     assert (done.files, done.segments, done.in_packs) == (1, 1, 0)
     assert len(segments(site)) == len(before) - 1
     assert site.balances()["steps"].in_flight == 10
-    rows = [row for row in audit.trail(site.lake) if row["action"] == "retention.sweep"]
+    rows = [row for row in audit.trail(site.lake.tables) if row["action"] == "retention.sweep"]
     assert [json.loads(row["details"])["segments"] for row in rows] == [1]
     assert swept(site).files == 0
-    assert len(audit.trail(site.lake)) == 4
+    assert len(audit.trail(site.lake.tables)) == 4
 
 
 def test_a_run_leaves_the_spool_where_a_hold_keeps_another(site):
@@ -176,7 +177,7 @@ def test_an_application_that_dies_while_deleting_raw_bytes_goes_on(site, monkeyp
             raise SystemExit
         return genuine(self, *parts)
 
-    monkeypatch.setattr(Lake, "path", dying)
+    monkeypatch.setattr(Store, "path", dying)
     with pytest.raises(SystemExit):
         carry_out(site, made.name, LATER)
     monkeypatch.undo()

@@ -63,8 +63,8 @@ def test_rows_come_back_renamed_and_are_queried(site, changed):
     bring_days(made, [0, 40, 41])
     before = ask(made.lake, "SELECT sum(tokens) AS total FROM steps").rows.to_pylist()
     archived(made, found)
-    some = archives(made.lake)
-    assert [one.faults for one in examine(made.lake, some)] == [(), ()]
+    some = archives(made.lake.tables)
+    assert [one.faults for one in examine(made.lake.store, some)] == [(), ()]
     (tagged, *_) = [one for one in versions(fs, "cold/archive/tables/") if one.is_current]
     told = fs.call_s3("get_object_tagging", Bucket="cold", Key=tagged.path.removeprefix("cold/"))
     assert told["TagSet"] == [{"Key": "keep", "Value": "cold"}]
@@ -76,10 +76,12 @@ def test_rows_come_back_renamed_and_are_queried(site, changed):
 
     changed.migrate("steps", rename)
     migrate(made.lake, InProcess(), "Mia Migrator")
-    back = write_down(made.lake, chosen(made.lake, "steps", days_ago(90).date(), TODAY), days_ago(-7).date(), "Ann")
+    back = write_down(
+        made.lake, chosen(made.lake.tables, "steps", days_ago(90).date(), TODAY), days_ago(-7).date(), "Ann"
+    )
     approve(made.lake, back.name, "Ada Approver")
     assert rehydrate(made.lake, back.name, "Otto", found).rows == 20
     text = "SELECT sum(tokens_seen) AS total FROM steps"
     assert ask(made.lake, text, rehydrated=True).rows.to_pylist() == before
     assert ask(made.lake, text).rows.to_pylist() != before
-    assert [one.faults for one in examine(made.lake, archives(made.lake))] == [(), ()]
+    assert [one.faults for one in examine(made.lake.store, archives(made.lake.tables))] == [(), ()]

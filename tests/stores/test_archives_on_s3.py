@@ -31,13 +31,15 @@ def test_rows_lie_in_cold_storage_and_come_back(storage, tmp_path):
     found = policies_in(tmp_path, rule, to="s3://bucket/archive")
     bring_days(site, (40,))
     archived(site, found)
-    (one,) = archives(site.lake)
-    (looked,) = examine(site.lake, [one])
+    (one,) = archives(site.lake.tables)
+    (looked,) = examine(site.lake.store, [one])
     assert (looked.files, looked.unread, looked.faults) == (0, 1, ())
-    cold = open_place(site.lake, one.uri)
+    cold = open_place(site.lake.store, one.uri)
     (path,) = [path for path in cold.fs.find(cold.path("tables")) if path.endswith(".parquet")]
     assert look(cold, path).at_hand is AtHand.COLD
-    made = write_down(site.lake, chosen(site.lake, "steps", days_ago(90).date(), TODAY), days_ago(-7).date(), "Ann")
+    made = write_down(
+        site.lake, chosen(site.lake.tables, "steps", days_ago(90).date(), TODAY), days_ago(-7).date(), "Ann"
+    )
     approve(site.lake, made.name, "Ada Approver")
     done = rehydrate(site.lake, made.name, "Otto", found)
     if isinstance(done, Waiting):

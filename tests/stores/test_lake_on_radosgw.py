@@ -66,7 +66,7 @@ def test_drivers_on_a_flapping_gateway(url, tmp_path):
         def drive():
             for _ in range(40):
                 try:
-                    if not ingest(lake, spool, InProcess()).plans and last_finished(lake):
+                    if not ingest(lake, spool, InProcess()).plans and last_finished(lake.tables):
                         return
                 except RanklakeError:
                     continue

@@ -12,6 +12,7 @@ from stores import moto_server, s3_storage
 
 from ranklake.lake.query.roles import Role
 from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.store import Store
 from ranklake.retention.shares.server.app import sharing_app
 from ranklake.retention.shares.server.links import Links
 from ranklake.segments.envelope import Key
@@ -26,7 +27,7 @@ def test_the_store_signs_where_the_role_sees_the_place(tmp_path):
     """There the address ends with the link; where the place is masked the server gives the bytes, and names none."""
     with moto_server(tmp_path) as url:
         lake = Lake.create(str(tmp_path / "lake"), s3_storage(url))
-        Lake.place("s3://bucket/models", lake.storage).fs.pipe_file("bucket/models/b.pt", BODY)
+        Store.at("s3://bucket/models", lake.storage).fs.pipe_file("bucket/models/b.pt", BODY)
         made_by = {"action": "created", "kind": "model", "bytes": len(BODY), "file_count": 1, "ts": NOON}
         facts = {"name": "b.pt", "uri": "s3://bucket/models/b.pt", "sha256": hashlib.sha256(BODY).hexdigest()}
         append(lake, "artifacts", [{**made_by, **facts}])
@@ -45,5 +46,5 @@ def test_the_store_signs_where_the_role_sees_the_place(tmp_path):
         _, (one,) = links.made(lambda: KEYS, "hiding", "b.pt", "", "eve", until, "http://x/delta-sharing")
         assert one.by == "server"
         assert "bucket" not in one.url
-        with TestClient(sharing_app(lake, KEYS, lambda *_: "", links)) as client:
+        with TestClient(sharing_app(lake.store, KEYS, lambda *_: "", links)) as client:
             assert client.get(one.url.removeprefix("http://x")).content == BODY

@@ -9,6 +9,7 @@ from stores import moto_server, s3_storage
 from ranklake.lake.audit.trail import record
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import AuditSection
+from ranklake.lake.store.store import Store
 from ranklake.lake.store.versions import ObjectLockError, put_locked
 from ranklake.retention.proposals.anchors import anchor, last_anchor
 
@@ -20,7 +21,7 @@ def storage(tmp_path):
     """Give options for a store with a plain bucket, and one with Object Lock, ``locked``."""
     with moto_server(tmp_path) as url:
         options = s3_storage(url)
-        place = Lake.place("s3://bucket/x", options)
+        place = Store.at("s3://bucket/x", options)
         place.fs.call_s3("create_bucket", Bucket="locked", ObjectLockEnabledForBucket=True)
         yield options
 
@@ -42,11 +43,11 @@ def test_an_anchor_is_locked_for_as_long_as_was_asked(storage, tmp_path):
     last = last_anchor(lake)
     assert last.rows == 1
     assert 29 <= (last.locked_until - last.signed).days <= 30
-    fs = Lake.place("s3://locked/witness", storage).fs
+    fs = Store.at("s3://locked/witness", storage).fs
     (there,) = fs.call_s3("list_object_versions", Bucket="locked", Prefix="witness/anchors/")["Versions"]
     with pytest.raises(Exception, match=r"AccessDenied|Access Denied"):
         fs.call_s3("delete_object", Bucket="locked", Key=there["Key"], VersionId=there["VersionId"])
-    place = Lake.place("s3://locked/witness", storage)
+    place = Store.at("s3://locked/witness", storage)
     name = there["Key"].removeprefix("witness/")
     assert not put_locked(place, name, b"another", last.locked_until)
     assert b"statement" in place.fs.cat_file(place.path(name))
@@ -65,4 +66,4 @@ def test_a_bucket_without_a_lock_says_so(storage, tmp_path):
 def test_a_folder_locks_nothing(tmp_path):
     """So a configuration that asks for locks is refused there."""
     with pytest.raises(ObjectLockError, match="only buckets that speak S3"):
-        put_locked(Lake.place(f"file:{tmp_path}"), "a", b"a", datetime.now(UTC))
+        put_locked(Store.at(f"file:{tmp_path}"), "a", b"a", datetime.now(UTC))

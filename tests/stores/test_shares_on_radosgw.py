@@ -141,7 +141,7 @@ def test_a_sharing_server_gives_addresses_that_the_gateway_signs(shared):
     until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     bearer = sealed(keys, PROFILE, {"role": "reader", "to": "eve", "until": until})
     query = "/delta-sharing/shares/reader/schemas/tables/tables/steps/query"
-    with TestClient(sharing_app(lake, keys, lambda _role, _who: "")) as asking:
+    with TestClient(sharing_app(lake.store, keys, lambda _role, _who: "")) as asking:
         answer = asking.post(query, json={}, headers={"Authorization": f"Bearer {bearer}"})
     (url,) = [line["file"]["url"] for line in map(json.loads, answer.text.splitlines()) if "file" in line]
     assert url.startswith(f"{shared}/bucket/shares/reader/")

@@ -53,7 +53,7 @@ class Desk:
 
     def register(self, lake):
         """Return what was proposed and what became of it."""
-        done = {name: number for name, number in self.begun.items() if number <= last_finished(lake)}
+        done = {name: number for name, number in self.begun.items() if number <= last_finished(lake.tables)}
         return {
             name: replace(one, applied=datetime.now(UTC), plan=done[name]) if name in done else one
             for name, one in self.rows.items()
@@ -95,4 +95,4 @@ class Desk:
 
     def actions(self):
         """Return what the trail says was done, and by whom."""
-        return [(row["action"], row["actor"]) for row in trail(self.site.lake)]
+        return [(row["action"], row["actor"]) for row in trail(self.site.lake.tables)]

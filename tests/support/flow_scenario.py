@@ -110,7 +110,7 @@ def main(folder, lake, spool, storage):
     settings = FlowSettings(lake, spool, storage=storage, config=storage.removeprefix("file:"))
     done = run_pipeline(settings, folder / "prefect")
     stored = settings.context().open_lake()
-    rows = {table: read(stored, contract(table)).num_rows for table in ("steps", "step_rollup")}
+    rows = {table: read(stored.tables, contract(table)).num_rows for table in ("steps", "step_rollup")}
     from ranklake.flows.stage_flows import retention_apply_flow, retention_plan_flow
 
     plan = asyncio.run(retention_plan_flow(settings))["plan"]["retention_plan"]

@@ -43,12 +43,12 @@ class Site:
 
     def keys(self, table="steps"):
         """Count the rows of a table by key."""
-        rows = read(self.lake, contract(table), ["incarnation", "segment", "slot"])
+        rows = read(self.lake.tables, contract(table), ["incarnation", "segment", "slot"])
         return Counter(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
 
     def rows(self, table):
         """Return a table's rows as dicts."""
-        return read(self.lake, contract(table)).to_pylist()
+        return read(self.lake.tables, contract(table)).to_pylist()
 
     def overlay(self, **files):
         """Write contract files (YAML text by table) and return their folder."""

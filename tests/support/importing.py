@@ -28,7 +28,7 @@ def ask(lake, sql):
 
 def rejects(lake):
     """Return reason and row of what is in quarantine."""
-    return read(lake, contract("rejects"), ["reason", "row", "table", "run"]).to_pylist()
+    return read(lake.tables, contract("rejects"), ["reason", "row", "table", "run"]).to_pylist()
 
 
 def refused_as_another_run(kind, files, spool):

@@ -7,7 +7,7 @@ from deltalake.table import TableAlterer
 
 from ranklake.lake.migrations import rewriting
 from ranklake.lake.migrations.steps.step import MigrationError
-from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.store import Store
 
 
 class KilledError(BaseException):
@@ -21,7 +21,7 @@ class Killer:
         self.moments, self.last = 0, 0
         changes = ((TableAlterer, name) for name in ("add_columns", "set_column_metadata", "set_table_properties"))
         commits = ((DeltaTable, "create_write_transaction"), *changes)
-        for owner, name in ((Lake, "put_if_absent"), (rewriting, "write_partition"), *commits, *others):
+        for owner, name in ((Store, "put_if_absent"), (rewriting, "write_partition"), *commits, *others):
             monkeypatch.setattr(owner, name, self.mortal(getattr(owner, name)))
 
     def mortal(self, work):

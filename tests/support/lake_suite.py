@@ -49,7 +49,7 @@ AWKWARD = "my lake ü+#1? 100%"
 
 def keys(lake):
     """Count the rows of ``steps`` by key."""
-    rows = read(lake, contract("steps"), ["incarnation", "segment", "slot"])
+    rows = read(lake.tables, contract("steps"), ["incarnation", "segment", "slot"])
     return Counter(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
 
 
@@ -101,7 +101,7 @@ class LakeSuite:
         spool = spooled(place, tmp_path, step_rows(50, start=days_ago(3)))
         lake = Lake.create(f"{place.uri}/lake", place.storage)
         ingest(lake, spool, InProcess())
-        (row,) = files(delta_table(lake, "steps")).to_pylist()
+        (row,) = files(delta_table(lake.store, "steps")).to_pylist()
         path = lake.path("tables", "steps", row["path"])
         sound = lake.fs.cat_file(path)
         raw = bytearray(sound)
@@ -112,7 +112,7 @@ class LakeSuite:
             migrations.apply(Lake.open(lake.uri, place.storage), InProcess(), "Ada")
         lake.fs.pipe_file(path, sound)
         migrations.apply(Lake.open(lake.uri, place.storage), InProcess(), "Ada")
-        assert read(lake, contract("steps"), ["tokens"]).num_rows == 50
+        assert read(lake.tables, contract("steps"), ["tokens"]).num_rows == 50
 
     def test_a_damaged_object_is_found_and_mended(self, place, tmp_path):
         """A bit that turned in a data file keeps its date out of the rollups, until a replay wrote it anew."""
@@ -120,7 +120,7 @@ class LakeSuite:
         spool = spooled(place, tmp_path, step_rows(50, start=days_ago(3)))
         lake = Lake.create(f"{place.uri}/lake", place.storage)
         ingest(lake, spool, InProcess())
-        (row,) = files(delta_table(lake, "steps")).to_pylist()
+        (row,) = files(delta_table(lake.store, "steps")).to_pylist()
         path = lake.path("tables", "steps", row["path"])
         raw = bytearray(lake.fs.cat_file(path))
         raw[len(raw) // 2] ^= 16
@@ -145,8 +145,8 @@ class LakeSuite:
         spool = Spool(f"{place.uri}/spool", place.storage)
         lake = Lake.create(f"{place.uri}/lake", place.storage, LakeConfig(spools=(spool.uri,)))
         ingest(lake, spool, InProcess())
-        delta_table(lake, "steps").create_checkpoint()
-        rows = [row for row in read(lake, contract("steps")).to_pylist() if row["run"] == "other"]
+        delta_table(lake.store, "steps").create_checkpoint()
+        rows = [row for row in read(lake.tables, contract("steps")).to_pylist() if row["run"] == "other"]
         subject, reach = subject_of(lake, ["ada.lovelace"]), Reach(lake, spool)
         made = erasure_plan.make_plan(reach, subject)
         erasure_plan.propose(lake, made, "Petra")
@@ -154,7 +154,7 @@ class LakeSuite:
         done = erasure_apply.apply(reach, made.name, subject, "Otto")
         assert done.certificate.is_clean
         assert not [path for path, raw in place.contents().items() if b"ada.lovelace" in raw or "ada.lovelace" in path]
-        assert read(lake, contract("steps")).to_pylist() == rows
+        assert read(lake.tables, contract("steps")).to_pylist() == rows
         assert [item.name.run for item in spool.listing()] == ["other"]
         assert unaccounted(lake) == []
         adds_up(lake, spool)
@@ -171,8 +171,8 @@ class LakeSuite:
     def test_one_commit_of_a_number_wins(self, place):
         """Of many handles that were read before, one commits the number; the others lose the race, and say so."""
         lake = Lake.create(place.uri, place.storage)
-        ensure_table(lake, contract("steps"))
-        handles = [delta_table(lake, "steps") for _ in range(RACERS)]
+        ensure_table(lake.tables, contract("steps"))
+        handles = [delta_table(lake.store, "steps") for _ in range(RACERS)]
         barrier = threading.Barrier(RACERS)
 
         def swap(handle):
@@ -184,7 +184,7 @@ class LakeSuite:
 
         with ThreadPoolExecutor(RACERS) as pool:
             assert sum(pool.map(swap, handles)) == 1
-        assert delta_table(lake, "steps").version() == 1
+        assert delta_table(lake.store, "steps").version() == 1
 
     def test_many_may_make_a_lake_at_once(self, place):
         """All get the same lake; nothing but its marker is there, of the look at the store nothing is left."""

@@ -72,9 +72,9 @@ def computed(ctx, name, days=(DAY,), runs=None):
 def append(lake, table, facts):
     """Commit rows to a lake's table, the way ingest does."""
     given = facts if isinstance(facts, pa.Table) else rows(table, facts)
-    handle = ensure_table(lake, contract(table))
+    handle = ensure_table(lake.tables, contract(table))
     number = number_of(handle) + 1
-    swap(handle, number, add=append_files(lake, contract(table), given, number))
+    swap(handle, number, add=append_files(lake.store, contract(table), given, number))
 
 
 def told(lake, table, facts):
@@ -107,7 +107,9 @@ def state(lake, rollups=OF_RUNS):
     """Return rollups' rows, sorted by grain."""
     found = {}
     for rollup in rollups:
-        rows_of = read(lake, contract(rollup.name)).drop_columns(list(rollup.kept))  # when they were first computed
+        rows_of = read(lake.tables, contract(rollup.name)).drop_columns(
+            list(rollup.kept)
+        )  # when they were first computed
         found[rollup.name] = rows_of.sort_by([(name, "ascending") for name in contract(rollup.name).grain])
     return found
 

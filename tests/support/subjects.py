@@ -80,18 +80,20 @@ def plant(site: Site) -> dict:
     pack_up(site.spool, sorted(site.spool.glob("segments/*/logs/*.parquet")))
     for who, mail in ((ADA, EMAIL), (GRACE, GRACE_MAIL)):
         _result(site, f"values such as {mail}")
-        assert not note(site.lake, Asked(who, None, {"steps": ("loss",)}, {}))
+        assert not note(site.lake.store, Asked(who, None, {"steps": ("loss",)}, {}))
         imports = site.spool / "imports" / f"{len(who):064x}.json"
         imports.parent.mkdir(exist_ok=True)
         imports.write_text(json.dumps({"path": f"/home/{who}/log.txt", "run": "imported"}))
         (site.folder / "lake" / "migrating").mkdir(exist_ok=True)
         (site.folder / "lake" / "migrating" / f"0001~{who[:3]}.json").write_text(json.dumps({"run": f"{who}-exp1"}))
-    odd = read(site.lake, contract("segments"), list(COLUMNS)).replace_schema_metadata(None).cast(no_rows().schema)
-    save(site.lake, Summary(1, 1, _streams(), odd.filter(odd["unreadable"].is_valid())))
+    odd = (
+        read(site.lake.tables, contract("segments"), list(COLUMNS)).replace_schema_metadata(None).cast(no_rows().schema)
+    )
+    save(site.lake.store, Summary(1, 1, _streams(), odd.filter(odd["unreadable"].is_valid())))
     role = Role("reader", frozenset({"operational", "pseudonymous", "personal"}), frozenset({"steps", "runs", "logs"}))
     share(site.lake, role, str(site.folder / "shares"), "Sam", InProcess())
     for table in ("steps", "runs", "segments"):
-        delta_table(site.lake, table).create_checkpoint()
+        delta_table(site.lake.store, table).create_checkpoint()
     return _beside(site)
 
 
@@ -99,7 +101,7 @@ def retire(site: Site) -> None:
     """Have curves downsampled, and moments archived and brought back: rows that are no rows of their tables."""
     policies = policies_in(site.folder, *_RETIRING)
     assert {item.table for item in archived(site, policies, AGED)} == {"scalars", "events"}
-    some = chosen(site.lake, "events", START.date(), AGED)
+    some = chosen(site.lake.tables, "events", START.date(), AGED)
     made = write_down(site.lake, some, AGED + timedelta(days=360), "Petra", "an incident", AGED)
     propose(site.lake, made, "Petra")
     approve(site.lake, made.name, "Anna")
@@ -136,7 +138,7 @@ def _result(site: Site, observed: str) -> None:
     said = {"severity": "warning", "status": "failed", "on_fail": "record", "observed": observed}
     when = {"ts": START, "date": START.date(), "partition_date": START.date(), "files_sha256": "0" * 64}
     row = {**names, **said, **when}
-    append_own(site.lake, "quality_results", lambda _: [row])
+    append_own(site.lake.tables, "quality_results", lambda _: [row])
 
 
 def _beside(site: Site) -> dict:
@@ -165,7 +167,7 @@ def others(site: Site) -> dict[str, list[str]]:
     for table, one in site.lake.contracts().items():
         if one.retention in {"system", "audit"}:
             continue
-        rows = [json.dumps(row, default=str, sort_keys=True) for row in read(site.lake, one).to_pylist()]
+        rows = [json.dumps(row, default=str, sort_keys=True) for row in read(site.lake.tables, one).to_pylist()]
         found[table] = sorted(row for row in rows if ADA not in row and EMAIL not in row)
     return found
 

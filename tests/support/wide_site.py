@@ -14,6 +14,7 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.store import Store
 from ranklake.views.html import cluster_pages, executive_pages, oncall_pages, pipeline_pages, run_pages
 from ranklake.views.html.site import publish
 
@@ -88,7 +89,7 @@ def wide_site(folder, gpus=4096, hours=24, steps=8):
     run_rollups(lake)
     append(lake, "gpu_hourly", device_hours(gpus // 8, hours))  # after them, since there are no samples to roll up
     return publish(
-        Lake.place(str(folder / "out")),
+        Store.at(str(folder / "out")),
         run_pages.section(runs_state(lake)), cluster_pages.section(cluster_state(lake)),
         executive_pages.section(fleet_state(lake)), oncall_pages.section(on_call(lake)),
         pipeline_pages.section(pipeline_state(lake, 3600.0)),

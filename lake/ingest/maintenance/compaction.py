@@ -23,6 +23,7 @@ from ranklake.lake.plans.kinds import COMPACTION
 from ranklake.lake.plans.plan import read_plan
 from ranklake.lake.plans.units import Unit, carry_out, counted
 from ranklake.lake.plans.workers import PIECE_SHARE
+from ranklake.lake.store.catalog import Catalog
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.data_file import DataFile
 from ranklake.lake.tables.integrity import Damage, damaged
@@ -102,9 +103,9 @@ class MergeResult:
     damaged: list[Damage]
 
 
-def mergeable_tables(lake: Lake, tables: Iterable[str] | None = None) -> list[str]:
+def mergeable_tables(catalog: Catalog, tables: Iterable[str] | None = None) -> list[str]:
     """Return those of some tables, default all, that only plans take files from."""
-    known = lake.contracts()
+    known = catalog.contracts()
     return sorted(name for name in (tables or known) if known[name].kind != "derived")
 
 
@@ -122,7 +123,7 @@ def merges_due(
     Raises `ranklake.lake.tables.tables.NewerTableError`: a merge would lose columns that are not known here.
     """
     for table in tables:
-        handle = latest(lake, table)
+        handle = latest(lake.tables, table)
         if handle is None:
             continue
         live = files(refuse_unfit(handle, lake.contract(table))).select(["path", "size_bytes", "num_records", "date"])
@@ -183,15 +184,15 @@ def merge(task: Merge) -> MergeResult:
     """Write the rows of those files that are sound and fit into memory together as one file; commit nothing."""
     lake = Lake.open(task.lake_uri, task.storage)
     target = lake.contract(task.table)
-    bad = damaged(lake, task.table, task.files)
+    bad = damaged(lake.tables, task.table, task.files)
     sound = [row for row in task.files if row["path"] not in {one.path for one in bad}]
     if len(sound) < 2:  # noqa: PLR2004 - one file is merged already
         return MergeResult(task, None, bad)
-    rows, paths = read_within(lake, target, pa.Table.from_pylist(sound), task.most_bytes)
+    rows, paths = read_within(lake.store, target, pa.Table.from_pylist(sound), task.most_bytes)
     if len(paths) < 2:  # noqa: PLR2004 - likewise
         return MergeResult(task, None, bad)
     done = replace(task, files=[row for row in task.files if row["path"] in set(paths)])
-    file = write_partition(lake, target, rows, task.day, task.plan, merged=files_digest(done.paths))
+    file = write_partition(lake.store, target, rows, task.day, task.plan, merged=files_digest(done.paths))
     return MergeResult(done, file, bad)
 
 
@@ -245,7 +246,7 @@ def merge_small(
 
     Raises what the store raises; merged files that no plan names stay behind then, for `purge`.
     """
-    composer = _Composer(lake, workers, mergeable_tables(lake, tables), thorough=thorough, progress=progress)
+    composer = _Composer(lake, workers, mergeable_tables(lake.catalog, tables), thorough=thorough, progress=progress)
     done = CompactionResult()
     while (plan := drive(lake, composer.compose, workers).plan) is not None:
         done.plans.append(plan.number)
@@ -309,7 +310,7 @@ class _Composer:
 
     def _may_merge(self, table: str) -> bool:
         if table not in self._left:
-            handle = latest(self.lake, table)
+            handle = latest(self.lake.tables, table)
             self._left[table] = 0 if handle is None else 2 * files(handle).num_rows
         return self._left[table] > 0
 
@@ -337,13 +338,13 @@ class _Composer:
         """
         fresh = [one for one in self._ready if time.monotonic() - one[0] < REUSE_S]
         between = range(min((task.plan for _, task, _ in fresh), default=number), number)
-        came = [plan for plan in map(partial(read_plan, self.lake), between) if plan is not None]
+        came = [plan for plan in map(partial(read_plan, self.lake.store), between) if plan is not None]
         purged = {place for plan in came for place in action_plan.purged_dates(plan)}
         fresh = [one for one in fresh if (one[1].table, one[1].day.isoformat()) not in purged]
         live: dict[str, set[str]] = {}
         for _, task, _ in fresh:
             if task.table not in live:
-                handle = delta_table(self.lake, task.table)
+                handle = delta_table(self.lake.store, task.table)
                 live[task.table] = set() if handle is None else live_paths(handle)
         return [one for one in fresh if one[1].paths <= live[one[1].table] and self._is_there(one[2])]
 

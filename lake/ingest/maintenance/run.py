@@ -33,12 +33,13 @@ from ranklake.lake.tables.tables import delta_table, ensure_table, latest, refus
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress
     from ranklake.lake.plans.workers import Workers
+    from ranklake.lake.store.store import Store
 
 
-def commits_since_checkpoint(lake: "Lake", table: str, handle: DeltaTable) -> int:
+def commits_since_checkpoint(store: "Store", table: str, handle: DeltaTable) -> int:
     """Return how many commits a reader reads one by one. A damaged pointer to the checkpoint counts as none."""
     try:
-        pointer = lake.fs.cat_file(lake.path("tables", table, "_delta_log", "_last_checkpoint"))
+        pointer = store.fs.cat_file(store.path("tables", table, "_delta_log", "_last_checkpoint"))
         last = int(json.loads(pointer)["version"])
     except FileNotFoundError:
         last = -1
@@ -47,13 +48,13 @@ def commits_since_checkpoint(lake: "Lake", table: str, handle: DeltaTable) -> in
     return handle.version() - last
 
 
-def tidy_log(lake: "Lake", table: str, handle: DeltaTable) -> bool:
+def tidy_log(store: "Store", table: str, handle: DeltaTable) -> bool:
     """Write a checkpoint if one is due, then remove commits past their retention; return whether one was written.
 
     delta-rs keeps every commit that the oldest kept version needs. Dying in between leaves a checkpoint more, or a
     commit more. Raises `LakeUnreachableError`.
     """
-    due = commits_since_checkpoint(lake, table, handle) >= CHECKPOINT_EVERY
+    due = commits_since_checkpoint(store, table, handle) >= CHECKPOINT_EVERY
     try:
         if due:
             retry_listing(handle.create_checkpoint)
@@ -61,7 +62,7 @@ def tidy_log(lake: "Lake", table: str, handle: DeltaTable) -> bool:
     except (DeltaError, OSError) as error:
         hint = "check space and rights there; run it again"
         what = f"the log of {table} cannot be tidied"
-        raise unreachable(lake.uri, error, lake.storage, what=what, hint=hint) from None
+        raise unreachable(store.uri, error, store.storage, what=what, hint=hint) from None
     return due
 
 
@@ -118,12 +119,12 @@ def scrub(lake: Lake, workers: "Workers", progress: "Progress | None" = None) ->
 
 def scrub_files(task: ScrubTask) -> list[Damage]:
     """Carry out one task."""
-    return damaged(Lake.open(task.lake_uri, task.storage), task.table, task.files)
+    return damaged(Lake.open(task.lake_uri, task.storage).tables, task.table, task.files)
 
 
 def _tasks(lake: Lake) -> Iterator[ScrubTask]:
     for table in lake.contracts():
-        handle = delta_table(lake, table)
+        handle = delta_table(lake.store, table)
         if handle is None:
             continue
         some: list[dict[str, Any]] = []
@@ -217,7 +218,7 @@ def upkeep(
     )
     days = lake.config.query.keep_days
     over, over_bytes = carry_out(
-        Unit("queries", detail="the query log"), partial(tidy_queries, lake, days, dry_run=dry_run)
+        Unit("queries", detail="the query log"), partial(tidy_queries, lake.store, days, dry_run=dry_run)
     )
     purged += Counter({OLD_QUERIES: over} if over else {})
     anchored, anchor_fault = (None, "") if dry_run else _vouch(lake)
@@ -240,7 +241,7 @@ def upkeep(
 
 def _vouch(lake: "Lake") -> tuple[int | None, str]:
     """Note keys that are new, and anchor the trail where that is due; return of how many rows, and why not."""
-    note_keys(lake, dict(key_ids(key_references(lake.config))), clock.now().date())
+    note_keys(lake.store, dict(key_ids(key_references(lake.config))), clock.now().date())
     try:
         made = anchor_if_due(lake)
     except (RanklakeError, OSError) as error:  # a witness that is away keeps no file from being tidied
@@ -253,7 +254,7 @@ def _vacuum(lake: "Lake", grace: timedelta, *, dry_run: bool) -> tuple[Counter[s
     purged: Counter[str] = Counter()
     purged_bytes = 0
     for some in list(garbage(lake, grace)):
-        if dry_run or remove(lake, some):
+        if dry_run or remove(lake.store, some):
             purged[some.what] += 1
             purged_bytes += some.size_bytes
     return purged, purged_bytes
@@ -265,8 +266,8 @@ def _merge(lake: "Lake", workers: "Workers", progress: "Progress | None") -> Com
 
 
 def _foreseen(lake: "Lake") -> CompactionResult:
-    number = last_finished(lake) + 1
-    due = list(merges_due(lake, mergeable_tables(lake), number, thorough=True, today=datetime.now(UTC).date()))
+    number = last_finished(lake.tables) + 1
+    due = list(merges_due(lake, mergeable_tables(lake.catalog), number, thorough=True, today=datetime.now(UTC).date()))
     size = sum(row["size_bytes"] for task in due for row in task.files)
     return CompactionResult([], sum(len(task.files) for task in due), len(due), size)
 
@@ -275,10 +276,10 @@ def _follow(lake: "Lake", *, dry_run: bool) -> list[str]:
     """Let each table follow its contract."""
     done = []
     for name, one in lake.contracts().items():
-        handle = latest(lake, name)
+        handle = latest(lake.tables, name)
         if handle is not None and difference(refuse_unfit(handle, one), one) is not None:
             if not dry_run:
-                ensure_table(lake, one)
+                ensure_table(lake.tables, one)
             done.append(name)
     return done
 
@@ -286,13 +287,13 @@ def _follow(lake: "Lake", *, dry_run: bool) -> list[str]:
 def _tidy(lake: "Lake", *, dry_run: bool) -> list[str]:
     done = []
     for table in lake.contracts():
-        handle = delta_table(lake, table)
+        handle = delta_table(lake.store, table)
         if handle is None:
             continue
         if dry_run:
-            due = commits_since_checkpoint(lake, table, handle) >= CHECKPOINT_EVERY
+            due = commits_since_checkpoint(lake.store, table, handle) >= CHECKPOINT_EVERY
         else:
-            due = tidy_log(lake, table, handle)
+            due = tidy_log(lake.store, table, handle)
         if due:
             done.append(table)
     return done

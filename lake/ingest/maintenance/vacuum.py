@@ -48,6 +48,8 @@ from ranklake.lake.tables.tables import last_table, retry_listing
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
 
 GRACE: Final = timedelta(days=7)
 """How long files outlive their last use; no longer than the logs remember what was removed."""
@@ -102,12 +104,12 @@ def garbage(
         raise GraceError(f"a grace period of {grace.total_seconds():g} s is below zero", hint="at least 0")
     if grace > GRACE:
         raise GraceError(f"a grace period of {grace} is longer than the logs remember", hint=f"at most {GRACE}")
-    finished = last_finished(lake)
-    if read_plan(lake, finished + 1) is not None:
+    finished = last_finished(lake.tables)
+    if read_plan(lake.store, finished + 1) is not None:
         return
     present = datetime.now(UTC)
     before = (now or present) - grace
-    kept = kept_paths(lake)
+    kept = kept_paths(lake.tables)
     for table in lake.contracts() if tables is None else tables:
         for some in _data_files(lake, table, finished, present - before, before):
             if some.path.removeprefix(f"{lake.path('tables', table)}/") not in kept.get(table, ()):
@@ -118,21 +120,21 @@ def garbage(
     for one in listed(lake.fs, lake.path(ATTEMPTS)):  # no plan is unfinished
         if _is_older(one, before):
             yield Garbage(one.path, one.size_bytes, "scratch")
-    yield from _quarantined(lake, before)
+    yield from _quarantined(lake.tables, before)
 
 
-def remove(lake: "Lake", some: Garbage) -> bool:
+def remove(store: "Store", some: Garbage) -> bool:
     """Delete a file; return whether it was this call that did. Raises `ranklake.lake.store.files.OutsideError`."""
-    return delete(lake, some.path)
+    return delete(store, some.path)
 
 
 def _data_files(lake: "Lake", table: str, finished: int, age: timedelta, before: datetime) -> Iterator[Garbage]:
     root = lake.path("tables", table)
     there = listed(lake.fs, root)
-    handle = last_table(lake, table)  # after the listing: what was committed meanwhile is live
+    handle = last_table(lake.store, table)  # after the listing: what was committed meanwhile is live
     if handle is None:  # never written, or its log is lost and may be restored
         return
-    wanted, removed = _wanted(lake, handle, age)
+    wanted, removed = _wanted(lake.store, handle, age)
     committed, long_before = number_of(handle), before + age - GRACE
     is_derived = lake.contract(table).kind == "derived"
     for one in there:
@@ -146,7 +148,7 @@ def _data_files(lake: "Lake", table: str, finished: int, age: timedelta, before:
         yield Garbage(one.path, one.size_bytes, "removed" if name in removed else "orphan")
 
 
-def _wanted(lake: "Lake", handle: DeltaTable, age: timedelta) -> tuple[set[str], set[str]]:
+def _wanted(store: "Store", handle: DeltaTable, age: timedelta) -> tuple[set[str], set[str]]:
     """Return files that are live or were removed less than an age ago, and files that were removed before that."""
     hours = math.ceil(age / timedelta(hours=1))
     try:
@@ -155,7 +157,7 @@ def _wanted(lake: "Lake", handle: DeltaTable, age: timedelta) -> tuple[set[str],
     except (DeltaError, OSError) as error:
         hint = "check your rights there; run it again"
         what = "the log cannot be read"
-        raise unreachable(handle.table_uri, error, lake.storage, what=what, hint=hint) from None
+        raise unreachable(handle.table_uri, error, store.storage, what=what, hint=hint) from None
     live = live_paths(handle)
     return live | (every - old), old - live
 
@@ -170,19 +172,23 @@ def _scratch(lake: "Lake", before: datetime) -> Iterator[Garbage]:
                 yield Garbage(one.path, one.size_bytes, "scratch")
 
 
-def _quarantined(lake: "Lake", before: datetime) -> Iterator[Garbage]:
+def _quarantined(tables: "Tables", before: datetime) -> Iterator[Garbage]:
     """Yield unreadable segments without a row in ``segments``: it is retired, or their plan never came so far."""
-    there = [one for one in listed(lake.fs, lake.path(QUARANTINE)) if _DIGEST.fullmatch(one.path.rpartition("/")[2])]
-    handle = last_table(lake, "segments") if there else None
+    there = [
+        one
+        for one in listed(tables.store.fs, tables.store.path(QUARANTINE))
+        if _DIGEST.fullmatch(one.path.rpartition("/")[2])
+    ]
+    handle = last_table(tables.store, "segments") if there else None
     if handle is None:
         return
-    plans = read(lake, contract(LEDGER), ["plan", "kind"])
+    plans = read(tables, contract(LEDGER), ["plan", "kind"])
     ingests = plans.filter(pc.equal(plans["kind"], INGEST.name))["plan"].to_pylist()
     if max(ingests, default=0) > number_of(handle):  # its newest commit is not to be seen for now
         return
     # By the same handle: another would list the log anew, and might lack what this one was asked about.
     kept: set[str] = set()
-    for _, known in read_some(lake, contract("segments"), files(handle), ["sha256", "unreadable"]):
+    for _, known in read_some(tables, contract("segments"), files(handle), ["sha256", "unreadable"]):
         aside = known.filter(pc.and_(pc.is_valid(known["unreadable"]), pc.invert(is_unread(known["unreadable"]))))
         kept.update(aside["sha256"].to_pylist())
     for one in there:

@@ -37,6 +37,8 @@ from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.store.files import delete
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.planned_segment import PlannedSegment
+from ranklake.lake.store.store import Store
+from ranklake.lake.store.tables import Tables
 from ranklake.lake.store.writers import Authenticator
 from ranklake.lake.tables.data_file import DataFile
 from ranklake.lake.tables.live_files import files
@@ -90,20 +92,20 @@ def rebuild(task: Rebuild) -> Rebuilt:
     made = compact(task.group)
     unreadable = [row["unreadable"] for row in made.outcomes if row["unreadable"] is not None]
     lake = Lake.open(task.group.lake_uri, task.group.storage)
-    discard(lake, [file for file in made.files if file.partition not in task.days])
+    discard(lake.store, [file for file in made.files if file.partition not in task.days])
     mine = [file for file in made.files if file.partition in task.days]
-    return Rebuilt(_without_rejected(lake, lake.contract(task.group.table), mine, task.group.plan), unreadable)
+    return Rebuilt(_without_rejected(lake.tables, lake.contract(task.group.table), mine, task.group.plan), unreadable)
 
 
-def discard(lake: Lake, files: Sequence[DataFile]) -> None:
+def discard(store: Store, files: Sequence[DataFile]) -> None:
     """Delete files that no commit names."""
     for file in files:
-        delete(lake, lake.path("tables", file.table, file.path))
+        delete(store, store.path("tables", file.table, file.path))
 
 
-def _without_rejected(lake: Lake, target: "Contract", files: list[DataFile], plan: int) -> list[DataFile]:
+def _without_rejected(tables: Tables, target: "Contract", files: list[DataFile], plan: int) -> list[DataFile]:
     """Return the files, those that hold rejected rows written anew without them."""
-    rejected = _rejected(lake, target.table)
+    rejected = _rejected(tables, target.table)
     if not rejected.num_rows:
         return files
     kept = []
@@ -111,7 +113,7 @@ def _without_rejected(lake: Lake, target: "Contract", files: list[DataFile], pla
         day = pa.array([file.partition], pa.date32())
         facts = {"path": [file.path], "size_bytes": [file.size_bytes], "num_records": [file.rows]}
         one = pa.table({**facts, "date": day})
-        ((_, keys),) = read_some(lake, target, one, KEY)
+        ((_, keys),) = read_some(tables, target, one, KEY)
         # A join keeps no order and takes no lists, so it is made over the keys alone, with their places.
         placed = keys.replace_schema_metadata(None).append_column("place", pa.array(np.arange(keys.num_rows)))
         left = placed.join(rejected, KEY, join_type="left anti")["place"]
@@ -119,17 +121,17 @@ def _without_rejected(lake: Lake, target: "Contract", files: list[DataFile], pla
             kept.append(file)
             continue
         if len(left):
-            ((_, rows),) = read_some(lake, target, one)
-            kept.append(write_partition(lake, target, rows.take(left), file.partition, plan))
-        discard(lake, [file])
+            ((_, rows),) = read_some(tables, target, one)
+            kept.append(write_partition(tables.store, target, rows.take(left), file.partition, plan))
+        discard(tables.store, [file])
     return kept
 
 
-def _rejected(lake: Lake, table: str) -> pa.Table:
+def _rejected(tables: Tables, table: str) -> pa.Table:
     """Return the keys of a table's rows in ``rejects``."""
     parts = [
         part.filter(pc.equal(part["table"], table)).select(KEY)
-        for _, part in read_files(lake, contract("rejects"), [*KEY, "table"])
+        for _, part in read_files(tables, contract("rejects"), [*KEY, "table"])
     ]
     empty = pa.schema([arrow_schema(contract("rejects")).field(name) for name in KEY]).empty_table()
     return pa.concat_tables([empty, *parts]).replace_schema_metadata(None)
@@ -212,10 +214,10 @@ def replay(
         raise ReplayError(what, where=table, hint="name a table that ranks record, or a rollup")
     composer = _Composer(lake.configured(spool=spool.config.spool), spool, workers, table, (first, last), progress)
     if dry_run:
-        chosen = select(lake, spool, table, first, last)
+        chosen = select(lake.tables, spool, table, first, last)
         return composer.result(None, chosen, chosen.live, began)
     plan = drive(lake, composer.compose, workers).plan
-    after = live_files(delta_table(lake, table), composer.chosen.days)
+    after = live_files(delta_table(lake.store, table), composer.chosen.days)
     return composer.result(plan.number if plan else None, composer.chosen, after, began)
 
 
@@ -238,7 +240,7 @@ class _Composer:
 
     def compose(self, number: int) -> "Plan | None":
         """Return the plan, its files written; None where the partitions hold nothing and nothing is to come."""
-        self.chosen = chosen = select(self.lake, self.spool, self.table, self.first, self.last)
+        self.chosen = chosen = select(self.lake.tables, self.spool, self.table, self.first, self.last)
         if not chosen.days:
             return None
         tasks = list(self._tasks(number))
@@ -255,9 +257,9 @@ class _Composer:
         new = [file for one in made for file in one.files]
         try:
             _check_segments(self.table, [why for one in made for why in one.unreadable])
-            _check_rows(self.lake, self.table, chosen, new)
+            _check_rows(self.lake.tables, self.table, chosen, new)
         except ReplayError:
-            discard(self.lake, new)
+            discard(self.lake.store, new)
             raise
         facts = {"segments": len(chosen.segments), "partitions": [day.isoformat() for day in chosen.days]}
         return action_plan.compose(number, REPLAY.name, add=new, remove={self.table: chosen.live}, facts=facts)
@@ -327,7 +329,7 @@ def _check_segments(table: str, unreadable: list[str]) -> None:
         raise ReplayError(what, where=table, hint="restore them in the spool, or replay other dates")
 
 
-def _check_rows(lake: "Lake", table: str, chosen: Selection, new: "Sequence[DataFile]") -> None:
+def _check_rows(tables: "Tables", table: str, chosen: Selection, new: "Sequence[DataFile]") -> None:
     """Raise `ReplayError` unless the new files hold as many rows as the log says.
 
     They may hold more where the ledger says that rows are missing; never fewer: nobody else has what would go.
@@ -336,9 +338,9 @@ def _check_rows(lake: "Lake", table: str, chosen: Selection, new: "Sequence[Data
     before = _rows(chosen.live)
     if rebuilt == before:
         return
-    ledger = read(lake, contract(LEDGER), ["kind", "tables"]).to_pylist()
+    ledger = read(tables, contract(LEDGER), ["kind", "tables"]).to_pylist()
     planned = sum(json.loads(row["tables"]).get(table, 0) for row in ledger if row["kind"] != REPLAY.name)
-    handle = delta_table(lake, table)
+    handle = delta_table(tables.store, table)
     elsewhere = (0 if handle is None else _rows(files(handle))) - before
     if rebuilt < before or elsewhere + rebuilt != planned:
         what = (
@@ -351,9 +353,9 @@ def _check_rows(lake: "Lake", table: str, chosen: Selection, new: "Sequence[Data
 def _recomputed(lake: "Lake", table: str, first: date, last: date, *, dry_run: bool, began: float) -> ReplayResult:
     """Rebuild partitions of a derived table by its rollup."""
     span = [first + timedelta(days=offset) for offset in range((last - first).days + 1)]
-    before = live_files(delta_table(lake, table), span)
+    before = live_files(delta_table(lake.store, table), span)
     done, kept = recompute(lake, table, span, dry_run=dry_run)
-    after = live_files(delta_table(lake, table), span)
+    after = live_files(delta_table(lake.store, table), span)
     return ReplayResult(
         table,
         tuple(day.isoformat() for day in done),

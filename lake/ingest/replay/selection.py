@@ -28,7 +28,7 @@ from ranklake.lake.tables.tables import delta_table
 if TYPE_CHECKING:
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.plans.plan import Plan
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 
 class ReplayError(RanklakeError):
@@ -82,15 +82,15 @@ class Selection:
     segments: list[tuple[PlannedSegment, frozenset[date]]]
 
 
-def select(lake: "Lake", spool: "Spool", table: str, first: date, last: date) -> Selection:
+def select(tables: "Tables", spool: "Spool", table: str, first: date, last: date) -> Selection:
     """Return what a replay of a fact table's dates takes. Raises `ReplayError`."""
-    taken = retired_dates(lake).get(table, {})
-    handle = delta_table(lake, table)
+    taken = retired_dates(tables).get(table, {})
+    handle = delta_table(tables.store, table)
     copies: dict[str, list[str]] = defaultdict(list)
     for item in spool.listing():
         if item.table == table:
             copies[item.sha256].append(item.path)
-    known = read(lake, contract("segments"), [*_FACTS, "unreadable", "rows_stored", "slots", "ts_min", "ts_max"])
+    known = read(tables, contract("segments"), [*_FACTS, "unreadable", "rows_stored", "slots", "ts_min", "ts_max"])
     sound = pc.and_(pc.equal(known["table"], table), pc.is_null(known["unreadable"]))
     every = known.filter(sound).sort_by([(name, "ascending") for name in _ORDER]).to_pylist()
     seen = _seen(every)
@@ -109,7 +109,7 @@ def select(lake: "Lake", spool: "Spool", table: str, first: date, last: date) ->
             coming |= mine
     live = live_files(handle, span)
     held = set(live["date"].to_pylist())
-    _refuse_changed(lake, table, held | coming)
+    _refuse_changed(tables, table, held | coming)
     # A date that retention took, and of which nothing came later, has no rows and gets none.
     kept = {day for day in span if day in taken and day not in coming and day not in held}
     gone = [row for row, _ in wanted if row["sha256"] not in copies]
@@ -165,16 +165,16 @@ def _as_planned(row: Mapping[str, Any], paths: Sequence[str], seen: str) -> Plan
     }
 
 
-def _refuse_changed(lake: "Lake", table: str, days: set[date]) -> None:
+def _refuse_changed(tables: "Tables", table: str, days: set[date]) -> None:
     """Raise `ReplayError` where a plan of a kind that cannot be followed changed the partitions."""
-    for row in read(lake, contract(LEDGER), ["plan", "kind"]).to_pylist():
+    for row in read(tables, contract(LEDGER), ["plan", "kind"]).to_pylist():
         if is_replayable(row["kind"]):
             continue
-        plan = read_plan(lake, row["plan"])
+        plan = read_plan(tables.store, row["plan"])
         if plan is None or _touched(plan, table) & {day.isoformat() for day in days}:
             what = f"plan {row['plan']} ({row['kind']}) changed rows here, and a replay would undo that"
             raise ReplayError(what, where=table, hint="replay other dates")
-    if thinned := thinned_dates(lake, table) & days:
+    if thinned := thinned_dates(tables, table) & days:
         what = f"retention removed or masked some rows of {min(thinned)} by a rule, and a replay would bring them back"
         raise ReplayError(what, where=table, hint="replay other dates")
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from ranklake.lake.store.json_shape import fault
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 FOLDER: Final = "rounds"
 QUIET: Final = timedelta(hours=1)
@@ -56,11 +56,11 @@ class Rounds:
     _now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @classmethod
-    def load(cls, lake: "Lake", spool: str) -> "Rounds":
+    def load(cls, store: "Store", spool: str) -> "Rounds":
         """Read what was seen of a spool; nothing, where that cannot be read."""
         rounds = cls(f"{FOLDER}/{hashlib.sha256(spool.encode()).hexdigest()[:16]}.json")
         try:
-            facts = json.loads(lake.fs.cat_file(lake.path(rounds.name)))
+            facts = json.loads(store.fs.cat_file(store.path(rounds.name)))
         except (OSError, ValueError, RecursionError):
             return rounds
         if fault(facts, _SHAPE, "rounds") is None:
@@ -68,18 +68,18 @@ class Rounds:
             rounds.purged = (facts["purge"]["old"], facts["purge"]["at_s"])
         return rounds
 
-    def save(self, lake: "Lake") -> None:
+    def save(self, store: "Store") -> None:
         """Write it down, whole. A lake that cannot be written goes without."""
         days = {day: {"listed_s": one.listed_s, "news_s": one.news_s} for day, one in self.days.items()}
         raw = json.dumps({"days": days, "purge": {"old": self.purged[0], "at_s": self.purged[1]}}).encode()
-        target = lake.path(self.name)
+        target = store.path(self.name)
         try:
-            if not lake.is_local:
-                lake.fs.pipe_file(target, raw)
+            if not store.is_local:
+                store.fs.pipe_file(target, raw)
                 return
             os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120 - fsspec paths are strings
             scratch = f"{target}.{uuid.uuid4().hex}.tmp"
-            lake.fs.pipe_file(scratch, raw)
+            store.fs.pipe_file(scratch, raw)
             os.replace(scratch, target)  # noqa: PTH105 - likewise
         except OSError:
             return

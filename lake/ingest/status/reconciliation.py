@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     from ranklake.lake.ingest.spool.spooled import Spooled
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
 
 
 MOST_TOLD: Final = 20
@@ -92,16 +94,18 @@ def balance(lake: "Lake", spooled: "Iterable[Spooled]" = ()) -> list[TableBalanc
     spooled
         The spool's listing; without it nothing counts as in flight.
     """
-    return reconcile(lake, [claims[0] for claims in not_taken_in(lake, list(spooled))])
+    return reconcile(lake, [claims[0] for claims in not_taken_in(lake.store, list(spooled))])
 
 
 def reconcile(lake: "Lake", waiting: "Collection[Spooled]") -> list[TableBalance]:
     """Return the same as `balance`, for who has looked already which files of the spool no plan took in."""
     told = read_accounts(lake, {item.name.incarnation for item in waiting if item.name})
-    moved, retired = _booked_rows(lake)
+    moved, retired = _booked_rows(lake.tables)
     streams = stream_balances(told, waiting)
     live = {
-        table: rows for table, one in lake.contracts().items() if one.envelope and (rows := _live_rows(lake, table))
+        table: rows
+        for table, one in lake.contracts().items()
+        if one.envelope and (rows := _live_rows(lake.store, table))
     }
     tables = (
         {table for table, _ in streams}
@@ -109,21 +113,21 @@ def reconcile(lake: "Lake", waiting: "Collection[Spooled]") -> list[TableBalance
         | {item.table for item in waiting}
         | {*live}
     )
-    raw = _raw(lake, told.odd)
+    raw = _raw(lake.tables, told.odd)
     refused, unreadable = _refused(told.odd), _unreadable(raw, told.held)
     balances = [
         _table_balance(lake, table, streams, moved, retired, live.get(table, 0), refused[table], unreadable[table])
         for table in sorted(tables)
     ]
-    return [*balances, *_rejects_balance(lake, told, raw, moved, retired["rejects"])]
+    return [*balances, *_rejects_balance(lake.store, told, raw, moved, retired["rejects"])]
 
 
-def _booked_rows(lake: "Lake") -> tuple[dict[str, int], dict[str, int]]:
+def _booked_rows(tables: "Tables") -> tuple[dict[str, int], dict[str, int]]:
     """Return rows moved to quarantine by checks, and rows retired, per table, from the plans' own accounts."""
     moved: dict[str, int] = defaultdict(int)
     retired: dict[str, int] = defaultdict(int)
     accounts = {Rows.QUARANTINED: moved, Rows.RETIRED: retired}
-    for row in read(lake, contract(LEDGER), ["kind", "tables"]).to_pylist():
+    for row in read(tables, contract(LEDGER), ["kind", "tables"]).to_pylist():
         account = accounts.get(rows_effect(row["kind"]))
         if account is None:
             continue
@@ -151,7 +155,7 @@ def _table_balance(
     expected = ingested - moved[table] - retired[table]
     if live != expected:
         faults.append(f"the table holds {live} rows, the plans say {expected}")
-    faults += _file_faults(lake, table)
+    faults += _file_faults(lake.store, table)
     gaps = sum(one.said_gaps for one in mine.values())
     sampled_out = sum(one.sampled_out for one in mine.values())
     accounted = {stream: one.stored + one.rejected + one.in_flight for stream, one in mine.items()}
@@ -189,10 +193,10 @@ def _refused(odd: "Iterable[Row]") -> dict[str, dict[str, int]]:
     return counts
 
 
-def _raw(lake: "Lake", odd: "Iterable[Row]") -> "list[Row]":
+def _raw(tables: "Tables", odd: "Iterable[Row]") -> "list[Row]":
     """Return the segments whose bytes the quarantine folder has: neither retention nor an erasure removed them."""
     raw = [row for row in odd if not may_be_read_yet(row["unreadable"])]
-    taken, erased = (retired_dates(lake), erased_raw(lake)) if raw else ({}, frozenset())
+    taken, erased = (retired_dates(tables), erased_raw(tables)) if raw else ({}, frozenset())
     return [
         row
         for row in raw
@@ -216,17 +220,17 @@ def _unreadable(raw: "Iterable[Row]", held: "Mapping[SlotFile, int]") -> dict[st
 
 
 def _rejects_balance(
-    lake: "Lake", told: Accounts, raw: "Iterable[Row]", moved: dict[str, int], retired: int
+    store: "Store", told: Accounts, raw: "Iterable[Row]", moved: dict[str, int], retired: int
 ) -> "Iterator[TableBalance]":
     """Yield the balance of ``rejects`` where what was quarantined, and retention did not take, is not all there."""
     faults = []
-    live = _live_rows(lake, "rejects")
+    live = _live_rows(store, "rejects")
     refused = sum(row["rows_rejected"] for row in told.streams)
     expected = refused + sum(moved.values()) - retired
     if live != expected:
         faults.append(f"the table holds {live} rows, the plans say {expected}")
-    faults += _file_faults(lake, "rejects")
-    kept = {path.rpartition("/")[2] for path in lake.fs.find(lake.path("quarantine"))}
+    faults += _file_faults(store, "rejects")
+    kept = {path.rpartition("/")[2] for path in store.fs.find(store.path("quarantine"))}
     aside = {row["sha256"] for row in raw}
     if aside - kept:
         faults.append(f"{len(aside - kept)} unreadable segments are not in the lake's quarantine folder any more")
@@ -234,18 +238,18 @@ def _rejects_balance(
         yield TableBalance("rejects", stored=live, retired=retired, faults=faults)
 
 
-def _live_rows(lake: "Lake", table: str) -> int:
-    found = delta_table(lake, table)
+def _live_rows(store: "Store", table: str) -> int:
+    found = delta_table(store, table)
     return 0 if found is None else int(pc.sum(files(found)["num_records"]).as_py() or 0)
 
 
-def _file_faults(lake: "Lake", table: str) -> list[str]:
+def _file_faults(store: "Store", table: str) -> list[str]:
     """Return what is wrong with a table's data files: the log may name bytes that are not there."""
-    found = delta_table(lake, table)
+    found = delta_table(store, table)
     if found is None:
         return []
-    listed = lake.fs.find(lake.path("tables", table), detail=True)
+    listed = store.fs.find(store.path("tables", table), detail=True)
     there = {path: info["size"] for path, info in listed.items()}
     named = files(found).select(["path", "size_bytes"]).to_pylist()
-    bad = sum(there.get(lake.path("tables", table, row["path"])) != row["size_bytes"] for row in named)
+    bad = sum(there.get(store.path("tables", table, row["path"])) != row["size_bytes"] for row in named)
     return [f"{bad} data files are missing or not of their size"] if bad else []

@@ -112,7 +112,7 @@ def read_accounts(lake: "Lake", incarnations: Collection[int]) -> Accounts:
         context.from_arrow(_numbers(wanted), name="wanted")
         for row in context.sql(_HELD).to_arrow_table().to_pylist():
             held[row["table"], stream_of_row(row), row["segment"]] = row["rows"]
-    aside = disowned_claims(lake)
+    aside = disowned_claims(lake.tables)
     if aside:
         believed = _believed(claims_of(lake, {claim.stream[3] for claim in aside}), aside)
         disowned = {claim.stream for claim in aside}

@@ -24,7 +24,9 @@ from ranklake.lake.tables.read import read
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Metric
+    from ranklake.lake.store.catalog import Catalog
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.tables import Tables
 
 ACTION: Final = "metric."
 _COLUMNS: Final = ["seq", "ts", "action", "subject", "details"]
@@ -32,12 +34,12 @@ _COLUMNS: Final = ["seq", "ts", "action", "subject", "details"]
 
 def lives(lake: "Lake") -> dict[str, Life]:
     """Return where each metric of the registry and of the trail stands."""
-    return fold(_registered(lake.metrics()), transitions(lake))
+    return fold(_registered(lake.metrics()), transitions(lake.tables))
 
 
-def transitions(lake: "Lake") -> list[Transition]:
+def transitions(tables: "Tables") -> list[Transition]:
     """Return the transitions of the trail, oldest first, those that came to nothing included."""
-    rows = read(lake, contract(audit.TABLE), _COLUMNS)
+    rows = read(tables, contract(audit.TABLE), _COLUMNS)
     mine = rows.filter(pc.starts_with(rows["action"], ACTION)).to_pylist()
     return [_read(row) for row in sorted(mine, key=lambda row: row["seq"])]
 
@@ -73,7 +75,7 @@ def move(  # noqa: PLR0913 - what may be said of a transition
     told |= {name: day.isoformat() for name, day in (("until", until), ("ends", ends)) if day is not None}
     told |= {} if default is None else {"default": default}
     seq = audit.record(lake, by, f"{ACTION}{to}", metric, reason, told)
-    every = transitions(lake)
+    every = transitions(lake.tables)
     found = fold(_registered(lake.metrics()), [other for other in every if other.seq <= (seq or 0)])[metric]
     mine = next(other for other in every if other.seq == seq)
     if (found.status, found.since) != (to, mine.at):
@@ -164,7 +166,7 @@ class CatalogChange:
 
 def changes(lake: "Lake", since: datetime | None = None) -> list[CatalogChange]:
     """Return the changes since a moment, oldest first."""
-    found = sorted([*_migrations(lake), *map(_transition, transitions(lake))], key=lambda one: one.at)
+    found = sorted([*_migrations(lake), *map(_transition, transitions(lake.tables))], key=lambda one: one.at)
     return [one for one in found if since is None or one.at >= since]
 
 
@@ -200,15 +202,17 @@ def renamed(lake: "Lake") -> dict[str, Successor]:
     """Return what took the place of metrics, by their name; those that have a column are not among them."""
     every = lives(lake)
     return {
-        name: _successor(lake, every, name) for name, life in every.items() if life.links and not has_column(lake, name)
+        name: _successor(lake.catalog, every, name)
+        for name, life in every.items()
+        if life.links and not has_column(lake.catalog, name)
     }
 
 
-def _successor(lake: "Lake", every: Mapping[str, Life], name: str) -> Successor:
+def _successor(catalog: "Catalog", every: Mapping[str, Life], name: str) -> Successor:
     newer = [member.life for member in members(every, name) if member.age < 0]
     if parts := next((life.links for life in (every[name], *newer) if len(life.links) > 1), ()):
         return Successor("", f"split into {', '.join(link.name for link in parts)}; {_ASK}")
-    if column := next((life.metric for life in newer if has_column(lake, life.metric)), ""):
+    if column := next((life.metric for life in newer if has_column(catalog, life.metric)), ""):
         return Successor("", f"recorded as {column}, which has a column, now; {_ASK}")
     newest = newer[0].metric if newer else every[name].links[0].name
     return Successor(newest, f"recorded as {newest} now, perhaps in another unit; {_ASK}, or for both")
@@ -221,6 +225,6 @@ def of_column(lake: "Lake", name: str) -> str:
 
 def has_column(lake: "Lake", name: str) -> bool:
     """Whether a metric is a column of a table of its own kind, and not rows under its name."""
-    known = lake.metrics().get(name)
+    known = catalog.metrics().get(name)
     table = (known.stored_in or "").partition(".")[0] if known is not None else ""
     return bool(table) and table not in _ROWS_BY_NAME

@@ -71,7 +71,7 @@ def place_of(lake: "Lake", metric: str) -> Iterator[Place]:
 def _column(lake: "Lake", metric: str, table: str, column: str) -> Place:
     contract = lake.contract(table)
     meant = contract.column(column)
-    logged = as_read(latest(lake, table), contract)
+    logged = as_read(latest(lake.tables, table), contract)
     found = next((one for one in logged.columns if one.id == meant.id), None)
     if found is None:
         hint = "run: ranklake migrate apply"

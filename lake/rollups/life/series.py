@@ -181,7 +181,7 @@ def continuous(lake: "Lake", asked: Collection[str] = ()) -> str:
     """
     every = lives(lake)
     newest = {members(every, one.metric)[0].life.metric for one in every.values() if one.links}
-    groups = {name: members(every, name) for name in sorted(newest) if not has_column(lake, name)}
+    groups = {name: members(every, name) for name in sorted(newest) if not has_column(lake.catalog, name)}
     if not groups:
         return _TABLE
     old = [one.life.metric for some in groups.values() for one in some]

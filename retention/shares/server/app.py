@@ -35,7 +35,7 @@ from ranklake.retention.shares.server.protocol import (
 from ranklake.retention.shares.server.tokens import FILE, LINK, PROFILE, TokenError, opened, sealed
 
 if TYPE_CHECKING:
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
     from ranklake.segments.keys import Keyring
 
 PREFIX: Final = "/delta-sharing"
@@ -52,7 +52,7 @@ Refusal = Callable[[str, str], str]
 """Says why somebody may not read a role's share now; empty where they may."""
 
 
-def sharing_app(lake: "Lake", keys: "Keyring", refusal: Refusal, links: Links | None = None) -> Starlette:
+def sharing_app(store: "Store", keys: "Keyring", refusal: Refusal, links: Links | None = None) -> Starlette:
     """Return the server of a lake's shares.
 
     Parameters
@@ -64,7 +64,7 @@ def sharing_app(lake: "Lake", keys: "Keyring", refusal: Refusal, links: Links | 
     links
         Which artifacts links lead to; None for no links.
     """
-    api = _Api(lake, keys, refusal)
+    api = _Api(store, keys, refusal)
     table = "/shares/{share}/schemas/{schema}/tables/{table}"
     routes = [
         Route(f"{PREFIX}/shares", api.answered(api.list_shares)),
@@ -88,8 +88,8 @@ class _UnfitError(ValueError):
 
 
 class _Api:
-    def __init__(self, lake: "Lake", keys: "Keyring", refusal: Refusal) -> None:
-        self._served, self._keys, self._refusal = SharedTables(lake), keys, refusal
+    def __init__(self, store: "Store", keys: "Keyring", refusal: Refusal) -> None:
+        self._served, self._keys, self._refusal = SharedTables(store), keys, refusal
 
     def answered(self, work: Callable[[Request, str], Response]) -> Callable[[Request], Any]:
         """Return an endpoint that asks for a profile first, and says in JSON what is wrong."""

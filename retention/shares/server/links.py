@@ -24,6 +24,7 @@ from ranklake.lake.audit import clock
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.sql import query
 from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.store import Store
 from ranklake.retention.archive.register import archive_places
 from ranklake.retention.shares.register import shares
 from ranklake.retention.shares.server.tokens import LINK, sealed
@@ -112,10 +113,10 @@ class Links:
         seen_by = self._role(role)
         key, row = self._last(seen_by, name, run)
         may = self._allowed()
-        found = verify(self._lake, row, may)
+        found = verify(self._lake.store, row, may)
         if not found.is_good:
             raise LinkError(found.said, where=name, hint="ask whoever made it; ranklake verify-artifact tells more")
-        there = Lake.place(row["uri"], self._lake.storage)
+        there = Store.at(row["uri"], self._lake.storage)
         shows = any(
             sight.column.name == "uri" and sight.said == "seen"
             for sight in seen_by.sights(self._lake.contracts()["artifacts"])
@@ -153,7 +154,7 @@ class Links:
         uri = str(rows[0]["uri"]) + (f"/{file}" if file else "")
         may = self._allowed()
         may.check(uri)
-        there = Lake.place(uri, self._lake.storage)
+        there = Store.at(uri, self._lake.storage)
         if not there.fs.isfile(there.root):
             raise gone
         if not there.is_local:
@@ -188,13 +189,13 @@ class Links:
 
     def _allowed(self) -> Allowed:
         """Return what links may lead to: no place that holds rows."""
-        archived = (place.address for place in archive_places(self._lake))
-        shared = (share.uri for share in shares(self._lake))
+        archived = (place.address for place in archive_places(self._lake.tables))
+        shared = (share.uri for share in shares(self._lake.store))
         closed = (self._lake.address, *self._lake.config.spools, *archived, *shared)
         return allowed(self._places, (), closed)
 
 
-def _files(there: Lake, name: str) -> list[str]:
+def _files(there: Store, name: str) -> list[str]:
     if there.fs.isfile(there.root):
         return [there.root]
     found = sorted(there.fs.find(there.root))

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
+from ranklake.lake.store.store import Store
+from ranklake.lake.store.tables import Tables
 from ranklake.lake.tables.data_file import DATA_PATH
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import latest
@@ -21,7 +23,6 @@ from ranklake.retention.shares.shared_table import tables_there
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from ranklake.lake.store.lake import Lake
 
 SCHEMA: Final = "tables"
 _FILE: Final = re.compile(DATA_PATH)
@@ -54,18 +55,21 @@ class Snapshot:
 class SharedTables:
     """Shares of a lake as a server reads them: what did not change is not read again."""
 
-    def __init__(self, lake: "Lake") -> None:
-        self._lake = lake
+    def __init__(self, store: "Store") -> None:
+        self._store = store
         self._lock = threading.Lock()
-        self._places: dict[str, Lake] = {}
+        self._places: dict[str, Tables] = {}
         self._known: dict[tuple[str, str], tuple[tuple[str, int], Snapshot]] = {}
 
-    def place(self, role: str) -> "Lake":
+    def place(self, role: str) -> Store:
         """Return the place of a role's share. Raises `NotThereError`."""
+        return self._opened(role).store
+
+    def _opened(self, role: str) -> Tables:
         share = self._share(role)
         with self._lock:
             if share.uri not in self._places:
-                self._places[share.uri] = open_place(self._lake, share.uri)
+                self._places[share.uri] = Tables(open_place(self._store, share.uri))
             return self._places[share.uri]
 
     def tables(self, role: str) -> list[str]:
@@ -80,19 +84,19 @@ class SharedTables:
 
     def snapshot(self, role: str, table: str) -> Snapshot:
         """Return a table as it is now. Raises `NotThereError`."""
-        place = self.place(role)
+        place = self._opened(role)
         with self._lock:  # one reader brings it up to date, the others find it so
             handle = latest(place, table) if _NAME.fullmatch(table) else None
             if handle is None:
                 raise NotThereError(f"no table {table!r} in this share")
             mark = (str(handle.metadata().id), handle.version())
-            known = self._known.get((place.uri, table))
+            known = self._known.get((place.store.uri, table))
             if known is None or known[0] != mark:
-                known = self._known[place.uri, table] = (mark, _snapshot(handle))
+                known = self._known[place.store.uri, table] = (mark, _snapshot(handle))
             return known[1]
 
     def _share(self, role: str) -> Share:
-        found = next((share for share in shares(self._lake) if share.role == role), None)
+        found = next((share for share in shares(self._store) if share.role == role), None)
         if found is None:
             raise NotThereError("no such share")
         return found

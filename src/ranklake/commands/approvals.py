@@ -35,7 +35,7 @@ def show(context: Context, *, as_json: bool) -> None:
     """List the mode, the tiers of risk, and the keys that may sign with their roles and expiry."""
     lake = context.open_lake()
     section, now = lake.config.approvals, datetime.now(UTC)
-    said = mode_of(last_mode(recorded_actions(lake, RETENTION_PLANS)))
+    said = mode_of(last_mode(recorded_actions(lake.tables, RETENTION_PLANS)))
     signers = load_signers(section.allowed_signers).keys if section.mode == SIGNED else ()
     tiers = section.tiers or DEFAULT_TIERS
     if as_json:
@@ -69,7 +69,7 @@ def lower(context: Context, by: str | None, reason: str, *, told: Told, as_json:
         click.echo(statement_of(lake, LOWERED, _STEP, by or "", reason).text, nl=False)  # noqa: TID251 - a document, as it is
         return
     name = told.who(lake, "ranklake approvals downgrade --reason TEXT", by, login=False)
-    trail = recorded_actions(lake, RETENTION_PLANS)
+    trail = recorded_actions(lake.tables, RETENTION_PLANS)
     who = identify(lake, LOWERED, _STEP, name, reason, told.signing)
     done = downgrade(lake, trail, who, reason)
     if as_json:

@@ -18,6 +18,7 @@ from ranklake.lake.audit.trail import resume as go_on
 from ranklake.lake.query.sql import query
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import SIGNED, UNSIGNED
+from ranklake.lake.store.tables import Tables
 from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.proposals.anchors import AnchorStatus, verify_anchors
 from ranklake.retention.proposals.anchors import anchor as sign_head
@@ -74,10 +75,10 @@ def verify(context: Context, since: str | None, *, as_json: bool) -> int:
     may be whole then. Exits 1 and names the first broken row, each approval that does not hold, and such rows.
     """
     lake = context.open_lake()
-    proof = prove(lake, _first_row(lake, since))
+    proof = prove(lake, _first_row(lake.tables, since))
     approvals = None if proof.since else examine(lake)
     anchors = None if proof.since else verify_anchors(lake)
-    back = None if proof.since else _restored(lake)
+    back = None if proof.since else _restored(lake.tables)
     if as_json:
         facts = {"rows": proof.rows, "whole": proof.whole, "first_broken": proof.broken, "why": proof.why or None}
         more: dict[str, Any] = {"since": proof.since, "approvals": None if approvals is None else asdict(approvals)}
@@ -101,10 +102,10 @@ def verify(context: Context, since: str | None, *, as_json: bool) -> int:
     return 0 if proof.whole and not faults else 1
 
 
-def _restored(lake: Lake) -> tuple[str, ...]:
+def _restored(tables: Tables) -> tuple[str, ...]:
     """Return what came back without an approval, or why that is not known: the trail's proof is told all the same."""
     try:
-        return restorations(lake)
+        return restorations(tables)
     except RanklakeError as error:
         return (f"whether rows came back that a plan took is not known: {error}",)
 
@@ -133,11 +134,11 @@ def anchor(context: Context, by: str | None, key: str) -> None:
     tell(f"the audit trail of {made.rows:,} rows is anchored")
 
 
-def _first_row(lake: Lake, since: str | None) -> int:
+def _first_row(tables: Tables, since: str | None) -> int:
     """Return the row that ``--since`` means; 0 for none."""
     if since is None:
         return 0
-    return int(since) if since.isdecimal() else first_row_of(lake, date.fromisoformat(since))
+    return int(since) if since.isdecimal() else first_row_of(tables, date.fromisoformat(since))
 
 
 def _counted(found: Examined) -> str:
@@ -232,7 +233,7 @@ def _rows(
     """Return rows of the trail, all columns in each; with a role as it sees them, NULL where it sees none."""
     seen_by = noted_role_of(context, lake, role)
     if seen_by is None:
-        rows = trail_table(lake, delta_table(lake, TABLE), _first_row(lake, since)).to_pylist()
+        rows = trail_table(lake.tables, delta_table(lake.store, TABLE), _first_row(lake.tables, since)).to_pylist()
         return [row for row in rows if action is None or row["action"].startswith(action)]
     values: dict[str, Any] = {}
     asked = []

@@ -36,7 +36,7 @@ def sizes(context: Context, table: str | None, files: int | None, *, as_json: bo
     """Show the size of each column in a table's files; without TABLE, the size of each table."""
     lake = context.open_lake()
     if table is None:
-        held = [table_size(name, *live_files(lake, name)) for name in lake.contracts()]
+        held = [table_size(name, *live_files(lake.store, name)) for name in lake.contracts()]
         held = sorted((one for one in held if one.rows), key=lambda one: -one.stored_bytes)
         if as_json:
             show_json(held)
@@ -44,8 +44,8 @@ def sizes(context: Context, table: str | None, files: int | None, *, as_json: bo
         tell(*size_lines(held))
         return
     of = lake.contract(table)
-    _, live = live_files(lake, table)
-    result = None if live is None or not live.num_rows else column_sizes(lake, of, newest(live, files))
+    _, live = live_files(lake.store, table)
+    result = None if live is None or not live.num_rows else column_sizes(lake.store, of, newest(live, files))
     if as_json:
         show_json(None if result is None else result.facts())
     else:
@@ -106,7 +106,7 @@ def use(context: Context, name: str, since: datetime | None, *, as_json: bool) -
     """Show who used which columns, how often and when last, by the log of queries; former names first."""
     begin = (since or datetime.now(UTC) - timedelta(days=90)).date()
     table, _, column = name.partition(".")
-    results = uses(context.open_lake(), begin, table, column)
+    results = uses(context.open_lake().store, begin, table, column)
     if as_json:
         show_json([one.plain() for one in results])
         return

@@ -54,7 +54,7 @@ def noted_role_of(context: Context, lake: Lake, name: str | None) -> Role | None
     if (
         result is not None
         and query.log
-        and (why := note(lake, Asked(consumer_named(query.consumer), result.name, {}, {})))
+        and (why := note(lake.store, Asked(consumer_named(query.consumer), result.name, {}, {})))
     ):
         tell(f"the query log could not be written ({why}); log = false under [query] switches it off", err=True)
     return result

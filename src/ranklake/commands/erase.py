@@ -41,7 +41,7 @@ def certificate() -> None:
 @with_context
 def show(context: Context, name: str, out: Path | None) -> None:
     """Print the newest certificate of an erasure, or write it into a folder."""
-    result = certificates(context.open_lake(), name)
+    result = certificates(context.open_lake().store, name)
     if not result:
         hint = "apply it: ranklake erase apply"
         raise NoCertificateError("this erasure has no certificate yet", where=name, hint=hint)

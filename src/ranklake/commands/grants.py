@@ -83,7 +83,7 @@ def grant(  # noqa: PLR0913 - one parameter an option
     if again and not break_glass:
         raise GrantError("--again is about roles that are taken", where="--again", hint="say --break-glass, too")
     lake = context.open_lake()
-    roles = context.roles(lake)
+    roles = context.roles(lake.catalog)
     if role not in roles:
         raise RoleError(f"unknown role {role!r}", where="ROLE", hint=did_you_mean(role, roles))
     who = told.who(lake, f"ranklake grant {role} --to {to} --until TIME --reason TEXT", by, elsewhere=False)

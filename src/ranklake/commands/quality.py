@@ -257,7 +257,7 @@ quality.add_command(release)
 @with_context
 def held(context: Context, *, as_json: bool) -> None:
     """List partitions that checks hold back from rollups."""
-    result = holds(context.open_lake())
+    result = holds(context.open_lake().tables)
     if as_json:
         show_json([one.plain() for one in result])
     elif result:

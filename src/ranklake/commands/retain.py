@@ -107,7 +107,7 @@ def _step(lake: Lake, name: str) -> str:
     item = CANCELLATIONS.find(lake, name)
     if item.approved is not None or item.applied is not None:
         return APPLY
-    if recorded_actions(lake, CANCELLATIONS).get(name, {}).get(CANCELLATIONS.propose):
+    if recorded_actions(lake.tables, CANCELLATIONS).get(name, {}).get(CANCELLATIONS.propose):
         raise NotApprovedError(CANCELLATIONS, name, lake.config.approvals, standing(lake, CANCELLATIONS, item).lacking)
     return PROPOSE
 
@@ -164,7 +164,7 @@ def plan(context: Context, as_of: str | None, by: str | None, *, told: Told, as_
         who = told.who(lake, "ranklake retain plan", _named(by))
         propose(lake, RETENTION_PLANS, made.name, who, told.signing)
     overdue = [overdue_line(rule) for rule in record_overdue(lake, policies, _named(by) or getpass.getuser())]
-    passed = over_budget(lake, contracts, policies)
+    passed = over_budget(lake.tables, contracts, policies)
     held, kept = holds_of(lake, day), held_rows(lake, contracts, policies, day)
     for line in (*overdue, *passed, *map(hold_line, held)):
         tell(line, err=True)
@@ -220,9 +220,9 @@ def apply(context: Context, name: str, by: str | None, *, single_operator: bool,
         lake, name, actor, contracts, policies, single_operator=single_operator, signing=told.signing
     )
     swept = sweep_spool(lake, context.spool(), actor) if context.has_spool else None
-    withdrawn = withdraw(lake, {item.table for item in result.items})
-    sweep_archives(lake)
-    remove_expired(lake, datetime.now(UTC).date())
+    withdrawn = withdraw(lake.store, {item.table for item in result.items})
+    sweep_archives(lake.tables)
+    remove_expired(lake.store, datetime.now(UTC).date())
     left = [] if result.is_kept or result.cancelled else delete_left(lake, result)
     if as_json:
         show_json(
@@ -271,7 +271,7 @@ def sweep(context: Context, by: str | None, *, as_json: bool) -> None:
 def list_(context: Context, *, as_json: bool) -> None:
     """List plans and their state."""
     lake = context.open_lake()
-    plans = register(lake).values()
+    plans = register(lake.tables).values()
     if as_json:
         show_json([{**one.plain(), **mode_facts(lake)} for one in plans])
         return

@@ -147,7 +147,7 @@ def _conditions(lake: Lake, where: tuple[str, ...]) -> tuple[str, ...]:
 def holds(context: Context, *, as_json: bool) -> None:
     """List legal holds, those that ended among them."""
     lake = context.open_lake()
-    results, gone = all_holds(lake), released(lake)
+    results, gone = all_holds(lake.tables), released(lake)
     if as_json:
         times = {name: when.isoformat() for name, when in gone.items()}
         show_json([{**one.plain(), "released": times.get(one.name)} for one in results])

@@ -42,7 +42,7 @@ def archives() -> None:
 @with_context
 def list_archives(context: Context, table: str | None, *, as_json: bool) -> None:
     """List archived ranges: rows that left the lake for another place, and can be brought back."""
-    result = known_archives(context.open_lake(), table)
+    result = known_archives(context.open_lake().tables, table)
     if as_json:
         show_json([one.plain() for one in result])
         return
@@ -65,7 +65,7 @@ def verify(context: Context, table: str | None, *, as_json: bool) -> int:
     Files in cold storage are not asked for: only their sizes are compared, and they are counted as not read.
     """
     lake = context.open_lake()
-    result = list(examine(lake, known_archives(lake, table)))
+    result = list(examine(lake.store, known_archives(lake.tables, table)))
     faults = [why for one in result for why in one.faults]
     if as_json:
         show_json({"is_sound": not faults, "archives": [one.plain() for one in result]})
@@ -119,7 +119,7 @@ def plan(  # noqa: PLR0913 - one parameter an option
 ) -> None:
     """Propose to bring archived rows of TABLE back."""
     lake = context.open_lake()
-    some = chosen(lake, table, day_of(first, "--from"), day_of(last, "--to"))
+    some = chosen(lake.tables, table, day_of(first, "--from"), day_of(last, "--to"))
     made = write_down(lake, some, day_of(until, "--until"), by or getpass.getuser(), reason)
     if told.text_only:
         told.print_statement(lake, REHYDRATIONS, made.name, PROPOSE, by)
@@ -200,7 +200,7 @@ def end_(context: Context, name: str, by: str | None) -> None:
 def list_rehydrated(context: Context, *, as_json: bool) -> None:
     """List what was proposed to come back, and what is back now."""
     lake = context.open_lake()
-    results, back = register(lake).values(), {one.name: one for one in rehydrated(lake)}
+    results, back = register(lake).values(), {one.name: one for one in rehydrated(lake.store)}
     today = datetime.now(UTC).date()
     if as_json:
         rows = {name: one.rows for name, one in back.items() if today < one.until}

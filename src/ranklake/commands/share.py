@@ -10,6 +10,7 @@ from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.store import Store
 from ranklake.retention.proposals.identities import doer
 from ranklake.retention.shares.place import ShareError
 from ranklake.retention.shares.refresh import RefreshResult
@@ -61,21 +62,21 @@ def share(
     """
     lake = context.open_lake()
     if role is None and not every:
-        _list(lake, as_json=as_json)
+        _list(lake.store, as_json=as_json)
         return
     if role is not None and every:
         raise click.UsageError("name a ROLE, or --all")
     actor = doer(lake, by)
     if dropping:
-        _drop(lake, _meant(lake, context, role), actor, reason or "dropped by hand", as_json=as_json)
+        _drop(lake, _meant(lake.store, context, role), actor, reason or "dropped by hand", as_json=as_json)
         return
-    roles = context.roles(lake)
+    roles = context.roles(lake.catalog)
     with context.workers() as workers, progress_bar("sharing") as told:
         if role is None:
             wanted = context.config.wanted_shares()
             done = keep(lake, roles, actor, workers, wanted, refusal=context.share_refusal(lake), progress=told)
         else:
-            result, places = _role(roles, role), _places(lake, context, role)
+            result, places = _role(roles, role), _places(lake.store, context, role)
             if why := context.share_refusal(lake)(role):
                 hint = f"ranklake grant {role} --to NAME --until 30d --reason TEXT, and have it approved"
                 raise ShareError(why, where=role, hint=hint)
@@ -95,24 +96,24 @@ def _role(roles: dict[str, Role], name: str) -> Role:
     return roles[name]
 
 
-def _places(lake: Lake, context: Context, role: str) -> list[str]:
+def _places(store: Store, context: Context, role: str) -> list[str]:
     """Return the place that is named, or else those where the role is shared."""
     if context.config.shares.to:
         return [context.config.shares.to]
-    known = [one.uri.removesuffix(f"/{role}") for one in shares(lake) if one.role == role]
+    known = [one.uri.removesuffix(f"/{role}") for one in shares(store) if one.role == role]
     if not known:
         hint = "pass --to URI, or write to under [shares] in ranklake.toml"
         raise ShareError(f"nobody says where to share {role}", where="--to", hint=hint)
     return known
 
 
-def _meant(lake: Lake, context: Context, role: str | None) -> list[Share]:
+def _meant(store: Store, context: Context, role: str | None) -> list[Share]:
     """Return the shares of a role that are to go."""
     to = context.config.shares.to
     uri = f"{context.place(to).address.rstrip('/')}/{role}" if to else ""
-    mine = [one for one in shares(lake) if one.role == role and uri in {"", one.uri}]
+    mine = [one for one in shares(store) if one.role == role and uri in {"", one.uri}]
     if not mine:
-        hint = did_you_mean(role or "", {one.role for one in shares(lake)}) or "'ranklake share' lists what is shared"
+        hint = did_you_mean(role or "", {one.role for one in shares(store)}) or "'ranklake share' lists what is shared"
         raise RanklakeError(f"{role} is not shared{' there' if to else ''}", where="ROLE", hint=hint)
     return mine
 
@@ -126,8 +127,8 @@ def _drop(lake: Lake, some: list[Share], by: str, why: str, *, as_json: bool) ->
         _show_dropped(item)
 
 
-def _list(lake: Lake, *, as_json: bool) -> None:
-    known = shares(lake)
+def _list(store: Store, *, as_json: bool) -> None:
+    known = shares(store)
     if as_json:
         show_json([{"share": one.name, "role": one.role, "uri": one.uri, "since": one.since} for one in known])
     elif not known:

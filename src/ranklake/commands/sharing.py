@@ -32,7 +32,7 @@ LINK_ACTION = "share.link"
 
 def links_of(context: Context, lake: Lake) -> Links:
     """Return the links to artifacts of a lake, under the configured roles and places."""
-    return Links(lake, lambda: context.roles(lake), context.config.artifacts.allow)
+    return Links(lake, lambda: context.roles(lake.catalog), context.config.artifacts.allow)
 
 
 @click.command()
@@ -98,7 +98,7 @@ sharing.add_command(link)
 def profile(context: Context, role: str, to: str, until: datetime, endpoint: str, by: str | None) -> None:
     """Print a profile by which somebody reads a role's share until a time, for a file that is theirs alone."""
     lake = context.open_lake()
-    known = {one.role for one in shares(lake)}
+    known = {one.role for one in shares(lake.store)}
     if role not in known:
         hint = did_you_mean(role, known) or f"share it first: ranklake share {role} --to URI"
         raise RanklakeError(f"{role} is not shared", where="ROLE", hint=hint)
@@ -131,7 +131,7 @@ def serve(context: Context, host: str, port: int, tls_cert: str | None, tls_key:
         raise RanklakeError(what, where="--host", hint="give --tls-cert and --tls-key, or leave --host out")
     lake = context.open_lake()
     links = links_of(context, lake) if context.config.sql.roles else None
-    app = sharing_app(lake, sharing_keys(context.config.shares.key), _refusal(context, lake), links)
+    app = sharing_app(lake.store, sharing_keys(context.config.shares.key), _refusal(context, lake), links)
     tell(f"serving at {'https' if tls_cert else 'http'}://{host}:{port}/delta-sharing", err=True)
     tls = {"ssl_certfile": tls_cert, "ssl_keyfile": tls_key} if tls_cert else {}
     uvicorn.run(app, host=host, port=port, access_log=False, log_level="warning", **tls)  # type: ignore[arg-type]
@@ -161,7 +161,7 @@ def _refusal(context: Context, lake: Lake) -> Refusal:
 def _why_not(context: Context, lake: Lake, role: str, who: str) -> str:
     try:
         if context.config.sql.roles:
-            roles = context.roles(lake)
+            roles = context.roles(lake.catalog)
             if role not in roles:
                 return "the role is gone"
             roles[role].refuse_ended(datetime.now(UTC).date())

@@ -183,7 +183,7 @@ def sql(  # noqa: PLR0913 - one parameter an option
         result = ask(lake, statement, values, limit, as_of=as_of, role=now, verify=verify, rehydrated=rehydrated)
         for said in dict.fromkeys(one.said for one in used(result)):
             tell(said, err=True)
-        if context.config.query.log and (why := note(lake, asked(result, consumer, now))):
+        if context.config.query.log and (why := note(lake.store, asked(result, consumer, now))):
             off = "log = false under [query] in ranklake.toml switches it off"
             tell(f"the query log could not be written ({why}); {off}", err=True)
         columns = {table: names for table, names in result.sketch.columns.items() if table in _of_rows(lake)}

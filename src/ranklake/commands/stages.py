@@ -175,7 +175,7 @@ def upkeep(context: Context, grace_hours: int, *, dry_run: bool, scrub: bool, as
         with context.workers() as workers, progress_bar("upkeep") as progress:
             done = run_upkeep(lake, workers, grace=grace, with_scrub=scrub, progress=progress)
     over = purge_due(lake, account(lake), dry_run=dry_run)
-    expired = expired_names(lake, dry_run=dry_run)
+    expired = expired_names(lake.tables, dry_run=dry_run)
     if as_json:
         show_json({**asdict(done), "dry_run": dry_run, "retention": {**over.plain(), "expired": expired}})
     else:

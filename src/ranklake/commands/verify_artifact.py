@@ -74,12 +74,14 @@ def verify_artifact(  # noqa: PLR0913 - its options
 
     if artifact is None:
         rows = longest_unverified(lake, run)
-        done = rehash(lake, rows, allow, noted, limit=limit, most_bytes=max_bytes or sys.maxsize, progress=_hashing)
+        done = rehash(
+            lake.store, rows, allow, noted, limit=limit, most_bytes=max_bytes or sys.maxsize, progress=_hashing
+        )
         _tell_all(done, as_json=as_json)
         return 0 if not done.wrong and (done.verdicts or not done.closed) else 1
     row = recorded(lake, artifact, run)
     with _hashing(row["name"]) as progress:
-        verdict = verify(lake, row, allow, at=at, progress=progress)
+        verdict = verify(lake.store, row, allow, at=at, progress=progress)
     noted([verdict])
     if as_json:
         show_json(_plain(verdict))

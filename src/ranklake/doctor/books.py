@@ -34,9 +34,9 @@ COMMITS: Final = 500
 def plans(patient: Patient) -> Iterator[Finding]:
     """Say whether the next plan waits, and may be carried out; a refused one is told by what refuses it."""
     lake = Context.of(patient.config).open_lake()
-    finished = last_finished(lake)
-    yield from no_plans(lake, finished + 1)
-    plan = read_plan(lake, finished + 1)
+    finished = last_finished(lake.tables)
+    yield from no_plans(lake.store, finished + 1)
+    plan = read_plan(lake.store, finished + 1)
     if plan is None:
         yield ok(f"all {finished:,} are finished")
         return

@@ -11,7 +11,7 @@ from ranklake.views.words import counted
 
 if TYPE_CHECKING:
     from ranklake.doctor.examination import Patient
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 _PLAN: Final = re.compile(r"(?P<number>[0-9]{10})\.json")
 _LOG: Final = "_delta_log"
@@ -20,8 +20,12 @@ _LOG: Final = "_delta_log"
 def logs(patient: "Patient") -> Iterator[Finding]:
     """Say whether each table that has files has its log: without it the files are nobody's, and a new one begins."""
     lake = Context.of(patient.config).open_lake()
-    tables = _names(lake, "tables")
-    lost = [table for table in tables if _names(lake, "tables", table) and not _names(lake, "tables", table, _LOG)]
+    tables = _names(lake.store, "tables")
+    lost = [
+        table
+        for table in tables
+        if _names(lake.store, "tables", table) and not _names(lake.store, "tables", table, _LOG)
+    ]
     for table in lost:
         said = f"table {printable(table)} has files and no log: to who reads it, it is empty"
         yield failed(said, f"restore {lake.table_uri(table)}/{_LOG} from a backup before anything is written there")
@@ -29,7 +33,7 @@ def logs(patient: "Patient") -> Iterator[Finding]:
         yield ok(f"{counted(len(tables), 'table')} with their logs")
 
 
-def no_plans(lake: "Lake", following: int) -> Iterator[Finding]:
+def no_plans(store: "Store", following: int) -> Iterator[Finding]:
     """Say which files beside the plans are none, or stand where no plan can stand yet.
 
     Parameters
@@ -37,7 +41,7 @@ def no_plans(lake: "Lake", following: int) -> Iterator[Finding]:
     following
         Number of the next plan.
     """
-    names = [name for name in _names(lake, "plans") if not name.endswith(".tmp")]
+    names = [name for name in _names(store, "plans") if not name.endswith(".tmp")]
     matches = {name: _PLAN.fullmatch(name) for name in names}
     strange = sorted(name for name, match in matches.items() if match is None or int(match["number"]) > following)
     if strange:
@@ -46,10 +50,10 @@ def no_plans(lake: "Lake", following: int) -> Iterator[Finding]:
         yield warning(said, "find out who put it there, and remove it: nothing reads it today")
 
 
-def _names(lake: "Lake", *folder: str) -> list[str]:
+def _names(store: "Store", *folder: str) -> list[str]:
     """Return the names in a folder of the lake; none where there is no such folder."""
     try:
-        result = lake.fs.ls(lake.path(*folder), detail=False)
+        result = store.fs.ls(store.path(*folder), detail=False)
     except FileNotFoundError:
         return []
     return [name for path in result if (name := path.rstrip("/").rpartition("/")[2])]

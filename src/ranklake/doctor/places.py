@@ -14,9 +14,8 @@ from fsspec.implementations.local import LocalFileSystem
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
-from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import LakeUnreachableError, unsafe
-from ranklake.lake.store.store import MARKER
+from ranklake.lake.store.store import MARKER, Store
 from ranklake.redaction.redact import redact_uri
 from ranklake.segments.references import resolved
 from ranklake.segments.storage_options import ENDPOINTS
@@ -60,7 +59,7 @@ def _in_clear(patient: Patient) -> Iterator[Finding]:
 
 
 def _reached(uri: str, patient: Patient) -> Finding:
-    place = Lake.place(uri, patient.config.storage)
+    place = Store.at(uri, patient.config.storage)
     if place.is_local and (file := _file_in(place.root)):
         return _no_folder(file)
     try:
@@ -81,7 +80,7 @@ def conditional_writes(patient: Patient) -> Iterator[Finding]:
     A lake's marker is asked to be written again. Where there is no lake, a file of the doctor's own, which goes again.
     """
     uri = patient.config.lake.uri
-    place = Lake.place(uri, patient.config.storage)
+    place = Store.at(uri, patient.config.storage)
     try:
         yield _written(place)
     except FileNotFoundError:
@@ -92,7 +91,7 @@ def conditional_writes(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def _written(place: Lake) -> Finding:
+def _written(place: Store) -> Finding:
     try:
         name, data = MARKER, bytes(place.fs.cat_file(place.path(MARKER)))
     except FileNotFoundError:
@@ -123,7 +122,7 @@ def lake(patient: Patient) -> Iterator[Finding]:
     """Say whether there is a lake, and one that this version knows."""
     context = Context.of(patient.config)
     uri = context.lake_uri
-    place = Lake.place(uri, patient.config.storage)
+    place = Store.at(uri, patient.config.storage)
     if not place.fs.exists(place.path(MARKER)):
         what = f"{redact_uri(uri)} holds no lake"
         if _has_segments(patient):

@@ -41,8 +41,8 @@ def ingest(patient: Patient) -> Iterator[Finding]:
         yield skipped("see spool")
         return
     lake, spool = context.open_lake(), context.spool()
-    history = IngestionIndex(lake, delta_table(lake, "segments"))
-    spooled = spool.listing(history.near, Rounds.load(lake, spool.address))
+    history = IngestionIndex(lake.store, delta_table(lake.store, "segments"))
+    spooled = spool.listing(history.near, Rounds.load(lake.store, spool.address))
     known = history.of(spooled)
     fit, _ = sort_out(unknown(spooled, known), known, context.config.ingest, lake.contracts())
     waiting = [some[0] for some in fit]
@@ -89,7 +89,7 @@ def _behind(
 ) -> Finding:
     """Return how long the first ingest has waited that came after a stage's last rows."""
     lake = Context.of(patient.config).open_lake()
-    rows = read(lake, contract(LEDGER), ["kind", "committed_ts", "tables", "rows_stored"]).to_pylist()
+    rows = read(lake.tables, contract(LEDGER), ["kind", "committed_ts", "tables", "rows_stored"]).to_pylist()
     stored = [
         row["committed_ts"]
         for row in rows
@@ -97,7 +97,7 @@ def _behind(
     ]
     if not stored:
         return skipped("nothing was ingested yet")
-    last = table_size(output, *live_files(lake, output)).last_ts
+    last = table_size(output, *live_files(lake.store, output)).last_ts
     waiting = [when for when in stored if last is None or when > last]
     if not waiting:
         return ok(f"nothing waits {what}")

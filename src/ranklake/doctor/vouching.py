@@ -85,7 +85,7 @@ def placement(patient: Patient) -> Iterator[Finding]:
         yield nothing("no policy demands encryption or a region")
         return
     contracts = lake.contracts()
-    results = verdicts(demands, places(lake, contracts, context.spool_place()), contracts)
+    results = verdicts(demands, places(lake.tables, contracts, context.spool_place()), contracts)
     for item in results:
         if item.state == DIFFERS:
             yield warning(item.said, item.hint)

@@ -25,6 +25,7 @@ from ranklake.lake.rollups.life.register import changes
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import LakeUnreachableError
+from ranklake.lake.store.store import Store
 from ranklake.lake.tables.integrity import Damage, DamagedFileError
 from ranklake.pipeline.mask_findings import with_masks
 from ranklake.pipeline.report_sections import SECTIONS
@@ -153,7 +154,7 @@ def upkeep_once(context: Context, progress: Progress | None = None, *, with_scru
     with context.workers() as workers:
         done = asdict(upkeep(lake, workers, with_scrub=with_scrub, progress=progress))
     over = purge_due(lake, account(lake))
-    return {**done, "retention": {**over.plain(), "expired": expired_names(lake)}}
+    return {**done, "retention": {**over.plain(), "expired": expired_names(lake.tables)}}
 
 
 def catalog_once(context: Context) -> dict[str, Any]:
@@ -177,11 +178,11 @@ def report_of(context: Context, names: Sequence[str], run: str = "") -> dict[str
     Raises also `ranklake.insight.runs.find.NoSuchRunError`.
     """
     lake, faults = context.open_lake(), dict[str, str]()
-    made = [_section(lake, name, partial(SECTIONS[name].make, context, lake, run), faults) for name in names]
+    made = [_section(lake.store, name, partial(SECTIONS[name].make, context, lake, run), faults) for name in names]
     return _published(context, made, faults)
 
 
-def _section(lake: Lake, name: str, make: Callable[[], Section], faults: dict[str, str]) -> Section:
+def _section(store: Store, name: str, make: Callable[[], Section], faults: dict[str, str]) -> Section:
     """Return a section; where it cannot be made, a page that says why, which `faults` is told, too.
 
     Whatever one section stumbles over costs that section alone. Raises what all would stumble over.
@@ -192,7 +193,7 @@ def _section(lake: Lake, name: str, make: Callable[[], Section], faults: dict[st
         raise
     except Exception as error:  # noqa: BLE001 - a bug in one section is no reason to lose the others
         faults[name] = fault_text(error)
-        return broken(name, lake.uri.rstrip("/").rpartition("/")[2], f"This section cannot be made: {faults[name]}")
+        return broken(name, store.uri.rstrip("/").rpartition("/")[2], f"This section cannot be made: {faults[name]}")
 
 
 class ReportError(RanklakeError):
@@ -225,7 +226,7 @@ def report_as(context: Context, lake: Lake, names: Sequence[str], run: str, role
             left_out[name] = "it tells of whole tables, whoever's rows are in them"
             continue
         try:
-            made.append(_section(lake, name, partial(make, lake, role, run), faults))
+            made.append(_section(lake.store, name, partial(make, lake, role, run), faults))
         except UnseenError as error:
             left_out[name] = error.what
     if not made:
@@ -244,9 +245,9 @@ def share_once(context: Context, progress: Progress | None = None) -> dict[str, 
     """Keep all shares up to date; make those that ``[shares]`` names, drop those whose role is gone."""
     lake = context.open_lake()
     wanted = context.config.wanted_shares()
-    if not wanted and not shares(lake):
+    if not wanted and not shares(lake.store):
         return Kept((), ()).plain()
-    roles, refusal = context.roles(lake), context.share_refusal(lake)
+    roles, refusal = context.roles(lake.catalog), context.share_refusal(lake)
     with context.workers() as workers:
         done = keep(lake, roles, "the flow share", workers, wanted, refusal=refusal, progress=progress)
     return done.plain()
@@ -281,7 +282,7 @@ def verify_artifacts_once(
     allow = allowed((*context.config.artifacts.allow, lake.uri, context.config.spool.uri), ())
     who = "the flow verify_artifacts"
     done = rehash(
-        lake,
+        lake.store,
         longest_unverified(lake, ""),
         allow,
         lambda verdicts: note(lake, verdicts, who),
@@ -324,6 +325,6 @@ def retention_apply_once(context: Context, *, plan: str, by: str = "") -> dict[s
     actor = name_of(lake, f"ranklake retain apply {plan}", by)
     found, fresh = apply(lake, plan, actor, lake.contracts(), context.policies(lake))
     swept = sweep(lake, context.spool(), actor) if context.has_spool else None
-    withdrawn = [asdict(one) for one in withdraw(lake, {item.table for item in found.items})]
+    withdrawn = [asdict(one) for one in withdraw(lake.store, {item.table for item in found.items})]
     told = {"swept": None if swept is None else asdict(swept), "withdrawn": withdrawn}
     return {"applied_now": fresh, **told, **found.plain()}

@@ -18,6 +18,7 @@ from ranklake.insight.overview.serving import serving_state
 from ranklake.insight.runs.report import runs_state
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.store import Store
 from ranklake.masking.masks import MaskError
 from ranklake.quality.report.gather import gather
 from ranklake.quality.why.explain import samples
@@ -41,16 +42,16 @@ from ranklake.views.html import (
 from ranklake.views.html.site import Section, broken
 
 
-def _unusable(section: str, lake: Lake, what: str, error: RanklakeError) -> Section:
+def _unusable(section: str, store: Store, what: str, error: RanklakeError) -> Section:
     """Return a section that says why it can say nothing else."""
-    return broken(section, lake.uri.rstrip("/").rpartition("/")[2], f"{what} cannot be used: {error.what}")
+    return broken(section, store.uri.rstrip("/").rpartition("/")[2], f"{what} cannot be used: {error.what}")
 
 
 def _governance(context: Context, lake: Lake) -> Section:
     try:
         policies = context.policies(lake)
     except PolicyError as error:
-        return _unusable("governance", lake, "The policies", error)
+        return _unusable("governance", lake.store, "The policies", error)
     return governance_pages.section(governance(lake, policies, datetime.now(UTC).date()))
 
 
@@ -60,7 +61,7 @@ def compliance_of(context: Context, lake: Lake) -> Compliance:
     Raises `ranklake.retention.policies.policies.PolicyError` and `ranklake.lake.query.roles.RoleError`.
     """
     has_roles = bool(context.config.sql.roles)
-    roles = context.roles(lake) if has_roles else {}
+    roles = context.roles(lake.catalog) if has_roles else {}
     lacking = "" if has_roles else "No roles are defined: whoever may read the bucket sees everything"
     references = {
         "[capture] encryption_key": context.config.capture.encryption_key,
@@ -82,7 +83,7 @@ def _compliance(context: Context, lake: Lake) -> Section:
     try:
         return compliance_pages.section(compliance_of(context, lake))
     except (PolicyError, RoleError) as error:
-        return _unusable("compliance", lake, "Policies or roles", error)
+        return _unusable("compliance", lake.store, "Policies or roles", error)
 
 
 class ReportSection(NamedTuple):

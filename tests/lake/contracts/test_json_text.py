@@ -52,7 +52,7 @@ def test_what_is_no_json_is_rejected_with_its_reason(lake, spool):
     put_segment(spool, events([*BAD, None, "{}", *ODD]), "events")
     done = bring(lake, spool)
     assert (done.rows_stored, done.rows_rejected) == (2 + len(ODD), len(BAD))
-    reasons = read(lake, contract("rejects"), ["reason"])["reason"].to_pylist()
+    reasons = read(lake.tables, contract("rejects"), ["reason"])["reason"].to_pylist()
     assert set(reasons) == {"json: attributes is no JSON that can be parsed"}
     adds_up(lake, spool)
 

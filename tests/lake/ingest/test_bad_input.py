@@ -71,7 +71,7 @@ def test_a_plan_that_lacks_something_is_named(lake, spool, kind, body, what):
     with pytest.raises(DamagedPlanError, match=what) as raised:
         bring(lake, spool)
     assert "0000000001.json" in str(raised.value)
-    assert delta_table(lake, "steps") is None
+    assert delta_table(lake.store, "steps") is None
 
 
 def test_a_plan_whose_text_was_altered_is_refused(lake, spool):
@@ -100,7 +100,7 @@ def test_a_table_of_newer_software_is_left_alone(lake, spool, table):
     """Where a table has a newer contract version, nothing is written: no plan, no file, no commit."""
     put_segment(spool, with_times(step_rows(10), {3: -1.0}))
     bring(lake, spool)
-    handle = delta_table(lake, table)
+    handle = delta_table(lake.store, table)
     newer = str(contract(table).version + 1)
     handle.alter.set_column_metadata("date", {CONTRACT_VERSION: newer})
     before = sorted(Path(lake.root).rglob("*"))
@@ -113,7 +113,7 @@ def test_a_table_of_newer_software_is_left_alone(lake, spool, table):
     assert [
         path for path in sorted(Path(lake.root).rglob("*")) if path not in before and "rounds" not in str(path)
     ] == []
-    assert number_of(delta_table(lake, "ingest_plans")) == 1
+    assert number_of(delta_table(lake.store, "ingest_plans")) == 1
     assert adds_up(lake, spool)["steps"].in_flight == 10
 
 
@@ -143,7 +143,7 @@ def test_whatever_lies_in_the_spool_the_good_rows_are_stored(lake, spool):
     assert done.rows_stored == 30
     assert done.unreadable == len(wrecks) + 2
     assert [why.startswith(NEWER) for why in done.held] == [True]
-    reasons = read(lake, contract("segments"), ["unreadable"])["unreadable"].drop_null().to_pylist()
+    reasons = read(lake.tables, contract("segments"), ["unreadable"])["unreadable"].drop_null().to_pylist()
     assert sum("steps version 1" in reason for reason in reasons) == 1
     for segment in range(2):  # the same rows under new names: other bytes, so another digest
         again = {"rows_before": 10 * segment, "boot_id": "b"}
@@ -153,7 +153,7 @@ def test_whatever_lies_in_the_spool_the_good_rows_are_stored(lake, spool):
     contradictions = {CONFLICT.removeprefix("refused: "): 2}
     assert (done.rows_duplicate, done.refused) == (20, contradictions)
     assert upkeep(lake, InProcess(), grace=timedelta(0)).purged.keys() <= {"removed", "orphan"}
-    slots = read(lake, contract("steps"), ["segment", "slot"]).to_pylist()
+    slots = read(lake.tables, contract("steps"), ["segment", "slot"]).to_pylist()
     assert Counter(row["segment"] for row in slots) == {0: 10, 1: 10, 2: 10}
     adds_up(lake, spool)
 
@@ -178,7 +178,7 @@ def test_clocks_that_are_wrong(lake, spool):
     put_segment(spool, step_rows(5, segment=2, start=datetime(2025, 3, 1, tzinfo=UTC)), rows_before=10)
     done = bring(lake, spool)
     assert (done.rows_stored, done.rows_rejected) == (5, 10)
-    assert all("ts" in reason for reason in read(lake, contract("rejects"))["reason"].to_pylist())
+    assert all("ts" in reason for reason in read(lake.tables, contract("rejects"))["reason"].to_pylist())
     upkeep(lake, InProcess())
     adds_up(lake, spool)
 
@@ -206,8 +206,8 @@ def test_a_disk_that_takes_no_more_in_the_middle(lake, spool):
         upkeep(lake, InProcess())
     adds_up(lake, spool)
     upkeep(lake, InProcess())
-    assert read(lake, contract("steps")).num_rows == 16_000
-    assert number_of(delta_table(lake, "ingest_plans")) == last_finished(lake)
+    assert read(lake.tables, contract("steps")).num_rows == 16_000
+    assert number_of(delta_table(lake.store, "ingest_plans")) == last_finished(lake.tables)
     adds_up(lake, spool)
 
 
@@ -245,9 +245,9 @@ def test_rows_of_several_ranks(lake, spool, ranks, footer, why):
     """An import's rows may be of several ranks, of those that the footer names and no others."""
     put_segment(spool, of_ranks(ranks), **footer)
     bring(lake, spool)
-    assert read(lake, contract("segments"), ["unreadable"])["unreadable"].to_pylist() == [why]
+    assert read(lake.tables, contract("segments"), ["unreadable"])["unreadable"].to_pylist() == [why]
     if why is None:
-        stored = read(lake, contract("steps"), ["rank", "slot"]).sort_by("slot")
+        stored = read(lake.tables, contract("steps"), ["rank", "slot"]).sort_by("slot")
         assert stored["rank"].to_pylist() == ranks
     adds_up(lake, spool)
 
@@ -263,7 +263,7 @@ def test_commands_exit_1_for_a_segment_that_cannot_be_read(lake, spool, capfd):
     capfd.readouterr()
     assert run(["status", *both]) == 1
     assert "1 segment in quarantine could not be read: not readable as Parquet" in capfd.readouterr().err
-    (row,) = (row for row in read(lake, contract("segments")).to_pylist() if row["unreadable"])
+    (row,) = (row for row in read(lake.tables, contract("segments")).to_pylist() if row["unreadable"])
     name = row["uri_name"].removesuffix(".parquet")
     assert run(["disown", name, "--lake", lake.uri, "--reason", "the disk was bad"]) == 0
     assert run(["status", *both]) == 0

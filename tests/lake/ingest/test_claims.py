@@ -29,7 +29,7 @@ def bring(lake, spool, writers=ANYBODY):
 
 
 def losses(lake):
-    rows = read(lake, contract("steps"), ["segment", "slot", "loss"]).to_pylist()
+    rows = read(lake.tables, contract("steps"), ["segment", "slot", "loss"]).to_pylist()
     return {(row["segment"], row["slot"]): row["loss"] for row in rows}
 
 
@@ -38,7 +38,7 @@ def meant(rows):
 
 
 def reasons(lake):
-    return Counter(read(lake, contract("segments"), ["unreadable"])["unreadable"].drop_null().to_pylist())
+    return Counter(read(lake.tables, contract("segments"), ["unreadable"])["unreadable"].drop_null().to_pylist())
 
 
 def adds_up(lake, spool, writers=ANYBODY):

@@ -55,7 +55,7 @@ def mark(lake, what, how, count):
 
 
 def unreadable(lake):
-    told = read(lake, contract("segments"), ["rank", "unreadable"]).to_pylist()
+    told = read(lake.tables, contract("segments"), ["rank", "unreadable"]).to_pylist()
     return {row["rank"]: row["unreadable"] for row in told if row["unreadable"]}
 
 
@@ -73,7 +73,7 @@ ingest(Lake.open({lake.uri!r}), Spool({str(spool)!r}), InProcess())
     path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ended = subprocess.run([sys.executable, "-c", script], env=path, capture_output=True, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
-    assert Attempts(lake, 1).times_begun(WHOLE) == 1
+    assert Attempts(lake.store, 1).times_begun(WHOLE) == 1
     monkeypatch.setattr(execution, "TRIES", 1)
     monkeypatch.setattr(execution, "TRIES", 1)
     done = bring(lake, spool)
@@ -133,8 +133,8 @@ def test_tries_are_counted_across_drivers(lake, spool, deadly):
         patch.setattr(execution, "set_aside", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             bring(lake, spool)
-    assert Attempts(lake, 1).times_died(segments_digest([{"path": str(third)}])) == execution.TRIES
-    assert Attempts(lake, 1).times_begun(WHOLE) == execution.TRIES, "an interrupt is no death"
+    assert Attempts(lake.store, 1).times_died(segments_digest([{"path": str(third)}])) == execution.TRIES
+    assert Attempts(lake.store, 1).times_begun(WHOLE) == execution.TRIES, "an interrupt is no death"
     started = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(execution, "attempted", lambda group: started.append(group) or task.compact(group))

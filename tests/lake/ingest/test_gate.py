@@ -95,7 +95,7 @@ def test_a_footer_of_wrong_types_is_its_segment_s_own_matter(lake, spool, said):
     put_bytes(spool, wreck(said), SAID)
     done = bring(lake, spool)
     assert (done.rows_stored, done.unreadable) == (5, 1)
-    (why,) = read(lake, contract("segments"), ["unreadable"])["unreadable"].drop_null().to_pylist()
+    (why,) = read(lake.tables, contract("segments"), ["unreadable"])["unreadable"].drop_null().to_pylist()
     assert why.startswith("the footer")
     assert "\n" not in why
     adds_up(lake, spool)
@@ -199,7 +199,9 @@ def test_a_plan_that_names_what_cannot_be_read(lake, spool, tmp_path):
     os.truncate(paths[4], 100 * 2**30)
     done = bring(lake, spool)
     assert done.rows_stored == 5
-    told = read(lake, contract("segments"), ["segment", "unreadable"]).sort_by("segment")["unreadable"].to_pylist()
+    told = (
+        read(lake.tables, contract("segments"), ["segment", "unreadable"]).sort_by("segment")["unreadable"].to_pylist()
+    )
     assert told[:5] == [None, IRREGULAR, IRREGULAR, IRREGULAR, TOO_LARGE]
     assert not Path(lake.path("quarantine")).exists()
 
@@ -275,10 +277,10 @@ def test_whatever_a_segment_raises_is_its_own(lake, spool, monkeypatch, where):
     else:
         monkeypatch.setattr(task, "judge", trip(judge, lambda _, rows: bad in rows["rank"].to_pylist()))
     done = bring(lake, spool)
-    told = read(lake, contract("segments"), ["rank", "unreadable"]).to_pylist()
+    told = read(lake.tables, contract("segments"), ["rank", "unreadable"]).to_pylist()
     assert {row["rank"] for row in told if row["unreadable"]} == {bad}
     assert {row["unreadable"] for row in told} == {None, "not readable as Parquet (OddError)"}
-    keys = read(lake, contract("steps"), ["incarnation", "segment", "slot"]).to_pylist()
+    keys = read(lake.tables, contract("steps"), ["incarnation", "segment", "slot"]).to_pylist()
     assert len({tuple(key.values()) for key in keys}) == len(keys) == done.rows_stored == (23 if bad == 3 else 20)
     adds_up(lake, spool)
 
@@ -322,7 +324,7 @@ def test_what_reads_differently_each_time_waits(lake, spool, monkeypatch):
     put_segment(spool, step_rows(5))
     count = torn(monkeypatch, 10**6, lambda raw, n: raw + bytes([n % 251]))
     assert bring(lake, spool).rows_stored == 0
-    told = read(lake, contract("segments"), ["unreadable"])["unreadable"].to_pylist()
+    told = read(lake.tables, contract("segments"), ["unreadable"])["unreadable"].to_pylist()
     assert told == [UNSTEADY]
     assert bring(lake, spool).held == {UNSTEADY: 1}
     assert adds_up(lake, spool)["steps"].in_flight == 5

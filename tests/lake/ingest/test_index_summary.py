@@ -45,9 +45,9 @@ def looked(monkeypatch):
     paths = Counter()
 
     def counting(reader):
-        def counted(lake, target, some, *columns, **how):
+        def counted(store, target, some, *columns, **how):
             paths.update(some["path"].to_pylist())
-            return reader(lake, target, some, *columns, **how)
+            return reader(store, target, some, *columns, **how)
 
         return counted
 
@@ -57,7 +57,7 @@ def looked(monkeypatch):
 
 
 def slots(lake):
-    rows = read(lake, contract("steps"), ["incarnation", "segment", "slot"])
+    rows = read(lake.tables, contract("steps"), ["incarnation", "segment", "slot"])
     counted = Counter(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
     assert set(counted.values()) <= {1}
     return set(counted)
@@ -133,7 +133,7 @@ def test_what_was_taken_in_long_ago_leaves_the_spool(lake, spool, later, looked)
         copy.parent.mkdir(parents=True)
         copy.write_bytes(path.read_bytes())
         path.unlink()
-    history_of = IngestionIndex(lake, delta_table(lake, "segments"))
+    history_of = IngestionIndex(lake.store, delta_table(lake.store, "segments"))
     new = put_segment(spool, step_rows(10, segment=1), rows_before=10, day=late)
     assert purge(Spool(str(spool)), history_of.near, history_of.of, day, 7) == 2
     assert list(spool.rglob("*.parquet")) == [new]
@@ -166,16 +166,16 @@ def test_summaries_grow_by_what_is_new(lake, spool, later, looked):
         put_segment(spool, step_rows(10, incarnation=10 + number))
         bring(lake, spool, merge=False)
     later(10)
-    whole = IngestionIndex(lake, delta_table(lake, "segments"))._summary
+    whole = IngestionIndex(lake.store, delta_table(lake.store, "segments"))._summary
     assert [whole.plan, whole.rows, whole.streams.num_rows] == [3, 3, 3]
     looked.clear()
-    assert IngestionIndex(lake, delta_table(lake, "segments"))._summary.streams.equals(whole.streams)
+    assert IngestionIndex(lake.store, delta_table(lake.store, "segments"))._summary.streams.equals(whole.streams)
     assert not looked
     put_segment(spool, step_rows(10, incarnation=10, segment=6), rows_before=10)
     bring(lake, spool, merge=False)
     looked.clear()
     later(20)
-    grown = IngestionIndex(lake, delta_table(lake, "segments"))._summary
+    grown = IngestionIndex(lake.store, delta_table(lake.store, "segments"))._summary
     assert len(looked) == 1
     assert grown.streams["last_segment"].to_pylist() == [6, 0, 0]
     assert grown.streams["last_plan"].to_pylist() == [4, 2, 3]

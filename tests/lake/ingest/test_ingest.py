@@ -30,7 +30,7 @@ from ranklake.segments.segment import SegmentFooter
 
 
 def keys(lake, table="steps"):
-    rows = read(lake, contract(table), ["incarnation", "segment", "slot"])
+    rows = read(lake.tables, contract(table), ["incarnation", "segment", "slot"])
     return Counter(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
 
 
@@ -39,7 +39,7 @@ def test_rows_land_once_in_their_days(lake, spool):
     put_segment(spool, step_rows(100, start=DAY + timedelta(hours=24, seconds=-50)))
     done = bring(lake, spool)
     assert (done.rows_stored, done.rows_rejected, done.plans) == (100, 0, [1])
-    stored = read(lake, contract("steps"))
+    stored = read(lake.tables, contract("steps"))
     assert Counter(str(day) for day in stored["date"].to_pylist()) == {"2026-03-01": 50, "2026-03-02": 50}
     assert stored["date"].to_pylist() == [moment.date() for moment in stored["ts"].to_pylist()]
     assert adds_up(lake, spool)["steps"].recorded == 100
@@ -49,11 +49,11 @@ def test_again_commits_nothing(lake, spool):
     """A second ingest of the same spool makes no plan and no commit."""
     put_segment(spool, step_rows(10))
     bring(lake, spool)
-    before = delta_table(lake, "steps").version()
+    before = delta_table(lake.store, "steps").version()
     done = bring(lake, spool)
     assert (done.plans, done.segments) == ([], 0)
-    assert delta_table(lake, "steps").version() == before
-    assert last_finished(lake) == 1
+    assert delta_table(lake.store, "steps").version() == before
+    assert last_finished(lake.tables) == 1
 
 
 def test_same_rows_under_another_digest(lake, spool):
@@ -85,10 +85,10 @@ def test_a_number_of_another_stream_is_set_aside(lake, spool, at_once, damaged):
     bring(lake, spool)
     put_segment(spool, step_rows(15, rank=1 if damaged else 0))  # another cut of the one that has it
     bring(lake, spool)
-    rows = read(lake, contract("steps"), ["rank", "slot"])
+    rows = read(lake.tables, contract("steps"), ["rank", "slot"])
     assert Counter(rows["rank"].to_pylist()) == {1 if damaged else 0: 15}
     assert set(keys(lake).values()) == {1}
-    why = [text for text in read(lake, contract("segments"), ["unreadable"])["unreadable"].to_pylist() if text]
+    why = [text for text in read(lake.tables, contract("segments"), ["unreadable"])["unreadable"].to_pylist() if text]
     assert sum("another stream has its incarnation" in text for text in why) == (1 if damaged else 2)
     assert adds_up(lake, spool)["steps"].quarantined == (24 if damaged else 26)
 
@@ -105,7 +105,7 @@ def test_bad_rows_go_to_rejects_with_a_reason(lake, spool):
     put_segment(spool, rows)
     done = bring(lake, spool)
     assert (done.rows_stored, done.rows_rejected) == (8, 2)
-    refused = read(lake, contract("rejects")).to_pylist()
+    refused = read(lake.tables, contract("rejects")).to_pylist()
     assert [row["slot"] for row in refused] == [3, 4]
     assert all(row["reason"] and json.loads(row["row"])["slot"] == row["slot"] for row in refused)
     assert adds_up(lake, spool)["steps"].quarantined == 2
@@ -128,7 +128,7 @@ def test_bad_bytes_never_block_the_good(lake, spool):
     done = bring(lake, spool)
     assert done.rows_stored == 30
     assert done.unreadable == 5, "the misnamed copy of a sound segment is passed over"
-    reasons = [row for row in read(lake, contract("segments"), ["unreadable"])["unreadable"].to_pylist() if row]
+    reasons = [row for row in read(lake.tables, contract("segments"), ["unreadable"])["unreadable"].to_pylist() if row]
     assert len(reasons) == 5
     assert bring(lake, spool).plans == []
 
@@ -179,9 +179,9 @@ def test_double_commit_shows(lake, spool):
     """Rows that reached the table without a plan make the books not add up."""
     put_segment(spool, step_rows(10))
     bring(lake, spool)
-    table = delta_table(lake, "steps")
-    rows = read(lake, contract("steps"))
-    commit.swap(table, 99, add=append_files(lake, contract("steps"), rows, 99))
+    table = delta_table(lake.store, "steps")
+    rows = read(lake.tables, contract("steps"))
+    commit.swap(table, 99, add=append_files(lake.store, contract("steps"), rows, 99))
     (steps,) = [item for item in balance(lake) if item.table == "steps"]
     assert steps.faults == ["the table holds 20 rows, the plans say 10"]
 
@@ -190,13 +190,15 @@ def test_a_stale_handle_loses(lake, spool):
     """Of two commits made on handles of the same version one is refused, and nothing of it is stored."""
     put_segment(spool, step_rows(10))
     bring(lake, spool)
-    first, second = delta_table(lake, "steps"), delta_table(lake, "steps")
-    rows = read(lake, contract("steps"))
-    assert commit.swap(first, 2, add=append_files(lake, contract("steps"), rows, 2))
+    first, second = delta_table(lake.store, "steps"), delta_table(lake.store, "steps")
+    rows = read(lake.tables, contract("steps"))
+    assert commit.swap(first, 2, add=append_files(lake.store, contract("steps"), rows, 2))
     with pytest.raises(commit.LostRaceError):
-        commit.swap(second, 2, add=append_files(lake, contract("steps"), rows, 2))
-    assert delta_table(lake, "steps").count() == 20
-    assert not commit.swap(delta_table(lake, "steps"), 2, add=append_files(lake, contract("steps"), rows, 2))
+        commit.swap(second, 2, add=append_files(lake.store, contract("steps"), rows, 2))
+    assert delta_table(lake.store, "steps").count() == 20
+    assert not commit.swap(
+        delta_table(lake.store, "steps"), 2, add=append_files(lake.store, contract("steps"), rows, 2)
+    )
 
 
 def test_two_drivers_at_once(lake, spool):
@@ -220,7 +222,7 @@ def test_two_drivers_at_once(lake, spool):
     assert set(keys(lake).values()) == {1}
     assert len(keys(lake)) == 600
     adds_up(lake, spool)
-    assert read_plan(lake, last_finished(lake) + 1) is None
+    assert read_plan(lake.store, last_finished(lake.tables) + 1) is None
 
 
 @pytest.mark.parametrize("dies_before", ["steps", "rejects", "segments", "ingest_plans"])
@@ -242,15 +244,15 @@ def test_half_committed_plan_is_finished(lake, spool, monkeypatch, dies_before):
     with pytest.raises(SystemExit):
         bring(lake, spool)
     monkeypatch.undo()
-    assert last_finished(lake) == 0
+    assert last_finished(lake.tables) == 0
     assert "plan 1 (ingest) is not finished" in CliRunner().invoke(status, ["--lake", lake.uri]).stderr
     bring(lake, spool)
-    assert last_finished(lake) == 1
+    assert last_finished(lake.tables) == 1
     assert "not finished" not in CliRunner().invoke(status, ["--lake", lake.uri]).output
     assert len(keys(lake)) == 28
     assert set(keys(lake).values()) == {1}
-    assert read(lake, contract("rejects")).num_rows == 2
-    (segment,) = read(lake, contract("segments"), ["rows_stored", "rows_rejected", "rows_duplicate"]).to_pylist()
+    assert read(lake.tables, contract("rejects")).num_rows == 2
+    (segment,) = read(lake.tables, contract("segments"), ["rows_stored", "rows_rejected", "rows_duplicate"]).to_pylist()
     assert segment == {"rows_stored": 28, "rows_rejected": 2, "rows_duplicate": 0}
     adds_up(lake, spool)
 
@@ -285,4 +287,4 @@ def test_old_segments_leave_the_spool(lake, spool):
     assert bring(lake, spool, keep_days=-1).purged == 1
     assert Spool(str(spool)).listing() == []
     assert bring(lake, spool).plans == []
-    assert pc.sum(read(lake, contract("segments"), ["rows_stored"])["rows_stored"]).as_py() == 10
+    assert pc.sum(read(lake.tables, contract("segments"), ["rows_stored"])["rows_stored"]).as_py() == 10

@@ -48,7 +48,7 @@ def repeated_segments(lake):
     table = contract("segments")
     (unique,) = (check for check in table.checks if check.kind == "unique")
     assert tuple(unique.columns) == tuple(table.grain)
-    rows = read(lake, table, unique.columns).to_pylist()
+    rows = read(lake.tables, table, unique.columns).to_pylist()
     return len(rows), len(rows) - len({tuple(row.values()) for row in rows})
 
 
@@ -84,7 +84,9 @@ def test_times_that_python_cannot_hold(lake, spool):
     put_segment(spool, with_column(rows, "ts", pa.array(moments, pa.int64()).cast(rows.schema.field("ts").type)))
     done = bring(lake, spool)
     assert (done.rows_stored, done.rows_rejected) == (6, 4)
-    told = {row["slot"]: row["ts"] for row in map(json.loads, read(lake, contract("rejects"))["row"].to_pylist())}
+    told = {
+        row["slot"]: row["ts"] for row in map(json.loads, read(lake.tables, contract("rejects"))["row"].to_pylist())
+    }
     assert told[2] == str(2**63 - 1)
     assert told[4] == "1970-01-01T00:00:00+00:00"
     assert faults(lake, spool) == []
@@ -156,7 +158,7 @@ def test_rows_of_somebody_else(lake, spool):
     bring(lake, spool)
     put_segment(spool, step_rows(5, seed=3), incarnation=9)
     assert bring(lake, spool).unreadable == 1
-    assert read(lake, contract("steps")).num_rows == 5
+    assert read(lake.tables, contract("steps")).num_rows == 5
 
 
 def test_a_segment_that_vanished_may_come_back(lake, spool):
@@ -303,7 +305,7 @@ def test_a_segment_is_set_aside_only_once_its_bytes_are_kept(lake, spool):
     in_the_way.write_bytes(b"")
     with pytest.raises(LakeUnreachableError, match="cannot be written"):
         bring(lake, spool)
-    assert read(lake, contract("segments")).num_rows == 0
+    assert read(lake.tables, contract("segments")).num_rows == 0
     in_the_way.unlink()
     assert (bring(lake, spool).unreadable, faults(lake, spool)) == (1, [])
     assert [path.read_bytes() for path in in_the_way.iterdir()] == [b"junk"]
@@ -326,7 +328,7 @@ def test_the_lost_account_of_segments_is_no_licence_to_store_twice(lake, spool):
     assert balance(lake)[0].faults == ["the table holds 10 rows, the plans say 0"]
     with pytest.raises(LakeError, match="the table segments is gone"):
         bring(lake, spool)
-    assert read(lake, contract("steps")).num_rows == 10
+    assert read(lake.tables, contract("steps")).num_rows == 10
 
 
 def test_a_lost_ledger_is_rebuilt(lake, spool):
@@ -336,8 +338,8 @@ def test_a_lost_ledger_is_rebuilt(lake, spool):
         bring(lake, spool)
     shutil.rmtree(lake.path("tables/ingest_plans"))
     bring(lake, spool)
-    assert read(lake, contract("ingest_plans"))["rows_stored"].to_pylist() == [10, 10]
-    assert (read(lake, contract("steps")).num_rows, faults(lake, spool)) == (20, [])
+    assert read(lake.tables, contract("ingest_plans"))["rows_stored"].to_pylist() == [10, 10]
+    assert (read(lake.tables, contract("steps")).num_rows, faults(lake, spool)) == (20, [])
 
 
 @pytest.mark.parametrize("how", ["empty", "half", "another's"])
@@ -355,7 +357,7 @@ def test_rejects_are_json_that_any_reader_takes(lake, spool):
     """A refused row's JSON has no NaN or Infinity, which JSON does not know."""
     put_segment(spool, with_column(step_rows(3), "step_time_s", [float("nan"), float("inf"), 1.0]))
     bring(lake, spool)
-    for text in read(lake, contract("rejects"))["row"].to_pylist():
+    for text in read(lake.tables, contract("rejects"))["row"].to_pylist():
         json.loads(text, parse_constant=pytest.fail)
 
 
@@ -379,12 +381,19 @@ def test_what_was_written_anew_is_not_purged_unread(lake, spool, packed):
     middle = whole.index(raw) + 100
     path.write_bytes(whole[:middle] + bytes(20) + whole[middle + 20 :])
     assert bring(lake, spool).unreadable == 1
-    told = IngestionIndex(lake, delta_table(lake, "segments"))
+    told = IngestionIndex(lake.store, delta_table(lake.store, "segments"))
     path.write_bytes(whole)
-    purge(Spool(str(spool)), told.near, told.of, datetime.now(UTC).date(), -1, lambda rows: damaged_when(lake, rows))
+    purge(
+        Spool(str(spool)),
+        told.near,
+        told.of,
+        datetime.now(UTC).date(),
+        -1,
+        lambda rows: damaged_when(lake.tables, rows),
+    )
     assert path.exists()
     assert bring(lake, spool, keep_days=-1).rows_stored == 5
-    assert len(read(lake, contract("steps"))) == 10
+    assert len(read(lake.tables, contract("steps"))) == 10
     assert not path.exists()
 
 
@@ -396,8 +405,8 @@ def test_many_refused_rows_are_written_some_at_a_time(lake, spool, monkeypatch):
         for number in range(3)
     ]
     assert bring(lake, spool, merge=False).rows_rejected == 9
-    assert [len(part) for _, part in read_files(lake, contract("rejects"))] == [3, 3, 3]
-    rows = read(lake, contract("rejects")).to_pylist()
+    assert [len(part) for _, part in read_files(lake.tables, contract("rejects"))] == [3, 3, 3]
+    rows = read(lake.tables, contract("rejects")).to_pylist()
     digests = {number: path.stem.rpartition("~")[2] for number, path in enumerate(paths)}
     assert {(row["segment"], row["slot"], row["sha256"]) for row in rows} == {
         (number, slot, digest) for number, digest in digests.items() for slot in (0, 2, 4)
@@ -409,23 +418,23 @@ def test_long_text_stays_out_of_the_log(lake):
     """Text longer than a line has no bounds in the Delta log: a bound cut short is no value of the column."""
     rows = with_column(step_rows(2), "non_finite", ["loss:nan", "x" * 1_000_000])
     rows = with_column(rows, "run", ["r1", "x" * 100])
-    found = json.loads(write_partition(lake, contract("steps"), rows, DAY.date(), 1).stats)
+    found = json.loads(write_partition(lake.store, contract("steps"), rows, DAY.date(), 1).stats)
     assert len(json.dumps(found)) < 5_000
     assert "non_finite" not in found["maxValues"]
     assert "run" not in found["maxValues"]
     assert found["nullCount"]["non_finite"] == 0
     assert found["nullCount"]["grad_norm"] == found["numRecords"] == 2
     rows = with_column(rows, "run", ["r1", "r0"])
-    found = json.loads(write_partition(lake, contract("steps"), rows, DAY.date(), 1).stats)
+    found = json.loads(write_partition(lake.store, contract("steps"), rows, DAY.date(), 1).stats)
     assert (found["minValues"]["run"], found["maxValues"]["run"]) == ("r0", "r1")
 
 
 def test_infinite_numbers_have_no_bounds(lake):
     """A derived number may be infinite; JSON, in which bounds are written, knows none."""
-    rows = read(lake, contract("steps")).schema.empty_table()
+    rows = read(lake.tables, contract("steps")).schema.empty_table()
     rows = pa.concat_tables([rows, conform(step_rows(2), contract("steps"), segment=True)], promote_options="default")
     rows = with_column(rows, "loss", [float("inf"), 1.0])
-    file = write_partition(lake, contract("steps"), rows, DAY.date(), 1)
+    file = write_partition(lake.store, contract("steps"), rows, DAY.date(), 1)
     stats = json.loads(file.stats)
     assert "loss" not in stats["maxValues"]
     assert stats["nullCount"]["loss"] == 0
@@ -434,7 +443,7 @@ def test_infinite_numbers_have_no_bounds(lake):
 def test_statistics_of_times_keep_their_microseconds(lake):
     """Bounds of timestamps are exact, with years of four digits."""
     rows = with_column(step_rows(2), "ts", [datetime(999, 1, 1, tzinfo=UTC), DAY + timedelta(microseconds=1)])
-    found = json.loads(write_partition(lake, contract("steps"), rows, DAY.date(), 1).stats)
+    found = json.loads(write_partition(lake.store, contract("steps"), rows, DAY.date(), 1).stats)
     assert found["minValues"]["ts"] == "0999-01-01T00:00:00.000000Z"
     assert found["maxValues"]["ts"] == "2026-03-01T00:00:00.000001Z"
 
@@ -444,8 +453,8 @@ def test_a_year_in_one_segment(lake, spool):
     rows = with_column(step_rows(40), "ts", [DAY - timedelta(days=9 * slot) for slot in range(40)])
     put_segment(spool, rows)
     assert bring(lake, spool).rows_stored == 40
-    assert len(set(read(lake, contract("steps"), ["date"])["date"].to_pylist())) == 40
-    assert read(lake, contract("steps"), partitions=[date(2026, 2, 20)]).num_rows == 1
+    assert len(set(read(lake.tables, contract("steps"), ["date"])["date"].to_pylist())) == 40
+    assert read(lake.tables, contract("steps"), partitions=[date(2026, 2, 20)]).num_rows == 1
 
 
 def _make(uri, gate, results):
@@ -546,7 +555,7 @@ def test_a_disk_that_fills_on_the_way(small_disk, spool):
             bring(lake, spool)
         except LakeUnreachableError:
             continue
-    assert (read(lake, contract("steps")).num_rows, faults(lake, spool)) == (20_000, [])
+    assert (read(lake.tables, contract("steps")).num_rows, faults(lake, spool)) == (20_000, [])
     assert not list(place.rglob("*.tmp"))
 
 

@@ -105,7 +105,7 @@ def test_what_was_seen_is_only_a_hint(lake, spool, damage):
     seen.write_bytes(damage)
     put_segment(spool, step_rows(10, segment=1), rows_before=10)
     assert bring(lake, spool).rows_stored == 10
-    assert Rounds.load(lake, Spool(str(spool)).address).days.keys() == {"2026-03-01"}
+    assert Rounds.load(lake.store, Spool(str(spool)).address).days.keys() == {"2026-03-01"}
     adds_up(lake, spool)
 
 

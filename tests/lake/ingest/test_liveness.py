@@ -107,6 +107,8 @@ def test_a_rank_that_trains_hardly_beats(cluster):
     cluster.start(0, "trains", world_size=2)
     cluster.start(1, "hangs", world_size=2)
     cluster.until({0: "running", 1: "hung"})
-    beats = [row["rank"] for row in read(cluster.lake, contract("events")).to_pylist() if row["event"] == "heartbeat"]
+    beats = [
+        row["rank"] for row in read(cluster.lake.tables, contract("events")).to_pylist() if row["event"] == "heartbeat"
+    ]
     assert beats.count(1) >= 3
     assert beats.count(0) <= 1 + beats.count(1) // 9

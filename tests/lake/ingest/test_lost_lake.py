@@ -11,6 +11,7 @@ from ranklake.cli import run
 from ranklake.lake.audit.trail import record
 from ranklake.lake.ingest.spool.spool import NOT_MARKED, LostLakeError, Spool, mark_fed, refuse_lost
 from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.store import Store
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_a_witness_knows_that_there_was_a_lake(place, capsys):
     (place / "ranklake.toml").write_text(
         f'[lake]\nuri = "lake"\n[spool]\nuri = "spool"\n[audit]\nwitness = "{place}/witness"\n'
     )
-    lake = Lake.place(str(place / "witness"))
+    lake = Store.at(str(place / "witness"))
     made = Lake.create(str(place / "lake"))
     record(made.configured(audit=made.config.audit.__class__(witness=lake.uri)), "ann", "test", "x")
     shutil.rmtree(place / "lake")

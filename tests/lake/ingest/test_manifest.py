@@ -55,10 +55,10 @@ def test_a_segment_that_is_gone_when_its_plan_is_finished_is_told_as_it_was_read
         os.truncate(path, 100)
     done = bring(lake, spool)
     assert (done.rows_stored, done.rows_rejected) == (8, 2)
-    assert (read(lake, contract("steps")).num_rows, read(lake, contract("rejects")).num_rows) == (8, 2)
-    (told,) = [row for row in read(lake, contract("segments")).to_pylist() if row["plan"] == 1]
+    assert (read(lake.tables, contract("steps")).num_rows, read(lake.tables, contract("rejects")).num_rows) == (8, 2)
+    (told,) = [row for row in read(lake.tables, contract("segments")).to_pylist() if row["plan"] == 1]
     assert (told["unreadable"], told["rows_stored"], told["rows_rejected"]) == (None, 8, 2)
-    assert read(lake, contract("ingest_plans")).to_pylist()[0]["rows_stored"] == 8
+    assert read(lake.tables, contract("ingest_plans")).to_pylist()[0]["rows_stored"] == 8
     adds_up(lake, spool)
 
 
@@ -81,7 +81,7 @@ def test_a_segment_that_was_away_at_the_first_commit_is_not_told_as_stored(lake,
     away.rename(late)
     bring(lake, spool)
     bring(lake, spool)
-    assert read(lake, contract("steps")).num_rows == 16
+    assert read(lake.tables, contract("steps")).num_rows == 16
     adds_up(lake, spool)
 
 
@@ -94,5 +94,5 @@ def test_files_that_are_gone_are_made_anew(lake, spool, monkeypatch):
             bring(lake, spool)
     shutil.rmtree(lake.path("tables", "segments"))
     bring(lake, spool)
-    assert (read(lake, contract("steps")).num_rows, read(lake, contract("rejects")).num_rows) == (8, 2)
+    assert (read(lake.tables, contract("steps")).num_rows, read(lake.tables, contract("rejects")).num_rows) == (8, 2)
     adds_up(lake, spool)

@@ -58,9 +58,9 @@ def test_a_small_worker_shares_in_smaller_pieces(lake, tmp_path, masked):
     spans = contract("spans")
     columns = {("spans", spans.column(name).id): Mask("bucket", "4") for name in masked}
     role = Role("reader", frozenset({"operational"}), frozenset({"spans"}), column_masks=columns)
-    handle = ensure_table(lake, spans)
+    handle = ensure_table(lake.tables, spans)
     rows = [telemetry.segment_rows("spans", rank, 0, 150_000) for rank in range(8)]
-    swap(handle, 1, add=[file for some in rows for file in write_days(lake, spans, some, 1)])
+    swap(handle, 1, add=[file for some in rows for file in write_days(lake.store, spans, some, 1)])
     with workers(DaskSection(workers=1, memory_limit=str(SHARING_BYTES))) as crew:
         ((before, _),) = crew.client.run(peak).values()
         (done,) = share(lake, role, str(tmp_path / "shared"), "somebody", crew).tables
@@ -152,9 +152,11 @@ print(threads() - before)
 def test_threads_do_not_grow_with_the_files_that_are_read(lake):
     """Each thread that reads keeps memory of its own, so that a process would grow with what it has read."""
     steps = contract("steps")
-    handle = ensure_table(lake, steps)
+    handle = ensure_table(lake.tables, steps)
     written = [
-        file for rank in range(64) for file in write_days(lake, steps, telemetry.segment_rows("steps", rank, 0, 50), 1)
+        file
+        for rank in range(64)
+        for file in write_days(lake.store, steps, telemetry.segment_rows("steps", rank, 0, 50), 1)
     ]
     swap(handle, 1, add=written)
     command = [sys.executable, "-c", READS_MANY_FILES, lake.uri]

@@ -38,7 +38,7 @@ def newer_rows(count, **facts):
 def stored(lake):
     """Return segment, slot and the later column of all rows of ``steps``, in order."""
     names = [name for name in ("segment", "slot", "samples_skipped") if name in contract("steps")]
-    return [tuple(row.values()) for row in sorted(read(lake, contract("steps"), names).to_pylist(), key=str)]
+    return [tuple(row.values()) for row in sorted(read(lake.tables, contract("steps"), names).to_pylist(), key=str)]
 
 
 WRITERS = {"older": None, "newer": 100}
@@ -68,14 +68,14 @@ def test_any_writers_and_any_lake_end_alike(lake, spool, changed, first, second)
     waiting = sum(3 for writer in (first, second) if writer == "newer")
     assert len(stored(lake)) == 6 - waiting
     assert adds_up(lake, spool)["steps"].in_flight == waiting
-    plans = last_finished(lake)
+    plans = last_finished(lake.tables)
     again = bring(lake, spool, keep_days=-1)  # what waits costs no plan, and does not go from the spool
     assert again.plans == []
     assert list(again.held) == ([known_here("steps", load_contracts())] if waiting else [])
     changed.later()
     assert (bring(lake, spool).rows_stored, bring(lake, spool).plans) == (waiting, [])
     assert stored(lake) == [(at, slot, value(who, slot)) for at, who in enumerate((first, second)) for slot in range(3)]
-    assert last_finished(lake) == plans + bool(waiting)
+    assert last_finished(lake.tables) == plans + bool(waiting)
     assert adds_up(lake, spool)["steps"].in_flight == 0
     assert not Path(lake.path("quarantine")).exists()
 
@@ -92,7 +92,7 @@ def test_an_upgrade_that_is_not_far_enough_waits_again(lake, spool, changed):
     changed.later()
     held += [*bring(lake, spool).held, *bring(lake, spool).held]
     assert [why.partition(" (")[0][-9:] for why in held] == ["version 1", "version 2", "version 2"]
-    assert last_finished(lake) == 2
+    assert last_finished(lake.tables) == 2
     changed.edit("steps", lambda facts: (facts["columns"].append(taken.pop()), facts.update(version=3)))
     assert bring(lake, spool).rows_stored == 3
     adds_up(lake, spool)
@@ -114,7 +114,7 @@ def test_columns_tables_and_formats_that_are_not_known_wait(lake, spool, changed
     changed.later()
     changed.edit("steps", lambda facts: facts.update(version=1))
     assert bring(lake, spool).rows_stored == 5
-    assert (delta_table(lake, "rewards") is not None, len(stored(lake))) == (True, 8)
+    assert (delta_table(lake.store, "rewards") is not None, len(stored(lake))) == (True, 8)
 
 
 def test_a_pack_of_old_and_new_segments_is_taken_in_twice_and_stored_once(lake, spool, changed):

@@ -32,7 +32,7 @@ from ranklake.segments.pack import NotAPackError, PackName, pack, read_directory
 
 def stored_slots(lake):
     """Return (incarnation, segment, slot) of all stored steps, sorted."""
-    rows = read(lake, contract("steps"), ["incarnation", "segment", "slot"])
+    rows = read(lake.tables, contract("steps"), ["incarnation", "segment", "slot"])
     return sorted(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
 
 
@@ -107,7 +107,7 @@ def test_members_are_taken_in_as_segments(lake, spool):
     done = bring(lake, spool)
     assert (done.segments, done.rows_stored, done.rows_duplicate, done.unreadable) == (3, 30, 0, 0)
     assert (adds_up(lake, spool)["steps"].stored, adds_up(lake, spool)["steps"].in_flight) == (30, 0)
-    names = read(lake, contract("segments"), ["uri_name"])["uri_name"].to_pylist()
+    names = read(lake.tables, contract("segments"), ["uri_name"])["uri_name"].to_pylist()
     assert len(set(names)) == 3
     assert all(name.startswith(f"{packed}#") for name in names)
     assert bring(lake, spool).plans == []
@@ -119,7 +119,7 @@ def test_a_pack_that_was_read_is_not_opened_again(lake, spool):
     packed = pack_up(spool)
     bring(lake, spool)
     packed.write_bytes(b"\0" * packed.stat().st_size)
-    assert Spool(str(spool)).listing(IngestionIndex(lake, delta_table(lake, "segments")).near) == []
+    assert Spool(str(spool)).listing(IngestionIndex(lake.store, delta_table(lake.store, "segments")).near) == []
     assert bring(lake, spool).plans == []
 
 
@@ -208,7 +208,7 @@ def test_a_pack_goes_when_all_its_members_may(lake, spool):
     paths[0].write_bytes(raw[0])
     packed = pack_up(spool, [paths[0], new])
     listed = Spool(str(spool))
-    told = IngestionIndex(lake, delta_table(lake, "segments"))
+    told = IngestionIndex(lake.store, delta_table(lake.store, "segments"))
     assert purge(listed, told.near, told.of, datetime.now(UTC).date(), -1) == 2
     assert packed.exists()
     bring(lake, spool)

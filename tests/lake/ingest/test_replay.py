@@ -54,11 +54,11 @@ def again(site, table="steps", days=MARCH, crew=None, **options):
 def whole(site, table="steps"):
     """Return a table's rows in the order of its grain."""
     target = contract(table)
-    return read(site.lake, target).sort_by([(name, "ascending") for name in target.grain]).combine_chunks()
+    return read(site.lake.tables, target).sort_by([(name, "ascending") for name in target.grain]).combine_chunks()
 
 
 def paths(site, table="steps"):
-    return set(files(delta_table(site.lake, table))["path"].to_pylist())
+    return set(files(delta_table(site.lake.store, table))["path"].to_pylist())
 
 
 def slots(site):
@@ -89,7 +89,7 @@ def test_rows_come_out_as_they_were(site):
     done = again(site, days=(date(2026, 2, 28), MARCH[1]))
     assert whole(site).equals(before)
     assert not paths(site) & old
-    assert (done.rows, done.plan) == (before.num_rows, last_finished(site.lake))
+    assert (done.rows, done.plan) == (before.num_rows, last_finished(site.lake.tables))
     assert done.partitions == ("2026-02-28", "2026-03-01", "2026-03-02")
     site.balances()
     assert query(site.lake, "SELECT count(*) AS n FROM steps", as_of=0).to_pylist() == [{"n": 0}]
@@ -129,7 +129,7 @@ def test_files_that_a_mistake_dropped_come_back(site):
     """Rows that left the log by no plan come back as far as the ledger says that they should be there."""
     messy(site)
     before = whole(site)
-    table = delta_table(site.lake, "steps")
+    table = delta_table(site.lake.store, "steps")
     live = files(table)
     swap(table, number_of(table) + 1, remove=live.slice(0, 1))
     assert any(item.faults for item in balance(site.lake))
@@ -277,8 +277,8 @@ def test_a_damaged_segment_changes_nothing(site):
 def test_rows_of_nobody_are_not_lost(site):
     """Where a partition holds rows that no segment brought, a replay would lose them, and is refused."""
     site.bring(step_rows(20))
-    table = delta_table(site.lake, "steps")
-    extra = read(site.lake, contract("steps")).slice(0, 3)
+    table = delta_table(site.lake.store, "steps")
+    extra = read(site.lake.tables, contract("steps")).slice(0, 3)
     extra = extra.set_column(5, extra.schema.field("slot"), pa.array([70, 71, 72], pa.int32()))
     new = action_plan.append_files(site.lake, contract("steps"), extra, 2)
     drive(site.lake, lambda number: action_plan.compose(number, "compaction", add=new), InProcess())
@@ -294,7 +294,7 @@ def test_plans_that_cannot_be_redone_are_respected(site):
     live = action_plan.live_files(site.lake, "steps", [DAY.date()])
 
     def renumber(number):
-        masked = read(site.lake, contract("steps"))
+        masked = read(site.lake.tables, contract("steps"))
         masked = masked.set_column(
             masked.schema.get_field_index("loss"), masked.schema.field("loss"), pa.nulls(20, pa.float32())
         )

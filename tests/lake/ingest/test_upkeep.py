@@ -56,11 +56,11 @@ def bring_minutes(lake, spool, count, first=0, rows=20):
 
 
 def live(lake, table="steps"):
-    return files(delta_table(lake, table))["path"].to_pylist()
+    return files(delta_table(lake.store, table))["path"].to_pylist()
 
 
 def keys(lake):
-    return sorted(map(tuple, (row.values() for row in read(lake, contract("steps"), KEY).to_pylist())))
+    return sorted(map(tuple, (row.values() for row in read(lake.tables, contract("steps"), KEY).to_pylist())))
 
 
 def age(lake, paths, days=10):
@@ -77,14 +77,14 @@ def data_files(lake, table="steps"):
 def test_small_files_become_few_and_the_books_stand(lake, spool):
     """Merging leaves every row once, all books as they were, one sorted file a past date, and its digest."""
     bring_minutes(lake, spool, 5)
-    before, was, books = keys(lake), snapshot(lake, "steps").digests, adds_up(lake, spool)
+    before, was, books = keys(lake), snapshot(lake.tables, "steps").digests, adds_up(lake, spool)
     done = upkeep(lake, InProcess())
     assert (len(live(lake)), done.files_after >= 1) == (1, True)
     assert keys(lake) == before
-    assert snapshot(lake, "steps").digests == was
+    assert snapshot(lake.tables, "steps").digests == was
     assert adds_up(lake, spool) == books
     assert upkeep(lake, InProcess()).plans == []
-    rows = read(lake, contract("steps"))
+    rows = read(lake.tables, contract("steps"))
     assert rows.equals(rows.sort_by([(name, "ascending") for name in contract("steps").sort]))
 
 
@@ -134,7 +134,7 @@ def test_long_text_is_merged_within_memory(lake, monkeypatch, repeated):
         count = 400 if repeated else 60
         words = [f"{0 if repeated else 60 * number + row:>10} " + "long " * 2000 for row in range(count)]
         append(lake, "events", [{"ts": DAY, "event": "failure", "message": word, "rank": number} for word in words])
-    read_rows = read(lake, contract("events")).sort_by([("rank", "ascending"), ("slot", "ascending")])
+    read_rows = read(lake.tables, contract("events")).sort_by([("rank", "ascending"), ("slot", "ascending")])
     assert read_rows.nbytes > 2 * compaction.MEMORY_BYTES
     pool, old = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
     pa.set_memory_pool(pool)
@@ -143,9 +143,9 @@ def test_long_text_is_merged_within_memory(lake, monkeypatch, repeated):
     finally:
         pa.set_memory_pool(old)
     assert pool.max_memory() < 4 * compaction.MEMORY_BYTES
-    files_ = files(delta_table(lake, "events"))
+    files_ = files(delta_table(lake.store, "events"))
     assert files_.num_rows == (1 if repeated else 3)
-    again = read(lake, contract("events")).sort_by([("rank", "ascending"), ("slot", "ascending")])
+    again = read(lake.tables, contract("events")).sort_by([("rank", "ascending"), ("slot", "ascending")])
     assert again.combine_chunks().equals(read_rows.combine_chunks())
     assert merge_small(lake, InProcess(), ["events"], thorough=True).plans == []
 
@@ -163,12 +163,12 @@ def test_merging_again_and_again_ends(lake, spool):
 def test_an_older_version_reads_as_it_was(lake, spool):
     """Files that a merge took out stay readable through the grace period, and go after it."""
     bring_minutes(lake, spool, 3)
-    version = delta_table(lake, "steps").version()
+    version = delta_table(lake.store, "steps").version()
     old = [lake.path("tables/steps", path) for path in live(lake)]
     upkeep(lake, InProcess())
     age(lake, data_files(lake))
     assert upkeep(lake, InProcess()).purged == {}
-    assert read(lake, contract("steps"), version=version).num_rows == 60
+    assert read(lake.tables, contract("steps"), version=version).num_rows == 60
     done = upkeep(lake, InProcess(), grace=timedelta(0))
     assert done.purged["removed"] >= 3
     assert not any(Path(path).exists() for path in old)
@@ -178,10 +178,10 @@ def test_an_older_version_reads_as_it_was(lake, spool):
 
 def drop_one_file(lake, number):
     """Return a plan that takes one file of a date out, bytes and all, and leaves the others."""
-    every = files(delta_table(lake, "steps"))
+    every = files(delta_table(lake.store, "steps"))
     name = "rp-" + "0" * 16
     head = head_row(RetentionPlan(name, (), ""), "application", "Otto", number)
-    own = row_files(lake, "retention_plans", stamped([head]), number)
+    own = row_files(lake.store, "retention_plans", stamped([head]), number)
     plan = action_plan.compose(
         number,
         "retention",
@@ -197,14 +197,14 @@ def drop_one_file(lake, number):
 def test_a_slow_driver_of_a_plan_deletes_nothing_of_later_ones(lake, spool):
     """Of a date of which a plan drops some files, whoever carries the plan out late deletes just those."""
     bring_minutes(lake, spool, 4)
-    plan, before = drop_one_file(lake, last_finished(lake) + 1)
+    plan, before = drop_one_file(lake, last_finished(lake.tables) + 1)
     drive(lake, lambda _: plan, InProcess())
-    version = delta_table(lake, "steps").version()
+    version = delta_table(lake.store, "steps").version()
     upkeep(lake, InProcess())
     assert len(live(lake)) == 1
     action_plan.execute(lake, plan)
     assert [Path(lake.path("tables/steps", path)).exists() for path in before] == [False, True, True, True]
-    assert read(lake, contract("steps"), version=version).num_rows == 60
+    assert read(lake.tables, contract("steps"), version=version).num_rows == 60
     assert len(keys(lake)) == 60
 
 
@@ -212,7 +212,7 @@ def test_what_was_merged_before_a_purge_is_merged_again(lake, spool):
     """A merge that waits for its plan is given up where a plan that purges its date came first."""
     bring_minutes(lake, spool, 9)
     composer = compaction._Composer(lake, InProcess(), ["steps"], thorough=True, progress=None)
-    number = last_finished(lake) + 1
+    number = last_finished(lake.tables) + 1
     plan, before = drop_one_file(lake, number)
     (task,) = compaction.merges_due(lake, ["steps"], number, thorough=True, today=TODAY)
     without = replace(task, files=[row for row in task.files if row["path"] != before[0]])
@@ -234,7 +234,7 @@ def test_plans_of_others_that_come_first_cost_no_merges(lake, monkeypatch):
     for number in range(4):
         append(lake, "events", [{"ts": DAY + timedelta(days=number % 2), "event": "failure", "rank": number}])
     composer = compaction._Composer(lake, InProcess(), ["events"], thorough=True, progress=None)
-    first = last_finished(lake) + 1
+    first = last_finished(lake.tables) + 1
     plan, *_ = [composer.compose(first + lost) for lost in range(5)]
     drive(lake, lambda _: plan, InProcess())
     assert len(live(lake, "events")) == 3
@@ -248,15 +248,15 @@ def test_a_merge_whose_file_is_gone_is_passed_over(lake, spool, table):
     bring_minutes(lake, spool, FAN_IN, rows=1)
     for rank in range(2):
         append(lake, "events", [{"ts": DAY, "event": "failure", "rank": rank}])
-    before, rows = live(lake, table), read(lake, contract(table)).num_rows
-    number = last_finished(lake) + 1
+    before, rows = live(lake, table), read(lake.tables, contract(table)).num_rows
+    number = last_finished(lake.tables) + 1
     plan = compaction._Composer(lake, InProcess(), [table], thorough=True, progress=None).compose(number)
     (added,) = plan.body["add"]
     Path(lake.path("tables", table, added["path"])).unlink()
     drive(lake, lambda _: plan, InProcess())
-    assert last_finished(lake) == number
+    assert last_finished(lake.tables) == number
     assert set(before) <= set(live(lake, table))
-    assert read(lake, contract(table)).num_rows == rows + (table == "ingest_plans")
+    assert read(lake.tables, contract(table)).num_rows == rows + (table == "ingest_plans")
     assert upkeep(lake, InProcess()).files_before >= len(before)
     assert not set(before) & set(live(lake, table))
 
@@ -265,15 +265,15 @@ def test_a_plan_that_purges_says_what_stays(lake, spool):
     """A plan that deletes bytes has to know what else is live on the dates that it touches."""
     bring_minutes(lake, spool, 1)
     with pytest.raises(ValueError, match="live"):
-        action_plan.compose(2, "retention", remove={"steps": files(delta_table(lake, "steps"))}, purge=True)
+        action_plan.compose(2, "retention", remove={"steps": files(delta_table(lake.store, "steps"))}, purge=True)
 
 
 def test_orphans_go_when_nobody_can_want_them(lake, spool):
     """A file that no commit names goes once it is old and its plan is over; a stranger's file never does."""
     bring_minutes(lake, spool, 1)
-    rows = read(lake, contract("steps"))
-    (lost,) = append_files(lake, contract("steps"), rows, 1)
-    (coming,) = append_files(lake, contract("steps"), rows, 2)
+    rows = read(lake.tables, contract("steps"))
+    (lost,) = append_files(lake.store, contract("steps"), rows, 1)
+    (coming,) = append_files(lake.store, contract("steps"), rows, 2)
     stranger = Path(lake.path("tables/steps/date=2026-03-01/notes.parquet"))
     stranger.write_bytes(b"mine")
     assert list(garbage(lake)) == []
@@ -291,12 +291,12 @@ def test_files_of_the_trail_go_though_its_numbers_run_ahead_of_plans(lake):
     """What was merged, and what lost its race, goes once it is old; what somebody may be about to commit stays."""
     for number in range(12):
         record(lake, "somebody", "test.act", f"row {number}")
-    rows = read(lake, contract("audit"))
-    (lost,) = append_files(lake, contract("audit"), rows, 9)
+    rows = read(lake.tables, contract("audit"))
+    (lost,) = append_files(lake.store, contract("audit"), rows, 9)
     upkeep(lake, InProcess())
     age(lake, data_files(lake, "audit"))
     assert upkeep(lake, InProcess()).purged == {"orphan": 1}
-    (coming,) = append_files(lake, contract("audit"), rows, 9)
+    (coming,) = append_files(lake.store, contract("audit"), rows, 9)
     assert upkeep(lake, InProcess(), grace=timedelta(0)).purged == {"removed": 12}
     there = {path.relative_to(lake.path("tables/audit")).as_posix() for path in data_files(lake, "audit")}
     assert there == {*live(lake, "audit"), coming.path}
@@ -307,10 +307,10 @@ def test_files_of_the_trail_go_though_its_numbers_run_ahead_of_plans(lake):
 def test_nothing_goes_while_a_plan_is_unfinished(lake, spool):
     """An unfinished plan may want files that no commit names yet, and versions of long ago."""
     bring_minutes(lake, spool, 1)
-    append_files(lake, contract("steps"), read(lake, contract("steps")), 1)
+    append_files(lake.store, contract("steps"), read(lake.tables, contract("steps")), 1)
     age(lake, data_files(lake))
     put_segment(spool, step_rows(5, segment=1), rows_before=20)
-    plan = ingest_plan.compose(lake, Spool(str(spool)), last_finished(lake) + 1).plan
+    plan = ingest_plan.compose(lake, Spool(str(spool)), last_finished(lake.tables) + 1).plan
     lake.put_if_absent(plan.name, plan.to_json())
     assert list(garbage(lake)) == []
     assert upkeep(lake, InProcess()).purged == {"orphan": 1}
@@ -368,10 +368,10 @@ def test_a_ledger_that_is_rebuilt_passes_over_old_merges(lake, spool):
     bring_minutes(lake, spool, 3)
     upkeep(lake, InProcess())
     bring_minutes(lake, spool, 1, first=3)
-    plans = last_finished(lake)
+    plans = last_finished(lake.tables)
     shutil.rmtree(lake.path("tables/ingest_plans"))
     bring_minutes(lake, spool, 1, first=4)
-    assert sorted(read(lake, contract("ingest_plans"))["plan"].to_pylist()) == list(range(1, plans + 2))
+    assert sorted(read(lake.tables, contract("ingest_plans"))["plan"].to_pylist()) == list(range(1, plans + 2))
     assert len(keys(lake)) == len(set(keys(lake))) == 100
     adds_up(lake, spool)
 
@@ -417,10 +417,10 @@ def test_raw_bytes_stay_while_listings_of_a_log_differ(lake, spool, monkeypatch)
     bring_minutes(lake, spool, 1)
     age(lake, [path for path in Path(lake.root).rglob("*") if path.is_file()])
 
-    def lacking(lake, table):
-        handle = delta_table(lake, table)
-        return handle if table != "segments" else DeltaTable(lake.table_uri(table), version=handle.version() - 1)
+    def lacking(tables, table):
+        handle = delta_table(tables.store, table)
+        return handle if table != "segments" else DeltaTable(handle.table_uri, version=handle.version() - 1)
 
     monkeypatch.setattr(read_module, "latest", lacking)
-    assert read(lake, contract("segments")).num_rows == 0
+    assert read(lake.tables, contract("segments")).num_rows == 0
     assert list(garbage(lake, timedelta(0))) == []

@@ -256,20 +256,22 @@ def test_a_corrected_price_is_computed_again(tmp_path):
 
     def brought():
         (done,) = (one for one in run_rollups(priced, ["cost"]) if one.name == "cost")
-        return done.computed, read(lake, contract("cost"))["cost_total"].to_pylist()
+        return done.computed, read(lake.tables, contract("cost"))["cost_total"].to_pylist()
 
     assert brought() == (1, [Decimal("0.987654312")])
     assert brought() == (0, [Decimal("0.987654312")])
     prices(tmp_path, ",,2,EUR,2026-01-01,")
     assert brought() == (1, [16])
-    assert read(lake, contract("cost"))["date"].to_pylist() == [date(2026, 3, 1)]
+    assert read(lake.tables, contract("cost"))["date"].to_pylist() == [date(2026, 3, 1)]
     append(lake, "jobs", [held(9, 30)])
     assert brought()[0] == 2
     append(lake, "runs", [{**ATTEMPT, "run": "r2", "scheduler_job_id": "9", "incarnation": 8}])
     assert brought()[0] == 2
     costs_of = ["date", "told_by", "cost_total", "cost_idle"]
-    incremental = read(lake, contract("cost"), costs_of).sort_by([("date", "ascending"), ("told_by", "ascending")])
+    incremental = read(lake.tables, contract("cost"), costs_of).sort_by(
+        [("date", "ascending"), ("told_by", "ascending")]
+    )
     assert [row["cost_idle"] for row in incremental.to_pylist() if row["told_by"] == "jobs"] == [192, 48]
     run_rollups(priced, ["cost"], full=True)
-    again = read(lake, contract("cost"), costs_of).sort_by([("date", "ascending"), ("told_by", "ascending")])
+    again = read(lake.tables, contract("cost"), costs_of).sort_by([("date", "ascending"), ("told_by", "ascending")])
     assert again.equals(incremental)

@@ -236,7 +236,7 @@ def state(lake):
     found = {}
     for name in FLEET:
         grain = [(column, "ascending") for column in contract(name).grain]
-        found[name] = read(lake, contract(name)).sort_by(grain).combine_chunks()
+        found[name] = read(lake.tables, contract(name)).sort_by(grain).combine_chunks()
     return found
 
 
@@ -323,14 +323,14 @@ def test_a_job_over_many_dates_and_its_correction(lake):
     long = job(1, submit=MIDNIGHT, runs=timedelta(days=3), gpu_count=2)
     append(lake, "jobs", [long])
     run_rollups(lake, ["cluster_hourly"])
-    held = read(lake, contract("cluster_hourly"), ["date", "scope", "gpu_delivered_s"]).to_pylist()
+    held = read(lake.tables, contract("cluster_hourly"), ["date", "scope", "gpu_delivered_s"]).to_pylist()
     days = sorted({row["date"] for row in held})
     assert days == [DAY + timedelta(days=n) for n in range(4)]
     assert sum(row["gpu_delivered_s"] for row in held if row["scope"] == "job") == 3 * 86400 * 2
     short = {**long, "end_ts": MIDNIGHT + 30 * HOUR, "ts": long["ts"] + HOUR, "state": "failed", "outcome": "failed"}
     append(lake, "jobs", [{**short, "slot": 1}])
     run_rollups(lake, ["cluster_hourly"])
-    held = read(lake, contract("cluster_hourly"), ["date", "scope", "gpu_delivered_s"]).to_pylist()
+    held = read(lake.tables, contract("cluster_hourly"), ["date", "scope", "gpu_delivered_s"]).to_pylist()
     assert sorted({row["date"] for row in held}) == days[:2]
     assert sum(row["gpu_delivered_s"] for row in held if row["scope"] == "job") == 29 * 3600 * 2
 
@@ -352,7 +352,7 @@ def test_what_retention_took_stays_in_the_hours(lake):
     append(lake, "jobs", [job(1), job(2, submit=MIDNIGHT + timedelta(days=1))])
     run_rollups(lake, ["cluster_hourly"])
     before = state(lake)
-    table = delta_table(lake, "jobs")
+    table = delta_table(lake.store, "jobs")
     swap(table, number_of(table) + 1, remove=files(table, [DAY]))
     item = {"retention_plan": "p", "row_kind": "item", "table": "jobs", "partition_date": DAY, "ts": NOON}
     append(lake, "retention_plans", [item, {"retention_plan": "p", "row_kind": "application", "ts": NOON}])

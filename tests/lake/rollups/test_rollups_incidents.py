@@ -159,4 +159,4 @@ def bring_findings(lake, rows):
 
 def rows_of(lake):
     """Return the incidents of a lake, sorted."""
-    return read(lake, contract("incidents")).sort_by([("incident_id", "ascending")]).to_pylist()
+    return read(lake.tables, contract("incidents")).sort_by([("incident_id", "ascending")]).to_pylist()

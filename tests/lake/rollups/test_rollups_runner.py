@@ -42,7 +42,7 @@ def roll_some(lake, **options):
 
 def versions(lake):
     names = [*(rollup.name for rollup in ROLLUPS), "lineage"]
-    return {name: None if (table := delta_table(lake, name)) is None else table.version() for name in names}
+    return {name: None if (table := delta_table(lake.store, name)) is None else table.version() for name in names}
 
 
 def written(results):
@@ -91,7 +91,7 @@ def test_a_second_run_commits_nothing(of_one_run, rolled):
 
 def test_a_table_of_a_newer_release_holds_up_no_other(rolled):
     """Where nothing is due for it, what cannot be written is left alone, and the rest is looked at."""
-    delta_table(rolled, "run_summary").alter.set_column_metadata("date", {CONTRACT_VERSION: "99"})
+    delta_table(rolled.store, "run_summary").alter.set_column_metadata("date", {CONTRACT_VERSION: "99"})
     assert written(run_rollups(Lake.open(rolled.uri))) == {}
 
 
@@ -106,7 +106,7 @@ def test_quiet_days_come_and_go_with_what_arrives(lake):
     for number, ts in enumerate(later[1:], 1):
         append(lake, "events", [{**event, "ts": ts, "incarnation": number}])
         run_rollups(lake, ["goodput"])
-        dates.append(sorted({str(day) for day in read(lake, contract("goodput_daily"))["date"].to_pylist()}))
+        dates.append(sorted({str(day) for day in read(lake.tables, contract("goodput_daily"))["date"].to_pylist()}))
     ends = ["2026-03-01", "2026-03-02", "2026-03-03"]
     assert dates == [[*ends, "2028-08-17"], [*ends, "2027-07-14", "2027-07-15", "2028-08-17"]]
     incremental = state(lake, SOME)
@@ -145,8 +145,10 @@ def test_an_unchanged_result_stops_the_cascade(rolled):
     lake = rolled
     before = versions(lake)
     for name in ("steps", "scalars", "events", "runs", "spans"):
-        table = delta_table(lake, name)
-        replace_partitions(lake, contract(name), read(lake, contract(name)), files(table)["date"].unique().to_pylist())
+        table = delta_table(lake.store, name)
+        replace_partitions(
+            lake.tables, contract(name), read(lake.tables, contract(name)), files(table)["date"].unique().to_pylist()
+        )
     done = run_rollups(lake)
     assert written(done) == {}
     assert sum(result.computed for result in done) > 0
@@ -162,17 +164,22 @@ def test_a_run_that_goes_on_is_computed_as_a_whole(lake):
     """More steps on the next day change the run's row on its first date; other runs of that date keep theirs."""
     bring(lake, run_of("a"), run_of("other", seed=3))
     run_rollups(lake, ["run_summary"])
-    other = read(lake, contract("run_summary")).filter(pc.field("run") == "other")
+    other = read(lake.tables, contract("run_summary")).filter(pc.field("run") == "other")
     bring(lake, run_of("a", start=NOON + timedelta(days=1), attempt=1, first=20, seed=2))
     assert written(run_rollups(lake, ["run_summary"]))["run_summary"] == (DAY.isoformat(),)
-    found = read(lake, contract("run_summary")).sort_by([("run", "ascending"), ("attempt", "ascending")])
+    found = read(lake.tables, contract("run_summary")).sort_by([("run", "ascending"), ("attempt", "ascending")])
     assert found.select(["run", "attempt", "date"]).to_pylist() == [
         {"run": "a", "attempt": 0, "date": DAY},
         {"run": "a", "attempt": 1, "date": DAY},
         {"run": "other", "attempt": 0, "date": DAY},
     ]
     assert found.filter(pc.field("run") == "other").equals(other)
-    lost = read(lake, contract("goodput")).filter(pc.field("run") == "a").sort_by("attempt")["steps_lost"].to_pylist()
+    lost = (
+        read(lake.tables, contract("goodput"))
+        .filter(pc.field("run") == "a")
+        .sort_by("attempt")["steps_lost"]
+        .to_pylist()
+    )
     assert lost == [10, 0]
 
 
@@ -186,11 +193,11 @@ def test_an_earlier_day_that_arrives_late_moves_the_run(lake):
         late[table] = [row for row in given_rows if row["ts"].date() != DAY]
     bring(lake, late)
     run_rollups(lake, ["run_summary"])
-    assert read(lake, contract("goodput"))["date"].to_pylist() == [NEXT]
+    assert read(lake.tables, contract("goodput"))["date"].to_pylist() == [NEXT]
     bring(lake, early)
     assert written(run_rollups(lake, ["run_summary"]))["goodput"] == (DAY.isoformat(), NEXT.isoformat())
-    assert read(lake, contract("goodput"))["date"].to_pylist() == [DAY]
-    assert read(lake, contract("run_summary"))["steps"].to_pylist() == [60]
+    assert read(lake.tables, contract("goodput"))["date"].to_pylist() == [DAY]
+    assert read(lake.tables, contract("run_summary"))["steps"].to_pylist() == [60]
 
 
 def test_the_log_names_the_runs_of_files_that_hold_one(of_two_days, tmp_path, monkeypatch):
@@ -199,13 +206,13 @@ def test_the_log_names_the_runs_of_files_that_hold_one(of_two_days, tmp_path, mo
     both = [run_of(name, seed=seed) for seed, name in enumerate("cd", 2)]
     bring(lake, {table: [*rows, *both[1][table]] for table, rows in both[0].items()})  # in one file
     (rollup,) = (one for one in ROLLUPS if one.name == "attempt_facts")
-    inputs = {name: snapshot(lake, name) for name in rollup.tables}
+    inputs = {name: snapshot(lake.tables, name) for name in rollup.tables}
     told, asked = by_only_run(inputs["runs"].files())
     assert (sorted(told["min.run"].to_pylist()), asked.num_rows) == (["a", "b"], 1)
-    found = due_runs(lake, rollup, inputs, snapshot(lake, rollup.name), {}, set())
+    found = due_runs(lake, rollup, inputs, snapshot(lake.tables, rollup.name), {}, set())
     assert found.starts == {"a": DAY, "b": NEXT, "c": DAY, "d": DAY}
     monkeypatch.setattr(due, "by_only_run", lambda live: (live.slice(0, 0), live))
-    assert due_runs(lake, rollup, inputs, snapshot(lake, rollup.name), {}, set()) == found
+    assert due_runs(lake, rollup, inputs, snapshot(lake.tables, rollup.name), {}, set()) == found
 
 
 @pytest.mark.slow
@@ -214,9 +221,9 @@ def test_rows_that_are_taken_out_are_taken_out_of_the_rollups(lake):
     bring(lake, run_of("a"), run_of("gone", seed=5))
     roll_some(lake)
     for name in ("steps", "scalars", "events", "runs", "spans"):
-        kept = read(lake, contract(name)).filter(pc.field("run") != "gone")
-        dates = files(delta_table(lake, name))["date"].unique().to_pylist()
-        replace_partitions(lake, contract(name), kept, dates)
+        kept = read(lake.tables, contract(name)).filter(pc.field("run") != "gone")
+        dates = files(delta_table(lake.store, name))["date"].unique().to_pylist()
+        replace_partitions(lake.tables, contract(name), kept, dates)
     roll_some(lake)
     for name, found in state(lake, SOME).items():
         assert set(found["run"].to_pylist()) == {"a"}, name
@@ -234,7 +241,7 @@ def test_a_whole_day_taken_out_empties_its_partitions(two_days):
 
 def drop(lake, day):
     for name in ("steps", "scalars", "events", "runs", "spans"):
-        table = delta_table(lake, name)
+        table = delta_table(lake.store, name)
         swap(table, number_of(table) + 1, remove=files(table, [day]))
 
 
@@ -264,7 +271,7 @@ def test_what_retention_took_leaves_the_rollups_as_they_were(two_days, why, monk
     assert all(after[name].equals(before[name]) for name in before)
     bring(lake, run_of("c", start=NOON + timedelta(days=1), seed=2))
     roll_some(lake, full=why == "full")
-    assert sorted(read(lake, contract("goodput"))["run"].to_pylist()) == ["a", "b", "c"]
+    assert sorted(read(lake.tables, contract("goodput"))["run"].to_pylist()) == ["a", "b", "c"]
 
 
 def test_late_rows_of_a_retired_day_do_not_stand_for_the_day(rolled):
@@ -284,7 +291,7 @@ def test_a_long_run_goes_on_after_its_first_day_was_retired(rolled):
     retire(lake, DAY)
     bring(lake, run_of("a", start=NOON + timedelta(days=1), attempt=1, first=30, seed=2))
     run_rollups(lake, ["run_summary"])
-    found = read(lake, contract("run_summary")).sort_by("attempt")
+    found = read(lake.tables, contract("run_summary")).sort_by("attempt")
     assert found.select(["attempt", "date", "steps"]).to_pylist() == [
         {"attempt": 0, "date": DAY, "steps": 30},
         {"attempt": 1, "date": DAY, "steps": 30},
@@ -312,10 +319,10 @@ def test_code_that_no_longer_reads_a_table_goes_on(lake, name):
     run_rollups(lake, [name])
     (rollup,) = (one for one in ROLLUPS if one.name == name)
     older = replace(rollup, inputs=(*rollup.inputs, Input("runs", rollup.inputs[0].reach)))
-    inputs = {table: snapshot(lake, table) for table in older.tables}
+    inputs = {table: snapshot(lake.tables, table) for table in older.tables}
     output = "" if rollup.scope == "run" else f"date={DAY}"
-    with Lineage(lake) as lineage:
-        lineage.note(older, delta_table(lake, name).version(), inputs, {output: {("runs", f"date={DAY}"): "x"}})
+    with Lineage(lake.tables) as lineage:
+        lineage.note(older, delta_table(lake.store, name).version(), inputs, {output: {("runs", f"date={DAY}"): "x"}})
     bring(lake, run_of("b", seed=1))
     assert all(result.version is not None for result in run_rollups(lake, [name]) if result.name == name)
     assert written(run_rollups(lake, [name])) == {}
@@ -375,7 +382,7 @@ def test_what_is_gone_after_a_crash_before_lineage_goes_from_the_rollups(lake, m
     roll_some(lake)
     bring(lake, run_of("gone", start=NOON + timedelta(days=1), seed=5))
     roll_without_lineage(lake, monkeypatch)
-    assert "gone" in read(lake, contract("goodput"))["run"].to_pylist()
+    assert "gone" in read(lake.tables, contract("goodput"))["run"].to_pylist()
     drop(lake, NEXT)
     roll_some(lake)
     for name, found in state(lake, SOME).items():
@@ -386,17 +393,17 @@ def test_what_is_gone_after_a_crash_before_lineage_goes_from_the_rollups(lake, m
 def test_lineage_says_which_versions_a_partition_came_from(rolled):
     """Each output partition names its input partitions, their table's version and the digest of the code."""
     lake = rolled
-    found = read(lake, contract("lineage")).to_pylist()
+    found = read(lake.tables, contract("lineage")).to_pylist()
     (step,) = (row for row in found if (row["output_table"], row["input_table"]) == ("step_rollup", "steps"))
     assert (step["output_partition"], step["input_table"], step["input_partition"]) == (
         f"date={DAY}",
         "steps",
         f"date={DAY}",
     )
-    assert step["input_version"] == delta_table(lake, "steps").version()
-    assert step["output_version"] == delta_table(lake, "step_rollup").version()
+    assert step["input_version"] == delta_table(lake.store, "steps").version()
+    assert step["output_version"] == delta_table(lake.store, "step_rollup").version()
     assert step["transform_sha256"] == next(one.sha256 for one in ROLLUPS if one.name == "step_rollup")
-    metadata = delta_table(lake, "step_rollup").history(1)[0]
+    metadata = delta_table(lake.store, "step_rollup").history(1)[0]
     assert f"date={DAY}" in metadata["inputs"]
 
 

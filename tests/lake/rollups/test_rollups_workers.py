@@ -90,7 +90,7 @@ def test_a_cluster_computes_what_one_process_does(two_days, tmp_path, monkeypatc
     assert {one.name: len(one.partitions) for one in results}["step_rollup"] == 2
     assert [one.name for one in results] == [rollup.name for rollup in ROLLUPS]
     assert not any(one.partitions or one.computed for one in again)
-    told = read(lake, contract("lineage"), ["input_table", "input_version"]).to_pylist()
+    told = read(lake.tables, contract("lineage"), ["input_table", "input_version"]).to_pylist()
     now = {one.name: one.version for one in results}
     assert {one["input_version"] - now[one["input_table"]] for one in told if one["input_table"] in now} == {0}
     assert come_after_what_they_read(committed)

@@ -33,7 +33,7 @@ def bomb(spool, rows, **options):
 
 def told(lake):
     """Return why segments were set aside."""
-    return [why for why in read(lake, contract("segments"), ["unreadable"])["unreadable"].to_pylist() if why]
+    return [why for why in read(lake.tables, contract("segments"), ["unreadable"])["unreadable"].to_pylist() if why]
 
 
 def days(count):
@@ -129,7 +129,7 @@ def test_rows_of_the_far_future_are_refused(lake, spool):
     put_segment(spool, step_rows(1, segment=2, start=datetime(2003, 1, 1, tzinfo=UTC)))
     done = bring(lake, spool)
     assert (done.rows_stored, done.rows_rejected) == (2, 1)
-    (reason,) = read(lake, contract("rejects"), ["reason"])["reason"].to_pylist()
+    (reason,) = read(lake.tables, contract("rejects"), ["reason"])["reason"].to_pylist()
     assert reason.startswith("ts_future: ")
     adds_up(lake, spool)
 

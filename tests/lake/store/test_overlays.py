@@ -283,7 +283,7 @@ def test_a_later_release_with_the_same_names_is_refused_before_anything_is_writt
     folder = documented(tmp_path / "own")
     put_segment(spool, any_rows("rollouts", 3, overlay=folder, reward=[0.0, 0.5, 1.0]), table="rollouts")
     bring(under(lake, folder), spool)
-    version = delta_table(lake, "rollouts").version()
+    version = delta_table(lake.store, "rollouts").version()
     put_segment(spool, step_rows(2, incarnation=9))
     for change, said in (
         (
@@ -299,7 +299,7 @@ def test_a_later_release_with_the_same_names_is_refused_before_anything_is_writt
                 with pytest.raises(ContractError, match=said):
                     bring(one, spool)
             later.earlier()
-    assert delta_table(lake, "rollouts").version() == version
+    assert delta_table(lake.store, "rollouts").version() == version
     assert bring(under(Lake.open(lake.uri), folder), spool).rows_stored == 2, "the release of before goes on"
 
 
@@ -399,7 +399,7 @@ def test_a_plan_that_was_composed_with_the_folder_is_finished_without(lake, spoo
     folder = written(tmp_path / "own", GOOD)
     put_segment(spool, thing_rows(folder, 3), table="things")
     known = under(lake, folder)
-    plan = ingest_plan.compose(known, Spool(str(spool)), last_finished(known) + 1).plan
+    plan = ingest_plan.compose(known, Spool(str(spool)), last_finished(known.tables) + 1).plan
     assert plan.body["contracts"] == 1
     assert known.put_if_absent(plan.name, plan.to_json())
     bare = Lake.open(lake.uri)

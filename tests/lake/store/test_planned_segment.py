@@ -12,7 +12,7 @@ def test_plans_say_what_the_type_declares(lake, spool):
     put_segment(spool, step_rows(5))
     put_segment(spool, step_rows(9))
     bring(lake, spool)
-    rows = read_plan(lake, 1).body["segments"]
+    rows = read_plan(lake.store, 1).body["segments"]
     assert rows
     for row in rows:
         assert PlannedSegment.__required_keys__ <= set(row) <= set(PlannedSegment.__annotations__)

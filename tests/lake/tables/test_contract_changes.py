@@ -19,6 +19,7 @@ from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
 from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.store import Store
 from ranklake.lake.tables.commit import LostRaceError, swap
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read
@@ -26,15 +27,15 @@ from ranklake.lake.tables.table_schema import FOLLOWS, UnmigratedTableError, fol
 from ranklake.lake.tables.tables import commit_info, delta_table, ensure_table
 
 
-class Distant(Lake):
-    """A lake that is read as one on an object store is: through its own file system."""
+class Distant(Store):
+    """A store that is read as one on an object store is: through its own file system."""
 
     is_local = False
 
 
 def log_of(lake, table):
     """Return the handle of a table, the names of its columns, and its contract's version, as its log says."""
-    handle = delta_table(lake, table)
+    handle = delta_table(lake.store, table)
     return handle, [field.name for field in handle.schema().fields], version_of(handle)
 
 
@@ -71,13 +72,13 @@ def test_following_names_no_file(lake, spool, changed):
     """Whoever comes second to follow a contract finds it done; a writer that read the table before loses its race."""
     put_segment(spool, step_rows(10))
     bring(lake, spool)
-    slow, writer = delta_table(lake, "steps"), delta_table(lake, "steps")
+    slow, writer = delta_table(lake.store, "steps"), delta_table(lake.store, "steps")
     changed.add("steps", id=900, name="samples_skipped", type="int64", unit="{sample}")
-    ensure_table(lake, contract("steps"))
-    followed = delta_table(lake, "steps").version()
+    ensure_table(lake.tables, contract("steps"))
+    followed = delta_table(lake.store, "steps").version()
     versions = range(slow.version() + 1, followed + 1)
-    assert [commit_info(lake, "steps", version)[FOLLOWS] for version in versions] == ["2"] * 3
-    assert files(delta_table(lake, "steps"))["path"].to_pylist() == files(slow)["path"].to_pylist()
+    assert [commit_info(lake.store, "steps", version)[FOLLOWS] for version in versions] == ["2"] * 3
+    assert files(delta_table(lake.store, "steps"))["path"].to_pylist() == files(slow)["path"].to_pylist()
     assert follow(slow, contract("steps")) is False  # another was faster
     with pytest.raises(LostRaceError):
         swap(writer, 99)
@@ -91,9 +92,9 @@ def test_upkeep_foretells_what_it_follows(lake, spool, changed):
     bring(lake, spool)
     column = {"id": 900, "name": "late", "type": "string", "class": "operational", "doc": "Later."}
     changed.edit("steps", lambda facts: facts["columns"].append(column))
-    before = delta_table(lake, "steps").version()
+    before = delta_table(lake.store, "steps").version()
     assert upkeep(lake, InProcess(), dry_run=True).followed == ["steps"]
-    assert delta_table(lake, "steps").version() == before
+    assert delta_table(lake.store, "steps").version() == before
     assert upkeep(lake, InProcess()).followed == ["steps"]
     assert log_of(lake, "steps")[1:] == ([*contract("steps").names], 1)
     changed.earlier()  # a driver without the column leaves it there
@@ -134,13 +135,13 @@ def test_what_stored_rows_cannot_follow_is_refused_before_anything_is_written(la
     bring(lake, spool)
     put_segment(spool, step_rows(10, segment=1), rows_before=10)
     changed.edit("steps", lambda facts: (change(facts), facts.update(version=2)))
-    before = delta_table(lake, "steps").version()
+    before = delta_table(lake.store, "steps").version()
     with pytest.raises(UnmigratedTableError, match=what):
         bring(lake, spool)
     with pytest.raises(UnmigratedTableError):
         merge_small(lake, InProcess(), thorough=True)
-    assert (delta_table(lake, "steps").version(), last_finished(lake)) == (before, 1)
-    assert read_plan(lake, 2) is None
+    assert (delta_table(lake.store, "steps").version(), last_finished(lake.tables)) == (before, 1)
+    assert read_plan(lake.store, 2) is None
     changed.earlier()
     assert bring(lake, spool).rows_stored == 10
 
@@ -181,12 +182,12 @@ def test_a_default_stands_for_what_is_missing(lake, spool, changed):
     for merged in (False, True):
         if merged:
             assert len(upkeep(lake, InProcess()).plans) == 1
-        found = read(lake, contract("steps"), ["slot", "segment", *names]).sort_by(
+        found = read(lake.tables, contract("steps"), ["slot", "segment", *names]).sort_by(
             [("segment", "ascending"), ("slot", "ascending")]
         )
         assert found["as_int32"].to_pylist() == [-3, -3, -3, 7, -3, 8]
         assert [list(row.values())[2:] for row in found.to_pylist()][:3] == [expected] * 3
-        for one in (lake, Distant(lake.uri, fs=lake.fs, root=lake.root)):
+        for one in (lake, Lake.of(Distant(lake.uri, fs=lake.fs, root=lake.root))):
             row = query(one, f"{text} WHERE segment = 0 LIMIT 1").to_pylist()
             assert row == [dict(zip(names, expected, strict=True))]
             assert [list(row.values()) for row in query(one, f"{text} WHERE as_int32 = 7").to_pylist()] == other

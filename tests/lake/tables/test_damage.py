@@ -79,7 +79,7 @@ def flip_middle(path):
 
 
 def live(site, table="steps"):
-    return files(delta_table(site.lake, table))
+    return files(delta_table(site.lake.store, table))
 
 
 def live_paths(site, table):
@@ -88,7 +88,7 @@ def live_paths(site, table):
 
 def rows_of(site, table="steps"):
     target = contract(table)
-    return read(site.lake, target).sort_by([(name, "ascending") for name in target.grain]).combine_chunks()
+    return read(site.lake.tables, target).sort_by([(name, "ascending") for name in target.grain]).combine_chunks()
 
 
 def named(site):
@@ -108,12 +108,12 @@ def test_what_does_not_read_back_as_written_is_told_in_one_line(site, monkeypatc
     genuine = site.lake.fs.open
     monkeypatch.setattr(site.lake.fs, "open", lambda path, mode: io.BytesIO(genuine(path, mode).read()[:-7]))
     with pytest.raises(FileMismatchError, match=r"^\S+\.parquet: a data file does not read back as written; check"):
-        append_files(site.lake, contract("steps"), rows, 9)
+        append_files(site.lake.store, contract("steps"), rows, 9)
 
 
 def test_a_name_tells_the_digest(site):
     """A data file carries the SHA-256 of its bytes in its name: in the log, in a checkpoint, after a merge."""
-    delta_table(site.lake, "steps").create_checkpoint()
+    delta_table(site.lake.store, "steps").create_checkpoint()
     upkeep(site.lake, InProcess())
     (path,) = live(site)["path"].to_pylist()
     assert digest_of(path) is not None
@@ -138,7 +138,11 @@ def test_every_flipped_bit_is_found(site):
         with pytest.raises(DamagedFileError, match=path.name):
             recompute(lake, "step_rollup", [DAY.date()])
         with pytest.raises(DamagedFileError, match=path.name):
-            list(action_plan.take_rows_out(lake, target, number, live(site), lambda rows: pc.equal(rows["slot"], -1)))
+            list(
+                action_plan.take_rows_out(
+                    lake.tables, target, number, live(site), lambda rows: pc.equal(rows["slot"], -1)
+                )
+            )
         with pytest.raises(DamagedFileError, match=path.name):
             query(lake, "SELECT sum(loss) FROM steps", verify=True)
         assert scrub(lake, InProcess()).damaged == [bad]
@@ -184,7 +188,7 @@ def test_damage_is_named_left_out_and_mended_by_replay(site):
     assert bad.parent.name + "/" + bad.name in live(site)["path"].to_pylist()
     code, _, err = call("rollup", *named(site))
     assert (code, bad.name in err) == (1, True)
-    assert delta_table(site.lake, "step_rollup") is None
+    assert delta_table(site.lake.store, "step_rollup") is None
     day = ("--from", "2026-03-01", "--to", "2026-03-01")
     assert call("replay", *named(site), "--spool", str(site.spool), "--table", "steps", *day)[0] == 0
     assert rows_of(site).equals(before)
@@ -248,21 +252,21 @@ def test_the_pipelines_own_looks_see_damaged_pages(site):
     (path,) = data_files(site, "segments")[:1]
     flip(path, 8 * 100)
     with pytest.raises(DamagedFileError, match=r"restore the file from a backup"):
-        read(site.lake, contract("segments"))
+        read(site.lake.tables, contract("segments"))
 
 
 def test_files_of_older_versions_are_told_by_their_pages(site):
     """A file without a digest in its name is looked at page by page."""
-    handle = delta_table(site.lake, "steps")
+    handle = delta_table(site.lake.store, "steps")
     number = number_of(handle) + 1
-    (new,) = append_files(site.lake, contract("steps"), rows_of(site), number)
+    (new,) = append_files(site.lake.store, contract("steps"), rows_of(site), number)
     old = DataFile(**{**{name: getattr(new, name) for name in new.__slots__}, "path": new.path[:-73] + ".parquet"})
     assert digest_of(old.path) is None
     os.rename(*(site.lake.path("tables", "steps", one.path) for one in (new, old)))  # noqa: PTH104 - both are text
     swap(handle, number, add=[old], remove=files(handle))
     path = Path(site.lake.path("tables", "steps", old.path))
     flip_middle(path)
-    (found,) = damaged(Lake.open(site.lake.uri), "steps", live(site))
+    (found,) = damaged(Lake.open(site.lake.uri).tables, "steps", live(site))
     assert found.why in {"a page differs from its checksum", "no sound Parquet"}
 
 
@@ -275,7 +279,7 @@ def test_a_right_that_lacks_is_no_damage(site, monkeypatch):
 
         monkeypatch.setattr("ranklake.lake.tables.integrity._examine", refuse)
         with pytest.raises(type(error)):
-            damaged(Lake.open(site.lake.uri), "steps", live(site))
+            damaged(Lake.open(site.lake.uri).tables, "steps", live(site))
 
 
 def test_what_a_schedule_calls_fails_for_damage(site):

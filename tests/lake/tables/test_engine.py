@@ -223,7 +223,7 @@ def plain_fates(segments, seen):
 
 
 def keys(lake, table):
-    rows = read(lake, contract(table), ["incarnation", "segment", "slot"])
+    rows = read(lake.tables, contract(table), ["incarnation", "segment", "slot"])
     return Counter(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
 
 
@@ -292,9 +292,9 @@ def test_columns_without_a_value_are_not_written(lake, spool):
     bring(lake, spool)
     (path,) = Path(lake.root).glob("tables/steps/*/*.parquet")
     assert "grad_norm" not in pq.read_schema(path).names
-    rows = read(lake, STEPS)
+    rows = read(lake.tables, STEPS)
     assert rows["grad_norm"].null_count == 10
-    actions = pa.table(ensure_table(lake, STEPS).get_add_actions(flatten=True))
+    actions = pa.table(ensure_table(lake.tables, STEPS).get_add_actions(flatten=True))
     assert actions["null_count.grad_norm"].to_pylist() == [10]
 
 
@@ -349,7 +349,7 @@ def test_a_row_group_has_its_own_words(lake, monkeypatch, sorted_):
     words = rows.set_column(place, "process_group", names.dictionary_encode())
     sizes, stored = [], []
     for some in (text, words):
-        file = parquet.write_partition(lake, contract("spans"), some, DAY.date(), 1)
+        file = parquet.write_partition(lake.store, contract("spans"), some, DAY.date(), 1)
         found = pq.ParquetFile(lake.path("tables", "spans", file.path))
         assert found.num_row_groups == 4
         group = found.metadata.row_group(2)
@@ -365,7 +365,7 @@ def test_a_trace_can_be_looked_up(lake):
     rows = telemetry.segment_rows("spans", 0, 0, 500)
     ids = pa.array([f"{number:032x}" for number in range(500)])
     rows = rows.set_column(rows.schema.get_field_index("trace_id"), rows.schema.field("trace_id"), ids)
-    file = parquet.write_partition(lake, contract("spans"), rows, DAY.date(), 1)
+    file = parquet.write_partition(lake.store, contract("spans"), rows, DAY.date(), 1)
     group = pq.ParquetFile(lake.path("tables", "spans", file.path)).metadata.row_group(0)
     columns = [group.column(index).to_dict() for index in range(group.num_columns)]
     assert [column["path_in_schema"] for column in columns if column.get("bloom_filter_offset")] == ["trace_id"]

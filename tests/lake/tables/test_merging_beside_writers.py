@@ -44,14 +44,14 @@ def test_upkeep_ends_though_others_write_before_each_of_its_commits(lake, monkey
         return genuine(table, actions, *given, **more)
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", outrun)
-    before = files(delta_table(lake, "audit")).num_rows
+    before = files(delta_table(lake.store, "audit")).num_rows
     upkeep(lake, InProcess())
     monkeypatch.undo()
     assert len(tries) == MOST_TRIES
-    assert files(delta_table(lake, "audit")).num_rows < before
+    assert files(delta_table(lake.store, "audit")).num_rows < before
     found = prove(lake)
     assert found.whole, found.why
-    subjects = [row["subject"] for row in trail(lake)]
+    subjects = [row["subject"] for row in trail(lake.tables)]
     assert len(set(subjects)) == len(subjects)
     assert {f"row {number}" for number in (*range(12), *range(100, next(rows)))} <= set(subjects)
 

@@ -28,6 +28,8 @@ from ranklake.lake.tables.read import read_batches
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract, Metric
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
 
 MOST_FILES: Final = 32
 """Files of a table whose footers a refresh reads; the newest."""
@@ -69,7 +71,7 @@ def refresh(lake: "Lake", *, now: datetime | None = None) -> Refreshed:
     """
     moment = now or datetime.now(UTC)
     contracts = lake.contracts()
-    live = {name: live_files(lake, name) for name in contracts}
+    live = {name: live_files(lake.store, name) for name in contracts}
     sizes = {name: table_size(name, *live[name]) for name in contracts}
     tables = [_table_row(table, sizes[table.table], moment) for table in contracts.values()]
     columns: list[Row] = []
@@ -77,23 +79,23 @@ def refresh(lake: "Lake", *, now: datetime | None = None) -> Refreshed:
         files = live[table.table][1]
         chosen = None if files is None or not files.num_rows else newest(files, MOST_FILES)
         columns += _column_rows(
-            table, sizes[table.table], None if chosen is None else column_sizes(lake, table, chosen), moment
+            table, sizes[table.table], None if chosen is None else column_sizes(lake.store, table, chosen), moment
         )
-    seen = _seen(lake, contracts, {name: files for name, (_, files) in live.items() if files is not None})
+    seen = _seen(lake.store, contracts, {name: files for name, (_, files) in live.items() if files is not None})
     metrics = _metric_rows(lake.metrics(), lives(lake), seen, moment)
     for name, rows in (("catalog_tables", tables), ("catalog_columns", columns), ("catalog_metrics", metrics)):
         unit = Unit("commit", name, (moment.date(),), writes=True)
-        carry_out(unit, partial(_replace, lake, name, rows, moment.date()))
+        carry_out(unit, partial(_replace, lake.tables, name, rows, moment.date()))
     return Refreshed(len(tables), len(columns), len(metrics))
 
 
-def _replace(lake: "Lake", name: str, rows: list[Row], day: date) -> None:
+def _replace(tables: "Tables", name: str, rows: list[Row], day: date) -> None:
     """Put rows in the place of those of their day."""
     of = contract(name)
     table = pa.Table.from_pylist(rows, schema=arrow_schema(of))
     for left in reversed(range(_TRIES)):
         try:
-            replace_partitions(lake, of, table, [day])
+            replace_partitions(tables, of, table, [day])
         except LostRaceError:  # another refresh of the same day: whoever comes last has looked last
             if not left:
                 raise
@@ -139,11 +141,11 @@ def _column_rows(table: "Contract", size: TableSize, sizes: Sizes | None, moment
 
 
 def _seen(
-    lake: "Lake", contracts: Mapping[str, "Contract"], live: Mapping[str, pa.Table]
+    store: "Store", contracts: Mapping[str, "Contract"], live: Mapping[str, pa.Table]
 ) -> dict[str, dict[str, Seen]]:
     """Return what was found in the newest files: by table, by metric (of `LONG`) or column (of all others)."""
     seen = {
-        name: _named(lake, contracts[name], newest(live[name], most_rows=MOST_ROWS)) for name in LONG if name in live
+        name: _named(store, contracts[name], newest(live[name], most_rows=MOST_ROWS)) for name in LONG if name in live
     }
     for name, files in live.items():
         if name not in LONG and files.num_rows:
@@ -151,10 +153,10 @@ def _seen(
     return seen
 
 
-def _named(lake: "Lake", table: "Contract", chosen: pa.Table) -> dict[str, Seen]:
+def _named(store: "Store", table: "Contract", chosen: pa.Table) -> dict[str, Seen]:
     parts = [
         batch.group_by("metric").aggregate([("ts", "count"), ("ts", "max")])
-        for batch in read_batches(lake, table, chosen, ["metric", "ts"], batch_rows=_BATCH_ROWS)
+        for batch in read_batches(store, table, chosen, ["metric", "ts"], batch_rows=_BATCH_ROWS)
     ]
     if not parts:
         return {}

@@ -16,7 +16,7 @@ from ranklake.lake.tables.tables import delta_table
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 GROWTH_DAYS: Final = 7
 _CLOCKS_APART_DAYS: Final = 1
@@ -126,9 +126,9 @@ class Sizes:
         }
 
 
-def live_files(lake: "Lake", table: str) -> tuple[int | None, pa.Table | None]:
+def live_files(store: "Store", table: str) -> tuple[int | None, pa.Table | None]:
     """Return a table's Delta version and its live files, as `ranklake.lake.tables.live_files.files` has them."""
-    handle = delta_table(lake, table)
+    handle = delta_table(store, table)
     return (None, None) if handle is None else (handle.version(), files(handle))
 
 
@@ -189,7 +189,7 @@ def newest(live: pa.Table, most_files: int | None = None, most_rows: int | None 
     return live.take(pa.array(order, pa.int64()))
 
 
-def column_sizes(lake: "Lake", contract: "Contract", chosen: pa.Table) -> Sizes:
+def column_sizes(store: "Store", contract: "Contract", chosen: pa.Table) -> Sizes:
     """Return what the columns of a table take in some of its files, by their footers.
 
     Parameters
@@ -203,7 +203,7 @@ def column_sizes(lake: "Lake", contract: "Contract", chosen: pa.Table) -> Sizes:
     nulls: Counter[str] = Counter()
     untold: set[str] = set()
     encodings: defaultdict[str, set[str]] = defaultdict(set)
-    for name, chunk in _chunks(lake, contract.table, chosen.select(["path", "date"]).to_pylist()):
+    for name, chunk in _chunks(store, contract.table, chosen.select(["path", "date"]).to_pylist()):
         stored[name] += chunk.total_compressed_size
         plain[name] += chunk.total_uncompressed_size
         counts[name] += chunk.num_values
@@ -225,10 +225,10 @@ def column_sizes(lake: "Lake", contract: "Contract", chosen: pa.Table) -> Sizes:
     return Sizes(contract.table, rows, chosen.num_rows, size, tuple(columns))
 
 
-def _chunks(lake: "Lake", table: str, chosen: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
+def _chunks(store: "Store", table: str, chosen: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
     """Yield each column chunk's column and metadata. Raises `ranklake.lake.tables.integrity.DamagedFileError`."""
     for row in chosen:
-        with lake.fs.open(lake.path("tables", table, row["path"]), "rb") as source, reading(table, row):
+        with store.fs.open(store.path("tables", table, row["path"]), "rb") as source, reading(table, row):
             footer = pq.read_metadata(source)
             for group in range(footer.num_row_groups):
                 of = footer.row_group(group)

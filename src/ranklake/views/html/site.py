@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import cannot_write
+from ranklake.lake.store.store import Store
 from ranklake.redaction.redact import redact
 from ranklake.views.html.charts import library, library_name
 from ranklake.views.html.shell import FOLDER, Entry, Page, assets, data_block, digest_of, render, shell_digest
@@ -91,13 +91,13 @@ class Published:
     broken: dict[str, str] = field(default_factory=dict)
 
 
-def publish(place: Lake, *made: Section, role: str = "") -> Published:
+def publish(place: Store, *made: Section, role: str = "") -> Published:
     """Write sections of the site, and the home page, which names all sections; pages of other sections stay.
 
     Parameters
     ----------
     place
-        As `ranklake.lake.store.lake.Lake.place` gives it.
+        As `ranklake.lake.store.store.Store.at` gives it.
     role
         Who may see the site; empty for whoever may see all. A role's site has the sections of the last call alone:
         what the role no longer sees goes.
@@ -209,7 +209,7 @@ def _home(sections: dict[str, Any]) -> Page:
     return Page(_HOME, "Report", "home.html", lambda: {"sections": shown}, digest)
 
 
-def _finish(place: Lake, before: dict[str, Any], after: dict[str, Any], there: set[str]) -> None:
+def _finish(place: Store, before: dict[str, Any], after: dict[str, Any], there: set[str]) -> None:
     data = f"window.ranklakeSite={data_block(list(after['sections'].values()))};\n".encode()
     after["data"] = hashlib.sha256(data).hexdigest()
     if DATA not in there or before.get("data") != after["data"]:
@@ -218,7 +218,7 @@ def _finish(place: Lake, before: dict[str, Any], after: dict[str, Any], there: s
         _put(place, MANIFEST, json.dumps(after, indent=0, sort_keys=True).encode())
 
 
-def _listing(place: Lake) -> set[str]:
+def _listing(place: Store) -> set[str]:
     """Return the files of the place, from its root."""
     try:
         paths: list[str] = place.fs.find(place.root)
@@ -229,7 +229,7 @@ def _listing(place: Lake) -> set[str]:
     return {path[len(place.root) :].lstrip("/") for path in paths}
 
 
-def _manifest(place: Lake, there: set[str], role: str) -> dict[str, Any]:
+def _manifest(place: Store, there: set[str], role: str) -> dict[str, Any]:
     empty: dict[str, Any] = {"format": _FORMAT, "role": role, "pages": {}, "sections": {}}
     if MANIFEST not in there:
         ours = (f"{FOLDER}/", _HOME, *(f"{name}/" for name in SECTIONS))  # of a call that was killed before its end
@@ -252,7 +252,7 @@ def _manifest(place: Lake, there: set[str], role: str) -> dict[str, Any]:
     raise NotASiteError(site, where=place.uri, hint="name another place: a site is for one role")
 
 
-def _unread(place: Lake, empty: dict[str, Any]) -> dict[str, Any]:
+def _unread(place: Store, empty: dict[str, Any]) -> dict[str, Any]:
     """Return the manifest of a site whose own cannot be read: a hint, without which every page is written again.
 
     To a role's site that would leave what was there, whosever it was. Raises `NotASiteError`.
@@ -262,7 +262,7 @@ def _unread(place: Lake, empty: dict[str, Any]) -> dict[str, Any]:
     return empty
 
 
-def _put(place: Lake, name: str, data: bytes) -> None:
+def _put(place: Store, name: str, data: bytes) -> None:
     """Write a whole file in place of what was there; a reader sees the old or the new one.
 
     Raises `LakeUnreachableError`.
