@@ -35,6 +35,7 @@ from ranklake.lake.ingest.segment_reading import (
     PART_BYTES,
     PART_ROWS,
     IncomingSegment,
+    Intake,
     examine,
     load,
     refuse,
@@ -45,7 +46,6 @@ from ranklake.lake.ingest.segment_reading import (
 from ranklake.lake.ingest.spool.gate import UnreadError
 from ranklake.lake.ingest.spool.packs import Reader
 from ranklake.lake.migrations.upgrading import is_changed
-from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.limits import Limits, decoded_bytes
 from ranklake.lake.store.planned_segment import EarlierCut, PlannedSegment
 from ranklake.lake.store.writers import CONFLICT, Authenticator
@@ -171,12 +171,9 @@ class Loader:
         Decoded rows that a batch may hold, about.
     """
 
-    def __init__(
-        self, lake: Lake, reader: Reader, target: Contract | None, authenticator: Authenticator, most_bytes: int
-    ) -> None:
-        self._lake, self._reader, self._target, self._authenticator = lake, reader, target, authenticator
-        self._most_bytes = most_bytes
-        self._decoder = SmallSegments(lake.config.ingest)
+    def __init__(self, intake: Intake, reader: Reader, most_bytes: int) -> None:
+        self._intake, self._reader, self._target, self._most_bytes = intake, reader, intake.target, most_bytes
+        self._decoder = SmallSegments(intake.limits)
         self._raw: dict[str, bytes] = {}
 
     def load(self, plan: Sequence[PlannedSegment]) -> Iterator[Loaded]:
@@ -206,14 +203,15 @@ class Loader:
         if target is None or name is None or is_odd or not 0 < name.rows <= PART_ROWS:
             return False
         try:
-            raw = self._raw[path] = self._reader.read(within(row, self._lake.config.ingest))
+            raw = self._raw[path] = self._reader.read(within(row, self._intake.limits))
             if hashlib.sha256(raw).hexdigest() != row["sha256"]:
                 return False
             if name.key_id:
-                raw = decrypt(find_key(self._authenticator.encryption_key, name.key_id), raw, name.bond(target.table))
+                key = find_key(self._intake.authenticator.encryption_key, name.key_id)
+                raw = decrypt(key, raw, name.bond(target.table))
             rows, metadata = self._decoder.decode(raw, target, name.rows)
             footer = footer_of(metadata, name, target)
-            signed_by = self._authenticator.signer_of(raw, footer, name, row)
+            signed_by = self._intake.authenticator.signer_of(raw, footer, name, row)
         except Exception:  # noqa: BLE001 - whatever foreign bytes raise
             return False  # loaded alone it raises the same, and the reason is recorded
         # of several ranks: an import's, of which there are few; of an older contract: its rows are changed first
@@ -263,7 +261,7 @@ class Loader:
         if "ts" not in rows.column_names or rows["ts"].null_count:  # refused rows have none
             return None
         firsts, lasts = extremes(rows["ts"].cast(pa.int64()), counts)
-        if not all(map(self._lake.config.ingest.spans_few_dates, zip(firsts, lasts, strict=True))):
+        if not all(map(self._intake.limits.spans_few_dates, zip(firsts, lasts, strict=True))):
             return None
         for segment, extent in zip(batch.segments, zip(firsts, lasts, strict=True), strict=True):
             segment.first, segment.last = moments(extent)
@@ -272,7 +270,7 @@ class Loader:
 
     def _load_alone(self, row: PlannedSegment) -> Loaded:
         again = self._reader.read_again
-        segment = load(self._lake, self._read, self._target, row, self._authenticator, again)
+        segment = load(self._intake, self._read, row, again)
         self._raw.pop(row["path"], None)
         return Loaded([segment, *segment.copies], self._parts(segment))
 
@@ -287,16 +285,16 @@ class Loader:
         cuts = {cut["path"]: cut for row in rows for cut in row.get("earlier", ())}
         accepted = [claim for claim in map(self._earlier_claim, cuts.values()) if claim is not None]
         if len(rows) > 1:
-            rows = sorted(rows, key=lambda row: precedence(load(self._lake, read, target, row, self._authenticator)))
+            rows = sorted(rows, key=lambda row: precedence(load(self._intake, read, row)))
         for row in rows:
             raw.clear()
-            segment = load(self._lake, read, target, row, self._authenticator)
+            segment = load(self._intake, read, row)
             if target is None or segment.unreadable is not None:
                 yield Loaded([segment, *segment.copies], iter(()))
                 continue
             claim = claim_of(segment, target)
             if any(disagree(claim, other) for other in accepted):
-                refuse(self._lake.store, segment, raw[segment.path], CONFLICT)
+                refuse(self._intake.store, segment, raw[segment.path], CONFLICT)
                 yield Loaded([segment], iter(()))
                 continue
             accepted.append(only_new(claim, accepted))
@@ -312,7 +310,7 @@ class Loader:
         except (FileNotFoundError, UnreadError):
             return None
         segment = IncomingSegment(place["path"], place["sha256"], len(raw), segment_name(place["path"]))
-        unasked = Authenticator(self._authenticator.encryption_key)
+        unasked = Authenticator(self._intake.authenticator.encryption_key)
         row: PlannedSegment = {
             "path": place["path"],
             "others": [],
@@ -323,7 +321,7 @@ class Loader:
             "seen": "",
         }
         try:
-            examine(raw, segment, self._target, row, unasked, self._lake.config.ingest)
+            examine(raw, segment, self._target, row, unasked, self._intake.limits)
         except Exception:  # noqa: BLE001 - it is not what it was, or its key is gone
             return None
         return replace(claim_of(segment, self._target), signed=place["signed"])

@@ -30,6 +30,7 @@ from ranklake.lake.plans.rules import is_data_path
 from ranklake.lake.plans.subprocess_workers import InSubprocess
 from ranklake.lake.plans.units import SPOOL, Unit, carry_out, counted
 from ranklake.lake.plans.workers import ONE, PIECE_SHARE, InProcess, Room, Workers, WorkersError
+from ranklake.lake.store.governance import sealed_columns
 from ranklake.lake.store.limits import Limits
 from ranklake.lake.store.planned_segment import PlannedSegment
 from ranklake.lake.store.reachability import unreachable
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.lake_config import SubjectsSection
     from ranklake.lake.store.store import Store
     from ranklake.lake.store.tables import Tables
 
@@ -168,7 +170,7 @@ def _groups(lake: "Lake", plan: Plan, room: Room = ONE, authenticator: Authentic
     are_rejects_committed = _number(lake.tables, "rejects") >= plan.number
     by_table = itertools.groupby(plan.body["segments"], key=lambda row: row["table"])
     for table, segments in by_table:
-        is_committed = _number(lake.tables, table) >= plan.number
+        is_committed, subjects = _number(lake.tables, table) >= plan.number, subjects_of(lake, table)
         for chunk in _chunks(list(segments), room.tasks):
             yield Group(
                 lake.address,
@@ -184,8 +186,14 @@ def _groups(lake: "Lake", plan: Plan, room: Room = ONE, authenticator: Authentic
                 piece_bytes=min(PIECE_BYTES, room.bytes_each // PIECE_SHARE),
                 limits=Limits.of_plan(plan.body),
                 contracts=plan.body.get("contracts", 0),
-                subjects=lake.config.subjects,
+                subjects=subjects,
             )
+
+
+def subjects_of(lake: "Lake", table: str) -> "SubjectsSection | None":
+    """Return which columns are stored under keys; None where none is, nor was in the table, and no task has to look."""
+    section, known = lake.config.subjects, lake.contracts().get(table)
+    return section if section.columns or (known is not None and sealed_columns(lake.store, known)) else None
 
 
 def _number(tables: "Tables", table: str) -> int:

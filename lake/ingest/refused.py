@@ -123,7 +123,7 @@ def _passes(
     try:
         raw = _bytes(lake.store, one)
         segment = IncomingSegment(item.path, item.sha256, len(raw), item.name)
-        target, limits = recorded_table(lake.catalog, item.table), lake.config.ingest
+        target, limits = recorded_table(lake.contracts(), item.table), lake.config.ingest
         examine(raw, segment, target, row, authenticator, limits, is_known=True)
     except (RanklakeError, OSError, pa.ArrowException, MemoryError):  # it stays refused, whatever it is
         return False

@@ -6,7 +6,7 @@ bytes ─▶ digest ─▶ clear text ─▶ Parquet ─▶ footer and contents 
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -30,8 +30,6 @@ from ranklake.lake.ingest.segment_columns import (
 )
 from ranklake.lake.ingest.spool.gate import GONE, TOO_LARGE, UNSTEADY, UnreadError, may_be_read_yet
 from ranklake.lake.ingest.spool.packs import pack_of
-from ranklake.lake.store.catalog import Catalog
-from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.limits import Limits, decoded_bytes
 from ranklake.lake.store.planned_segment import PlannedSegment
 from ranklake.lake.store.store import Store
@@ -148,9 +146,34 @@ class IncomingSegment:
         }
 
 
-def recorded_table(catalog: Catalog, name: str) -> Contract | None:
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """What segments of one table are read by, and where those are kept that are set aside.
+
+    Attributes
+    ----------
+    store
+        The lake's.
+    target
+        The contract of their table; None where ranks record no such table.
+    authenticator
+        By what their writers are known.
+    limits
+        What one segment may ask.
+    is_known
+        Whether a contract has the table, recorded by ranks or not.
+    """
+
+    store: Store
+    target: Contract | None
+    authenticator: Authenticator
+    limits: Limits
+    is_known: bool = True
+
+
+def recorded_table(contracts: Mapping[str, Contract], name: str) -> Contract | None:
     """Return the contract of a table that ranks record, or None: no rank writes derived or system tables."""
-    found = catalog.contracts().get(name)
+    found = contracts.get(name)
     return found if found is not None and found.envelope else None
 
 
@@ -184,12 +207,7 @@ _READS: Final = 3
 
 
 def load(
-    lake: Lake,
-    read: Callable[[str], bytes],
-    target: Contract | None,
-    row: PlannedSegment,
-    authenticator: Authenticator,
-    again: Callable[[str], bytes] | None = None,
+    intake: Intake, read: Callable[[str], bytes], row: PlannedSegment, again: Callable[[str], bytes] | None = None
 ) -> IncomingSegment:
     """Load a segment; where several files claim its digest, the first that is sound.
 
@@ -202,13 +220,13 @@ def load(
     again
         Reads from the store itself: bytes are damaged only if they come so twice. By default `read`.
     """
-    is_known = row["table"] in lake.contracts()
+    limits = intake.limits
     tried: list[IncomingSegment] = []
     for path in (row["path"], *row["others"]):
         segment = IncomingSegment(path, row["sha256"], row["bytes"], segment_name(path))
         tried.append(segment)
         try:
-            raw, is_whole = _steady(read(within(row, lake.config.ingest, path)), path, segment, again or read)
+            raw, is_whole = _steady(read(within(row, limits, path)), path, segment, again or read)
         except FileNotFoundError:
             segment.unreadable = GONE
             continue
@@ -216,8 +234,8 @@ def load(
             segment.unreadable = error.what
             continue
         try:
-            limits = lake.config.ingest
-            examine(raw, segment, target, row, authenticator, limits, is_whole=is_whole, is_known=is_known)
+            how = intake.authenticator, limits
+            examine(raw, segment, intake.target, row, *how, is_whole=is_whole, is_known=intake.is_known)
         except UnreadError as error:  # a newer writer's: it stays where it is
             segment.unreadable = error.what
             continue
@@ -231,7 +249,7 @@ def load(
             segment.unreadable = unreadable(error)
         else:
             return segment
-        into_quarantine(lake.store, segment, raw)
+        into_quarantine(intake.store, segment, raw)
     first = min(tried, key=lambda segment: may_be_read_yet(segment.unreadable))
     first.copies = [one for one in tried if one is not first and not may_be_read_yet(one.unreadable)]
     return first

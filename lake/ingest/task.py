@@ -22,13 +22,14 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.edge import judge
-from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.ingest.batches import BATCH_SHARE, Loader, Rows
 from ranklake.lake.ingest.deduplication import KEY, Mask, SlotFile, Slots, first_of_key, seen_before, slot_texts
 from ranklake.lake.ingest.rejects import REJECTED_ROWS, reject_rows
 from ranklake.lake.ingest.segment_reading import (
     IncomingSegment,
+    Intake,
     into_quarantine,
     recorded_table,
     segment_name,
@@ -36,14 +37,16 @@ from ranklake.lake.ingest.segment_reading import (
     within,
 )
 from ranklake.lake.ingest.spool.gate import GONE, UnreadError
+from ranklake.lake.ingest.spool.local_folder import spool_files
 from ranklake.lake.ingest.spool.packs import Reader
-from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.store.governance import sealer
 from ranklake.lake.store.lake import Lake
-from ranklake.lake.store.lake_config import SubjectsSection
+from ranklake.lake.store.lake_config import LakeConfig, SubjectsSection
 from ranklake.lake.store.limits import DEFAULT, Limits
+from ranklake.lake.store.overlays import kept
 from ranklake.lake.store.planned_segment import PlannedSegment
 from ranklake.lake.store.reachability import LakeError
+from ranklake.lake.store.store import Store
 from ranklake.lake.store.writers import NOT_ASKED, Authenticator
 from ranklake.lake.tables.data_file import DataFile
 from ranklake.lake.tables.parquet import append_files, write_days
@@ -80,7 +83,8 @@ class Group:
     contracts
         Number of the overlay, among those that the lake keeps, by which rows are read; 0 for none.
     subjects
-        Which columns are stored under keys of whom they tell, and where the keys are: references, no key.
+        Which columns are stored under keys of whom they tell, and where the keys are: references, no key. None where
+        the table has no such columns, and never had.
     """
 
     lake_uri: str
@@ -96,7 +100,7 @@ class Group:
     piece_bytes: int = PIECE_BYTES
     limits: Limits = DEFAULT
     contracts: int = 0
-    subjects: SubjectsSection = SubjectsSection()  # noqa: RUF009 - frozen
+    subjects: SubjectsSection | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +138,11 @@ _STRETCH_ROWS: Final = 8192
 class Piece:
     """The rows that a task holds at a time: deduplicated, checked, counted and written when they are enough."""
 
-    def __init__(self, lake: Lake, group: Group, target: Contract) -> None:
+    def __init__(self, store: Store, group: Group, target: Contract) -> None:
         self.files: list[DataFile] = []
         self.rejects: list[DataFile] = []
-        self._store, self._group, self._target = lake.store, group, target
-        self._sealed = sealer(lake, target)
+        self._store, self._group, self._target = store, group, target
+        self._sealed = None if group.subjects is None else sealer(_lake(store, group), target)
         self._parts: list[Rows] = []
         self._bytes = self._rows = self._most_rows = 0
         self._seen: dict[SlotFile, Slots] = {}
@@ -322,15 +326,16 @@ def compact(group: Group) -> TaskResult:
 
 
 def _compact(group: Group) -> TaskResult:
-    lake = Lake.open(group.lake_uri, group.storage).configured(ingest=group.limits, subjects=group.subjects)
-    lake = lake.under(group.contracts)
-    spool = Spool(group.spool_uri, group.storage, lake.config)
-    target = recorded_table(lake.catalog, group.table)
+    store = _open_store(group)
+    contracts = load_contracts(kept(store, group.contracts) if group.contracts else None)
+    target = recorded_table(contracts, group.table)
     paths = (path for row in group.segments for path in (row["path"], *row["others"]))
-    reader = Reader(spool.fs, paths, spool.root)
-    loader = Loader(lake, reader, target, group.authenticator, group.piece_bytes // BATCH_SHARE)
+    fs, root = spool_files(group.spool_uri, group.storage, group.limits.segment_bytes)
+    reader = Reader(fs, paths, root)
+    intake = Intake(store, target, group.authenticator, group.limits, is_known=group.table in contracts)
+    loader = Loader(intake, reader, group.piece_bytes // BATCH_SHARE)
     segments: list[IncomingSegment] = []
-    piece = Piece(lake, group, target) if target is not None else None
+    piece = Piece(store, group, target) if target is not None else None
     for loaded in loader.load(group.segments):
         segments += loaded.segments
         for rows in loaded.rows:
@@ -340,6 +345,18 @@ def _compact(group: Group) -> TaskResult:
         piece.finish()
     files, rejects = (piece.files, piece.rejects) if piece is not None else ([], [])
     return TaskResult(files, rejects, [segment.outcome(group.table) for segment in segments])
+
+
+def _open_store(group: Group) -> Store:
+    """Return the lake's store; without its marker, such as where a worker lacks a mount, nothing is written there."""
+    store = Store.at(group.lake_uri, group.storage)
+    store.marker()
+    return store
+
+
+def _lake(store: Store, group: Group) -> Lake:
+    """Return the lake as its columns under keys need it."""
+    return Lake.of(store, LakeConfig(subjects=group.subjects or SubjectsSection())).under(group.contracts)
 
 
 def _is_of_segments(error: Exception) -> bool:
@@ -379,12 +396,12 @@ def _slot_file(row: PlannedSegment) -> tuple[Any, ...]:
 
 def set_aside(group: Group, why: str) -> TaskResult:
     """Put segments into quarantine for a reason, as if they were damaged; raises what the store does."""
-    lake = Lake.open(group.lake_uri, group.storage).configured(ingest=group.limits)
-    spool = Spool(group.spool_uri, group.storage, lake.config)
+    store = _open_store(group)
+    fs, root = spool_files(group.spool_uri, group.storage, group.limits.segment_bytes)
     outcomes = []
     for row in group.segments:
         segment = IncomingSegment(row["path"], row["sha256"], row["bytes"], segment_name(row["path"]), unreadable=why)
-        reader = Reader(spool.fs, [row["path"]], spool.root)
+        reader = Reader(fs, [row["path"]], root)
         try:
             raw = reader.read(within(row, group.limits))
         except FileNotFoundError:
@@ -392,6 +409,6 @@ def set_aside(group: Group, why: str) -> TaskResult:
         except UnreadError as error:
             segment.unreadable = error.what
         else:
-            into_quarantine(lake.store, segment, raw)
+            into_quarantine(store, segment, raw)
         outcomes.append(segment.outcome(group.table))
     return TaskResult([], [], outcomes)

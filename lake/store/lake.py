@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from html import escape
-from typing import Any, Final
+from typing import Any
 
 from pyarrow import NativeFile
 from pyarrow.fs import FileSystem
@@ -22,11 +22,9 @@ from ranklake.lake.store import overlays
 from ranklake.lake.store.catalog import Catalog
 from ranklake.lake.store.lake_config import DEFAULT, LakeConfig
 from ranklake.lake.store.reachability import NotALakeError, unreachable, unsafe
-from ranklake.lake.store.store import MARKER, Store
+from ranklake.lake.store.store import FORMAT, MARKER, Store
 from ranklake.lake.store.tables import Tables
 from ranklake.redaction.redact import redact_uri
-
-FORMAT: Final = 2
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class Lake:
     def open(cls, uri: str, storage: dict[str, str] | None = None, config: LakeConfig = DEFAULT) -> "Lake":
         """Open an existing lake. Raises `NotALakeError` or `LakeUnreachableError`."""
         store = Store.at(uri, storage)
-        _read_marker(store)
+        store.marker()
         return cls.of(store, config)
 
     @classmethod
@@ -101,7 +99,7 @@ class Lake:
             raise unreachable(uri, error, store.storage) from None
         if taken:
             raise NotALakeError("not a lake, and not empty", where=uri, hint="name an empty place")
-        marker = _read_marker(store)
+        marker = store.marker()
         if not store.is_local and store.overwrites(MARKER, marker):
             if made:
                 with suppress(FileNotFoundError):  # another that was refused beside this one was faster
@@ -223,24 +221,3 @@ class Lake:
     def overwrites(self, name: str, data: bytes) -> bool:
         """See `Store.overwrites`."""
         return self.store.overwrites(name, data)
-
-
-def _read_marker(store: Store) -> bytes:
-    """Return the marker's bytes. Raises `NotALakeError` or `LakeUnreachableError`."""
-    uri = store.uri
-    try:
-        raw = bytes(store.fs.cat_file(store.path(MARKER)))
-    except FileNotFoundError as error:
-        hint = "check the URI; 'ranklake ingest' makes a lake in an empty place"
-        raise NotALakeError("not a lake (no ranklake.json there)", where=uri, hint=hint) from error
-    except OSError as error:
-        raise unreachable(uri, error, store.storage) from None
-    try:
-        number = int(json.loads(raw)["format"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        hint = "restore ranklake.json from a backup"
-        raise NotALakeError("ranklake.json is damaged", where=uri, hint=hint) from error
-    if number != FORMAT:
-        hint = "upgrade ranklake" if number > FORMAT else "make a new lake: no release wrote this one"
-        raise NotALakeError(f"lake format {number}, and this ranklake reads {FORMAT}", where=uri, hint=hint)
-    return raw

@@ -45,7 +45,7 @@ def file_system(uri: str, storage: Mapping[str, str]) -> tuple[Any, str]:
 
     A local one is fsspec's own; one of an object store is `Guarded`. Raises `LakeUnreachableError`.
     """
-    options = fsspec_options(uri, storage)
+    options = fsspec_options(uri, storage) if "://" in uri else {}  # a folder takes none
     options.pop(PUT, None)  # a bucket's own default encrypts what the lake itself writes there
     if "://" in uri and not uri.startswith(("file://", "memory://")):
         options["use_listings_cache"] = False  # others write there, too: what they wrote last must be seen

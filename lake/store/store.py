@@ -18,10 +18,11 @@ from pyarrow.fs import FileSystem, PyFileSystem
 from pyarrow.fs import LocalFileSystem as ArrowLocal
 
 from ranklake.lake.store.objects import Files, delta_options, file_system, put_new
-from ranklake.lake.store.reachability import LakeError, cannot_write
+from ranklake.lake.store.reachability import LakeError, NotALakeError, cannot_write, unreachable
 from ranklake.redaction.redact import redact_uri
 from ranklake.segments.references import resolved
 
+FORMAT: Final = 2
 MARKER: Final = "ranklake.json"
 _ESCAPE: Final = re.compile("%[0-9A-Fa-f]{2}")
 
@@ -59,6 +60,25 @@ class Store:
             hint = "name another; a space or a letter beyond ASCII may stand there as it is"
             raise LakeError("Delta clients take % and two digits for an escaped character", where=uri, hint=hint)
         return cls(uri.rstrip("/"), options, fs, root.rstrip("/"))
+
+    def marker(self) -> bytes:
+        """Return the marker of the lake there. Raises `NotALakeError` or `LakeUnreachableError`."""
+        try:
+            raw = bytes(self.fs.cat_file(self.path(MARKER)))
+        except FileNotFoundError as error:
+            hint = "check the URI; 'ranklake ingest' makes a lake in an empty place"
+            raise NotALakeError("not a lake (no ranklake.json there)", where=self.uri, hint=hint) from error
+        except OSError as error:
+            raise unreachable(self.uri, error, self.storage) from None
+        try:
+            number = int(json.loads(raw)["format"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            hint = "restore ranklake.json from a backup"
+            raise NotALakeError("ranklake.json is damaged", where=self.uri, hint=hint) from error
+        if number != FORMAT:
+            hint = "upgrade ranklake" if number > FORMAT else "make a new lake: no release wrote this one"
+            raise NotALakeError(f"lake format {number}, and this ranklake reads {FORMAT}", where=self.uri, hint=hint)
+        return raw
 
     @property
     def delta_storage(self) -> dict[str, str]:

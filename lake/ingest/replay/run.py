@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest.execution import expected_cpu_s
+from ranklake.lake.ingest.execution import expected_cpu_s, subjects_of
 from ranklake.lake.ingest.replay.selection import ReplayError, Selection, select, shown_days
 from ranklake.lake.ingest.task import Group, compact
 from ranklake.lake.plans import action_plan
@@ -302,7 +302,7 @@ class _Composer:
                         authenticator=Authenticator(self.lake.config.encryption_key),
                         limits=self.lake.config.ingest,
                         contracts=keep_overlay(self.lake),
-                        subjects=self.lake.config.subjects,
+                        subjects=subjects_of(self.lake, self.table),
                     ),
                     days,
                 )

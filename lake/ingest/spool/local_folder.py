@@ -4,12 +4,14 @@ import errno
 import os
 import stat
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 from fsspec.implementations.local import LocalFileSystem
 
 from ranklake.lake.ingest.spool.gate import DENIED, IRREGULAR, TOO_LARGE, UnreadError
+from ranklake.lake.store.objects import delta_options, file_system
 from ranklake.printable import printable_name
 
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -19,6 +21,15 @@ _FILE: Final = _OPEN | os.O_NONBLOCK | os.O_NOCTTY  # a FIFO would keep whoever 
 
 _KINDS: Final = frozenset({errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENODEV, errno.ENAMETOOLONG, errno.EOPNOTSUPP})
 """What opening says of links, sockets, devices without a driver, and names that no file has."""
+
+
+def spool_files(uri: str, storage: Mapping[str, str], segment_bytes: int) -> tuple[Any, str]:
+    """Return the file system of a spool and its folder there; of a local one no link leads out of the folder.
+
+    Raises `ranklake.lake.store.reachability.LakeUnreachableError`.
+    """
+    fs, root = file_system(uri, delta_options(uri, storage))
+    return (SpoolFolder(root, segment_bytes) if isinstance(fs, LocalFileSystem) else fs), root.rstrip("/")
 
 
 class SpoolFolder(LocalFileSystem):  # type: ignore[misc] # fsspec ships no types

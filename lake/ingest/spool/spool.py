@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from fsspec.implementations.local import LocalFileSystem
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.ingest.spool.gate import IRREGULAR, UNSTEADY, UnreadError
 from ranklake.lake.ingest.spool.listing_cache import Rounds
-from ranklake.lake.ingest.spool.local_folder import SpoolFolder
+from ranklake.lake.ingest.spool.local_folder import SpoolFolder, spool_files
 from ranklake.lake.ingest.spool.packs import Reader, look_into, member_path, pack_name, settled
 from ranklake.lake.ingest.spool.spooled import _TABLE, MISPLACED, Spooled, unfit
 from ranklake.lake.store.files import Listed, overwrite, written
 from ranklake.lake.store.lake_config import DEFAULT, LakeConfig
-from ranklake.lake.store.objects import delta_options, file_system, put_new
+from ranklake.lake.store.objects import delta_options, put_new
 from ranklake.lake.store.reachability import LakeUnreachableError, LostLakeError, unreachable
 from ranklake.printable import printable_name
 from ranklake.segments.segment import NotASegmentError, SegmentName
@@ -102,14 +101,11 @@ class Spool:
     ) -> None:
         self.uri = uri.rstrip("/")
         self._storage = delta_options(self.uri, storage or {})
-        self.fs, root = file_system(self.uri, self._storage)
-        self.address = root if isinstance(self.fs, LocalFileSystem) else self.uri
+        self.fs, self.root = spool_files(self.uri, self._storage, config.ingest.segment_bytes)
+        self.address = self.root if isinstance(self.fs, SpoolFolder) else self.uri
         self.config, self.writers = config, config.spool.writers
-        self.root = root.rstrip("/")
         prefixes = dict.fromkeys(("", *(one.prefix for one in self.writers.prefixes)))
         self._roots = [f"{self.root}/{prefix}/segments".replace("//segments", "/segments") for prefix in prefixes]
-        if isinstance(self.fs, LocalFileSystem):
-            self.fs = SpoolFolder(root, config.ingest.segment_bytes)
         self.passed_over: dict[str, str] = {}
 
     def listing(self, known: Known | None = None, rounds: Rounds | None = None) -> list[Spooled]:

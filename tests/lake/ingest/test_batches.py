@@ -17,7 +17,7 @@ from ranklake.lake.contracts.arrow import conform
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import batches, segment_columns
 from ranklake.lake.ingest.batches import Loader
-from ranklake.lake.ingest.segment_reading import load
+from ranklake.lake.ingest.segment_reading import Intake, load
 from ranklake.lake.ingest.spool.packs import Reader
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.store.writers import NOT_ASKED
@@ -132,11 +132,16 @@ def plain_one(change="nothing", said=None, how="", *, sealed=True):
     return change, said or {}, how, sealed, 5, 2
 
 
+def intake(lake):
+    """Return by what segments of ``scalars`` are read."""
+    return Intake(lake.store, SCALARS, NOT_ASKED, lake.config.ingest)
+
+
 def one_by_one(lake, reader, plan):
     """Return outcomes, and each segment's rows, by the careful way."""
     found = []
     for row in plan:
-        segment = load(lake, reader.read, SCALARS, row, NOT_ASKED)
+        segment = load(intake(lake), reader.read, row)
         rows = [] if segment.unreadable else list(segment.parts(SCALARS))
         found.append((segment.outcome("scalars"), plain(rows)))
     return found
@@ -153,7 +158,7 @@ def same(lake, spool, some):
     fs = Spool(str(spool)).fs
     meant = one_by_one(lake, Reader(fs, []), plan)
     found, rows = [], {}
-    for loaded in Loader(lake, Reader(fs, []), SCALARS, NOT_ASKED, 2**20).load(plan):
+    for loaded in Loader(intake(lake), Reader(fs, []), 2**20).load(plan):
         found += loaded.segments
         for part in loaded.rows:
             begin = 0
@@ -197,7 +202,7 @@ def test_sound_segments_are_not_looked_at_one_by_one(lake, spool, monkeypatch):
     """Segments as the sealer writes them, of some shapes, never go the careful way: it costs four times as much."""
     plan = [put(spool, number, (("nothing", "flags")[number % 3 == 0], {}, "", True, 5, 0)) for number in range(20)]
     monkeypatch.setattr(batches, "load", None)
-    loaded = list(Loader(lake, Reader(Spool(str(spool)).fs, []), SCALARS, NOT_ASKED, 2**20).load(plan))
+    loaded = list(Loader(intake(lake), Reader(Spool(str(spool)).fs, []), 2**20).load(plan))
     assert [len(one.segments) for one in loaded] == [20]
     (rows,) = loaded[0].rows
     assert rows.table.num_rows == 100
