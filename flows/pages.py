@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ranklake.lake.plans.units import counted
 from ranklake.pipeline.headlines import headline
-from ranklake.printable import printable
+from ranklake.printable import counted, printable
 from ranklake.redaction.redact import redact
 
 Done = dict[str, Any]

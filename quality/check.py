@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from ranklake.lake.plans.driver import drive, finish
 from ranklake.lake.plans.kinds import QUARANTINE
 from ranklake.lake.plans.ledger import append_own
-from ranklake.lake.plans.units import Unit, carry_out, counted
+from ranklake.lake.plans.units import Unit, carry_out
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.tables.live_files import files, files_digest
 from ranklake.lake.tables.tables import latest
+from ranklake.printable import counted
 from ranklake.quality import quarantine
 from ranklake.quality.engine import gx_version
 from ranklake.quality.results import RESULTS, CheckReport, CheckResult, LastCheck, last_checks

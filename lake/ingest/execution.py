@@ -28,7 +28,7 @@ from ranklake.lake.plans.ledger import commit_rows, ledger_row, row_files
 from ranklake.lake.plans.plan import LEDGER, Plan, Progress
 from ranklake.lake.plans.rules import is_data_path
 from ranklake.lake.plans.subprocess_workers import InSubprocess
-from ranklake.lake.plans.units import SPOOL, Unit, carry_out, counted
+from ranklake.lake.plans.units import SPOOL, Unit, carry_out
 from ranklake.lake.plans.workers import ONE, PIECE_SHARE, InProcess, Room, Workers, WorkersError
 from ranklake.lake.store.governance import sealed_columns
 from ranklake.lake.store.limits import Limits
@@ -39,6 +39,7 @@ from ranklake.lake.tables.commit import LostRaceError, number_of, swap
 from ranklake.lake.tables.data_file import DataFile
 from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.tables import commit_info, ensure_table, latest
+from ranklake.printable import counted
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -18,9 +18,10 @@ from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.kinds import MIGRATION
 from ranklake.lake.plans.plan import read_plan
-from ranklake.lake.plans.units import Unit, carry_out, counted
+from ranklake.lake.plans.units import Unit, carry_out
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table
+from ranklake.printable import counted
 
 if TYPE_CHECKING:
     from datetime import date

@@ -60,11 +60,6 @@ def spanned(dates: Iterable[date]) -> str:
     return str(days[0]) if len(days) == 1 else f"{days[0]}…{days[-1]} ({len(days)} dates)"
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun, such as ``1 row`` and ``2,000 rows``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 class Watcher(Protocol):
     """Sees every unit of work in a context."""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.plans.units import Unit, carry_out, counted
+from ranklake.lake.plans.units import Unit, carry_out
 from ranklake.lake.query.admission import pseudonyms_for
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.scan import live_files
@@ -26,6 +26,7 @@ from ranklake.lake.tables.data_file import DataFile, digest_of
 from ranklake.lake.tables.live_files import live_paths
 from ranklake.lake.tables.tables import delta_table
 from ranklake.masking.pseudonyms import Pseudonyms
+from ranklake.printable import counted
 from ranklake.retention.shares.copying import Copied, Copying, copy, file_rows
 from ranklake.retention.shares.definition import Behind, behind_digest, copied, definition, is_sorted_anew
 from ranklake.retention.shares.pieces import Due, Piece, Source, settle, within

@@ -1,4 +1,4 @@
-"""Printable: text from elsewhere as text that is only shown, on one line.
+"""Printable: text from elsewhere as text that is only shown, on one line; counts with their nouns.
 
 Values come from training processes, file names and other tools' logs. An escape sequence in one of them could clear
 what was said before it, write elsewhere on the screen, set the clipboard; a newline could forge a line.
@@ -33,3 +33,8 @@ def printable_name(text: str) -> str:
 def escaped(text: str) -> str:
     """Return characters as their escapes in Python."""
     return text.encode("unicode_escape").decode("ascii")
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, such as ``1 row`` and ``2,000 rows``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

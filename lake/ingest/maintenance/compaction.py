@@ -21,7 +21,7 @@ from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.kinds import COMPACTION
 from ranklake.lake.plans.plan import read_plan
-from ranklake.lake.plans.units import Unit, carry_out, counted
+from ranklake.lake.plans.units import Unit, carry_out
 from ranklake.lake.plans.workers import PIECE_SHARE
 from ranklake.lake.store.catalog import Catalog
 from ranklake.lake.store.lake import Lake
@@ -31,6 +31,7 @@ from ranklake.lake.tables.live_files import files, files_digest, live_paths
 from ranklake.lake.tables.parquet import write_partition
 from ranklake.lake.tables.read import read_within
 from ranklake.lake.tables.tables import delta_table, latest, refuse_unfit
+from ranklake.printable import counted
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan, Progress

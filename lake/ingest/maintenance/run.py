@@ -19,7 +19,7 @@ from ranklake.lake.ingest.maintenance.compaction import CompactionResult, merge_
 from ranklake.lake.ingest.maintenance.vacuum import GRACE, garbage, remove
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import last_finished
-from ranklake.lake.plans.units import Unit, carry_out, counted
+from ranklake.lake.plans.units import Unit, carry_out
 from ranklake.lake.query.usage import tidy as tidy_queries
 from ranklake.lake.store.governance import anchor_if_due
 from ranklake.lake.store.keys import key_ids, key_references, note_keys
@@ -29,6 +29,7 @@ from ranklake.lake.tables.integrity import Damage, damaged
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.table_schema import difference
 from ranklake.lake.tables.tables import delta_table, ensure_table, latest, refuse_unfit, retry_listing
+from ranklake.printable import counted
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress

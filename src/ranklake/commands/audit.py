@@ -20,6 +20,7 @@ from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import SIGNED, UNSIGNED
 from ranklake.lake.store.tables import Tables
 from ranklake.lake.tables.tables import delta_table
+from ranklake.printable import counted
 from ranklake.retention.proposals.anchors import AnchorStatus, verify_anchors
 from ranklake.retention.proposals.anchors import anchor as sign_head
 from ranklake.retention.proposals.examination import Examined, examine
@@ -29,7 +30,6 @@ from ranklake.retention.proposals.modes import UNSIGNED_NOTE
 from ranklake.views.audit_lines import FORMS, iso
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
-from ranklake.views.words import counted
 
 
 def _date_or_row(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:

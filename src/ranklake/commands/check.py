@@ -13,7 +13,7 @@ from ranklake.context import Context
 from ranklake.lake.contracts.model import SEVERITIES
 from ranklake.lake.migrations.drift import Drift, drift
 from ranklake.lake.store.lake import Lake
-from ranklake.printable import printable
+from ranklake.printable import counted, printable
 from ranklake.quality.backtest import backtest
 from ranklake.quality.check import run_checks
 from ranklake.quality.incidents import Incident, incidents
@@ -25,7 +25,6 @@ from ranklake.views.progress import progress_bar
 from ranklake.views.quality import backtest_lines
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell
-from ranklake.views.words import counted
 
 _SHOWN_RUNS = 5
 _MOST_DAYS = 36_500

@@ -11,11 +11,10 @@ from ranklake.commands.options import contracts_option, json_option, overriding
 from ranklake.config import ConfigError, ConfigFile, assembled, read_config
 from ranklake.config.check import problems
 from ranklake.config.shown import shown_settings
-from ranklake.printable import printable
+from ranklake.printable import counted, printable
 from ranklake.views.json_output import json_text, show_json
 from ranklake.views.table import TextColumn, table_lines
 from ranklake.views.tell import tell
-from ranklake.views.words import counted
 
 
 @click.group()

@@ -21,12 +21,12 @@ from ranklake.demo.launch import WORLD_SIZE, launch
 from ranklake.flows.embedded import run_pipeline
 from ranklake.flows.settings import FlowSettings
 from ranklake.pipeline.calls import report_once
+from ranklake.printable import counted
 from ranklake.views.demo import summary_lines
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.run_causes import path_facts
 from ranklake.views.tell import tell
-from ranklake.views.words import counted
 
 
 @click.command()

@@ -15,11 +15,10 @@ from ranklake.commands.options import json_option, overriding
 from ranklake.config import ConfigError, ConfigFile, assembled, read_config
 from ranklake.doctor.examination import LIMIT_S, OVERDUE_S, Patient, examine
 from ranklake.doctor.finding import Finding
-from ranklake.printable import printable
+from ranklake.printable import counted, printable
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, table_lines
 from ranklake.views.tell import tell
-from ranklake.views.words import counted
 
 _HOUR_S = 3600
 

@@ -11,6 +11,7 @@ from ranklake.commands.context import with_context
 from ranklake.commands.erase_steps import Whom, apply, approve, given_values, list_, plan, whom_options
 from ranklake.commands.options import json_option, lake_option, optional_lake, spool_option
 from ranklake.context import Context
+from ranklake.printable import counted
 from ranklake.retention.erasure.certificate import (
     Certificate,
     NoCertificateError,
@@ -26,7 +27,6 @@ from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell
-from ranklake.views.words import counted
 
 
 @click.group()

@@ -14,6 +14,7 @@ from ranklake.commands.options import Command, json_option, lake_option, optiona
 from ranklake.context import Context
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import ApprovalsSection
+from ranklake.printable import counted
 from ranklake.retention.erasure.apply import apply as apply_erasure
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.plan import make_plan, propose
@@ -24,7 +25,6 @@ from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell
-from ranklake.views.words import counted
 
 _COLUMNS = (*map(TextColumn, ("what", "table", "partition")), *numbers(("rows", "files")), TextColumn("about"))
 _SAME = "the same values, one a line, or the same run, and the same --also"

@@ -13,6 +13,7 @@ from ranklake.context import Context
 from ranklake.errors import did_you_mean
 from ranklake.lake.audit import clock
 from ranklake.lake.query.roles import RoleError
+from ranklake.printable import counted
 from ranklake.retention.grants.grant import GRANTS, Grant, GrantError, register
 from ranklake.retention.grants.use import REVIEW_STEP, Access, accesses, ask, in_order, is_of_late
 from ranklake.retention.grants.use import approve as approve_grant
@@ -22,7 +23,6 @@ from ranklake.retention.proposals.identities import doer
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell
-from ranklake.views.words import counted
 
 _PERIOD: Final = re.compile(r"(\d{1,4})([hd])")
 _UNITS: Final = {"h": "hours", "d": "days"}

@@ -16,13 +16,13 @@ from ranklake.insight.incidents.incidents import find_incident, likely_causes
 from ranklake.insight.incidents.incidents import incidents as all_incidents
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.find import named
+from ranklake.printable import counted
 from ranklake.segments.run_names import AGENT_JOB
 from ranklake.segments.storage_options import fsspec_options
 from ranklake.terminal import width
 from ranklake.views.incidents import list_facts, list_lines, retrospective, show_lines
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
-from ranklake.views.words import counted
 
 NO_RUN = f"{AGENT_JOB}-incidents"
 """Run of marks of incidents outside of runs: rollups of runs leave it out."""

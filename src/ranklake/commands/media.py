@@ -15,11 +15,12 @@ from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.find import named
 from ranklake.insight.runs.media import Medium, media_names, medium
+from ranklake.printable import counted
 from ranklake.terminal import width
 from ranklake.views.json_output import show_json
 from ranklake.views.run import media_lines
 from ranklake.views.tell import tell
-from ranklake.views.words import counted, size_text
+from ranklake.views.words import size_text
 
 
 @click.command()

@@ -10,10 +10,9 @@ import click
 
 from ranklake.commands.configured import configured, given
 from ranklake.context import Context
-from ranklake.printable import printable_lines
+from ranklake.printable import counted, printable_lines
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
-from ranklake.views.words import counted
 
 if TYPE_CHECKING:
     from ranklake.lake.migrations.queries.files import FileOutcome

@@ -14,6 +14,7 @@ from ranklake.commands.options import json_option, lake_option, optional_spool
 from ranklake.context import Context
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.store.lake_config import ApprovalsSection
+from ranklake.printable import counted
 from ranklake.quality.export.project import export_project
 from ranklake.quality.release import KINDS, plan_release
 from ranklake.quality.release import apply as apply_release
@@ -27,7 +28,6 @@ from ranklake.views.json_output import show_json
 from ranklake.views.quality import explanation_lines
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell
-from ranklake.views.words import counted
 
 _ITEMS = (*map(TextColumn, ("what", "table", "partition")), *numbers(("rows",)), TextColumn("about"))
 

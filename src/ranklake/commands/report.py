@@ -8,10 +8,10 @@ from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context
 from ranklake.pipeline.calls import report_as, report_of
 from ranklake.pipeline.report_sections import SECTIONS, compliance_of
+from ranklake.printable import counted
 from ranklake.retention.report.record import markdown
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell, tell_broken
-from ranklake.views.words import counted
 
 RECORD = "record"
 _HELP = """Write pages about the lake: HTML that opens from a disk or a bucket, without a network.

@@ -15,6 +15,7 @@ from ranklake.commands.retain_rehydrate import archives, rehydrate
 from ranklake.context import Context
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import SIGNED
+from ranklake.printable import counted
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.archive.rehydrated import remove_expired
 from ranklake.retention.archive.sweeping import sweep_archives
@@ -40,7 +41,7 @@ from ranklake.retention.sweep import sweep as sweep_spool
 from ranklake.views.json_output import json_text, show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell
-from ranklake.views.words import counted, size_text
+from ranklake.views.words import size_text
 
 
 @click.command("cancel")

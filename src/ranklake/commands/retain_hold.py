@@ -10,6 +10,7 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import day_of, json_option, lake_option
 from ranklake.context import Context
 from ranklake.lake.store.lake import Lake
+from ranklake.printable import counted
 from ranklake.quality.incidents import evidence
 from ranklake.retention.holds.hold import Hold, HoldError, all_holds, begun_before
 from ranklake.retention.holds.holds import hold_statement, rows_held, set_hold
@@ -19,7 +20,6 @@ from ranklake.retention.holds.release import propose as propose_release
 from ranklake.retention.proposals.identities import PROPOSE
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
-from ranklake.views.words import counted
 
 
 @click.group()

@@ -11,6 +11,7 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import day_of, json_option, lake_option, overriding
 from ranklake.context import Context
 from ranklake.lake.store.lake import Lake
+from ranklake.printable import counted
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.holds.holds import holds_of, rules_on
 from ranklake.retention.plans.explain import Asked, Explanation
@@ -26,7 +27,7 @@ from ranklake.retention.policies.read import PACKAGED, read_policies
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell
-from ranklake.views.words import counted, size_text
+from ranklake.views.words import size_text
 
 policies_option = click.option(
     "--policies",

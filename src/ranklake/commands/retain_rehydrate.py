@@ -9,6 +9,7 @@ from ranklake.commands.approving import Told, approval_command, mode_facts, sign
 from ranklake.commands.context import with_context
 from ranklake.commands.options import day_of, json_option, lake_option
 from ranklake.context import Context
+from ranklake.printable import counted
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.archive.register import Archive, examine
 from ranklake.retention.archive.register import archives as known_archives
@@ -21,7 +22,7 @@ from ranklake.retention.proposals.identities import PROPOSE
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell
-from ranklake.views.words import counted, size_text
+from ranklake.views.words import size_text
 
 _COLUMNS = (
     *map(TextColumn, ("archive", "table", "partition")),

@@ -13,6 +13,7 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.query.role_file import load_role, load_roles
 from ranklake.lake.query.roles import RoleError
+from ranklake.printable import counted
 from ranklake.retention.roles.cases import run_cases
 from ranklake.retention.roles.checks import broken_conditions, unknown_teams
 from ranklake.retention.roles.views import MORE, View, differences, view
@@ -21,7 +22,6 @@ from ranklake.retention.shares.policies import STORES, storage_policy
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, table_lines
 from ranklake.views.tell import tell
-from ranklake.views.words import counted
 
 _COLUMNS = tuple(map(TextColumn, ("column", "class", "seen", "why")))
 PACKAGED = Path(ranklake.retention.__file__).parent / "roles.yaml"

@@ -11,6 +11,7 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.store import Store
+from ranklake.printable import counted
 from ranklake.retention.proposals.identities import doer
 from ranklake.retention.shares.place import ShareError
 from ranklake.retention.shares.refresh import RefreshResult
@@ -21,7 +22,6 @@ from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.table import TextColumn, table_lines
 from ranklake.views.tell import tell
-from ranklake.views.words import counted
 
 _COLUMNS = tuple(map(TextColumn, ("role", "place", "since")))
 _EXAMPLE = "Example: ranklake share data-scientist --to s3://telemetry-shares"

@@ -17,6 +17,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.runner import RollupResult, run_rollups
 from ranklake.pipeline.calls import damage_in, unreadable_in
 from ranklake.pipeline.stages import pipeline_once
+from ranklake.printable import counted
 from ranklake.retention.plans.purge import PurgeResult, expired_names, purge_due
 from ranklake.retention.proposals.identities import account
 from ranklake.segments.envelope import MissingKeyError
@@ -25,7 +26,6 @@ from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell, tell_broken, tell_damaged
-from ranklake.views.words import counted
 
 
 @click.command()

@@ -19,11 +19,10 @@ from ranklake.lake.ingest.spool.gate import firsts
 from ranklake.lake.ingest.status.liveness import NEEDS_A_LOOK, OVER, RankState
 from ranklake.lake.ingest.status.reconciliation import TableBalance
 from ranklake.lake_state import LakeState, lake_state
-from ranklake.printable import printable
+from ranklake.printable import counted, printable
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell
-from ranklake.views.words import counted
 
 _OUTCOMES = frozenset({"checks", "artifacts", "lost-rows", "prefect-runs"})
 _FATES = ("recorded", "stored", "quarantined", "sampled_out", "gaps", "in_flight", "retired")

@@ -18,11 +18,11 @@ from ranklake.insight.runs import statements
 from ranklake.insight.runs.annotations import annotations_of
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.find import named
+from ranklake.printable import counted
 from ranklake.segments.segment import RUN_NAME
 from ranklake.segments.storage_options import fsspec_options
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
-from ranklake.views.words import counted
 
 
 @click.command()

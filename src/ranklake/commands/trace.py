@@ -13,10 +13,10 @@ from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.find import named
 from ranklake.insight.runs.trace import MOST_SPANS, step_trace
+from ranklake.printable import counted
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 from ranklake.views.trace_events import trace_file
-from ranklake.views.words import counted
 
 _SUFFIXES = (".json", ".gz")
 

@@ -14,11 +14,11 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
+from ranklake.printable import counted
 from ranklake.rehash import Rehashed, rehash
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.tell import tell
-from ranklake.views.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

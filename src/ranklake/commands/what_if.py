@@ -15,10 +15,10 @@ from ranklake.insight.diagnosis.what_if import what_if as analyse
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.find import NoSuchRunError, named
 from ranklake.lake.store.lake import Lake
+from ranklake.printable import counted
 from ranklake.views.json_output import show_json
 from ranklake.views.slowdowns import show_slowdowns
 from ranklake.views.tell import tell
-from ranklake.views.words import counted
 
 
 @click.command(name="what-if")

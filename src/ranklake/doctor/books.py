@@ -18,11 +18,11 @@ from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.verification import authorise
 from ranklake.lake.store.lake_config import SIGNED, UNSIGNED
 from ranklake.lake.store.ssh_signatures import load_signers, require_tool
+from ranklake.printable import counted
 from ranklake.retention.grants.grant import awaiting_review, register
 from ranklake.retention.plans.removals import unaccounted
 from ranklake.retention.proposals.examination import examine
 from ranklake.retention.proposals.modes import UNSIGNED_NOTE
-from ranklake.views.words import counted
 
 SOON: Final = timedelta(days=14)
 """How long before a key expires somebody should know."""

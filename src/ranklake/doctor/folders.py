@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from ranklake.context import Context
 from ranklake.doctor.finding import Finding, failed, ok, warning
-from ranklake.printable import printable
-from ranklake.views.words import counted
+from ranklake.printable import counted, printable
 
 if TYPE_CHECKING:
     from ranklake.doctor.examination import Patient

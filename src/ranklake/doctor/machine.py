@@ -18,7 +18,8 @@ from ranklake.capture.spool.owner import HELD, Owner, boot_id
 from ranklake.capture.spool.stream_files import StreamName, open_files, sealed_files, streams
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, not_known, ok, skipped, warning
-from ranklake.views.words import counted, size_text
+from ranklake.printable import counted
+from ranklake.views.words import size_text
 
 _LEAST_FILES: Final = 1000
 _AGENT: Final = "'ranklake agent --once' on this node brings it in; see that an agent runs there, and reaches the spool"

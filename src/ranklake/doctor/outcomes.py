@@ -15,9 +15,9 @@ from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
 from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.query.sql import query
+from ranklake.printable import counted
 from ranklake.quality.results import last_checks
 from ranklake.segments.segment import SAMPLED_OUT
-from ranklake.views.words import counted
 
 _NAMED: Final = 3
 _DAYS: Final = 7

@@ -20,10 +20,10 @@ from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.rollups.own import faults
 from ranklake.lake.rollups.prices import read_prices
 from ranklake.lake.store.reachability import LakeError
+from ranklake.printable import counted
 from ranklake.retention.policies.policies import overdue_line
 from ranklake.retention.roles.checks import UnknownTeam, broken_conditions, unknown_teams
 from ranklake.segments.keys import read_keyring
-from ranklake.views.words import counted
 
 if TYPE_CHECKING:
     from ranklake.errors import RanklakeError

@@ -14,8 +14,8 @@ from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, not_known, ok, skipped, warning
 from ranklake.doctor.versions import release
 from ranklake.flows.serving.home import served_at
+from ranklake.printable import counted
 from ranklake.redaction.redact import redact_uri
-from ranklake.views.words import counted
 
 _ASK_S: Final = 3.0
 _REFUSED: Final = frozenset({401, 403})

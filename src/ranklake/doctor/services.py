@@ -12,7 +12,7 @@ from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, skipped
 from ranklake.doctor.versions import release
 from ranklake.lake.plans.dask_tasks import refuse_other_versions, worker_versions
-from ranklake.views.words import counted
+from ranklake.printable import counted
 
 _ASK_S: Final = 3.0
 _BY_ALL: Final = ("python", "distributed", "dask", "cloudpickle", "msgpack")

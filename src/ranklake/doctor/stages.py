@@ -26,7 +26,7 @@ from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table
-from ranklake.views.words import counted
+from ranklake.printable import counted
 
 DAILY: Final = 48
 """How many times as long as the others the stages may be behind that run once a day."""

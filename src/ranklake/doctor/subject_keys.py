@@ -7,10 +7,10 @@ from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, not_known, ok
 from ranklake.doctor.finding import skipped as nothing
+from ranklake.printable import counted
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.subjects.known import known_columns
 from ranklake.retention.subjects.state import LOST, key_state
-from ranklake.views.words import counted
 
 MOST_ROWS: Final = 5_000_000
 """Rows of a table whose values are looked at here: a column of as many texts takes about a second to read."""

@@ -11,10 +11,10 @@ from ranklake.doctor.finding import skipped as nothing
 from ranklake.lake.audit.heads import head_records
 from ranklake.lake.store.lake_config import SIGNED
 from ranklake.lake.store.reachability import LakeError
+from ranklake.printable import counted
 from ranklake.retention.proposals.anchors import last_anchor
 from ranklake.retention.report.key_ages import key_ages
 from ranklake.retention.report.placement import DIFFERS, UNKNOWN, places, verdicts
-from ranklake.views.words import counted
 
 _LONG: Final = timedelta(days=7)
 """How old the last anchor may be where nobody says how often there is to be one."""

@@ -19,7 +19,6 @@ from ranklake.insight.runs.find import NoSuchRunError
 from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.ingest.run import ingest
-from ranklake.lake.plans.units import counted
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.rollups.life.register import changes
 from ranklake.lake.rollups.runner import run_rollups
@@ -29,7 +28,7 @@ from ranklake.lake.store.store import Store
 from ranklake.lake.tables.integrity import Damage, DamagedFileError
 from ranklake.pipeline.mask_findings import with_masks
 from ranklake.pipeline.report_sections import SECTIONS
-from ranklake.printable import printable
+from ranklake.printable import counted, printable
 from ranklake.quality.check import run_checks
 from ranklake.quality.tables import KINDS
 from ranklake.rehash import rehash

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ranklake.lake.plans.units import counted
+from ranklake.printable import counted
 
 Done = dict[str, Any]
 

@@ -10,10 +10,11 @@ from ranklake.insight.catalog.sizes import Sizes, TableSize
 from ranklake.lake.contracts import Column, Metric
 from ranklake.lake.contracts.checks.registry import promise
 from ranklake.lake.migrations.registry import column_changes
+from ranklake.printable import counted
 from ranklake.retention.archive.register import Archive
 from ranklake.retention.plans.mask_proof import Proof
 from ranklake.views.table import TextColumn, numbers, table_lines
-from ranklake.views.words import counted, size_text
+from ranklake.views.words import size_text
 
 _WIDTH: Final = 100
 _SIZES: Final = (

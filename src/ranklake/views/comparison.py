@@ -6,9 +6,9 @@ from typing import Any, Final
 from ranklake.insight.runs.asking import Row
 from ranklake.insight.runs.compare import MEASURES, Comparison, Difference
 from ranklake.insight.runs.facts import PHASES
-from ranklake.printable import printable
+from ranklake.printable import counted, printable
 from ranklake.views.table import TextColumn, numbers, table_lines
-from ranklake.views.words import counted, loss_text, moment_text, number_text, percent_text, time_text
+from ranklake.views.words import loss_text, moment_text, number_text, percent_text, time_text
 
 Shown = Callable[[Any], str]
 _MOST: Final = 40

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 from ranklake.insight.incidents.incidents import Incident, Incidents
 from ranklake.lake.rollups.failures import Signature
-from ranklake.printable import printable
+from ranklake.printable import counted, printable
 from ranklake.views.table import TextColumn, fitting
-from ranklake.views.words import UNKNOWN, counted, hours_text, moment_text, number_text, time_text
+from ranklake.views.words import UNKNOWN, hours_text, moment_text, number_text, time_text
 
 Causes = Sequence[tuple[Signature, str]]
 _COLUMNS: Final = tuple(map(TextColumn, ("incident", "severity", "state", "since", "lasted", "run", "what")))

@@ -5,9 +5,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 from ranklake.capture.live.live_run import Curve, LiveRank, LiveRun
+from ranklake.printable import counted
 from ranklake.views.run_plot import curve_lines
 from ranklake.views.table import TextColumn, fitting
-from ranklake.views.words import UNKNOWN, counted, number_text, or_dash, percent_text, time_text
+from ranklake.views.words import UNKNOWN, number_text, or_dash, percent_text, time_text
 
 _MOST_RANKS: Final = 8
 _AXIS: Final = 10

@@ -4,11 +4,10 @@ from collections.abc import Iterator, Sequence
 from datetime import date
 from typing import Final
 
-from ranklake.printable import printable
+from ranklake.printable import counted, printable
 from ranklake.quality.backtest import Backtest, Outcome
 from ranklake.quality.why.explanation import Explanation, ShownCause
 from ranklake.views.table import TextColumn, numbers, table_lines
-from ranklake.views.words import counted
 
 _COLUMNS: Final = (
     *map(TextColumn, ("table", "check", "severity")),

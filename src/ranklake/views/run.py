@@ -10,12 +10,12 @@ from ranklake.insight.runs.asking import Answered, Row
 from ranklake.insight.runs.facts import PHASES, RunFacts, placed, steps_done
 from ranklake.insight.runs.find import flat
 from ranklake.lake.contracts.json_text import facts_in
-from ranklake.printable import printable
+from ranklake.printable import counted, printable
 from ranklake.views.run_causes import NOTHING_SAVED, ended, saved_nothing
 from ranklake.views.run_plot import curve_lines
 from ranklake.views.runs import MOST_TAGS, tag_text
 from ranklake.views.table import TextColumn, fitting, numbers
-from ranklake.views.words import counted, loss_text, moment_text, number_text, percent_text, size_text, time_text
+from ranklake.views.words import loss_text, moment_text, number_text, percent_text, size_text, time_text
 
 _MOST_RANKS: Final = 16
 _MOST_MADE: Final = 8

@@ -10,7 +10,8 @@ from ranklake.insight.runs.asking import Row
 from ranklake.insight.runs.facts import RunFacts, placed
 from ranklake.insight.runs.slowdown import NO_SPANS, Cause
 from ranklake.lake.contracts.json_text import facts_in
-from ranklake.views.words import counted, percent_text, time_text
+from ranklake.printable import counted
+from ranklake.views.words import percent_text, time_text
 from ranklake.views.words import time_text as length_text
 
 DID: Final[Mapping[str, str]] = {

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.text import Text
 
 from ranklake.insight.diagnosis.what_if import Slowdowns
-from ranklake.printable import printable
+from ranklake.printable import counted, printable
 from ranklake.views.run_causes import path_words
 from ranklake.views.table import TextColumn, numbers, table_lines
-from ranklake.views.words import counted, percent_text
+from ranklake.views.words import percent_text
 
 _MOST_ROWS: Final = 12
 _MOST_COLUMNS: Final = 12

@@ -16,11 +16,6 @@ _NO_CENTS: Final = 1e4
 UNKNOWN: Final = "unknown"
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun, such as ``1 row`` and ``2,000 rows``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def size_text(size: float) -> str:
     """Return a number of bytes for people."""
     for unit in _UNITS:

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.insight.diagnosis.simulate import Graph, Trace, WhatIfError, in_order
-from ranklake.insight.diagnosis.spans import counted, integers, left_out, rank_grid
+from ranklake.insight.diagnosis.spans import integers, left_out, rank_grid
+from ranklake.printable import counted
 
 _KINDS: Final = ("phase", "collective", "checkpoint", "evaluation")
 _ROUNDING_NS: Final = 1000

@@ -20,10 +20,11 @@ from ranklake.errors import did_you_mean
 from ranklake.insight.diagnosis.phase_trace import need_phases, phase_trace
 from ranklake.insight.diagnosis.pipeline import pipeline_trace
 from ranklake.insight.diagnosis.simulate import Trace, WhatIfError
-from ranklake.insight.diagnosis.spans import COLUMNS, OPERATIONS, Ints, counted, integers, operations_of, place
+from ranklake.insight.diagnosis.spans import COLUMNS, OPERATIONS, Ints, integers, operations_of, place
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.sql import query
 from ranklake.lake.store.lake import Lake
+from ranklake.printable import counted
 
 MIN_COLLECTIVES: Final = 10
 """Fewer say nothing about a clock."""

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.insight.diagnosis.simulate import WhatIfError
+from ranklake.printable import counted
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,6 @@ class Spans:
     start_ns: Ints
     duration_ns: Ints
     position: Ints
-
-
-def counted(count: int, noun: str) -> str:
-    """Return ``1 step``, ``2 steps``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def operations_of(rows: pa.Table) -> Spans:

@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from ranklake.insight.overview.catalog import CatalogState
 from ranklake.insight.runs.asking import Answered, Row
+from ranklake.printable import counted
 from ranklake.views.html.figures import Column, Measure, answer_table, figures, time_text
 from ranklake.views.html.shell import Entry, Page, digest_of, table_file
 from ranklake.views.html.site import Section
-from ranklake.views.words import counted, size_text
+from ranklake.views.words import size_text
 
 SECTION: Final = "catalog"
 HOME: Final = f"{SECTION}/index.html"

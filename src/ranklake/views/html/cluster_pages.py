@@ -7,11 +7,12 @@ from typing import Any, Final
 from ranklake.insight.doubts import MOST_SHOWN
 from ranklake.insight.overview.cluster import HOURS, ClusterState
 from ranklake.insight.runs.asking import Row
+from ranklake.printable import counted
 from ranklake.views.html.charts import PERCENT, Chart, lines_by_time, nodes_by_tenth, values_of
 from ranklake.views.html.figures import Column, Measure, answer_table, figures, sourced
 from ranklake.views.html.heat_map import HeatMap
 from ranklake.views.html.site import Section, page_section
-from ranklake.views.words import counted, hours_text, number_text, percent_text
+from ranklake.views.words import hours_text, number_text, percent_text
 
 _NODES_TITLE: Final = "Nodes, the least utilized first"
 _NO_SAMPLES: Final = "no device was sampled in these hours"

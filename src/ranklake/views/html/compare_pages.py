@@ -8,6 +8,7 @@ from typing import Any, Final
 from ranklake.insight.runs.compare import MEASURES, Comparison, Difference
 from ranklake.insight.runs.curves import Plotted
 from ranklake.insight.runs.repeats import LEVEL, Repeats, Verdict
+from ranklake.printable import counted
 from ranklake.views.html.charts import Chart, compared, short
 from ranklake.views.html.figures import answer_table, sourced
 from ranklake.views.html.run_curves import AXES
@@ -16,7 +17,7 @@ from ranklake.views.html.run_tables import STATES
 from ranklake.views.html.shell import Entry, Page, digest_of
 from ranklake.views.html.site import Section
 from ranklake.views.run_plot import metric_title
-from ranklake.views.words import counted, number_text, percent_text, time_text
+from ranklake.views.words import number_text, percent_text, time_text
 
 SECTION: Final = "compare"
 HOME: Final = f"{SECTION}/index.html"

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
+from ranklake.printable import counted
 from ranklake.retention.report.compliance import Compliance
 from ranklake.retention.report.record import Activity
 from ranklake.views.html.figures import Column, FactTable, Figure, Measure, Source, figures
 from ranklake.views.html.site import Section, page_section
-from ranklake.views.words import counted
 
 _STATES: Final = {"seen": "warning"}
 _PROOF_STATES: Final = {"masked": "passed", "unmasked": "failing", "due": "warning", "unseen": "unchecked"}

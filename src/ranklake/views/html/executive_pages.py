@@ -7,6 +7,7 @@ from typing import Any, Final
 from ranklake.insight.doubts import MOST_SHOWN
 from ranklake.insight.overview.fleet import FleetState
 from ranklake.insight.runs.asking import Answered, Row
+from ranklake.printable import counted
 from ranklake.views.html.charts import PERCENT, Chart, lines_by_time, values_of
 from ranklake.views.html.figures import Column, Figure, Measure, answer_table, sourced
 from ranklake.views.html.run_pages import LOW_MFU

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
+from ranklake.printable import counted
 from ranklake.retention.report.facts import NO_CATALOG, Governance
 from ranklake.views.html.figures import Column, FactTable, Figure, Measure, Source, answer_table, figures
 from ranklake.views.html.site import Section, page_section
-from ranklake.views.words import counted, size_text
+from ranklake.views.words import size_text
 
 _MOST: Final = 60
 

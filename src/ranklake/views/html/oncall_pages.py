@@ -10,7 +10,6 @@ from ranklake.views.html.incident_pages import href as incident_href
 from ranklake.views.html.run_pages import href
 from ranklake.views.html.run_tables import INCIDENTS, SEVERITIES, STATES
 from ranklake.views.html.site import Section, page_section
-from ranklake.views.words import counted
 from ranklake.views.words import time_text as length_text
 
 if TYPE_CHECKING:

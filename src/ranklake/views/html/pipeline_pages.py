@@ -5,12 +5,12 @@ from typing import Any, Final
 
 from ranklake.insight.overview.pipeline import PipelineState
 from ranklake.insight.runs.asking import Answered
+from ranklake.printable import counted
 from ranklake.views.html.charts import Chart, lines_by_time, values_of
 from ranklake.views.html.figures import Column, Measure, answer_table, figures, sourced
 from ranklake.views.html.oncall_pages import CHECKS
 from ranklake.views.html.run_tables import STATES
 from ranklake.views.html.site import Section, page_section
-from ranklake.views.words import counted
 from ranklake.views.words import time_text as length_text
 
 _STAGE_STATES: Final = {"overdue": "failing", "waiting": "warning", "never ran": "unchecked", "up to date": "passed"}

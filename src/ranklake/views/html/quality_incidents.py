@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
+from ranklake.printable import counted
 from ranklake.quality.report.state import ERRORED, FAILING, PASSED, UNCHECKED, WARNING, QualityOverview
 from ranklake.views.html.charts import PERCENT, Chart, lines_by_time
 from ranklake.views.html.figures import Column, FactTable, Measure, answer_table, figures, sourced
 from ranklake.views.html.shell import Page, digest_of
-from ranklake.views.words import counted
 
 PATH: Final = "quality/incidents.html"
 TITLE: Final = "Failures of checks, and holds"

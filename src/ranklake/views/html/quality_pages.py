@@ -12,6 +12,7 @@ from itertools import islice
 from math import log1p
 from typing import Any, Final
 
+from ranklake.printable import counted
 from ranklake.quality.report.state import (
     ERRORED,
     FAILING,
@@ -32,7 +33,6 @@ from ranklake.views.html.charts import Chart, stacked_by_date, states_by_date
 from ranklake.views.html.figures import Column, FactTable, Figure, Measure, Source, versions_text
 from ranklake.views.html.shell import Entry, Page, table_file
 from ranklake.views.html.site import Section
-from ranklake.views.words import counted
 
 SECTION: Final = "quality"
 HOME: Final = f"{SECTION}/index.html"

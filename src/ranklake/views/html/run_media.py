@@ -15,7 +15,8 @@ from ranklake.capture.assets.image_file import image_file
 from ranklake.capture.common.values import BadValueError
 from ranklake.insight.runs.asking import Row
 from ranklake.insight.runs.media import Media, key
-from ranklake.views.words import counted, number_text
+from ranklake.printable import counted
+from ranklake.views.words import number_text
 
 _MOST_ROWS: Final = 50
 _MOST_COLUMNS: Final = 20

@@ -14,6 +14,7 @@ from ranklake.insight.runs.facts import RunFacts, steps_done
 from ranklake.insight.runs.find import flat
 from ranklake.insight.runs.report import RunsState, run_state
 from ranklake.lake.contracts.json_text import facts_in
+from ranklake.printable import counted
 from ranklake.views.html.figures import Column, Figure, Measure, answer_table, figures, sourced, time_text
 from ranklake.views.html.run_curves import charts, metrics, not_drawn, rank_heat
 from ranklake.views.html.run_media import drawn
@@ -23,7 +24,7 @@ from ranklake.views.html.site import Section, overview
 from ranklake.views.html.slowdown_charts import slowdown_charts, slowdown_map, slowdown_tables, verdict
 from ranklake.views.run_causes import NOTHING_SAVED, ended, path_words, saved_nothing, why_slow
 from ranklake.views.runs import tag_words
-from ranklake.views.words import counted, loss_text, number_text, percent_text
+from ranklake.views.words import loss_text, number_text, percent_text
 from ranklake.views.words import time_text as length_text
 
 SECTION: Final = "runs"
