@@ -213,7 +213,7 @@ def test_a_writer_that_is_killed_leaves_whole_lines(lake):
     child.communicate()
     day = min(Path(lake.root, FOLDER).iterdir())  # midnight may come between two of its lines
     (day / "half.json").write_text('{"id": "1')
-    found = list(noted(lake, TODAY))
+    found = list(noted(lake.store, TODAY))
     assert len(found) >= 20
     assert {len(one.columns["steps"]) for one in found} == {500}
 
@@ -245,11 +245,11 @@ def test_days_that_are_over_go(lake, monkeypatch):
     monkeypatch.setattr(usage, "datetime", type("Today", (datetime,), {"now": lambda _: NOON}))
     for age in (0, 30, 31, 400):
         for number in range(2):
-            note(lake, asked(day=NOON.date() - timedelta(days=age), number=number))
+            note(lake.store, asked(day=NOON.date() - timedelta(days=age), number=number))
     assert upkeep(kept, InProcess(), dry_run=True).purged == {"old query logs": 4}
     assert len(entries(lake)) == 8
     assert upkeep(kept, InProcess()).purged == {"old query logs": 4}
-    ages = sorted((NOON - one.at).days for one in noted(lake, NOON.date() - timedelta(days=999)))
+    ages = sorted((NOON - one.at).days for one in noted(lake.store, NOON.date() - timedelta(days=999)))
     assert ages == [0, 0, 30, 30]
     assert LakeConfig().query.keep_days > 90
 

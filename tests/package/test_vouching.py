@@ -116,7 +116,7 @@ def test_ages_are_counted_from_first_use(patient, tmp_path, monkeypatch):
     ids = [key.id for key in read_keyring(f"file:{file}").keys]
     assert note_keys(lake.store, {"masking": ids}, date(2020, 1, 1)) == 1
     upkeep(lake, InProcess())
-    assert first_uses(lake) == {("masking", ids[0]): date(2020, 1, 1)}
+    assert first_uses(lake.store) == {("masking", ids[0]): date(2020, 1, 1)}
     (one,) = key_ages(lake, datetime.now(UTC))
     assert (one.age_days > 2000, one.by) == (True, "first seen in use")
     file.write_text("B" * 43 + "=\n" + "A" * 43 + "=\n")
@@ -137,7 +137,7 @@ def test_doctor_warns_of_keys_past_their_days(patient, tmp_path):
     configured = Patient(one.config.replaced({"masking.key": f"file:{file}"}))
     lake = lake_of(configured)
     ids = [key.id for key in read_keyring(f"file:{file}").keys]
-    note_keys(lake, {"masking": ids}, datetime.now(UTC).date() - timedelta(days=101))
+    note_keys(lake.store, {"masking": ids}, datetime.now(UTC).date() - timedelta(days=101))
     over = r"\[masking\] key is in use for 10[12] days, 100 are configured"  # 102 if midnight came since
     assert re.search(over, said(keys, configured))
     assert said(keys, Patient(configured.config.replaced({"audit.key_days": 0}))).startswith("ok:")

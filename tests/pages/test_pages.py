@@ -149,7 +149,7 @@ def report(tmp_path_factory):
     }])  # fmt: skip
     made = *made, oncall_pages.section(on_call(lake)), cluster_pages.section(cluster_state(lake))
     made = *made, serving_pages.section(serving_state(lake))
-    publish(Lake.place(str(site.folder / "out")), section(gather(under(site.lake, overlay))), *made)
+    publish(Store.at(str(site.folder / "out")), section(gather(under(site.lake, overlay))), *made)
     return site.folder / "out"
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 from rollup_inputs import NOON
 
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.rollups.inputs import Tables
+from ranklake.lake.rollups.inputs import InputTables
 from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.rollups.runner import _Round
@@ -36,5 +36,5 @@ def on_node(detector, minutes=0, lasts=0, **more):
 def rolled_up(lake):
     """Bring incidents up to date, and leave alone the findings that a test made: their rollups know no inputs."""
     (rollup,) = (one for one in ROLLUPS if one.name == "incidents")
-    with Lineage(lake) as lineage:
-        _Round(Tables(lake), lineage, InProcess(), full=False).bring_up_to_date([rollup], None)
+    with Lineage(lake.tables) as lineage:
+        _Round(InputTables(lake), lineage, InProcess(), full=False).bring_up_to_date([rollup], None)

@@ -223,7 +223,7 @@ def of_column(lake: "Lake", name: str) -> str:
     return next((metric for metric, entry in lake.metrics().items() if entry.stored_in == f"steps.{name}"), name)
 
 
-def has_column(lake: "Lake", name: str) -> bool:
+def has_column(catalog: "Catalog", name: str) -> bool:
     """Whether a metric is a column of a table of its own kind, and not rows under its name."""
     known = catalog.metrics().get(name)
     table = (known.stored_in or "").partition(".")[0] if known is not None else ""

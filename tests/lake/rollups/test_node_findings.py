@@ -384,7 +384,7 @@ def test_incremental_is_full_whatever_came_late(tmp_path):
     run_rollups(fresh, ["node_findings"])
     kept = {name for rollup in ROLLUPS if rollup.name == "node_findings" for name in rollup.kept}
     one, other = (
-        read(lake, contract("node_findings")).drop_columns(list(kept)).sort_by("finding_id")
+        read(lake.tables, contract("node_findings")).drop_columns(list(kept)).sort_by("finding_id")
         for lake in (incremental, fresh)
     )
     assert one.equals(other)

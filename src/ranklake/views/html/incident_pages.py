@@ -7,13 +7,14 @@ from typing import Any, Final
 
 from ranklake.insight.incidents.incidents import Incident
 from ranklake.insight.incidents.report import IncidentsState, incident_state
+from ranklake.printable import counted
 from ranklake.views.html.figures import Column, FactTable, Measure, answer_table, figures, time_text
 from ranklake.views.html.run_pages import href as run_href
 from ranklake.views.html.run_tables import INCIDENTS, SEVERITIES
 from ranklake.views.html.shell import Entry, Page, digest_of, file_stem
 from ranklake.views.html.site import Section, overview
 from ranklake.views.incidents import figures_text, runbook_path
-from ranklake.views.words import counted, hours_text, number_text
+from ranklake.views.words import hours_text, number_text
 from ranklake.views.words import time_text as length_text
 
 SECTION: Final = "incidents"

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.insight.overview.oncall import OnCall
 from ranklake.insight.runs.need import Need
+from ranklake.printable import counted
 from ranklake.views.html.figures import Column, FactTable, Measure, answer_table, figures
 from ranklake.views.html.incident_pages import href as incident_href
 from ranklake.views.html.run_pages import href

@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ranklake.insight.overview.serving import DAYS, ServingState
+from ranklake.printable import counted
 from ranklake.views.html.charts import Chart, lines_by_time, values_of
 from ranklake.views.html.cluster_pages import time_of
 from ranklake.views.html.figures import Column, Measure, answer_table, figures, sourced
 from ranklake.views.html.site import Section, page_section
-from ranklake.views.words import counted, number_text, percent_text
+from ranklake.views.words import number_text, percent_text
 from ranklake.views.words import time_text as length_text
 
 _MEASURES: Final = (
