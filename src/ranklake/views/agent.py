@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ranklake.capture.node.agent_metrics import PassResult
 from ranklake.capture.spool.leader import Leader
-from ranklake.views.words import counted
+from ranklake.printable import counted
 
 
 def pass_line(done: PassResult) -> str:

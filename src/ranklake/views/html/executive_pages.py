@@ -12,7 +12,7 @@ from ranklake.views.html.charts import PERCENT, Chart, lines_by_time, values_of
 from ranklake.views.html.figures import Column, Figure, Measure, answer_table, sourced
 from ranklake.views.html.run_pages import LOW_MFU
 from ranklake.views.html.site import Section, page_section
-from ranklake.views.words import counted, hours_text, money_text, number_text, percent_text
+from ranklake.views.words import hours_text, money_text, number_text, percent_text
 
 _GROUP_TITLES: Final = ("By team", "By pool", "By device")
 _NO_SCHEDULER: Final = "no scheduler's pools, jobs or device samples in these days"
