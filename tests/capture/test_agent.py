@@ -187,10 +187,10 @@ def test_once_adopts_uploads_and_tells(node):
 def test_it_goes_on_until_it_is_told_to_stop(node, how):
     """It looks again and again, and ends cleanly, within five seconds, on SIGTERM and Ctrl-C."""
     with subprocess.Popen(agent(node, "--interval-s", "0.1"), stdout=subprocess.PIPE, text=True) as process:
-        assert "1 streams adopted" in process.stdout.readline()
+        assert "1 stream adopted" in process.stdout.readline()
         command = [sys.executable, "-c", KILLED, str(node / "spool"), str(node / "local")]
         subprocess.run(command, check=False)
-        assert "1 streams adopted" in process.stdout.readline()
+        assert "1 stream adopted" in process.stdout.readline()
         started = time.monotonic()
         process.send_signal(how)
         assert process.wait(timeout=60) == 0
@@ -399,7 +399,7 @@ def test_packs_are_few_and_bounded(waiting):
 def test_a_second_agent_waits_and_takes_over(node):
     """It says who is the agent, and is the agent as soon as that one is killed."""
     with subprocess.Popen(agent(node, "--interval-s", "0.1"), stdout=subprocess.PIPE, text=True) as first:
-        assert "1 streams adopted" in first.stdout.readline()
+        assert "1 stream adopted" in first.stdout.readline()
         once = subprocess.run(agent(node, "--once"), capture_output=True, text=True, check=True)
         assert f"process {first.pid} " in once.stdout
         with subprocess.Popen(agent(node, "--interval-s", "0.1"), stdout=subprocess.PIPE, text=True) as second:
@@ -443,7 +443,7 @@ def test_a_put_that_hangs_does_not_hold_up_the_end(node, how):
 def test_the_agent_records_its_figures(node):
     """They are rows of ``scalars`` in a run of its own, under registered names; its books add up with the ranks'."""
     with subprocess.Popen(agent(node, "--interval-s", "0.1"), stdout=subprocess.PIPE, text=True) as process:
-        assert "1 streams adopted" in process.stdout.readline()
+        assert "1 stream adopted" in process.stdout.readline()
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 0
     subprocess.run(agent(node, "--once"), check=True, capture_output=True)
@@ -483,7 +483,7 @@ def test_the_agent_serves_its_figures_on_loopback(node):
         port = probe.getsockname()[1]
     command = agent(node, "--interval-s", "0.1", "--metrics-port", str(port))
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert "1 streams adopted" in process.stdout.readline()
+        assert "1 stream adopted" in process.stdout.readline()
 
         def sent():
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
@@ -550,7 +550,7 @@ def test_the_agent_samples_its_node(node):
     url = f"http://user:{'hunter' + '2'}@127.0.0.1:{page.port}/metrics"
     options = ("--interval-s", "0.1", "--sample-interval-s", "0.1", "--scrape", url, "--scrape", "http://127.0.0.1:1/x")
     with page, subprocess.Popen(agent(node, *options), stdout=subprocess.PIPE, text=True) as process:
-        assert "1 streams adopted" in process.stdout.readline()
+        assert "1 stream adopted" in process.stdout.readline()
         until(lambda: len(written(node, "host_samples")) > 4)
         until(lambda: "sampler_unavailable" in {frame["event"] for frame in written(node, "events")})
         until(lambda: "prometheus/a_total" in {frame.get("n") for frame in meta(node)})
@@ -574,7 +574,7 @@ def test_without_sampling_there_are_its_figures_alone(node):
     with subprocess.Popen(
         agent(node, "--interval-s", "0.1", "--no-sample"), stdout=subprocess.PIPE, text=True
     ) as process:
-        assert "1 streams adopted" in process.stdout.readline()
+        assert "1 stream adopted" in process.stdout.readline()
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 0
     subprocess.run(agent(node, "--once"), check=True, capture_output=True)

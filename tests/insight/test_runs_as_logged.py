@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import shlex
 from contextlib import suppress
 from datetime import timedelta
 
@@ -127,7 +129,7 @@ def lake(tmp_path_factory):
             with run.step(n, tokens=100):
                 run.log(loss=3.0 - n)
                 if n == 2:
-                    raise ValueError
+                    raise ValueError("no more")
     node = AgentRun(folder / "local", spool, hand_over_s=0.0)
     node.tick()
     node.close()
@@ -174,6 +176,16 @@ def test_a_step_whose_block_raised_is_counted_nowhere(lake, capsys):
     assert (row["steps"], row["first_step"], row["last_step"], row["last_loss"]) == (2, 0, 1, 1.0)
     told = query(lake, "SELECT sum(steps) AS steps FROM goodput_daily WHERE run = 'raised'").to_pylist()
     assert told == [{"steps": 2}]
+
+
+def test_show_says_what_to_do_next(lake, capsys):
+    """What names a job, how FLOPs come to be known, and which query has the traceback of what nobody caught."""
+    assert cli(["show", "other", "--lake", lake.uri]) == 2
+    assert "no run 'other'; it is a job: ranklake runs --job other" in capsys.readouterr().err
+    assert "run.count_flops counts them" in ranklake(capsys, lake, "show", "good")
+    out = ranklake(capsys, lake, "show", "raised")
+    (command,) = re.findall(r"tracebacks: ranklake (.*)", out)
+    assert "ValueError: no more" in ranklake(capsys, lake, *shlex.split(command))
 
 
 def test_a_series_is_found_by_the_name_of_its_column(lake, capsys):

@@ -65,7 +65,7 @@ def test_a_hold_says_how_many_rows_it_is_about(site, monkeypatch, capsys):
     assert {one: rows_held(site.lake, hold(site, "table=steps", one)) for one in about} == about
     monkeypatch.setenv("RANKLAKE_LAKE", site.lake.uri)
     assert run(["retain", "hold", "--where", "run=b", "--until", LATER.isoformat(), "--reason", "x"]) == 0
-    assert "it is about 10 rows that are stored now" in capsys.readouterr().out
+    assert "it protects 10 rows stored now" in capsys.readouterr().out
 
 
 def test_a_hold_that_comes_after_the_approval(site):
@@ -256,7 +256,7 @@ def test_the_commands(site, monkeypatch, capfd):
     out, err = capfd.readouterr()
     assert "nothing is due" in out
     assert f"{name}: table=logs until {until}: case 7" in err
-    assert "logs: 3 rows would be due, and legal holds keep them" in err
+    assert "logs: 3 rows past retention, kept by legal holds" in err
     assert run(["retain", "plan", "--json"]) == 0
     told = json.loads(capfd.readouterr().out)
     assert (told["held_rows"], told["holds"][0]["hold"]) == ({"logs": 3}, name)

@@ -144,7 +144,7 @@ def _first_row(tables: Tables, since: str | None) -> int:
 def _counted(found: Examined) -> str:
     steps = f"{found.signed:,} signed and {found.unsigned:,} unsigned steps"
     if not found.signed and found.mode == UNSIGNED:
-        return f"{UNSIGNED_NOTE}; {found.unsigned:,} steps"
+        return f"{UNSIGNED_NOTE}; {counted(found.unsigned, 'step')}"
     if not found.verified:
         return f"approvals: {steps}; no signature was verified"
     return f"approvals: {steps}, {'which hold' if not found.faults else f'{len(found.faults)} faults'}"
@@ -155,7 +155,10 @@ def told(proof: Proof) -> list[str]:
     if not proof.whole:
         return [f"the audit trail is broken: {proof.why}"]
     lost = [f"rows {first} to {last} of the audit trail are lost, and a row says so" for first, last in proof.lost]
-    return [f"the audit trail is whole: {proof.rows:,} rows" if proof.rows else "the audit trail is empty", *lost]
+    return [
+        f"the audit trail is whole: {counted(proof.rows, 'row')}" if proof.rows else "the audit trail is empty",
+        *lost,
+    ]
 
 
 @audit.command()

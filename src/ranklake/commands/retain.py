@@ -170,7 +170,7 @@ def plan(context: Context, as_of: str | None, by: str | None, *, told: Told, as_
     for line in (*overdue, *passed, *map(hold_line, held)):
         tell(line, err=True)
     for table, rows in kept.items():
-        tell(f"{table}: {counted(rows, 'row')} would be due, and legal holds keep them", err=True)
+        tell(f"{table}: {counted(rows, 'row')} past retention, kept by legal holds", err=True)
     left = left_for_next(lake, contracts, policies, day)
     for table, days in left.items():
         more = f" and {len(days) - 1:,} more dates" if len(days) > 1 else ""

@@ -118,7 +118,7 @@ def hold(
         )
         return
     tell(hold_line(result))
-    tell(f"it is about {counted(rows, 'row')} that are stored now")
+    tell(f"it protects {counted(rows, 'row')} stored now")
     for item in begun:
         row = f"row {item.row} of the audit trail"
         tell(f"{item.proposal} had begun before it ({row}): what that took, or is taking, is not held", err=True)

@@ -1,7 +1,7 @@
 """The demo's summary on a terminal: the run as `ranklake.views.run` shows any, the books, and what to try next."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from ranklake.calibration.compare import TIME_RATIO, Comparison
 from ranklake.demo.facts import Facts
@@ -32,8 +32,14 @@ def _books(facts: Facts) -> list[str]:
     return lines
 
 
+_OUTCOMES: Final = {"skipped": "had nothing to judge"}
+
+
 def _checks(checks: dict[str, Any]) -> str:
-    outcomes = ", ".join(f"{count:,} {status}" for status, count in checks["checks"].items()) or "nothing new to check"
+    outcomes = (
+        ", ".join(f"{count:,} {_OUTCOMES.get(status, status)}" for status, count in checks["checks"].items())
+        or "nothing new to check"
+    )
     return f"checks      {outcomes}; {checks['quarantined_rows']:,} rows quarantined"
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -61,7 +62,7 @@ def run_lines(
         *_attempts(facts, width),
     ]
     lines += [*_trouble(facts), _host(facts), _gpus(facts), *_code(facts), *_data(facts), *made]
-    lines += [*_media(facts), _logs(facts)]
+    lines += [*_media(facts), *_logs(facts)]
     return [*lines, _gaps(facts)]
 
 
@@ -184,7 +185,8 @@ def _mfu(facts: RunFacts) -> str:
     summary = facts.summary.one
     if summary.get("mfu_ratio") is None:
         reason = summary.get("mfu_reason") or facts.summary.reason or "no summary of the run"
-        return f"MFU         unknown: {reason}"
+        fix = "" if "FLOPs are not recorded" not in reason else "; run.count_flops counts them, once in a run"
+        return f"MFU         unknown: {reason}{fix}"
     return (
         f"MFU         {percent_text(summary['mfu_ratio'])} of a {summary['peak_dtype']} peak "
         f"({summary['peak_source']}); FLOPs {summary['flops_convention']}"
@@ -369,9 +371,13 @@ def _steps(row: Row) -> str:
     return f", step {last:,}" if first == last else f", steps {first:,} to {last:,}"
 
 
-def _logs(facts: RunFacts) -> str:
+def _logs(facts: RunFacts) -> Iterator[str]:
     counts = ", ".join(f"{row['n']:,} {row['severity']}" for row in facts.logs.rows)
-    return f"log lines   {counts or 'none'}{_because(facts.logs.reason)}"
+    yield f"log lines   {counts or 'none'}{_because(facts.logs.reason)}"
+    if any(row["severity"] == "FATAL" for row in facts.logs.rows):
+        tracebacks = "SELECT rank, exception_stacktrace FROM logs WHERE run = $run AND exception_stacktrace IS NOT NULL"
+        run = shlex.quote(printable(facts.run))
+        yield f"            tracebacks: ranklake sql '{tracebacks}' --param run={run} --format vertical"
 
 
 def _gaps(facts: RunFacts) -> str:

@@ -1,6 +1,7 @@
 """Finds runs: by job, status, team, labels, settings and time, in an order that puts first what one looks for."""
 
 import json
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -114,6 +115,8 @@ def named(ask: Ask, text: str) -> str:
         )
         error.is_ambiguous = True
         raise error
+    if text and ask(f"SELECT run FROM run_summary WHERE job = {literal(text)} LIMIT 1").rows:  # noqa: S608 - likewise
+        raise NoSuchRunError(f"no run {text!r}", hint=f"it is a job: ranklake runs --job {shlex.quote(text)}")
     known = ask(f"SELECT run, max(ts) AS ts FROM run_summary GROUP BY run ORDER BY ts DESC LIMIT {_MOST_KNOWN}")  # noqa: S608 - likewise
     if not known.rows:
         raise NoSuchRunError(f"no run {text!r}: the lake tells of no run", hint="run 'ranklake pipeline' first")
