@@ -1,11 +1,12 @@
 """Minutes in a row in which a rule holds of a device or host, as one detection; `node_findings.sql` has the rules."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ranklake.detection.declaration import COOLDOWN, Detection, Find, Series
+from ranklake.detection.declaration import COOLDOWN, Detection, Series
 
 SECOND: Final = 1_000_000
 MIN_LENGTH: Final = "min_s"
@@ -82,13 +83,14 @@ def place(series: Series) -> str:
     return f"{gpu} of {of_node}" if of_node else gpu
 
 
-def stretches(says: Callable[[Stretch], str], *, of_sum: bool = False, below: bool = False) -> Find:
-    """Return an algorithm that joins minutes that are near each other, and reports those that last.
+@dataclass(frozen=True)
+class Stretches:
+    """An algorithm that joins minutes that are near each other, and reports those that last.
 
-    Parameters
+    Attributes
     ----------
     says
-        Makes the sentence.
+        Makes the sentence; a function of a module, since detectors are sent to workers.
     of_sum
         Whether the value is the sum of the minutes' values, as of errors; else it is their mean.
     below
@@ -100,17 +102,22 @@ def stretches(says: Callable[[Stretch], str], *, of_sum: bool = False, below: bo
     it, unless the day is over.
     """
 
-    def find(series: Series, thresholds: Mapping[str, float]) -> Iterator[Detection]:
+    says: Callable[[Stretch], str]
+    of_sum: bool = False
+    below: bool = False
+
+    def __call__(self, series: Series, thresholds: Mapping[str, float]) -> Iterator[Detection]:
+        """Yield the stretches of a series."""
         for first, last in _parts(series, thresholds[COOLDOWN]):
             part = {name: column[first:last] for name, column in series.columns.items()}
             start, end = int(part["first_ts"][0]), int(part["last_ts"].max())
             is_open = int(part["last_ts"].min()) == NEVER
             values = part["value"]
-            value = float(values.sum() if of_sum else values.mean())
+            value = float(values.sum() if self.of_sum else values.mean())
             too_short = not is_open and end - start < _SLACK * thresholds.get(MIN_LENGTH, 0) * SECOND
             if too_short or value < thresholds.get(MIN_TOTAL, -np.inf):
                 continue
-            baseline = float(part["baseline"].min() if below else part["baseline"].max())
+            baseline = float(part["baseline"].min() if self.below else part["baseline"].max())
             details = tuple(dict.fromkeys(word for text in part["detail"] if text for word in text.split(", ")))
             amounts = part["amount"][~np.isnan(part["amount"])]
             amount = float(amounts.mean()) if len(amounts) else float("nan")
@@ -120,14 +127,12 @@ def stretches(says: Callable[[Stretch], str], *, of_sum: bool = False, below: bo
             yield Detection(
                 start=start,
                 end=None if is_live else end,
-                message=sentence(says(stretch)),
+                message=sentence(self.says(stretch)),
                 value=value,
                 baseline=baseline,
-                effect=baseline - value if below else value - baseline,
+                effect=baseline - value if self.below else value - baseline,
                 evidence=_evidence(stretch, last - first),
             )
-
-    return find
 
 
 def _parts(series: Series, cooldown_s: float) -> Iterator[tuple[int, int]]:

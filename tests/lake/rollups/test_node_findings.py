@@ -1,6 +1,7 @@
 """Findings about devices and hosts: planted faults are found where and when they are, and nothing else is."""
 
 import json
+import pickle
 from datetime import datetime, timedelta
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from sampled import LINK, gpu_samples, host_samples, with_links
 from ranklake.capture.samplers.nvml import clock_reasons
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.rollups.detectors.registry import NODE_DETECTORS
 from ranklake.lake.rollups.hardware import ACTIONS, limits, xid_meanings
 from ranklake.lake.rollups.peaks import name_key
 from ranklake.lake.rollups.registry import ROLLUPS
@@ -354,6 +356,12 @@ def test_minutes_apart_are_one_stretch_and_an_hour_apart_two():
     facts = gpu(90, bad=[*range(5, 8), *range(10, 12), *range(75, 80)], temperature_celsius=90.0)
     starts = [row["start_ts"] for row in findings(gpu_samples=facts)]
     assert starts == [NOON + 5 * MINUTE, NOON + 75 * MINUTE]
+
+
+def test_detectors_can_be_sent_to_workers():
+    """Rollups are computed by other processes, to which declarations go as they are."""
+    again = pickle.loads(pickle.dumps(NODE_DETECTORS))
+    assert [each.name for each in again] == [each.name for each in NODE_DETECTORS]
 
 
 def test_data_files_are_of_known_words():
