@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ranklake.insight.runs.annotations import annotations_of
 from ranklake.insight.runs.asking import Answered, Row
-from ranklake.insight.runs.facts import PHASES, RunFacts, placed, steps_done
+from ranklake.insight.runs.facts import PHASES, RunFacts, because, placed, steps_done
 from ranklake.insight.runs.find import flat
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.printable import counted, printable
@@ -231,9 +231,12 @@ def _stragglers(facts: RunFacts) -> list[str]:
     if not named:
         reasons = "; ".join(f"rank {row['rank']} {row['reason']}" for row in facts.health.rows[:2])
         return [f"stragglers  none ({reasons or facts.health.reason or 'no steps'})"]
-    return [
-        f"straggler   rank {row['rank']}: {row['reason'].removeprefix('straggler: ')}" for row in named[:_MOST_MADE]
-    ]
+    lines = []
+    for row in named[:_MOST_MADE]:
+        lines.append(f"straggler   rank {row['rank']}: {row['reason'].removeprefix('straggler: ')}")
+        ails = [each for each in facts.beneath.rows if (each["attempt"], each["rank"]) == (row["attempt"], row["rank"])]
+        lines += [f"            {because(ails)}"] if ails else []
+    return lines
 
 
 def _where(facts: RunFacts) -> Iterator[str]:

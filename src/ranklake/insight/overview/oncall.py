@@ -12,7 +12,7 @@ from ranklake.insight.incidents.needs import incident_needs, told_by
 from ranklake.insight.incidents.report import MOST_LISTED
 from ranklake.insight.incidents.report import paged as paged_incidents
 from ranklake.insight.runs.asking import Answered, Row, asking, sql_text
-from ranklake.insight.runs.facts import nodes, placed, steps_done
+from ranklake.insight.runs.facts import because, beneath, nodes, placed, steps_done
 from ranklake.insight.runs.find import Wanted, find
 from ranklake.insight.runs.need import ORDER, Need
 from ranklake.insight.runs.report import MOST_PAGES
@@ -106,6 +106,7 @@ def on_call(lake: "Lake") -> OnCall:
     slow = [(row["run"], row["rank"]) for row in stragglers.rows]
     about = [*((one.run, one.rank) for one in ranks), *slow]
     where = nodes(ask, {run for run, _ in about}, {rank for _, rank in about}).rows
+    ails = beneath(ask, {run for run, _ in slow}, {rank for _, rank in slow}).rows
     failures = list(of_failed(failed.rows, ranks, where))
     needs, folded = incident_needs(listed.listed, {need.run: need for need in reversed(failures)})
     needs += [need for need in failures if need.run not in folded]
@@ -117,7 +118,7 @@ def on_call(lake: "Lake") -> OnCall:
         *_of_saves(_untold(saves, "run", known, "checkpoint-failure", "checkpoint-corruption")),
         *_of_devices(_untold(devices, "device_uuid", known, "gpu-hardware", "gpu-heat")),
         *_of_links(links.rows),
-        *of_stragglers(_untold(stragglers, "run", known, "straggler"), where),
+        *of_stragglers(_untold(stragglers, "run", known, "straggler"), where, ails),
     ]
     needs += [*_of_running(running.rows), *_of_pipeline(pipeline.one)]
     needs.sort(key=lambda one: (ORDER.index(one.state), one.place))
@@ -261,8 +262,11 @@ def _of_links(rows: Iterable[Row]) -> Iterator[Need]:
         yield Need(state, f"links of {row['device_uuid']}", f"{', '.join(counts)}{held}", step, row["holder"] or "")
 
 
-def of_stragglers(rows: Iterable[Row], where: Sequence[Row] = ()) -> Iterator[Need]:
-    """Yield runs with slow ranks: how slow, through what, where those are, and whether it was done on purpose."""
+def of_stragglers(rows: Iterable[Row], where: Sequence[Row] = (), ails: Sequence[Row] = ()) -> Iterator[Need]:
+    """Yield runs with slow ranks: how slow, through what, where those are, and whether it was done on purpose.
+
+    `ails` are findings about their devices and hosts: the worst rank's stand there as what explains it.
+    """
     for run, group in groupby(
         sorted(rows, key=lambda row: (str(row["run"]), -row["excess_ratio"])), lambda r: r["run"]
     ):
@@ -276,6 +280,9 @@ def of_stragglers(rows: Iterable[Row], where: Sequence[Row] = ()) -> Iterator[Ne
         attempt = {(row["attempt"], row["rank"]) for row in every}
         place = placed(row for row in where if row["run"] == run and (row["attempt"], row["rank"]) in attempt)
         detail += f"; {place}" if place else ""
+        of_worst = tuple(worst[name] for name in ("run", "attempt", "rank"))
+        reason = because(row for row in ails if (row["run"], row["attempt"], row["rank"]) == of_worst)
+        detail += f"; {reason}" if reason else ""
         detail += f"; on purpose: {worst['injected']}" if worst["injected"] else ""
         yield Need("warning", f"{_count(len(ranks), 'slow rank')} of run {run}", detail, f"ranklake show {run}", run)
 

@@ -25,6 +25,7 @@ def steps_done(row: Row) -> str:
 
 
 _MOST_NAMED = 8
+_MOST_REASONS: Final = 3
 
 
 def nodes(ask: Ask, runs: Collection[str], ranks: Collection[int] | None = None) -> Answered:
@@ -32,6 +33,27 @@ def nodes(ask: Ask, runs: Collection[str], ranks: Collection[int] | None = None)
     if not runs or (ranks is not None and not ranks):
         return Answered("")
     return ask(statements.nodes(statements.among(tuple(sorted(runs))), ranks))
+
+
+def beneath(ask: Ask, runs: Collection[str], ranks: Collection[int]) -> Answered:
+    """Return what was found about devices and hosts of some ranks, a row a finding; nothing of no rank."""
+    if not runs or not ranks:
+        return Answered("")
+    return ask(statements.beneath(statements.among(tuple(sorted(runs))), ranks))
+
+
+def because(rows: Iterable[Row]) -> str:
+    """Return what ails a rank's device and host, the worst first, such as ``GPU 1 of node 2 throttles, since …``.
+
+    Empty if nothing was found. Of a detector its first finding is told, of all three.
+    """
+    first: dict[str, Row] = {}
+    for row in rows:
+        first.setdefault(row["detector"], row)
+    return "; ".join(
+        f"{row['message'].rpartition(' (')[0] or row['message']}, since {row['start_ts']:%Y-%m-%d %H:%M} UTC"
+        for row in list(first.values())[:_MOST_REASONS]
+    )
 
 
 def placed(rows: Iterable[Row]) -> str:
@@ -100,6 +122,8 @@ class RunFacts:
     nodes
         Where those ranks, and ranks that hold the others up, are: a row an attempt and rank. Its column ``host`` is
         pseudonymous, and for no page of a whole lake.
+    beneath
+        What was found about devices and hosts of ranks that hold the others up, a row a finding.
     events, logs, gaps
         Counts: events by kind, log lines by level, rows by table that were not recorded or not stored.
     host, gpu, no_gpu
@@ -127,6 +151,7 @@ class RunFacts:
     media: Answered
     ends: Answered
     nodes: Answered
+    beneath: Answered
     events: Answered
     logs: Answered
     gaps: Answered
@@ -150,7 +175,8 @@ def gather(ask: Ask, run: str) -> RunFacts:
     why = f"{rows:,} rows are too many to read one by one" if rows > MOST_RANK_STEPS else ""
     ends = _ends(ask, run, has_steps=not why)
     health = of("health", most=_MOST)
-    looked_at = {row["rank"] for row in (*ends.rows, *(row for row in health.rows if row["is_straggler"]))}
+    slow = {row["rank"] for row in health.rows if row["is_straggler"]}
+    looked_at = {row["rank"] for row in ends.rows} | slow
     return RunFacts(
         run=run,
         summary=summary,
@@ -169,6 +195,7 @@ def gather(ask: Ask, run: str) -> RunFacts:
         media=of("media_names", most=_MOST),
         ends=ends,
         nodes=nodes(ask, [run], looked_at),
+        beneath=beneath(ask, [run], slow),
         events=of("events", most=_MOST_LINES),
         logs=of("logs"),
         gaps=of("gaps"),

@@ -46,6 +46,11 @@ def nodes(where: str, ranks: Collection[int] | None = None) -> str:
     return _filled("nodes", runs=where, ranks=of_ranks)
 
 
+def beneath(where: str, ranks: Collection[int]) -> str:
+    """Return the SQL of findings about devices and hosts of some ranks of some runs."""
+    return _filled("beneath", runs=where, ranks=f"rank IN ({', '.join(map(str, sorted(ranks)))})")
+
+
 def annotations(where: str) -> str:
     """Return the SQL of names, tags and summary values that count, of some runs."""
     return _filled("annotations", where=where)

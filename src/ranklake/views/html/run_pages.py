@@ -10,7 +10,7 @@ from ranklake.insight.runs.annotations import annotations_of
 from ranklake.insight.runs.asking import Row
 from ranklake.insight.runs.caveats import Caveats
 from ranklake.insight.runs.compare import Changes
-from ranklake.insight.runs.facts import RunFacts, steps_done
+from ranklake.insight.runs.facts import RunFacts, because, steps_done
 from ranklake.insight.runs.find import flat
 from ranklake.insight.runs.report import RunsState, run_state
 from ranklake.lake.contracts.json_text import facts_in
@@ -245,7 +245,10 @@ def _headline(facts: RunFacts) -> str:
     elif summary["goodput_ratio"] is not None:
         parts.append(f"goodput {percent_text(summary['goodput_ratio'])}")
     parts += [f"loss {loss_text(summary)}"] if summary["last_loss_flag"] else []
-    parts += [f"rank {summary['straggler_rank']} holds the others up"] if summary["stragglers"] else []
+    if summary["stragglers"]:
+        worst = summary["straggler_rank"]
+        reason = because(row for row in facts.beneath.rows if row["rank"] == worst)
+        parts.append(f"rank {worst} holds the others up{f' ({reason})' if reason else ''}")
     parts += [counted(summary["restarts"], "restart")] if summary["restarts"] else []
     return ", ".join(parts)
 
