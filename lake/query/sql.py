@@ -176,7 +176,7 @@ def answer(  # noqa: PLR0913 - what may be said of a query
     handles = _handles(lake.store, opened, as_of, names, behind)
     live = {name: live_files(one) if opened is None else opened.live(name) for name, one in handles.items()}
     every = {**every, **{name: _read(handle, every[name], role) for name, handle in handles.items()}}
-    live |= _with_back(lake.store, live, every, role) if rehydrated else {}
+    live |= _with_back(lake, live, every, role) if rehydrated else {}
     pseudonyms = pseudonyms_for(role, (every[name] for name in names), lake.config.masking.key)
 
     clear = Clear(lake, text, role)
@@ -339,17 +339,17 @@ def _read(handle: "DeltaTable | None", contract: "Contract", role: Role | None) 
 
 
 def _with_back(
-    store: Store, live: Mapping[str, pa.Table], every: Mapping[str, "Contract"], role: Role | None
+    lake: Lake, live: Mapping[str, pa.Table], every: Mapping[str, "Contract"], role: Role | None
 ) -> dict[str, pa.Table]:
     """Return the files of tables of which rows came back from archives, with these. Raises `StaleRowsError`.
 
     Raises `QueryError` where a role is bound to teams, and rows of ``runs`` that tell whose a run was are away: anybody
     could record that run anew as his own.
     """
-    back = rehydrated_files(store, datetime.now(UTC).date(), {name: every[name].stamp for name in live})
+    back = rehydrated_files(lake.store, datetime.now(UTC).date(), {name: every[name].stamp for name in live})
     if role is not None and role.teams and back:
         dates = {day for some in back.get("runs", ()) for day in some["date"].to_pylist()}
-        if retired_dates(store).get("runs", {}).keys() - dates:
+        if retired_dates(lake.tables).get("runs", {}).keys() - dates:
             what = f"role {role.name} sees its teams' runs, and whose they are is told by rows of runs that are gone"
             hint = "bring these back from their archive, too: ranklake retain rehydrate plan runs"
             raise QueryError(what, where="--rehydrated", hint=hint)

@@ -40,6 +40,12 @@ def first_uses(store: "Store") -> dict[tuple[str, str], date]:
     return found
 
 
+def lost_keys(store: "Store", purpose: str, ids: Iterable[str]) -> list[str]:
+    """Return the files of keys that were noted for a purpose and are not in its ring any more, by their ids."""
+    gone = {key for known, key in first_uses(store) if known == purpose}.difference(ids)
+    return [store.path(f"{FOLDER}/{purpose}~{key}.json") for key in sorted(gone)]
+
+
 def note_keys(store: "Store", rings: Mapping[str, Iterable[str]], today: date) -> int:
     """Note keys that are in use and not known yet, by purpose; return how many. Again changes nothing."""
     known = first_uses(store)

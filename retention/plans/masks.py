@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ranklake.lake.store.keys import lost_keys
 from ranklake.lake.tables.data_file import plan_of
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read_some
@@ -25,6 +26,7 @@ from ranklake.lake.tables.tables import latest
 from ranklake.masking.columns import masked, unmasked
 from ranklake.masking.masks import Mask
 from ranklake.masking.pseudonyms import Pseudonyms
+from ranklake.redaction.redact import redact_uri
 from ranklake.retention.plans.due import DuePartition, ages, of_day, planned_item
 from ranklake.retention.policies.model import Shown, maskable
 from ranklake.retention.policies.order import cutoff, masking_rule
@@ -169,7 +171,7 @@ class Masks:
         if handle is None:
             return
         live = files(handle)
-        pseudonyms = self._pseudonyms()
+        pseudonyms = self._ring
         least = cutoff(min(self.days), as_of)
         for day, age in sorted(ages(live).items()):
             parts = parts_of(day)
@@ -185,7 +187,7 @@ class Masks:
 
     def applied_to(self, rows: pa.Table, parts: Parts, age: date, as_of: date) -> pa.Table:
         """Return rows of one age with the values masked that are due. Raises `PolicyError` as `due` does."""
-        return Partition(self, parts, age, as_of, self._pseudonyms()).masked(rows)
+        return Partition(self, parts, age, as_of, self._ring).masked(rows)
 
     def shown(self, parts: Parts, values: Values, age: date, as_of: date) -> Shown:
         """Return the masks that rows with these values of `Parts.columns` have come to."""
@@ -207,7 +209,9 @@ class Masks:
         plan = self._plans_that_masked.get((day, digest), 0)
         return all((plan_of(path) or plan + 1) <= plan for path in partition["path"].to_pylist())
 
-    def _pseudonyms(self) -> Pseudonyms | None:
+    @cached_property
+    def _ring(self) -> Pseudonyms | None:
+        """What hashes values, read once; None where no column is hashed. Raises `PolicyError`."""
         hashed = next((name for name, mask in self.columns.items() if mask.kind == "hash"), None)
         if hashed is None:
             return None
@@ -217,9 +221,15 @@ class Masks:
             hint = "name a keyring by key under [masking] in ranklake.toml"
             raise PolicyError(f"{what}, and there is no key", where="[masking] key", hint=hint)
         try:
-            return Pseudonyms.of(source)
+            pseudonyms = Pseudonyms.of(source)
         except MissingKeyError as error:
             raise PolicyError(f"{what}: {error.what}", where="[masking] key", hint=error.hint) from None
+        lost = lost_keys(self.lake.store, "masking", pseudonyms.key_ids)
+        if lost:
+            lacks = "a key that was in the keyring is not any more: the same person would be another from here on"
+            hint = f"put it back, behind the newer ones; if it is lost for good, delete {redact_uri(lost[0])}"
+            raise PolicyError(f"{what}, and {lacks}", where="[masking] key", hint=hint)
+        return pseudonyms
 
 
 class Partition:

@@ -21,6 +21,7 @@ from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.plan import RefusedPlanError
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.store.keys import key_ids, key_references, note_keys
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.retention.holds.holds import holds_of, rules_on, set_hold
 from ranklake.retention.plans.explain import Asked, explain
@@ -94,6 +95,21 @@ def test_a_masked_date_is_not_due_again(keyed, policies, tmp_path):
     assert {row["user"] for row in site.rows("runs") if row["segment"] == 0} == {
         ring(f"person-7-0-{n}") for n in range(5)
     }
+
+
+def test_a_plan_is_not_carried_out_with_half_of_a_rotated_keyring(keyed, policies, tmp_path):
+    """Whoever rotates by replacing would give everybody a second pseudonym, in files, for good."""
+    site, found = keyed, policies(PEOPLE)
+    bring_runs(site, 3, age=40)
+    note_keys(site.lake.store, dict(key_ids(key_references(site.lake.config))), TODAY)
+    made = plan(site, TODAY, found)
+    agree(site, made.name)
+    with_keys(site, tmp_path, NEW)
+    with pytest.raises(PolicyError, match="a key that was in the keyring is not any more"):
+        carry_out(site, made.name, TODAY, found)
+    with_keys(site, tmp_path, NEW, OLD)
+    carry_out(site, made.name, TODAY, found)
+    assert plan(site, TODAY, found) is None
 
 
 def test_derived_tables_follow(keyed, policies):
