@@ -48,7 +48,7 @@ def _need(incident: Incident, severity: str) -> Need:
     if also := _others(incident):
         parts.append(f"also: {' · '.join(also)}")
     if incident.causes:
-        parts.append(f"likely cause: {incident.causes[0].cause[0].lower()}{incident.causes[0].cause[1:].rstrip('.')}")
+        parts.append(f"likely cause: {_within_a_sentence(incident.causes[0].cause)}")
     if facts["injected"]:
         parts.append(f"on purpose: {facts['injected']}")
     is_taken = incident.state == "acknowledged"
@@ -73,9 +73,15 @@ def _others(incident: Incident) -> list[str]:
 
 
 def _lasting(incident: Incident) -> str:
-    since = f"since {incident.facts['start_ts']:%Y-%m-%d %H:%M} UTC"
-    end = incident.facts["end_ts"]
-    return f"{since}, goes on" if end is None else f"{since} until {end:%Y-%m-%d %H:%M} UTC"
+    begin, end = f"{incident.facts['start_ts']:%Y-%m-%d %H:%M} UTC", incident.facts["end_ts"]
+    until = "" if end is None else f"{end:%Y-%m-%d %H:%M} UTC"
+    return f"since {begin}, goes on" if end is None else f"at {begin}" if until == begin else f"{begin} until {until}"
+
+
+def _within_a_sentence(text: str) -> str:
+    """Return a sentence without its period, and with a small letter first unless that is an abbreviation's."""
+    small = text[:1].lower() if text[1:3].islower() or text[1:2] == " " else text[:1]
+    return f"{small}{text[1:].rstrip('.')}"
 
 
 def told_by(listed: Iterable[Incident]) -> set[tuple[str, str]]:

@@ -40,7 +40,7 @@ _MEASURES: Final = (
             length_text, "it goes on"),
     Measure("affected_device_s", "affected", "s", "Devices of the run times the time it lasted: not all of it is lost.",
             lambda seconds: hours_text(seconds / 3600), "nobody recorded how many devices"),
-    Measure("affected_cost", "at the price of", "{currency}", "The same in money, by the price table.", number_text,
+    Measure("affected_cost", "price of that", "{currency}", "The same in money, by the price table.", number_text,
             "no price is known"),
     Measure("findings", "findings", "{finding}", "How many it is made of."),
 )  # fmt: skip
@@ -120,7 +120,6 @@ def _parts(state: IncidentsState, incident: Incident) -> Mapping[str, Any]:
 
 
 def _standing(incident: Incident) -> str:
-    since = f"since {time_text(incident.facts['start_ts'])}"
-    end = incident.facts["end_ts"]
-    lasts = f"{since}, and goes on" if end is None else f"{since} until {time_text(end)}"
-    return f"{incident.facts['severity']}, {incident.state}; {lasts}"
+    begin, end = time_text(incident.facts["start_ts"]), incident.facts["end_ts"]
+    lasts = f"since {begin}, and goes on" if end is None else f"{begin} until {time_text(end)}"
+    return f"{incident.state}: {lasts}"
