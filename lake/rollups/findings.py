@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, date, datetime, timedelta
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -34,7 +35,7 @@ MOST_A_SERIES: Final = 100
 """Findings of a detector in a series that are kept, the first ones: a thousandth says nothing that these do not."""
 _SECOND: Final = 1_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_ENDED: Final = "SELECT run, attempt, end_ts FROM goodput WHERE status <> 'running'"
+_SPANS: Final = "SELECT run, attempt, ts, end_ts, status FROM goodput"
 _INJECTED: Final = "SELECT run, attempt, injected FROM attempt_facts WHERE injected IS NOT NULL"
 
 
@@ -59,9 +60,11 @@ class Findings:
     @property
     def source(self) -> str:
         """Text of all that is computed with: the declarations, and the modules of the algorithms."""
-        modules = {each.find.__module__ for each in self.detectors} | {__name__, Detector.__module__}
-        modules |= {name for name in sys.modules if name.startswith("ranklake.detection.")}
+        modules = {each.find.__module__ for each in self.detectors} | {__name__}
         texts = [inspect.getsource(sys.modules[name]) for name in sorted(modules)]
+        # all of them, whichever were imported: another process must come to the same digest
+        algorithms = sorted(files("ranklake.detection").iterdir(), key=lambda file: file.name)
+        texts += [file.read_text(encoding="utf-8") for file in algorithms if file.name.endswith(".py")]
         return "\n".join([*map(_declaration, self.detectors), *texts])
 
     def rows(self, ctx: "SessionContext", values: Mapping[str, Any]) -> pa.Table:
@@ -73,7 +76,7 @@ class Findings:
             last: date = values["last"].as_py() if "last" in values else first
             rows = [row for row in rows if first <= row["date"] <= last]
         else:
-            _end(ctx, rows)
+            _within_attempts(ctx, rows)
         injected = {}
         if any(row["run"] for row in rows):
             named = ctx.sql(_INJECTED).to_arrow_table().to_pylist()
@@ -93,16 +96,18 @@ class Findings:
                     yield finding(detector, series, detection, now)
 
 
-def _end(ctx: "SessionContext", rows: list[dict[str, Any]]) -> None:
-    """Give findings that last the end of their attempt, where it has ended: what is over lasts no more."""
-    if not any(row["end_ts"] is None for row in rows):
-        return
-    named = ctx.sql(_ENDED).to_arrow_table().to_pylist()
-    ends = {(row["run"], row["attempt"]): row["end_ts"] for row in named}
+def _within_attempts(ctx: "SessionContext", rows: list[dict[str, Any]]) -> None:
+    """Keep findings within their attempt: what was found by the day began with it, and what is over lasts no more."""
+    spans = {(row["run"], row["attempt"]): row for row in ctx.sql(_SPANS).to_arrow_table().to_pylist()}
     for row in rows:
-        end = ends.get((row["run"], row["attempt"]))
-        if row["end_ts"] is None and end is not None:
-            row["end_ts"] = max(end, row["start_ts"])
+        span = spans.get((row["run"], row["attempt"]))
+        if span is None:
+            continue
+        if row["start_ts"] < span["ts"] and row["date"] == span["ts"].date():
+            row["start_ts"] = span["ts"]
+        is_over = span["status"] != "running"
+        if is_over and (row["end_ts"] is None or row["end_ts"] > span["end_ts"]):
+            row["end_ts"] = max(span["end_ts"], row["start_ts"])
 
 
 def _alike(detectors: Iterable[Detector]) -> list[list[Detector]]:

@@ -114,7 +114,7 @@ FAULTS = {
     "memory_growth": [lambda run, at, e=e: _leak(run, at, e) for e in (2**25, 2**26, 2**24, 2**27, 2**28)],
     "rank_silence": [lambda run, at, v=v, n=n: _set(run, "ranks", at, n, v)
                      for v, n in ((7, END), (4, 100), (6, 30), (1, END), (7, 50))],
-    "hang": [lambda run, at, s=s: _set(run, "pause_s", at, 1, s) for s in (400, 900, 1800, 3600, 7200)],
+    "stall": [lambda run, at, s=s: _set(run, "pause_s", at, 1, s) for s in (400, 900, 1800, 3600, 7200)],
 }  # fmt: skip
 """Five faults of each detector over steps, each a function that puts it into a run from a step on."""
 

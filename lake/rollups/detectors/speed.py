@@ -234,7 +234,7 @@ def lost_ranks(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
             )
 
 
-def hang(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
+def stall(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
     """Find gaps between the steps of an attempt, many times longer than steps take."""
     times = own_times(series)
     spent = np.nan_to_num(series["median_step_time_s"]) * _US
@@ -373,11 +373,11 @@ DETECTORS: Final = (
         **SHARED,
     ),
     Detector(
-        name="hang",
+        name="stall",
         watches="time between steps",
         finds="nothing happens between two steps, many times as long as steps take",
         columns=_TIMES,
-        find=hang,
+        find=stall,
         effect="seconds",
         severity="warning",
         runbook="collective-timeout",

@@ -7,15 +7,19 @@ from datetime import timedelta
 import numpy as np
 import pytest
 from faulty_runs import FAULTS, planted, sound, table
-from rollup_inputs import DAY, NOON, computed, context
+from rollup_inputs import DAY, NOON, bring, computed, context, run_of
 
 from ranklake.detection.declaration import Detection, Series, ThresholdError
-from ranklake.lake.rollups.detectors.registry import RUN_DETECTORS
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.rollups.detectors.registry import DETECTORS, RUN_DETECTORS
 from ranklake.lake.rollups.evaluate import evaluate_runs
 from ranklake.lake.rollups.failures import library
 from ranklake.lake.rollups.findings import finding
 from ranklake.lake.rollups.registry import ROLLUPS, chosen, detectors_with
+from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import DetectorsSection, DetectorThreshold, LakeConfig
+from ranklake.lake.tables.read import read
 
 SECOND = timedelta(seconds=1)
 
@@ -107,7 +111,7 @@ def thresholds_alone(run):
         "data_stall": run.get("max_data_time_s", run["mean_data_time_s"]) > 5,
         "memory_growth": run["max_memory_allocated_bytes"] > 75 * 2**30,
         "rank_silence": run["ranks"] < usual["ranks"],
-        "hang": run["pause_s"] > 600,
+        "stall": run["pause_s"] > 600,
     }
     return {name: int(np.argmax(beyond)) for name, beyond in limits.items() if beyond.any()}
 
@@ -263,6 +267,13 @@ def test_ends_and_clocks():
     assert rows["non_finite"]["end_ts"] == ended
 
 
+def test_detectors_have_names_of_their_own():
+    """Thresholds and settings go by the name; each runbook is a page of the failure library."""
+    names = [each.name for each in DETECTORS]
+    assert len(set(names)) == len(names)
+    assert {each.runbook for each in DETECTORS} <= set(library())
+
+
 def test_every_query_of_evidence_runs():
     """Over empty tables, too, for each detector, with what a finding may lack."""
     ctx = context()
@@ -329,3 +340,45 @@ def test_events_that_say_nothing_of_collectives_stop_nothing(text):
     """A foreign event of the same name is a hang of its rank."""
     (row,) = findings(events=[hung(3, attributes=text, step=None)])
     assert (row["message"][:34], row["step"]) == ("Nothing begins any more on rank 3 ", None)
+
+
+def test_a_finding_of_a_day_lies_within_its_attempt():
+    """A straggler is known by the day: it begins with its attempt, and ends with it."""
+    goodput = [{"run": "r1", "attempt": 0, "date": DAY, "ts": NOON, "end_ts": NOON + 60 * SECOND, "wall_ns": 1,
+                "checkpoint_ns": 0, "stall_ns": 0, "unattributed_ns": 0, "restart_ns": 0, "lost_work_ns": 0,
+                "status": "finished"}]  # fmt: skip
+    health = [{"run": "r1", "attempt": 0, "rank": 1, "date": DAY, "ranks": 4, "steps": 100, "steps_compared": 100,
+               "steps_slower": 99, "steps_slowest": 99, "excess_ratio": 0.3, "reason": "why",
+               "is_straggler": True}]  # fmt: skip
+    (row,) = findings(goodput=goodput, rank_health=health)
+    assert (row["start_ts"], row["end_ts"]) == (NOON, NOON + 60 * SECOND)
+
+
+def spoilt(name, at, seed):
+    """Return a run of which one step has a loss that is no number."""
+    run = run_of(name, steps=60, seed=seed)
+    for row in run["steps"]:
+        if row["step"] == at:
+            row.update(loss=None, non_finite="loss:nan")
+    return run
+
+
+def test_more_runs_add_findings_and_keep_when_others_were_first_computed(lake, tmp_path):
+    """Incremental equals full, row for row; ``computed_ts`` is that of the first time, whatever the thresholds."""
+
+    def held(of):
+        run_rollups(of, ["run_findings"])
+        return read(of, contract("run_findings")).sort_by("finding_id").to_pylist()
+
+    bring(lake, spoilt("r1", 30, 1))
+    (first,) = held(lake)
+    assert (first["detector"], first["step"]) == ("non_finite", 30)
+    bring(lake, spoilt("r2", 40, 2))
+    second = held(lake)
+    assert {(row["run"], row["step"]) for row in second} == {("r1", 30), ("r2", 40)}
+    assert first in second
+    section = DetectorsSection(thresholds=(DetectorThreshold("non_finite", "cooldown_s", 7),))
+    assert held(Lake.open(lake.uri, config=LakeConfig(detectors=section))) == second
+    other = Lake.create(str(tmp_path / "other"))
+    bring(other, spoilt("r1", 30, 1), spoilt("r2", 40, 2))
+    assert [{**row, "computed_ts": None} for row in held(other)] == [{**row, "computed_ts": None} for row in second]
