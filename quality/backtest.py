@@ -189,7 +189,7 @@ class _Again:
 
     def __init__(self, lake: "Lake", contracts: Mapping[str, Contract], asking: Asking) -> None:
         self._store, self._contracts, self._asking = lake.store, contracts, asking
-        self._metrics = lake.metrics()
+        self._metrics = lake.catalog.metrics()
         self._suites: dict[str, Suite] = {}
         self._neighbours = Neighbours(lake, datetime.now(UTC))
 

@@ -76,7 +76,7 @@ def _check(
     again: bool,
 ) -> CheckReport:
     """Check the partitions of some tables that are new, or all."""
-    metrics = lake.metrics()
+    metrics = lake.catalog.metrics()
     known = {} if again else last_checks(lake, list(contracts))
     unchanged: list[LastCheck] = []
     scans = Scans(lake, workers, progress)

@@ -149,8 +149,9 @@ class Scans:
         crew = self._crew()
         work = partial(scan_partition, lake=self._lake) if isinstance(crew, InProcess) else scan_partition
         rows = fitting_rows(crew.room().bytes_each)
+        store = self._lake.store
         tasks = [
-            ScanTask(self._lake.address, self._lake.storage, table_work.contract, table_work.suite, part.slim(), rows)
+            ScanTask(store.address, store.storage, table_work.contract, table_work.suite, part.slim(), rows)
             for part in table_work.parts
         ]
         self._begun.append(Scanned(table_work, crew.begin(work, tasks, table_work.parts[0].rows), self._progress))

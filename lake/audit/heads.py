@@ -144,7 +144,7 @@ def head_records(lake: Lake) -> list[HeadRecords]:
     """Return where a lake's heads are: beside the table, then the witness, where one is configured."""
     beside = HeadRecords(lake.store, FOLDER)
     witness = lake.config.audit.witness
-    return [beside, HeadRecords(Store.at(witness, lake.storage))] if witness else [beside]
+    return [beside, HeadRecords(Store.at(witness, lake.store.storage))] if witness else [beside]
 
 
 def refuse_witnessed(lake_uri: str, witness: str, storage: dict[str, str]) -> None:

@@ -174,9 +174,9 @@ def _groups(lake: "Lake", plan: Plan, room: Room = ONE, authenticator: Authentic
         is_committed, subjects = _number(lake.tables, table) >= plan.number, subjects_of(lake, table)
         for chunk in _chunks(list(segments), room.tasks):
             yield Group(
-                lake.address,
+                lake.store.address,
                 plan.body["spool"],
-                lake.storage,
+                lake.store.storage,
                 table,
                 chunk,
                 plan.number,

@@ -175,7 +175,7 @@ def ingest(
         unit = Unit("plan", detail="what is new in the spool", reads=(SPOOL,))
         composition = carry_out(unit, partial(compose, lake, spool, number, rounds))
         if composition.plan is not None:
-            mark_fed(spool, lake.number)
+            mark_fed(spool, lake.store.number)
         return composition.plan
 
     while left:

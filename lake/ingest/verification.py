@@ -86,7 +86,7 @@ def _verify_disowned(lake: "Lake", plan: "Plan") -> None:
         if row["table"] == DISOWNED:
             path = lake.path("tables", DISOWNED, row["path"])
             try:
-                with lake.open_file(path, row["size_bytes"]) as source:
+                with lake.store.open_file(path, row["size_bytes"]) as source:
                     said = pq.read_table(source).to_pylist()
             except (FileNotFoundError, pa.ArrowInvalid):
                 raise no_file(lake.store, plan, path) from None

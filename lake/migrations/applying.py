@@ -82,7 +82,7 @@ def apply(
     Raises `MigrationError`, and for one that drops values what `ranklake.retention.proposals.lifecycle.apply` does:
     nothing of that migration was changed then, and earlier ones stay.
     """
-    lake.keep_overlay()
+    lake.catalog.keep()
     drive(lake, lambda _: None, workers)  # what a dead driver left half done comes first
     done = []
     for one in [due_one.migration for due_one in in_order(lake, due(lake, table), computing)]:
@@ -140,7 +140,7 @@ def undo(lake: "Lake", workers: "Workers", by: str, table: str, *, progress: "Pr
     handle = delta_table(lake.store, table)
     if row is None and handle is not None:  # whoever undid it may have died before its last step
         _put_back(lake, table)
-    known = {one.number: one for one in load_migrations(overlay=lake.overlay)}
+    known = {one.number: one for one in load_migrations(overlay=lake.catalog.overlay)}
     if row is None or handle is None or row["number"] not in known:
         raise MigrationError(f"no migration of {table} is there to undo", where=table, hint="see the table migrations")
     one = known[row["number"]]
@@ -178,4 +178,4 @@ def _put_back(lake: "Lake", table: str) -> None:
     found, handle = lake.contract(table), delta_table(lake.store, table)
     if undone and found.operators is not None and handle is not None:
         version = added_version_of(handle) if found.overlay is None else max(version_of(handle), 1)
-        lake.put_back_overlay(table, version)
+        lake.catalog.put_back(table, version)

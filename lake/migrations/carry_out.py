@@ -100,7 +100,7 @@ def _commit(lake: "Lake", plan: "Plan", migration: "Migration") -> bool:
 
 def _migration_of(lake: "Lake", plan: "Plan") -> "Migration":
     facts = plan.body["facts"]
-    known = {one.label: one for one in load_migrations(overlay=lake.overlay)}
+    known = {one.label: one for one in load_migrations(overlay=lake.catalog.overlay)}
     found = known.get(facts["migration"])
     if found is None:
         raise refusal(lake.store, plan, f"migration {facts['migration']} is not known here", "upgrade ranklake")

@@ -142,7 +142,9 @@ class Work:
                 self.made[job.name] = found
         left = [job for job in jobs if job.name not in self.made]
         tasks = [
-            Rewrite(lake.address, lake.storage, target, one, self.backwards, number, job.files[0], job.sources)
+            Rewrite(
+                lake.store.address, lake.store.storage, target, one, self.backwards, number, job.files[0], job.sources
+            )
             for job in left
         ]
         finished = 0

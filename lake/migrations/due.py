@@ -95,7 +95,7 @@ def due(lake: "Lake", table: str | None = None) -> Iterator[Due]:
         version, added = max(version_of(handle), 1), added_version_of(handle)
         if version > wanted.version or added > wanted.added_version:
             refuse_unfit(handle, wanted)
-        every = chain_of_all(wanted, version, added, overlay=lake.overlay)
+        every = chain_of_all(wanted, version, added, overlay=lake.catalog.overlay)
         found += [(one, handle) for one in every]
     for one, handle in sorted(found, key=lambda pair: (not pair[0].is_of_added, pair[0].number)):
         _hold_digests(one, lake.catalog)
@@ -138,7 +138,7 @@ def refuse_sealed(lake: "Lake", one: "Migration", *, backwards: bool = False) ->
             raise MigrationError(what, where=one.label, hint=_MEND_BACK if backwards else _MEND)
     if backwards:
         return
-    _, new = ends_of(one, lake.overlay)
+    _, new = ends_of(one, lake.catalog.overlay)
     wanted = stored.keys() - columns_in_clear(lake, contract)
     for column in new.columns:
         why = unfit_to_seal(new, column) if column.id in wanted and not one.is_of_added else ""
@@ -154,7 +154,7 @@ def renamed_or_dropped(lake: "Lake", one: "Migration") -> "Mapping[str, str | No
     stored = sealed_columns(lake.store, contract).keys() - columns_in_clear(lake, contract)
     if not stored:
         return {}
-    old, new = ends_of(one, lake.overlay)
+    old, new = ends_of(one, lake.catalog.overlay)
     after = {column.id: column.name for column in new.columns}
     mine = {column.name: after.get(column.id) for column in old.columns if column.id in stored}
     return {before: now for before, now in mine.items() if before != now}

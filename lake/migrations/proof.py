@@ -69,9 +69,8 @@ def verify(lake: "Lake", table: str, computing: "Computing | None" = None) -> Pr
     """Prove the migration of a table that was applied last. Raises `MigrationError` where there is none."""
     row = last_applied(lake, table)
     plan = read_plan(lake.store, row["plan"]) if row is not None else None
-    one = next(
-        (one for one in load_migrations(overlay=lake.overlay) if row is not None and one.number == row["number"]), None
-    )
+    known = load_migrations(overlay=lake.catalog.overlay)
+    one = next((one for one in known if row is not None and one.number == row["number"]), None)
     if plan is None or one is None:
         raise MigrationError(f"no migration of {table} was applied", where=table, hint="see the table migrations")
     proof = Proof(one.label, table, plan.number)

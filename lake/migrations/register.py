@@ -31,7 +31,7 @@ def history(lake: "Lake") -> list[dict[str, Any]]:
     if not rows:
         return []
     finished = last_finished(lake.tables)
-    known = {one.number: one for one in load_migrations(overlay=lake.overlay)}
+    known = {one.number: one for one in load_migrations(overlay=lake.catalog.overlay)}
     found = [row for row in sorted(rows, key=lambda row: row["ts"]) if (row["plan"] or 0) <= finished]
     last = {row["number"]: row for row in found if row["status"] != APPROVED}
     for number, row in last.items():

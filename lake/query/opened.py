@@ -60,7 +60,7 @@ class Opened:
         of floats (`ranklake.lake.query.scan.needed`). Raises `MissingFileError`.
         """
         few = all(self._of(name).live.num_rows <= _MOST_FILES for name in names)
-        if not self._lake.is_local or not few or _LISTS_NUMBERS.search(text):
+        if not self._lake.store.is_local or not few or _LISTS_NUMBERS.search(text):
             return None
         for name in names:
             if name not in self._registered:

@@ -102,7 +102,7 @@ class Work:
         self.computed = self.rows = 0
         self.damaged: list[Damage] = []
         self.kept_back: set[Key] = set()
-        self._output = Output(lake.address, lake.storage, output, anyway=anyway)
+        self._output = Output(lake.store.address, lake.store.storage, output, anyway=anyway)
         self._crew = crew
         self._left: list[DaysTask | RunsTask] = []
         self._current: list[DaysTask | RunsTask] = []

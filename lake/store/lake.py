@@ -12,13 +12,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
 
-from pyarrow import NativeFile
-from pyarrow.fs import FileSystem
-
-from ranklake.lake.contracts.errors import ContractError
-from ranklake.lake.contracts.model import Contract, Metric
-from ranklake.lake.contracts.overlay import Overlay
-from ranklake.lake.store import overlays
+from ranklake.lake.contracts.model import Contract
 from ranklake.lake.store.catalog import Catalog
 from ranklake.lake.store.lake_config import DEFAULT, LakeConfig
 from ranklake.lake.store.reachability import NotALakeError, unreachable, unsafe
@@ -116,59 +110,14 @@ class Lake:
         return replace(self, catalog=self.catalog.under(number))
 
     @property
-    def overlay(self) -> Overlay | None:
-        """See `Catalog.overlay`."""
-        return self.catalog.overlay
-
-    @property
     def uri(self) -> str:
         """See `Store.uri`."""
         return self.store.uri
 
     @property
-    def storage(self) -> dict[str, str]:
-        """See `Store.storage`."""
-        return self.store.storage
-
-    @property
     def fs(self) -> Any:  # noqa: ANN401 - fsspec has no types
         """See `Store.fs`."""
         return self.store.fs
-
-    @property
-    def root(self) -> str:
-        """See `Store.root`."""
-        return self.store.root
-
-    @property
-    def delta_storage(self) -> dict[str, str]:
-        """See `Store.delta_storage`."""
-        return self.store.delta_storage
-
-    @property
-    def number(self) -> str:
-        """See `Store.number`."""
-        return self.store.number
-
-    @property
-    def address(self) -> str:
-        """See `Store.address`."""
-        return self.store.address
-
-    @property
-    def is_local(self) -> bool:
-        """See `Store.is_local`."""
-        return self.store.is_local
-
-    @property
-    def opened(self) -> dict[str, Any]:
-        """See `Tables.opened`."""
-        return self.tables.opened
-
-    @property
-    def sound(self) -> dict[str, object]:
-        """See `Tables.sound`."""
-        return self.tables.sound
 
     def contract(self, table: str) -> Contract:
         """See `Catalog.contract`."""
@@ -178,46 +127,10 @@ class Lake:
         """See `Catalog.contracts`."""
         return self.catalog.contracts()
 
-    def metrics(self) -> Mapping[str, Metric]:
-        """See `Catalog.metrics`."""
-        return self.catalog.metrics()
-
-    def overlay_refusal(self) -> ContractError | None:
-        """See `Catalog.refusal`."""
-        return self.catalog.refusal()
-
-    def put_back_overlay(self, table: str, version: int) -> bool:
-        """See `Catalog.put_back`."""
-        return self.catalog.put_back(table, version)
-
-    def overlay_ahead(self) -> dict[str, int]:
-        """See `Catalog.ahead`."""
-        return self.catalog.ahead()
-
-    def keep_overlay(self, waiting: Mapping[str, int] = overlays.NONE_WAITING) -> int:
-        """See `Catalog.keep`."""
-        return self.catalog.keep(waiting)
-
-    def arrow_filesystem(self) -> FileSystem:
-        """See `Store.arrow_filesystem`."""
-        return self.store.arrow_filesystem()
-
-    def open_file(self, path: str, size_bytes: int | None = None) -> NativeFile:
-        """See `Store.open_file`."""
-        return self.store.open_file(path, size_bytes)
-
     def path(self, *parts: str) -> str:
         """See `Store.path`."""
         return self.store.path(*parts)
 
-    def table_uri(self, table: str) -> str:
-        """See `Store.table_uri`."""
-        return self.store.table_uri(table)
-
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """See `Store.put_if_absent`."""
         return self.store.put_if_absent(name, data)
-
-    def overwrites(self, name: str, data: bytes) -> bool:
-        """See `Store.overwrites`."""
-        return self.store.overwrites(name, data)

@@ -119,14 +119,14 @@ def error_code(error: BaseException) -> str:
 
 def overlaps(lake: "Lake", place: "Store") -> bool:
     """Say whether a place lies in the lake or a spool of it, or around one."""
-    roots = [lake.root, *_spool_roots(lake)] if lake.is_local == place.is_local else []
+    roots = [lake.store.root, *_spool_roots(lake)] if lake.store.is_local == place.is_local else []
     return any(_lies_in(place.root, root) or _lies_in(root, place.root) for root in roots)
 
 
 def _spool_roots(lake: "Lake") -> Iterator[str]:
     for uri in lake.config.spools:
-        spool = Store.at(uri, lake.storage)
-        if spool.is_local == lake.is_local:
+        spool = Store.at(uri, lake.store.storage)
+        if spool.is_local == lake.store.is_local:
             yield spool.root
 
 

@@ -306,7 +306,7 @@ def export_project(lake: "Lake", out: Path, tables: Sequence[str] | None = None)
 
 
 def _facts(lake: "Lake", tables: Sequence[str] | None) -> list[dict[str, Any]]:
-    metrics = lake.metrics()
+    metrics = lake.catalog.metrics()
     own = own_suites(lake)
     contracts = [one for one in chosen(lake.contracts(), tables).values() if latest(lake.tables, one.table) is not None]
     return [table_facts(lake, one, compile_suite(one, metrics, own.of(one))) for one in contracts]

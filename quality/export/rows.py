@@ -27,7 +27,7 @@ def partition_rows(lake: "Lake", table: str, day: date) -> "pd.DataFrame":
     if table not in contracts:
         raise UnknownTableError(table, hint=did_you_mean(table, contracts))
     contract = contracts[table]
-    suite = compile_suite(contract, lake.metrics())
+    suite = compile_suite(contract, lake.catalog.metrics())
     rows = read(lake.tables, contract, list(contract.names), partitions=[day])
     stored = arrow_schema(contract)
     rows = pa.table({name: rows[name].cast(stored.field(name).type) for name in rows.column_names})

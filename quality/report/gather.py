@@ -178,7 +178,7 @@ def gather(lake: "Lake", sampled: "Mapping[CheckKey, Sampled]" = NO_SAMPLES) -> 
         _histories(ctx.sql(statements.history(where)).to_arrow_table()),
         sampled,
     )
-    metrics, own = lake.metrics(), own_suites(lake)
+    metrics, own = lake.catalog.metrics(), own_suites(lake)
     tables = []
     for name, days in live.items():
         contract = contracts[name]

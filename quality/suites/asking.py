@@ -60,7 +60,7 @@ class Asking:
     def __init__(self, lake: "Lake") -> None:
         section = lake.config.quality
         code = section.suites_code_sha256
-        folder = read_folder(section.suites, lake.storage, code) if section.suites else SuiteFolder()
+        folder = read_folder(section.suites, lake.store.storage, code) if section.suites else SuiteFolder()
         self._store, self._most = lake.store, section.suite_rows
         self._process = Isolated(folder.python, section.suite_timeout_s)
         self._ended: dict[str, date] = {}

@@ -204,7 +204,7 @@ class Sources:
 
     def __init__(self, lake: "Lake", contracts: "Mapping[str, Contract]") -> None:
         self._lake, self._contracts = lake, contracts
-        self._metrics: Mapping[str, Metric] = lake.metrics()
+        self._metrics: Mapping[str, Metric] = lake.catalog.metrics()
         self._own: OwnSuites = own_suites(lake)
 
     def explanation(self, row: Mapping[str, Any]) -> Explanation:

@@ -200,7 +200,7 @@ def _plan(lake: "Lake", path: str, subject: "Subject") -> str:
     made = replace(plan, body=body)
     if seals:
         made = sealed(made, lake.config.plans.key)
-    overwrite(lake.fs, where, made.to_json(), local=lake.is_local)
+    overwrite(lake.fs, where, made.to_json(), local=lake.store.is_local)
     return REDACTED
 
 

@@ -217,7 +217,7 @@ def _names_in(lake: "Lake", said: Mapping[str, Sequence[str]]) -> dict[str, Coll
         for key in RUN_KEYS - {"run"}:
             known[key] = {text for fact in facts.values() for text in fact.get(key, ())}
     if "metric" in said:
-        known["metric"] = {*lake.metrics(), *(name for table in _MEASURED for name in _stored(lake, table))}
+        known["metric"] = {*lake.catalog.metrics(), *(name for table in _MEASURED for name in _stored(lake, table))}
     return known
 
 

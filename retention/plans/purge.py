@@ -68,7 +68,7 @@ def left_in_bucket(lake: "Lake", found: "RetentionPlan") -> list[str]:
     Where that cannot be told, one line says so. Raises what the store raises.
     """
     plan = read_plan(lake.store, found.plan) if found.plan is not None else None
-    keeps = keeps_versions(lake.fs, lake.root)
+    keeps = keeps_versions(lake.fs, lake.store.root)
     if plan is None or keeps is False:
         return []
     if keeps is None:

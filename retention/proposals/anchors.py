@@ -205,7 +205,7 @@ def _verified_anchor(lake: Lake, path: str, raw: bytes, digests: "Mapping[int, s
 
 
 def _witness(lake: Lake) -> Store:
-    return Store.at(lake.config.audit.witness, lake.storage)
+    return Store.at(lake.config.audit.witness, lake.store.storage)
 
 
 def _digests(tables: Tables) -> dict[int, str]:

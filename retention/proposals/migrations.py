@@ -68,7 +68,7 @@ def register(lake: "Lake") -> dict[str, MigrationProposal]:
     """Return the proposals: one for each migration that drops values, as its file says it."""
     rows = history(lake)
     found = {}
-    for load_migration in load_migrations(overlay=lake.overlay):
+    for load_migration in load_migrations(overlay=lake.catalog.overlay):
         if not load_migration.drops:
             continue
         mine = [row for row in rows if row["number"] == load_migration.number]
@@ -95,7 +95,7 @@ def register(lake: "Lake") -> dict[str, MigrationProposal]:
 def _add_approval(lake: "Lake", proposal: MigrationProposal, by: str) -> bool:
     migration = next(
         load_migration
-        for load_migration in load_migrations(overlay=lake.overlay)
+        for load_migration in load_migrations(overlay=lake.catalog.overlay)
         if load_migration.label == proposal.label
     )
 

@@ -143,7 +143,7 @@ class KeyStore:
             what = "columns are under keys of subjects, and no keys are configured"
             raise SubjectKeysError(what, where=lake.uri, hint=hint)
         self.store = lake.store
-        self.places = [Store.at(uri, lake.storage) for uri in (section.keys, *section.copies)]
+        self.places = [Store.at(uri, lake.store.storage) for uri in (section.keys, *section.copies)]
         self._ring: Keyring = read_keyring(section.wrap)
         self._lookup_secret = self._ring.keys[-1].subject_secret
         self._known: dict[str, SubjectKey] = {}

@@ -124,7 +124,7 @@ def _known(context: Context, *, needs_lake: bool) -> tuple[Lake | None, Path | O
         if needs_lake:
             raise
         lake = None
-    return lake, context.overlay if lake is None else lake.overlay
+    return lake, context.overlay if lake is None else lake.catalog.overlay
 
 
 def _entry(lake: Lake | None, one: Contract) -> TableEntry:

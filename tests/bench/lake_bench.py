@@ -277,7 +277,7 @@ def cores(table: str, rows: int, place: Path) -> bool:
                     began = time.perf_counter()
                     ingest(lake, Spool(str(spool)), crew)
                     seconds = time.perf_counter() - began
-                    subprocess.run(["rm", "-rf", lake.root], check=True)
+                    subprocess.run(["rm", "-rf", lake.store.root], check=True)
                 times.append(seconds)
     one, two = min(took[1]), min(took[2])
     ratio = one / two

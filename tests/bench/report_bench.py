@@ -82,7 +82,7 @@ def made(folder: Path, tables: int, days: int) -> tuple[Lake, int]:
     for number in range(max(0, tables - len(known))):
         (overlay / f"own_{number:02}.yaml").write_text(OWN.format(number=number))
     lake = Lake.open(str(folder / "lake"), config=LakeConfig(contracts=ContractsSection(str(overlay))))
-    lake.keep_overlay()
+    lake.catalog.keep()
     contracts = [one for one in lake.contracts().values() if one.kind in {"fact", "derived"}][-tables:]
     dates = [LAST - timedelta(days=back) for back in reversed(range(days))]
     results = []

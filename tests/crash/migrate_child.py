@@ -59,7 +59,7 @@ def look(lake):
 
 def look_from_outside(lake):
     """Return the same as DuckDB gives it of the files that the Delta log names: all before, or all after."""
-    table = DeltaTable(lake.table_uri("steps"))
+    table = DeltaTable(lake.store.table_uri("steps"))
     names = {field.name for field in table.schema().fields}
     here = [ends for ends in (BEFORE, AFTER) if names.issuperset(ends)]
     if len(here) != 1 or len(names.intersection(BEFORE + AFTER)) != len(BEFORE):

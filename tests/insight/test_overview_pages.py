@@ -118,7 +118,7 @@ def test_a_section_that_cannot_be_made_costs_itself_alone(lake, tmp_path, monkey
     """A data file is gone: pages that read it say so, the others are there, and the command exits 1 and names it."""
     monkeypatch.setattr(publishing, "library", lambda: b"")
     refresh(lake)
-    (file,) = (Path(lake.root) / "tables" / "catalog_tables").glob("date=*/*.parquet")
+    (file,) = (Path(lake.store.root) / "tables" / "catalog_tables").glob("date=*/*.parquet")
     file.unlink()
     out = tmp_path / "site"
     assert command(["report", "--lake", lake.uri, "--out", str(out)]) == 1

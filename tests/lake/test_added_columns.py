@@ -124,7 +124,7 @@ def test_added_columns_are_migrated_and_go_back(known, spool, own, capfd):
         bring(lake, spool)
     assert drift(lake) == [], "a table that waits has not drifted"
     assert query(lake, "SELECT max(wait_ms) w, max(kl) k FROM steps").to_pylist() == [{"w": 250.0, "k": 0.5}]
-    before = DeltaTable(lake.table_uri("steps")).version()
+    before = DeltaTable(lake.store.table_uri("steps")).version()
     migrated(known, spool, own, told["proposal"], before, place)
     run(["catalog", "changes", *place])
     assert "table steps: 10001_in_seconds, added columns, version 1 to 2" in capfd.readouterr().out
@@ -166,7 +166,7 @@ def migrated(known, spool, own, proposal, before, place):
     assert verify(lake, "steps").faults == []
     assert drift(lake) == []
     assert "| 2 of added columns | `kl`" in pages({"steps": lake.contract("steps")}, {})["steps.md"]
-    fields = [one.name for one in DeltaTable(lake.table_uri("steps")).schema().fields]
+    fields = [one.name for one in DeltaTable(lake.store.table_uri("steps")).schema().fields]
     assert fields[: len(contract("steps").names)] == list(contract("steps").names), "ours stay first"
     adds_up(lake, spool)
     bare = Lake.open(known.uri)  # without the folder
@@ -248,7 +248,7 @@ def test_columns_that_cannot_be_are_refused_at_load(known, own, text, what):
     """A default of another type, names and ids that are taken, a change under the same version."""
     written(own, {"steps.yaml": text})
     with pytest.raises(ContractError, match=what):
-        under(Lake.open(known.uri), own).keep_overlay()
+        under(Lake.open(known.uri), own).catalog.keep()
 
 
 @pytest.mark.slow
@@ -297,4 +297,4 @@ def test_there_is_nothing_to_draft(known, own, capfd):
     assert run(["migrate", "new", "steps", "x", *place]) == 2
     assert "write version: 2 into steps.yaml" in capfd.readouterr().err
     assert drafted(known, own, LATER.replace("version: 2", "version: 3")) == 2
-    assert load_own(under(Lake.open(known.uri), own).overlay) == ()
+    assert load_own(under(Lake.open(known.uri), own).catalog.overlay) == ()

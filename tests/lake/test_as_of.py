@@ -102,7 +102,7 @@ def test_a_log_that_was_cleaned_is_said_to_be(tmp_path):
 def test_a_copy_of_a_lake_goes_by_what_its_commits_say(site, tmp_path):
     """Files of a copy, or of a backup that was brought back, are all younger than the commits that they hold."""
     lake, times = site
-    shutil.copytree(lake.root, tmp_path / "copy", copy_function=shutil.copyfile)
+    shutil.copytree(lake.store.root, tmp_path / "copy", copy_function=shutil.copyfile)
     copy = Lake.open(str(tmp_path / "copy"))
     for moment in times:
         assert query(copy, BOTH, as_of=moment).equals(query(lake, BOTH, as_of=moment))

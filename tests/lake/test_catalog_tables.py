@@ -64,7 +64,7 @@ def test_the_tables_say_what_the_contracts_and_the_files_say(lake):
     for name in ("steps", "scalars", "gpu_samples", "segments"):
         stored = query(lake, f"SELECT count(*) AS n FROM {name}").to_pylist()[0]["n"]
         assert tables[name]["rows"] == stored > 0
-        folder = Path(lake.root) / "tables" / name
+        folder = Path(lake.store.root) / "tables" / name
         assert tables[name]["stored_bytes"] == sum(path.stat().st_size for path in folder.glob("date=*/*.parquet"))
     steps = tables["steps"]
     assert (steps["owner"], steps["retention"], steps["first_date"]) == ("training-platform", "raw", date(2026, 3, 2))
@@ -152,7 +152,7 @@ def test_sizes_are_those_of_the_footers(lake):
     """Columns and what is left over come to the files' size; values that are NULL are not counted."""
     _, live = live_files(lake.store, "steps")
     found = column_sizes(lake.store, contract("steps"), live)
-    footer = pq.read_metadata(Path(lake.root) / "tables" / "steps" / live["path"][0].as_py())
+    footer = pq.read_metadata(Path(lake.store.root) / "tables" / "steps" / live["path"][0].as_py())
     assert found.files == live.num_rows == 1
     chunk = next(
         footer.row_group(0).column(place)
@@ -176,7 +176,8 @@ def test_the_newest_files_are_looked_at_first(tmp_path):
         bring(made, tmp_path / "spool")
     _, live = live_files(made.store, "steps")
     last = max(
-        live["path"].to_pylist(), key=lambda path: (Path(made.root) / "tables" / "steps" / path).stat().st_mtime_ns
+        live["path"].to_pylist(),
+        key=lambda path: (Path(made.store.root) / "tables" / "steps" / path).stat().st_mtime_ns,
     )
     assert newest(live, most_files=1)["path"].to_pylist() == [last]
     assert newest(live, most_rows=1)["path"].to_pylist() == [last]

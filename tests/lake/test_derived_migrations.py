@@ -175,7 +175,7 @@ def test_what_was_computed_goes_back(known, lake, spool, own, is_rolled_up):
 
 def contract_of(lake, version):
     """Return the table's contract of a version."""
-    return contract_at("step_daily", version, lake.overlay)
+    return contract_at("step_daily", version, lake.catalog.overlay)
 
 
 @pytest.mark.slow

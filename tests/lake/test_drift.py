@@ -30,7 +30,7 @@ columns:
 
 def table(lake):
     """Return ``steps`` as another tool opens it."""
-    return DeltaTable(lake.table_uri("steps"))
+    return DeltaTable(lake.store.table_uri("steps"))
 
 
 def commit_by_hand(lake, fields, properties, *more):
@@ -70,7 +70,7 @@ def test_nothing_that_ranklake_does_is_drift(lake, spool, changed, tmp_path):
         run_rollups(lake)
     own = written(tmp_path / "own", {"steps.yaml": OWN})
     known = under(lake, own)
-    known.keep_overlay()
+    known.catalog.keep()
     put_segment(spool, step_rows(5, segment=2), rows_before=10)
     bring(known, spool)
     assert drift(known) == []
@@ -180,7 +180,7 @@ def test_properties_and_features_of_others(lake, spool):
 def test_a_table_that_no_contract_knows(lake, spool):
     """A folder with a log below `tables/` is told; one without is none."""
     filled(lake, spool)
-    write_deltalake(lake.table_uri("strangers"), pa.table({"a": [1]}))
+    write_deltalake(lake.store.table_uri("strangers"), pa.table({"a": [1]}))
     lake.fs.makedirs(lake.path("tables", "empty"))
     assert [(one.table, one.severity, one.what) for one in drift(lake)] == [
         ("strangers", "warning", "no contract knows the table")

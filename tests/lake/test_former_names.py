@@ -122,7 +122,7 @@ def test_a_name_that_a_query_makes_is_no_former_one(moved):
 def test_time_travel_reads_by_the_names_of_then(moved):
     """Before the migration, the former name is the column's own; version by version of one query."""
     version = delta_table(moved.store, "steps").version()
-    of_then = (DeltaTable(moved.table_uri("steps"), version=at) for at in range(version, 0, -1))
+    of_then = (DeltaTable(moved.store.table_uri("steps"), version=at) for at in range(version, 0, -1))
     before = next(table.version() for table in of_then if "step_time_s" in table.schema().to_arrow().names)
     then = ask(moved, "SELECT sum(step_time_s) AS s FROM steps", as_of=before)
     now = ask(moved, "SELECT sum(step_time_s) AS s FROM steps", as_of=version)

@@ -179,7 +179,7 @@ def test_a_table_that_was_restored_to_before_is_migrated_again(lake, spool, chan
     changed.later()
     (spool / "segments" / "2026-03-01" / others[0][0]).write_bytes(others[0][1])
     bring(lake, spool)
-    DeltaTable(lake.table_uri("steps")).restore(version)
+    DeltaTable(lake.store.table_uri("steps")).restore(version)
     fresh = Lake.open(lake.uri)
     assert any("RESTORE" in one.what for one in drift(fresh) if one.table == "steps")
     (spool / "segments" / "2026-03-01" / others[1][0]).write_bytes(others[1][1])
@@ -284,7 +284,7 @@ def test_other_columns_stay_and_other_readers_see_the_default(lake, spool, chang
     path = changed.migrate("steps", change)
     path.write_text(path.read_text().replace("- add: precision", "- {add: precision, fill: true}"))
     apply(lake)
-    found = DeltaTable(lake.table_uri("steps")).to_pyarrow_dataset().to_table(columns=["reward", "precision"])
+    found = DeltaTable(lake.store.table_uri("steps")).to_pyarrow_dataset().to_table(columns=["reward", "precision"])
     assert found.to_pylist() == [{"reward": 0.5, "precision": "bf16"}] * 20
 
 
@@ -300,7 +300,7 @@ def test_an_additive_migration_is_metadata_only(lake, spool, changed):
     changed.migrate("steps", lambda facts: facts["columns"].append(new))
     (done,) = apply(lake)
     assert (done.rows, files(delta_table(lake.store, "steps"))["path"].to_pylist()) == (0, paths)
-    assert DeltaTable(lake.table_uri("steps")).schema().fields[-1].name == "late"
+    assert DeltaTable(lake.store.table_uri("steps")).schema().fields[-1].name == "late"
 
 
 @pytest.mark.slow

@@ -122,7 +122,7 @@ def test_a_pipeline_may_run_before_the_folder_is_restored(known, spool, own):
     (own / "snapshots" / "rollouts.v1.json").unlink()
     back = under(Lake.open(known.uri), own)
     assert list(due(back)) == []
-    assert back.overlay_refusal() is None
+    assert back.catalog.refusal() is None
     assert query(back, "SELECT max(wait_ms) w FROM rollouts").to_pylist() == [{"w": 250.0}]
     bring(back, spool)
 
@@ -194,4 +194,4 @@ def test_there_is_nothing_to_draft(known, own, capfd):
     assert run(["migrate", "new", "rollouts", "x", *place]) == 2
     assert "write version: 2 into rollouts.yaml" in capfd.readouterr().err
     assert drafted(known, own, LATER.replace("version: 2", "version: 3")) == 2
-    assert load_own(under(Lake.open(known.uri), own).overlay) == ()
+    assert load_own(under(Lake.open(known.uri), own).catalog.overlay) == ()

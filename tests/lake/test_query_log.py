@@ -46,7 +46,7 @@ def run(*args):
 
 def entries(lake):
     """Return the bytes of all files of the log."""
-    return [path.read_bytes() for path in Path(lake.root, FOLDER).rglob("*") if path.is_file()]
+    return [path.read_bytes() for path in Path(lake.store.root, FOLDER).rglob("*") if path.is_file()]
 
 
 def asked(consumer="c", day=TODAY, columns=(("steps", ("loss",)),), number=0, former=None):
@@ -104,13 +104,13 @@ def test_columns_are_those_of_the_plan(queried, text, columns):
 
 def test_people_who_share_a_lake_share_its_log(lake):
     """Whatever the first one's umask, folder and file of a day are for all who may write to the lake."""
-    Path(lake.root).chmod(0o2770)
+    Path(lake.store.root).chmod(0o2770)
     before = os.umask(0o077)
     try:
         assert note(lake.store, asked()) == ""
     finally:
         os.umask(before)
-    day = Path(lake.root, FOLDER, str(TODAY))
+    day = Path(lake.store.root, FOLDER, str(TODAY))
     assert [stat.S_IMODE(one.stat().st_mode) for one in (day.parent, day)] == [0o2770, 0o2770]
     assert [stat.S_IMODE(one.stat().st_mode) for one in day.iterdir()] == [0o660]
 
@@ -165,12 +165,12 @@ def test_the_log_can_be_switched_off(queried, tmp_path, monkeypatch):
     file.write_text("[query]\nlog = false\n")
     monkeypatch.setenv("RANKLAKE_CONFIG", str(file))
     assert run("SELECT job FROM runs").stderr == ""
-    assert not Path(queried.root, FOLDER).exists()
+    assert not Path(queried.store.root, FOLDER).exists()
 
 
 def test_a_lake_that_cannot_be_written_answers(queried):
     """Where the log cannot be written, the rows are the same, and one line on stderr says so."""
-    Path(queried.root, FOLDER).write_bytes(b"in the way")
+    Path(queried.store.root, FOLDER).write_bytes(b"in the way")
     done = run("SELECT job FROM runs")
     assert done.stdout == "job\ngpt\n"
     (line,) = done.stderr.splitlines()
@@ -180,7 +180,7 @@ def test_a_lake_that_cannot_be_written_answers(queried):
 
 def test_a_store_that_hangs_holds_nobody_up(lake, monkeypatch):
     """A write that does not end is left behind; nothing sleeps here but the store."""
-    folder = Path(lake.root, FOLDER, str(TODAY))
+    folder = Path(lake.store.root, FOLDER, str(TODAY))
     folder.mkdir(parents=True)
     one = asked()
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=0))
@@ -211,7 +211,7 @@ def test_a_writer_that_is_killed_leaves_whole_lines(lake):
     assert child.stdout.read(len(b"ready\n") + 20).endswith(b".")
     child.send_signal(signal.SIGKILL)
     child.communicate()
-    day = min(Path(lake.root, FOLDER).iterdir())  # midnight may come between two of its lines
+    day = min(Path(lake.store.root, FOLDER).iterdir())  # midnight may come between two of its lines
     (day / "half.json").write_text('{"id": "1')
     found = list(noted(lake.store, TODAY))
     assert len(found) >= 20
@@ -258,7 +258,7 @@ def test_lines_of_a_later_release_stay(lake):
     """Folding leaves alone what it does not understand, and readers pass it over."""
     for number in range(3):
         note(lake.store, asked(number=number))
-    strange = Path(lake.root, FOLDER, str(TODAY), "00000000000000000000-later.json")
+    strange = Path(lake.store.root, FOLDER, str(TODAY), "00000000000000000000-later.json")
     strange.write_text(json.dumps({"format": 9}))
     upkeep(lake, InProcess())
     assert strange.exists()

@@ -214,7 +214,10 @@ def test_a_column_is_found_by_its_id(own, spool, changed, monkeypatch):
 
     losses = found(own, "train/loss")
     changed.migrate("steps", change, factor=2)
-    later = {**own.metrics(), "train/loss": replace(own.metrics()["train/loss"], stored_in="steps.training_loss")}
+    later = {
+        **own.catalog.metrics(),
+        "train/loss": replace(own.catalog.metrics()["train/loss"], stored_in="steps.training_loss"),
+    }
     monkeypatch.setattr(Catalog, "metrics", lambda _: later)
     fresh = Lake.open(own.uri)
     expected = [(step, pytest.approx(2 * value, rel=1e-6)) for step, value in losses]

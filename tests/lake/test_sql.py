@@ -110,7 +110,7 @@ class Distant(Store):
 @pytest.mark.parametrize("kind", [Store, Distant])
 def test_near_and_far_tables_are_read_alike(lake, kind):
     """As a folder of links or as a dataset, a table gives the same rows and types, and the same dates of it."""
-    one = Lake.of(kind(lake.uri, fs=lake.fs, root=lake.root))
+    one = Lake.of(kind(lake.uri, fs=lake.fs, root=lake.store.root))
     assert query(one, COUNT)["n"].to_pylist() == [200, 200, 200]
     found = query(one, "SELECT * FROM steps WHERE date = '2026-03-02' AND rank = 1 AND step < 5 ORDER BY step")
     assert found["step"].to_pylist() == [0, 1, 2, 3, 4]
@@ -130,7 +130,7 @@ def test_nulls_are_in_no_answer_of_not_in(tmp_path, kind):
     near = Lake.create(str(tmp_path / "lake"))
     facts = [{"step": n, "ts": NOON, "step_time_s": 1.0, "tokens": tokens} for n, tokens in enumerate((None, 0, 7))]
     append(near, "steps", facts)
-    one = Lake.of(kind(near.uri, fs=near.fs, root=near.root))
+    one = Lake.of(kind(near.uri, fs=near.fs, root=near.store.root))
     for condition in ("tokens NOT IN (0, 1, 2, 3, 4)", "NOT (tokens IN (0, 1, 2, 3, 4))", "tokens IN (NULL, 7)"):
         assert query(one, f"SELECT step FROM steps WHERE {condition}").to_pylist() == [{"step": 2}]
 
@@ -157,7 +157,7 @@ def test_floats_are_compared_as_sql_does(tmp_path, kind, condition, steps):
     plain = engine()
     plain.register_record_batches("steps", [read(near.tables, contract("steps")).to_batches()])
     assert plain.sql(text).to_arrow_table()["step"].to_pylist() == steps
-    assert query(Lake.of(kind(near.uri, fs=near.fs, root=near.root)), text)["step"].to_pylist() == steps
+    assert query(Lake.of(kind(near.uri, fs=near.fs, root=near.store.root)), text)["step"].to_pylist() == steps
 
 
 @pytest.mark.parametrize("kind", [Store, Distant])
@@ -176,7 +176,7 @@ def test_what_is_no_number_stays_so(tmp_path, kind, text, expected):
     near = Lake.create(str(tmp_path / "lake"))
     losses = (2.0, math.nan, math.nan)
     append(near, "steps", [{"step": n, "loss": loss, "ts": NOON, "step_time_s": 1.0} for n, loss in enumerate(losses)])
-    assert query(Lake.of(kind(near.uri, fs=near.fs, root=near.root)), text)["x"].to_pylist() == expected
+    assert query(Lake.of(kind(near.uri, fs=near.fs, root=near.store.root)), text)["x"].to_pylist() == expected
 
 
 def test_a_lake_in_a_folder_with_an_odd_name(tmp_path):
@@ -309,7 +309,7 @@ def test_parameters_on_the_command_line(lake):
 def test_other_readers_agree(lake):
     """Polars over the Delta log and DuckDB over the live files give the counts and sums that SQL gives."""
     ours = query(lake, COUNT).to_pylist()
-    uri = lake.table_uri("steps")
+    uri = lake.store.table_uri("steps")
     polars = pl.scan_delta(uri).group_by("rank").agg(pl.len().alias("n"), pl.col("tokens").sum()).sort("rank").collect()
     assert polars.to_dicts() == ours
     live = [f"{uri}/{path}" for path in files(delta_table(lake.store, "steps"))["path"].to_pylist()]

@@ -129,9 +129,9 @@ def test_a_lake_and_a_spool_open_by_references(tmp_path, monkeypatch):
         assert ingest(lake, context.spool(), InProcess()).rows_stored == 5
         for shown in (repr(context), repr(context.config), repr(lake), str(context.spool().__dict__["_storage"])):
             assert SECRET not in shown
-        assert SECRET.encode() not in pickle.dumps((lake.uri, lake.storage, context.config))
-        assert lake.storage["aws_secret_access_key"] == source
-        assert lake.delta_storage == dict(lake.storage), "a folder needs none: no helper runs"
+        assert SECRET.encode() not in pickle.dumps((lake.uri, lake.store.storage, context.config))
+        assert lake.store.storage["aws_secret_access_key"] == source
+        assert lake.store.delta_storage == dict(lake.store.storage), "a folder needs none: no helper runs"
         proxy.rule = lambda seen: 403
         monkeypatch.setattr(references, "KEPT_S", 0.0)
         with pytest.raises(LakeUnreachableError, match="Access Denied") as caught:

@@ -226,7 +226,7 @@ def test_sound_rows_import_no_great_expectations(site):
         "import sys\n"
         "from ranklake.lake.store.lake import Lake\n"
         "from ranklake.quality.check import run_checks\n"
-        f"report = run_checks(Lake.open({site.lake.address!r}))\n"
+        f"report = run_checks(Lake.open({site.lake.store.address!r}))\n"
         "print(sorted({one.status for one in report.results}), 'great_expectations' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -261,7 +261,7 @@ def test_credentials_that_were_rotated_are_read_anew(through, proxy, tmp_path):
         assert query(lake, "SELECT count(*) AS n FROM steps").to_pylist() == [{"n": 5 * number + 5}]
     keys.taken = "none"
     with pytest.raises(LakeUnreachableError, match="Access Denied"):
-        lake.fs.ls(lake.root)
+        lake.fs.ls(lake.store.root)
 
 
 def test_an_agent_tells_of_failing_uploads_and_goes_on_when_keys_change(through, proxy, tmp_path, monkeypatch, capfd):

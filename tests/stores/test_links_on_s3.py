@@ -27,7 +27,7 @@ def test_the_store_signs_where_the_role_sees_the_place(tmp_path):
     """There the address ends with the link; where the place is masked the server gives the bytes, and names none."""
     with moto_server(tmp_path) as url:
         lake = Lake.create(str(tmp_path / "lake"), s3_storage(url))
-        Store.at("s3://bucket/models", lake.storage).fs.pipe_file("bucket/models/b.pt", BODY)
+        Store.at("s3://bucket/models", lake.store.storage).fs.pipe_file("bucket/models/b.pt", BODY)
         made_by = {"action": "created", "kind": "model", "bytes": len(BODY), "file_count": 1, "ts": NOON}
         facts = {"name": "b.pt", "uri": "s3://bucket/models/b.pt", "sha256": hashlib.sha256(BODY).hexdigest()}
         append(lake, "artifacts", [{**made_by, **facts}])

@@ -137,7 +137,7 @@ def merges_due(
         for day, rows in sorted(by_day.items()):
             past = thorough and day <= today - timedelta(days=_EXPECTED_DAYS)
             for group in groups_due(rows, target, rows_most, past=past):
-                yield Merge(lake.address, lake.storage, table, day, group, number)
+                yield Merge(lake.store.address, lake.store.storage, table, day, group, number)
 
 
 def groups_due(

@@ -132,12 +132,12 @@ def _tasks(lake: Lake) -> Iterator[ScrubTask]:
         size = 0
         for row in files(handle).select(["path", "size_bytes", "num_records", "date"]).to_pylist():
             if some and size + row["size_bytes"] > TASK_BYTES:
-                yield ScrubTask(lake.address, lake.storage, table, some)
+                yield ScrubTask(lake.store.address, lake.store.storage, table, some)
                 some, size = [], 0
             some.append(row)
             size += row["size_bytes"]
         if some:
-            yield ScrubTask(lake.address, lake.storage, table, some)
+            yield ScrubTask(lake.store.address, lake.store.storage, table, some)
 
 
 OLD_QUERIES: Final = "old query logs"

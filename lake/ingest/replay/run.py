@@ -291,9 +291,9 @@ class _Composer:
             for group in _groups(rows):
                 yield Rebuild(
                     Group(
-                        self.lake.address,
+                        self.lake.store.address,
                         self.spool.address,
-                        self.lake.storage,
+                        self.lake.store.storage,
                         self.table,
                         group,
                         number,

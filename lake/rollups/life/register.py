@@ -34,7 +34,7 @@ _COLUMNS: Final = ["seq", "ts", "action", "subject", "details"]
 
 def lives(lake: "Lake") -> dict[str, Life]:
     """Return where each metric of the registry and of the trail stands."""
-    return fold(_registered(lake.metrics()), transitions(lake.tables))
+    return fold(_registered(lake.catalog.metrics()), transitions(lake.tables))
 
 
 def transitions(tables: "Tables") -> list[Transition]:
@@ -76,7 +76,7 @@ def move(  # noqa: PLR0913 - what may be said of a transition
     told |= {} if default is None else {"default": default}
     seq = audit.record(lake, by, f"{ACTION}{to}", metric, reason, told)
     every = transitions(lake.tables)
-    found = fold(_registered(lake.metrics()), [other for other in every if other.seq <= (seq or 0)])[metric]
+    found = fold(_registered(lake.catalog.metrics()), [other for other in every if other.seq <= (seq or 0)])[metric]
     mine = next(other for other in every if other.seq == seq)
     if (found.status, found.since) != (to, mine.at):
         raise MetricLifeError("another changed it meanwhile", where=metric, hint="look again: ranklake metric")
@@ -171,7 +171,9 @@ def changes(lake: "Lake", since: datetime | None = None) -> list[CatalogChange]:
 
 
 def _migrations(lake: "Lake") -> Iterator[CatalogChange]:
-    steps = {one.number: ", ".join(step.text for step in one.steps) for one in load_migrations(overlay=lake.overlay)}
+    steps = {
+        one.number: ", ".join(step.text for step in one.steps) for one in load_migrations(overlay=lake.catalog.overlay)
+    }
     for row in history(lake):
         if row["status"] != "approved":
             back = " undone" if row["status"] == "reverted" else ""
@@ -220,7 +222,9 @@ def _successor(catalog: "Catalog", every: Mapping[str, Life], name: str) -> Succ
 
 def of_column(lake: "Lake", name: str) -> str:
     """Return the metric that a column of ``steps`` holds, as ``train/loss`` of ``loss``; else the name itself."""
-    return next((metric for metric, entry in lake.metrics().items() if entry.stored_in == f"steps.{name}"), name)
+    return next(
+        (metric for metric, entry in lake.catalog.metrics().items() if entry.stored_in == f"steps.{name}"), name
+    )
 
 
 def has_column(catalog: "Catalog", name: str) -> bool:

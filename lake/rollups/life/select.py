@@ -58,7 +58,7 @@ def place_of(lake: "Lake", metric: str) -> Iterator[Place]:
 
     Raises `MetricLifeError` where only a migration could tell what is in the column.
     """
-    known = lake.metrics().get(metric)
+    known = lake.catalog.metrics().get(metric)
     names = (metric,) if known is None else (metric, *known.aka)
     scalars = lake.contract("scalars").names
     for name in names:

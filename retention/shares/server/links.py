@@ -116,7 +116,7 @@ class Links:
         found = verify(self._lake.store, row, may)
         if not found.is_good:
             raise LinkError(found.said, where=name, hint="ask whoever made it; ranklake verify-artifact tells more")
-        there = Store.at(row["uri"], self._lake.storage)
+        there = Store.at(row["uri"], self._lake.store.storage)
         shows = any(
             sight.column.name == "uri" and sight.said == "seen"
             for sight in seen_by.sights(self._lake.contracts()["artifacts"])
@@ -154,7 +154,7 @@ class Links:
         uri = str(rows[0]["uri"]) + (f"/{file}" if file else "")
         may = self._allowed()
         may.check(uri)
-        there = Store.at(uri, self._lake.storage)
+        there = Store.at(uri, self._lake.store.storage)
         if not there.fs.isfile(there.root):
             raise gone
         if not there.is_local:
@@ -191,7 +191,7 @@ class Links:
         """Return what links may lead to: no place that holds rows."""
         archived = (place.address for place in archive_places(self._lake.tables))
         shared = (share.uri for share in shares(self._lake.store))
-        closed = (self._lake.address, *self._lake.config.spools, *archived, *shared)
+        closed = (self._lake.store.address, *self._lake.config.spools, *archived, *shared)
         return allowed(self._places, (), closed)
 
 

@@ -71,7 +71,7 @@ def compare(
 def drawn(lake: "Lake", ask: Ask, runs: tuple[str, ...]) -> Iterator[list[Plotted]]:
     """Yield what the page draws of runs, metric by metric: `METRICS`, and what two of them recorded under any name."""
     scalars = continuous(lake)
-    units = {name: metric.unit for name, metric in lake.metrics().items()}
+    units = {name: metric.unit for name, metric in lake.catalog.metrics().items()}
     for metric in (*METRICS, *shared(ask, runs, MOST_METRICS, scalars)):
         with suppress(NothingToPlotError):
             yield plotted(ask, runs, [metric], units, scalars=scalars)

@@ -59,7 +59,7 @@ def queries(  # noqa: PLR0913 - a command's options
     metrics = overlay = None
     if uri is not None:
         lake = Context.of(configured(ctx), {**given(ctx), "lake.uri": uri}).open_lake()
-        metrics, overlay = renamed(lake), lake.overlay
+        metrics, overlay = renamed(lake), lake.catalog.overlay
     tables, dialects = load_tables(begin, end, migration, folder, metrics, overlay), dialects_of(dialect)
     files = [file if isinstance(file, FileOutcome) else outcome(file, tables, dialects) for file in walk(paths)]
     if is_writing:

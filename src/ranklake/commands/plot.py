@@ -66,7 +66,7 @@ def plot(  # noqa: PLR0913 - one parameter an option
     runs = tuple(dict.fromkeys(named(ask, one) for one in (run, *others)))
     if len(runs) > _MOST_RUNS:
         raise RanklakeError(f"{len(runs)} curves cannot be told apart", where="--with", hint=f"name {_MOST_RUNS} runs")
-    units = {name: metric.unit for name, metric in lake.metrics().items()}
+    units = {name: metric.unit for name, metric in lake.catalog.metrics().items()}
     wanted = tuple(dict.fromkeys(metrics))
     result = plotted(ask, runs, wanted, units, axis, smooth, continuous(lake, wanted))
     for name, failed in caveats(ask, runs).failed.items():

@@ -27,7 +27,9 @@ def logs(patient: "Patient") -> Iterator[Finding]:
     ]
     for table in lost:
         said = f"table {printable(table)} has files and no log: to who reads it, it is empty"
-        yield failed(said, f"restore {lake.table_uri(table)}/{_LOG} from a backup before anything is written there")
+        yield failed(
+            said, f"restore {lake.store.table_uri(table)}/{_LOG} from a backup before anything is written there"
+        )
     if not lost:
         yield ok(f"{counted(len(tables), 'table')} with their logs")
 

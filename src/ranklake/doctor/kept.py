@@ -13,7 +13,7 @@ def versions(patient: Patient) -> Iterator[Finding]:
     """Say of the bucket of the lake, and of the spool's, whether it keeps versions, and whether it locks them."""
     context = Context.of(patient.config)
     lake = context.open_lake()
-    places = [(lake.fs, lake.root, redact_uri(lake.uri))]
+    places = [(lake.fs, lake.store.root, redact_uri(lake.uri))]
     if context.has_spool:
         spool = context.spool()
         places.append((spool.fs, spool.root, redact_uri(patient.config.spool.uri)))

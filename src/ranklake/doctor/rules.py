@@ -59,7 +59,7 @@ def _refusal(context: Context) -> ContractError | None:
     if context.overlay is None or not context.config.lake.uri:
         return None
     try:
-        return context.open_lake().overlay_refusal()
+        return context.open_lake().catalog.refusal()
     except LakeError:  # another check says so
         return None
 

@@ -103,7 +103,7 @@ def test_a_table_of_newer_software_is_left_alone(lake, spool, table):
     handle = delta_table(lake.store, table)
     newer = str(contract(table).version + 1)
     handle.alter.set_column_metadata("date", {CONTRACT_VERSION: newer})
-    before = sorted(Path(lake.root).rglob("*"))
+    before = sorted(Path(lake.store.root).rglob("*"))
     put_segment(spool, step_rows(10, segment=1), rows_before=10)
     for work in (lambda: bring(lake, spool), lambda: merge_small(lake, InProcess(), thorough=True)):
         with pytest.raises(NewerTableError, match="upgrade ranklake"):
@@ -111,7 +111,7 @@ def test_a_table_of_newer_software_is_left_alone(lake, spool, table):
     with pytest.raises(NewerTableError):
         action_plan.live_files(lake, table, [])
     assert [
-        path for path in sorted(Path(lake.root).rglob("*")) if path not in before and "rounds" not in str(path)
+        path for path in sorted(Path(lake.store.root).rglob("*")) if path not in before and "rounds" not in str(path)
     ] == []
     assert number_of(delta_table(lake.store, "ingest_plans")) == 1
     assert adds_up(lake, spool)["steps"].in_flight == 10

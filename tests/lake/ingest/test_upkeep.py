@@ -384,7 +384,7 @@ def test_half_written_files_and_unclaimed_quarantine_go(lake, spool):
     for path in unclaimed:
         path.write_bytes(b"x")
     assert list(garbage(lake)) == []
-    age(lake, [path for path in Path(lake.root).rglob("*") if path.is_file()])
+    age(lake, [path for path in Path(lake.store.root).rglob("*") if path.is_file()])
     assert upkeep(lake, InProcess()).purged == {"quarantine": 1, "scratch": 1}
     assert not any(path.exists() for path in unclaimed)
     assert len(list(Path(lake.path("quarantine")).iterdir())) == 1
@@ -396,7 +396,7 @@ def test_a_commit_that_is_not_to_be_seen_for_now_makes_no_garbage(lake, spool, s
     """While a listing lacks a log's newest commit, or the commit is away, the files that it named stay."""
     put_bytes(spool, b"junk", SegmentFooter("steps", 1, "r9", 0, 0, 1, 8, 0, rows=4))
     bring_minutes(lake, spool, 1)
-    age(lake, [path for path in Path(lake.root).rglob("*") if path.is_file()])
+    age(lake, [path for path in Path(lake.store.root).rglob("*") if path.is_file()])
     for table in ("steps", "segments"):
         newest = max(Path(lake.path("tables", table, "_delta_log")).glob("*.json"))
         newest.rename(newest.with_suffix(".away"))
@@ -415,7 +415,7 @@ def test_raw_bytes_stay_while_listings_of_a_log_differ(lake, spool, monkeypatch)
     """Whoever was asked for the newest commit is asked what it holds: a later listing may lack it."""
     put_bytes(spool, b"junk", SegmentFooter("steps", 1, "r9", 0, 0, 1, 8, 0, rows=4))
     bring_minutes(lake, spool, 1)
-    age(lake, [path for path in Path(lake.root).rglob("*") if path.is_file()])
+    age(lake, [path for path in Path(lake.store.root).rglob("*") if path.is_file()])
 
     def lacking(tables, table):
         handle = delta_table(tables.store, table)

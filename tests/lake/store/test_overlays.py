@@ -242,9 +242,9 @@ def test_two_overlays_add_up_unless_they_contradict(lake, spool, tmp_path):
         written(tmp_path / "one", GOOD),
         written(tmp_path / "two", {"others.yaml": TABLE.replace("things", "others")}),
     )
-    assert under(lake, one).keep_overlay() == 1
-    assert under(lake, two).keep_overlay() == 2
-    assert under(lake, one).keep_overlay() == 2
+    assert under(lake, one).catalog.keep() == 1
+    assert under(lake, two).catalog.keep() == 2
+    assert under(lake, one).catalog.keep() == 2
     assert {"things", "others", "sums"} <= set(Lake.open(lake.uri).contracts())
     for text, said in (
         (TABLE.replace("type: int64", "type: string").replace(', unit: "1"', ""), "type int64 became string"),
@@ -261,9 +261,9 @@ def test_two_overlays_add_up_unless_they_contradict(lake, spool, tmp_path):
         + '  - {id: 22, name: more, type: bool, class: operational, doc: "x"}\n'
     )
     written(two, {"things.yaml": newer})
-    assert under(lake, two).keep_overlay() == 3
+    assert under(lake, two).catalog.keep() == 3
     with pytest.raises(ContractError, match="bring the newer file here"):
-        under(lake, one).keep_overlay()
+        under(lake, one).catalog.keep()
 
 
 def test_a_column_that_is_added_later_shows_in_the_table(lake, spool, tmp_path):
@@ -368,7 +368,7 @@ def test_a_query_sees_classified_columns_that_its_contract_names(lake, spool, tm
 
 def test_a_damaged_copy_in_the_lake_is_told(lake, tmp_path):
     """It names the file and the mend, and nothing is written under what nobody can read."""
-    under(lake, written(tmp_path / "own", GOOD)).keep_overlay()
+    under(lake, written(tmp_path / "own", GOOD)).catalog.keep()
     (tmp_path / "lake" / "contracts" / "0000000001.json").write_text("{")
     with pytest.raises(ContractError, match="copy of your contracts is damaged; restore it"):
         Lake.open(lake.uri).contracts()

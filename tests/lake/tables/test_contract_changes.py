@@ -59,7 +59,7 @@ def test_other_readers_see_an_added_column(lake, spool, changed, by):
     assert "samples_skipped" in handle.metadata().configuration["delta.dataSkippingStatsColumns"].split(",")
     assert handle.version() == before + (4 if by == "ingest" else 3)  # columns, properties, version; and the rows
     expected = 10 if by == "ingest" else None
-    uri = lake.table_uri("steps")
+    uri = lake.store.table_uri("steps")
     assert pl.read_delta(uri)["samples_skipped"].sum() == (expected or 0)
     seen = DeltaTable(uri).to_pyarrow_dataset()
     with duckdb.connect() as connection:
@@ -187,13 +187,13 @@ def test_a_default_stands_for_what_is_missing(lake, spool, changed):
         )
         assert found["as_int32"].to_pylist() == [-3, -3, -3, 7, -3, 8]
         assert [list(row.values())[2:] for row in found.to_pylist()][:3] == [expected] * 3
-        for one in (lake, Lake.of(Distant(lake.uri, fs=lake.fs, root=lake.root))):
+        for one in (lake, Lake.of(Distant(lake.uri, fs=lake.fs, root=lake.store.root))):
             row = query(one, f"{text} WHERE segment = 0 LIMIT 1").to_pylist()
             assert row == [dict(zip(names, expected, strict=True))]
             assert [list(row.values()) for row in query(one, f"{text} WHERE as_int32 = 7").to_pylist()] == other
             assert query(one, f"{text} WHERE as_string = 'fp8' AND as_int32 = -3").num_rows == 4
             assert query(one, f"{text} WHERE as_string IS NULL").num_rows == 0
-    stored = DeltaTable(lake.table_uri("steps")).to_pyarrow_dataset().to_table(columns=names)
+    stored = DeltaTable(lake.store.table_uri("steps")).to_pyarrow_dataset().to_table(columns=names)
     assert [stored[name].null_count for name in names] == [0] * len(names)  # other readers see it after a rewrite
 
 

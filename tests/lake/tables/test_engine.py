@@ -290,7 +290,7 @@ def test_columns_without_a_value_are_not_written(lake, spool):
     """What is NULL in all rows of a file is not in the file; readers see it, and the log knows how many there are."""
     put_segment(spool, step_rows(10))
     bring(lake, spool)
-    (path,) = Path(lake.root).glob("tables/steps/*/*.parquet")
+    (path,) = Path(lake.store.root).glob("tables/steps/*/*.parquet")
     assert "grad_norm" not in pq.read_schema(path).names
     rows = read(lake.tables, STEPS)
     assert rows["grad_norm"].null_count == 10

@@ -82,7 +82,7 @@ def refresh(lake: "Lake", *, now: datetime | None = None) -> Refreshed:
             table, sizes[table.table], None if chosen is None else column_sizes(lake.store, table, chosen), moment
         )
     seen = _seen(lake.store, contracts, {name: files for name, (_, files) in live.items() if files is not None})
-    metrics = _metric_rows(lake.metrics(), lives(lake), seen, moment)
+    metrics = _metric_rows(lake.catalog.metrics(), lives(lake), seen, moment)
     for name, rows in (("catalog_tables", tables), ("catalog_columns", columns), ("catalog_metrics", metrics)):
         unit = Unit("commit", name, (moment.date(),), writes=True)
         carry_out(unit, partial(_replace, lake.tables, name, rows, moment.date()))

@@ -125,7 +125,7 @@ def runs_state(lake: "Lake", run: str = "", role: "Role | None" = None, *, has_r
         marks=_marks(ask, chosen, f"{scalars} {has_roles}")
         if role is None
         else {run: _seen_mark(ask, why, run) for run in chosen},
-        units={name: metric.unit for name, metric in lake.metrics().items()},
+        units={name: metric.unit for name, metric in lake.catalog.metrics().items()},
         scalars=scalars,
         is_for_role=role is not None or not has_roles,
         ask=ask,
