@@ -64,7 +64,7 @@ def test_the_kept_handle_sees_what_others_commit(lake, tmp_path):
     ingest(Lake.open(lake.uri), Spool(str(tmp_path / "spool")), InProcess())
     assert latest(lake.tables, "steps") is kept
     assert kept.version() == version + 1 == delta_table(lake.store, "steps").version()
-    assert pickle.loads(pickle.dumps(lake)).opened == {}
+    assert pickle.loads(pickle.dumps(lake)).tables.opened == {}
 
 
 def test_a_handle_of_its_own_stays_where_it_was(lake, tmp_path):
