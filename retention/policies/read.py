@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.operator_files import OperatorFile
-from ranklake.retention.policies.file import Answerable, Archiving, PolicyFile, RuleItem
 from ranklake.retention.policies.findings import Finding
 from ranklake.retention.policies.model import KEYS, SECTION, Demand, Destination, Place, Rule
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from ranklake.lake.contracts.model import Contract
+    from ranklake.retention.policies.file import Answerable, Archiving, RuleItem
 
 PACKAGED: Final = Path(__file__).parent
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -77,6 +77,9 @@ class LintContext:
 
 def read_policies(place: Path) -> Sources:
     """Read a policy file, or all files of a folder. Raises nothing: what cannot be read is a finding."""
+    # Most commands import this module and read no policies; pydantic takes longer to import than all the rest of it.
+    from ranklake.retention.policies.file import PolicyFile
+
     paths = sorted([*place.glob("*.yaml"), *place.glob("*.yml")]) if place.is_dir() else [place]
     if not paths:
         finding = Finding("RP001", Place(place, 1), "no policy file in the folder", "put a .yaml file there")
@@ -130,7 +133,7 @@ def _digest(place: Path, paths: list[Path]) -> str:
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
-def _rule(name: str, item: RuleItem, shared: Answerable, file: OperatorFile) -> Rule:
+def _rule(name: str, item: "RuleItem", shared: "Answerable", file: OperatorFile) -> Rule:
     where = dict(item.where.patterns())
     waiting = {
         "mask": item.mask_after_days,
@@ -160,7 +163,7 @@ def _rule(name: str, item: RuleItem, shared: Answerable, file: OperatorFile) -> 
     )
 
 
-def _destination(item: Archiving | None) -> Destination | None:
+def _destination(item: "Archiving | None") -> Destination | None:
     if item is None:
         return None
     return Destination(item.to.rstrip("/"), item.storage_class, item.tag, free=item.rehydrate == "free")

@@ -6,23 +6,21 @@ Their form: `ranklake.retention.roles.cases`.
 import secrets
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.document import Document
-from ranklake.lake.contracts.errors import ContractError
-from ranklake.lake.contracts.schema import problems
 from ranklake.lake.query.admission import admit
 from ranklake.lake.query.engine import engine
 from ranklake.lake.query.errors import QueryError, explained
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.sql import READ_ONLY, plain
 from ranklake.masking.pseudonyms import Pseudonyms
+from ranklake.operator_files import OperatorFile, raise_all
 from ranklake.segments.envelope import KEY_BYTES, Key
 from ranklake.segments.keys import Keyring
 
@@ -30,78 +28,69 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
 
 
-_TEXT: Final = {"type": "string"}
-_NAMES: Final = {"type": "array", "items": _TEXT}
-_ROWS: Final = {"type": "array", "items": {"type": "object"}}
-_OF_COLUMNS: Final = ("sees", "masked", "hidden")
-_OF_ANSWERS: Final = ("gives", "never")
-_CASE: Final[Mapping[str, Any]] = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["role"],
-    "properties": {
-        **dict.fromkeys(("name", "role", "table", "ask"), _TEXT),
-        **dict.fromkeys(("sees", "hidden", "refused", "never"), _NAMES),
-        "masked": {"type": "object"},
-        "given": {"type": "object"},
-        "gives": _ROWS,
-    },
-}
-_FILE: Final[Mapping[str, Any]] = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["tests"],
-    "properties": {"tests": {"type": "array", "items": _CASE}},
-}
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A test, as the file has it; None: it does not say."""
 
-Case = Mapping[str, Any]
-"""A test, as the file has it."""
+    role: str
+    name: str = ""
+    table: str | None = None
+    sees: tuple[str, ...] | None = None
+    masked: Mapping[str, Any] | None = None
+    hidden: tuple[str, ...] | None = None
+    refused: tuple[str, ...] | None = None
+    given: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
+    ask: str | None = None
+    gives: tuple[Mapping[str, Any], ...] | None = None
+    never: tuple[str, ...] | None = None
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """How each column that it names must be seen."""
+        masked = {name: "nullify" if mask is None else str(mask) for name, mask in (self.masked or {}).items()}
+        return {**dict.fromkeys(self.sees or (), "seen"), **masked, **dict.fromkeys(self.hidden or (), "hidden")}
+
+
+@dataclass(frozen=True)
+class CasesFile:
+    """A file of tests."""
+
+    tests: tuple[Case, ...]
 
 
 def read_cases(
     path: Path, roles: Mapping[str, Role], contracts: Mapping[str, "Contract"]
 ) -> Iterator[tuple[Case, str]]:
-    """Yield the tests of a file, each with its file and line. Raises `RoleError` for what is none."""
-    try:
-        document = Document(path)
-        for problem in problems(document.content, _FILE):
-            document.fail(problem.at, problem.what, problem.hint)
-        for place, case in enumerate(document.content["tests"]):
-            _agree(document, place, case, roles, contracts)
-            yield case, f"{path}:{document.line(('tests', place))}"
-    except ContractError as error:
-        raise RoleError(error.what, where=error.where, hint=error.hint) from error
+    """Yield the tests of a file, each with its file and line. Raises `RoleError` for what is none, with all others."""
+    file = OperatorFile(path, error=RoleError, noun="file of tests of roles")
+    cases = file.load(CasesFile).tests
+    raise_all(
+        file.error(("tests", index), what, hint)
+        for index, case in enumerate(cases)
+        for what, hint in _flaws(case, roles, contracts)
+    )
+    yield from ((case, f"{path}:{file.line(('tests', index))}") for index, case in enumerate(cases))
 
 
-def _agree(
-    document: Document, place: int, case: Case, roles: Mapping[str, Role], contracts: Mapping[str, "Contract"]
-) -> None:
-    """Raise `ContractError` where a test names what is not there, or tests nothing."""
-    at = ("tests", place)
-
-    def known(noun: str, names: Collection[Any], there: Collection[str], of: str = "") -> None:
-        for name in names:
-            if name not in there:
-                document.fail(at, f"unknown {noun} {name!r}{of}", did_you_mean(str(name), there))
-
-    columns, answers = ([key for key in keys if key in case] for keys in (_OF_COLUMNS, _OF_ANSWERS))
-    if not columns and not answers and "refused" not in case:
-        document.fail(
-            at, "a test expects nothing", f"write one of {', '.join((*_OF_COLUMNS, 'refused', *_OF_ANSWERS))}"
-        )
-    if columns and "table" not in case:
-        document.fail(at, "a test of columns names no table", "write table: NAME")
-    if answers and "ask" not in case:
-        document.fail(at, "a test of rows asks nothing", "write ask: SELECT …")
-    given = case.get("given", {})
-    known("role", [case["role"]], roles)
-    known("table", [*([case["table"]] if "table" in case else []), *case.get("refused", ()), *given], contracts)
-    for key in columns:
-        known("column", case[key], contracts[case["table"]].names, f" of {case['table']}")
-    for table, rows in given.items():
-        for problem in problems(rows, _ROWS, (*at, "given", table)):
-            document.fail(problem.at, problem.what, problem.hint)
-        known("column", [name for row in rows for name in row], contracts[table].names, f" of {table}")
+def _flaws(case: Case, roles: Mapping[str, Role], contracts: Mapping[str, "Contract"]) -> Iterator[tuple[str, str]]:
+    """Yield what a test names that is not there, or lacks; and what to do about it."""
+    has_columns = any(names is not None for names in (case.sees, case.masked, case.hidden))
+    has_answers = case.gives is not None or case.never is not None
+    if not has_columns and not has_answers and case.refused is None:
+        yield "a test expects nothing", "write one of sees, masked, hidden, refused, gives, never"
+    if has_columns and case.table is None:
+        yield "a test of columns names no table", "write table: NAME"
+    if has_answers and case.ask is None:
+        yield "a test of rows asks nothing", "write ask: SELECT …"
+    tables = [*([case.table] if case.table else []), *(case.refused or ()), *case.given]
+    columns = [(case.table or "", name) for name in case.columns]
+    columns += [(table, name) for table, rows in case.given.items() for row in rows for name in row]
+    names: list[tuple[str, str, Collection[str], str]] = [("role", case.role, roles, "")]
+    names += [("table", table, contracts, "") for table in tables]
+    names += [("column", name, contracts[table].names, f" of {table}") for table, name in columns if table in contracts]
+    for noun, name, known, of in names:
+        if name not in known:
+            yield f"unknown {noun} {name!r}{of}", did_you_mean(name, known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,22 +127,22 @@ class Result:
 def run_cases(files: Sequence[Path], roles: Mapping[str, Role], contracts: Mapping[str, "Contract"]) -> list[Result]:
     """Run all tests of some files. Raises `ranklake.lake.query.roles.RoleError`, with file and line."""
     return [
-        Result(case.get("name") or _named(case), at, tuple(_faults(case, roles, contracts)))
+        Result(case.name or _named(case), at, tuple(_faults(case, roles, contracts)))
         for path in files
         for case, at in read_cases(path, roles, contracts)
     ]
 
 
 def _named(case: Case) -> str:
-    return f"{case['role']} asks {case.get('table') or case.get('ask') or ', '.join(case.get('refused', ()))}"
+    return f"{case.role} asks {case.table or case.ask or ', '.join(case.refused or ())}"
 
 
 def _faults(case: Case, roles: Mapping[str, Role], contracts: Mapping[str, "Contract"]) -> Iterator[str]:
-    role = roles[case["role"]]
-    yield from (f"{table} is seen, and must not be" for table in case.get("refused", ()) if role.sees(table))
-    if "table" in case:
-        yield from _of_columns(case, role, contracts[case["table"]])
-    if "ask" in case:
+    role = roles[case.role]
+    yield from (f"{table} is seen, and must not be" for table in case.refused or () if role.sees(table))
+    if case.table is not None:
+        yield from _of_columns(case, role, contracts[case.table])
+    if case.ask is not None:
         yield from _of_rows(case, role, contracts)
 
 
@@ -161,13 +150,10 @@ def _of_columns(case: Case, role: Role, contract: "Contract") -> Iterator[str]:
     if not role.sees(contract.table):
         yield f"{contract.table} is not there for {role.name}"
         return
-    found = {sight.column.name: sight.said for sight in role.sights(contract)}
-    wanted = {
-        **dict.fromkeys(case.get("sees", ()), "seen"),
-        **{name: "nullify" if said is None else str(said) for name, said in case.get("masked", {}).items()},
-        **dict.fromkeys(case.get("hidden", ()), "hidden"),
-    }
-    yield from (f"{name} must be {how}, and is {found[name]}" for name, how in wanted.items() if found[name] != how)
+    states = {sight.column.name: sight.said for sight in role.sights(contract)}
+    for name, wanted in case.columns.items():
+        if states[name] != wanted:
+            yield f"{name} must be {wanted}, and is {states[name]}"
 
 
 def _of_rows(case: Case, role: Role, contracts: Mapping[str, "Contract"]) -> Iterator[str]:
@@ -176,15 +162,16 @@ def _of_rows(case: Case, role: Role, contracts: Mapping[str, "Contract"]) -> Ite
     except RanklakeError as error:
         yield f"the query fails: {error}"
         return
-    if "gives" in case:
-        wanted, found = (Counter(_bare(row) for row in rows) for rows in (case["gives"], answer.to_pylist()))
-        lacking, extra = (wanted - found).total(), (found - wanted).total()
+    rows = answer.to_pylist()
+    if case.gives is not None:
+        wanted, given = (Counter(map(_bare, some)) for some in (case.gives, rows))
+        lacking, extra = (wanted - given).total(), (given - wanted).total()
         if lacking or extra:
             yield f"{answer.num_rows} rows, of which {extra} must not be there; {lacking} are missing"
-    said = [str(value) for row in answer.to_pylist() for value in row.values()]
-    for number, text in enumerate(case.get("never", ()), 1):
-        if any(str(text) in value for value in said):
-            yield f"never: text {number} of {len(case['never'])} is in the answer"
+    texts = [str(value) for row in rows for value in row.values()]
+    for number, text in enumerate(case.never or (), 1):
+        if any(text in value for value in texts):
+            yield f"never: text {number} of {len(case.never or ())} is in the answer"
 
 
 def _answer(case: Case, role: Role, contracts: Mapping[str, "Contract"]) -> pa.Table:
@@ -192,12 +179,12 @@ def _answer(case: Case, role: Role, contracts: Mapping[str, "Contract"]) -> pa.T
     ctx = engine(1)
     try:
         for name, contract in contracts.items():
-            rows = _rows(case.get("given", {}).get(name) or [], arrow_schema(contract).remove_metadata())
+            rows = _rows(case.given.get(name) or (), arrow_schema(contract).remove_metadata())
             ctx.register_record_batches(
                 name, [rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]]
             )
         admit(ctx, role, contracts, Pseudonyms(Keyring((Key(secrets.token_bytes(KEY_BYTES)),))))
-        return plain(ctx.sql_with_options(str(case["ask"]), READ_ONLY).to_arrow_table())
+        return plain(ctx.sql_with_options(str(case.ask), READ_ONLY).to_arrow_table())
     except QueryError:
         raise
     except Exception as error:  # noqa: BLE001 - DataFusion raises it; what is given may be of no column's type

@@ -177,13 +177,13 @@ def test_other_groups_make_copies_anew():
 
 GOOD = {"by": ["team"], "least": 3, "of": "user"}
 BAD = [
-    ({"runs": 3}, "not a mapping of tables"),
+    ({"runs": 3}, "groups.runs must be a mapping"),
     ({"steps": GOOD}, "does not see steps"),
     ({"runz": GOOD}, "unknown table 'runz'.*did you mean 'runs'"),
-    ({"runs": {**GOOD, "least": 1}}, "no number above 1"),
-    ({"runs": {**GOOD, "least": True}}, "no number above 1"),
-    ({"runs": {**GOOD, "by": []}}, "no list of 1 to 6"),
-    ({"runs": {**GOOD, "by": ["team", "team"]}}, "no list of 1 to 6"),
+    ({"runs": {**GOOD, "least": 1}}, "least must be at least 2"),
+    ({"runs": {**GOOD, "least": True}}, "least must be a whole number"),
+    ({"runs": {**GOOD, "by": []}}, "must be a list of 1 to 6"),
+    ({"runs": {**GOOD, "by": ["team", "team"]}}, "must be a list of 1 to 6"),
     ({"runs": {**GOOD, "by": ["taem"]}}, "unknown column 'taem'.*did you mean 'team'"),
     ({"runs": {**GOOD, "by": ["git_patch"]}}, "the role does not see git_patch"),
     ({"runs": {**GOOD, "by": ["date"]}}, "tells rows of runs apart"),
@@ -235,5 +235,5 @@ def test_a_role_ends_with_its_day(tmp_path):
     done = keep(lake, {"r": over}, "ada", InProcess(), [("r", str(tmp_path / "out"))])
     assert [one.why for one in done.dropped] == ["role r ended with 2026-01-31"]
     assert not shares(lake.store)
-    with pytest.raises(RoleError, match="until is no day"):
+    with pytest.raises(RoleError, match="until must be a day"):
         load_role(write(tmp_path / "roles.yaml", {**body, "until": "soon"}), "r", load_contracts())

@@ -175,7 +175,7 @@ def test_a_lost_key_is_one_line(planted, key, message):
         ("{runs.run: nullify}", "tells rows of runs apart"),
         ("{steps.loss: nullify}", "does not see steps"),
         ("{operational: nullify}", "both as they are and masked"),
-        ("[hash]", "not a mapping"),
+        ("[hash]", "masks must be a mapping"),
     ],
 )
 def test_a_mask_that_cannot_be_is_one_line(tmp_path, masks, message):

@@ -190,21 +190,24 @@ def test_roles_from_a_file(lake, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("roles: [a]", "no mapping of roles"),
-        ("{", "no roles can be read"),
-        ("roles: {a: {tables: [steps]}}", "no list of classes"),
+        ("roles: [a]", "roles must be a mapping"),
+        ("{", "not usable YAML"),
+        ("roles: {a: {tables: [steps]}}", "lacks the key 'classes'"),
         ("roles: {a: {classes: [operatonal]}}", "did you mean 'operational'"),
-        ("roles: {a: {classes: [], tabels: [steps]}}", "did you mean 'tables'"),
+        ("roles: {a: {classes: [], tables: [], wher: {}}}", "did you mean 'where'"),
         ("roles: {a: {classes: [], tables: [stesp]}}", "did you mean 'steps'"),
-        ("roles: {a: {classes: []}}", "no list of tables"),
-        ("roles: {a: {classes: [], tables: [], where: {steps: 1}}}", "not a mapping of conditions"),
+        ("roles: {a: {classes: []}}", "lacks the key 'tables'"),
+        ("roles: {a: {classes: [], tables: [], where: {steps: 1}}}", "where.steps must be text"),
         ("roles: {a: {classes: [], tables: [], where: {stesp: x}}}", "did you mean 'steps'"),
-        ("roles: {a: {classes: [], tables: [], runs: [x]}}", "runs is not a condition"),
+        ("roles: {a: {classes: [], tables: [], runs: [x]}}", "runs must be text"),
         (
             "roles: {a: {classes: [], tables: [steps, segments], where: {steps: run > 'a'}}}",
             "segments tells of all runs",
         ),
-        ("roles: {a: {classes: all}}", "no list of class names"),
+        ("roles: {a: {classes: [], tables: [], runs: ''}}", "runs must not be empty"),
+        ("roles: {a: {classes: [], tables: [], where: {steps: ''}}}", "where.steps must not be empty"),
+        ("roles: {a: {classes: [], tables: []}, a: {classes: [secret], tables: []}}", "appears twice"),
+        ("roles: {a: {classes: all}}", "classes must be a list"),
     ],
 )
 def test_a_file_that_is_not_understood_gives_no_role(tmp_path, text, message):
@@ -212,6 +215,29 @@ def test_a_file_that_is_not_understood_gives_no_role(tmp_path, text, message):
     (tmp_path / "roles.yaml").write_text(text)
     with pytest.raises(RoleError, match=message):
         load_role(tmp_path / "roles.yaml", "a", load_contracts())
+
+
+def test_all_faults_of_a_file_of_roles_come_at_once(tmp_path):
+    """Each has its line, whichever role it is of."""
+    path = tmp_path / "roles.yaml"
+    path.write_text("""roles:
+  a:
+    classes: [operational]
+    tables: [stesp, runs]
+    masks: {runs.usr: hash}
+  b:
+    classes: [operational]
+    tables: [runs]
+    groups: {runs: {by: [taem], least: 3, of: usr}}
+""")
+    with pytest.raises(RoleError) as caught:
+        load_role(path, "a", load_contracts())
+    assert [str(error).removeprefix(f"{path}:") for error in (caught.value, *caught.value.others)] == [
+        "4: unknown table 'stesp'; did you mean 'steps'?",
+        "5: unknown column 'usr'; did you mean 'user'?",
+        "9: unknown column 'taem'; did you mean 'team'?",
+        "9: unknown column 'usr'; did you mean 'user'?",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -257,9 +283,9 @@ def test_row_filters_that_read_other_tables_in_a_circle(lake):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("roles: &all {a: *all}", "no list of classes"),
-        ("roles: {a: {classes: &all [*all], tables: []}}", "unknown class"),
-        ("roles: {a: {classes: [], tables: &all [*all]}}", "unknown table"),
+        ("roles: &all {a: *all}", "holds itself"),
+        ("roles: {a: {classes: &all [*all], tables: []}}", "holds itself"),
+        ("roles: {a: {classes: [], tables: &all [*all]}}", "holds itself"),
         ("roles: {a: {classes: [], tables: [], extends: b}, b: {classes: [], tables: [], extends: a}}", "unknown key"),
     ],
 )

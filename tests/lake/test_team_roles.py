@@ -266,10 +266,10 @@ FILE = "roles: {{a: {{classes: [operational], tables: [{tables}], {said}}}}}"
 @pytest.mark.parametrize(
     ("tables", "said", "message"),
     [
-        ("steps", "teams: []", "teams is no list of names"),
-        ("steps", "teams: vision", "teams is no list of names"),
-        ("steps", "teams: [vision, 3]", "teams is no list of names"),
-        ("steps", "teams: ['']", "teams is no list of names"),
+        ("steps", "teams: []", "teams must not be empty"),
+        ("steps", "teams: vision", "teams must be a list"),
+        ("steps", "teams: [vision, 3]", "must be text"),
+        ("steps", "teams: ['']", "teams must not be empty"),
         ("steps", "team: [vision]", "did you mean 'teams'"),
         ("steps, ingest_plans", "teams: [vision]", "rows of ingest_plans name neither team nor run"),
     ],

@@ -147,14 +147,14 @@ def test_tests_of_roles_pass_and_fail(files):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("tests: {}", "'tests' must be array"),
-        ("tests: [{table: runs}]", "tests.yaml:1: item 1 of 'tests' lacks the key 'role'"),
+        ("tests: {}", "tests must be a list"),
+        ("tests: [{table: runs}]", "tests.yaml:1: tests[0] lacks the key 'role'"),
         ("tests: [{role: raeder, refused: [logs]}]", "did you mean 'reader'"),
         ("tests: [{role: reader}]", "expects nothing"),
         ("tests: [{role: reader, see: []}]", "did you mean 'sees'"),
         ("tests: [{role: reader, table: runs, sees: [usr]}]", "did you mean 'user'"),
         ("tests: [{role: reader, sees: [user]}]", "names no table"),
-        ("tests: [{role: reader, table: runs, sees: user}]", "'sees' must be array"),
+        ("tests: [{role: reader, table: runs, sees: user}]", "tests[0].sees must be a list"),
         ("tests: [{role: reader, gives: []}]", "asks nothing"),
         ("tests: [{role: reader, ask: SELECT 1, gives: [], given: {runs: [{usr: a}]}}]", "did you mean 'user'"),
         ("tests: [{role: reader, refused: [lgs]}]", "did you mean 'logs'"),
