@@ -3,8 +3,9 @@
 The rule. Findings of a run belong together while each begins within the gap (half an hour, ``INCIDENT_GAP_S``) of the
 end of one before it; while one lasts, whatever begins does. Those of a host or device outside of runs do likewise. An
 incident of a host or device that overlaps, within the gap, a run's incident that names the same host or device is part
-of that one: the first of several. Findings of different weeks (Monday to Sunday, by their dates) are never together: so
-a date depends on the dates of its week alone, and computing some dates gives the same rows as computing all.
+of that one: the first of several. A fault of a node that was imported is an incident by itself. Findings of different
+weeks (Monday to Sunday, by their dates) are never together: so a date depends on the dates of its week alone, and
+computing some dates gives the same rows as computing all.
 """
 
 import hashlib
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 SEVERITIES: Final = ("critical", "error", "warning", "info")
 """The worst first."""
 MOST_EVIDENCE: Final = 20
+APART: Final = frozenset({"node_fault"})
+"""Detectors of which each finding is an incident by itself: who recorded it knows its start and end."""
 _LONGEST_TITLE: Final = 300
 _DAY: Final = timedelta(days=1)
 
@@ -57,7 +60,7 @@ class Group:
     Attributes
     ----------
     subject
-        Kind (``run``, ``host``, ``device`` or ``lake``) and name.
+        Kind (``run``, ``host``, ``device``, ``fault`` or ``lake``) and name.
     until
         When the last of them ends; None while one lasts.
     places
@@ -126,6 +129,8 @@ def groups(findings: Iterable[Row], gap: timedelta) -> list[Group]:
 
 
 def _subject(finding: Row) -> Subject:
+    if finding["detector"] in APART:
+        return "fault", finding["finding_id"]
     for kind, name in (("run", "run"), ("host", "host"), ("device", "device_uuid")):
         if finding[name]:
             return kind, finding[name]

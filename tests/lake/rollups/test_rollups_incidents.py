@@ -52,6 +52,14 @@ def test_while_one_lasts_whatever_begins_belongs_to_it():
     assert row["last_ts"] == NOON + 600 * MINUTE
 
 
+def test_each_recorded_fault_of_a_node_is_an_incident():
+    """Two that overlap on one host were repaired apart; one that overlaps a run's incident is part of that."""
+    faults = [on_node("node_fault", 0, 90), on_node("node_fault", 10, 20), on_node("iowait", 15, 5)]
+    assert [row["findings"] for row in rolled(node=faults)] == [1, 1, 1]
+    (row,) = rolled([finding("straggler", 20, 30, host="n1")], [on_node("node_fault", 0, 90)])
+    assert json.loads(row["detectors"]) == {"node_fault": 1, "straggler": 1}
+
+
 def test_runs_are_apart_and_a_node_joins_the_run_that_names_it():
     """Two runs at once are two incidents; what their host had meanwhile is evidence of the first that names it."""
     run = [finding("straggler", 0, 60, host="n1"), finding("straggler", 5, 60, run="r2", host="n2"),
