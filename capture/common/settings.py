@@ -281,7 +281,23 @@ def _speaks_of(key: str, file: Path) -> bool:
         return False
 
 
+_OTHER_TRACKERS: Final = {
+    "entity": "labels={'team': …} says whose it is",
+    "group": "job= groups runs",
+    "id": "run= names it",
+    "name": "run= names it",
+    "notes": "run.note(…) takes notes",
+    "params": "config= takes them",
+    "project": "job= groups runs",
+    "tags": "run.tags.add(…) tags it, labels= takes names with values",
+    "team": "labels={'team': …} says whose it is",
+}
+"""What the arguments of other trackers are called here."""
+
+
 def _hint(name: str) -> str:
+    if name in _OTHER_TRACKERS:
+        return f" ({_OTHER_TRACKERS[name]})"
     hint = did_you_mean(name, [field.name for field in fields(CaptureSettings)])
     return f" ({hint})" if hint else ""
 

@@ -23,6 +23,10 @@ def test_the_later_source_wins(tmp_path):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        (
+            {"tags": ["a"]},
+            "unknown setting 'tags' in start() (run.tags.add(…) tags it",
+        ),
         ({"seal_evry_s": 3}, "unknown setting 'seal_evry_s' in start() (did you mean 'seal_every_s'?); it is left out"),
         ({"seal_every_s": "often"}, "seal_every_s in start() is not usable"),
         ({"seal_every_s": -1}, "seal_every_s must be at least 0.05"),

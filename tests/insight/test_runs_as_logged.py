@@ -182,6 +182,8 @@ def test_show_says_what_to_do_next(lake, capsys):
     """What names a job, how FLOPs come to be known, and which query has the traceback of what nobody caught."""
     assert cli(["show", "other", "--lake", lake.uri]) == 2
     assert "no run 'other'; it is a job: ranklake runs --job other" in capsys.readouterr().err
+    assert cli(["plot", "good", "diverged", "loss", "--lake", lake.uri]) == 2
+    assert "diverged: it is a run, and no metric; write --with diverged to add it" in capsys.readouterr().err
     assert "run.count_flops counts them" in ranklake(capsys, lake, "show", "good")
     out = ranklake(capsys, lake, "show", "raised")
     (command,) = re.findall(r"tracebacks: ranklake (.*)", out)

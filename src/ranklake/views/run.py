@@ -229,8 +229,8 @@ def _failed_checks(facts: RunFacts) -> Iterator[str]:
 def _stragglers(facts: RunFacts) -> list[str]:
     named = [row for row in facts.health.rows if row["is_straggler"]]
     if not named:
-        reasons = "; ".join(f"rank {row['rank']} {row['reason']}" for row in facts.health.rows[:2])
-        return [f"stragglers  none ({reasons or facts.health.reason or 'no steps'})"]
+        nearest = "".join(f"nearest: rank {row['rank']}, {row['reason']}" for row in facts.health.rows[:1])
+        return [f"stragglers  none ({nearest or facts.health.reason or 'no steps'})"]
     lines = []
     for row in named[:_MOST_MADE]:
         lines.append(f"straggler   rank {row['rank']}: {row['reason'].removeprefix('straggler: ')}")

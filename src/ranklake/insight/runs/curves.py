@@ -13,6 +13,7 @@ from typing import Final
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.runs import statements
 from ranklake.insight.runs.asking import Answered, Ask, Row
+from ranklake.lake.query.literal import literal
 from ranklake.lake.rollups.lookups import STEP_METRICS
 
 AXES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
@@ -196,6 +197,8 @@ def smoothed(values: Sequence[float], neighbours: int) -> list[float]:
 
 def _nothing(ask: Ask, every: Sequence[Plotted], metric: str, axis: str, scalars: str) -> NothingToPlotError:
     """Return why there is nothing to plot."""
+    if ask(f"SELECT run FROM run_summary WHERE run = {literal(metric)} LIMIT 1").rows:  # noqa: S608 - quoted
+        return NothingToPlotError("it is a run, and no metric", where=metric, hint=f"write --with {metric} to add it")
     of = every[0].run if len(every) == 1 else "the runs"
     reason = next((curve.answered.reason for curve in every if curve.answered.reason), "")
     if reason:

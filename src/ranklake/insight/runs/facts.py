@@ -21,6 +21,8 @@ def steps_done(row: Row) -> str:
     if not count or first is None or last is None:
         return "no step" if not count else f"{count:,} steps"
     which = f"{first:,}" if first == last else f"{first:,} to {last:,}"
+    if count > last - first + 1:  # of several attempts: what a later one did again counts again
+        which += ", some more than once"
     return f"{count:,} step{'' if count == 1 else 's'} ({which})"
 
 
