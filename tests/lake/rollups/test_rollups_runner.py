@@ -1,5 +1,6 @@
 """Keeping rollups up to date in a real lake: what changed is computed again, to the rows of a full rebuild."""
 
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -112,6 +113,12 @@ def test_quiet_days_come_and_go_with_what_arrives(lake):
     incremental = state(lake, SOME)
     run_rollups(lake, ["goodput"], full=True)
     assert state(lake, SOME) == incremental
+
+
+@pytest.mark.parametrize("rollup", ROLLUPS, ids=lambda rollup: rollup.name)
+def test_a_rollup_can_be_sent_to_a_worker(rollup):
+    """Whatever computes its rows: a function that another one makes could not be."""
+    assert pickle.loads(pickle.dumps(rollup)).sha256 == rollup.sha256
 
 
 def test_an_empty_lake_has_nothing_to_roll_up(lake):
