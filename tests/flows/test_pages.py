@@ -34,7 +34,7 @@ def test_artifacts_tell_what_a_stage_did(scenario):
     (row,) = json.loads(found)
     assert (row["table"], row["date"], row["check"]) == ("steps", "2026-03-01", "steps_unique")
     (rollup,) = scenario.pages("ranklake-rollup-lake-")
-    assert f"10 of {len(ROLLUPS)} rollups changed" in rollup
+    assert f"12 of {len(ROLLUPS)} rollups changed" in rollup
     assert r"| step\_rollup | 1 | 1 | 50 | 1 |" in rollup
 
 

@@ -107,6 +107,7 @@ def _probe():
 def main(folder, lake, spool, storage):
     """Run the flows, and write down what the server tells."""
     os.environ["PREFECT_LOGGING_LEVEL"] = "INFO"
+    os.environ["PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED"] = "true"  # a server that ends with its run has none
     settings = FlowSettings(lake, spool, storage=storage, config=storage.removeprefix("file:"))
     done = run_pipeline(settings, folder / "prefect")
     stored = settings.context().open_lake()

@@ -228,7 +228,7 @@ def test_who_ended_waits_for_nobody(two_days, tmp_path):
     lake = copied(two_days[0], tmp_path)
     run_rollups(lake, workers=crew)
     assert crew.early == []
-    assert crew.sent[-1] == "run_summary"
+    assert crew.sent[-1] == "run_findings"
     assert crew.begun[0] == "step_rollup"  # of what can begin, what most others wait for
     then = crew.begun[crew.begun.index("attempt_facts") + 1 :][:2]
     assert then == ["goodput_daily", "rank_facts"]
