@@ -55,6 +55,7 @@ SELECT
     run, attempt, rank, step, ranks, collectives, self_ns, is_slowest,
     CASE WHEN peer_ns > 0 THEN self_ns / peer_ns - 1 END AS excess,
     CASE WHEN peer_ns > 0 THEN CAST(round(self_ns - peer_ns) AS BIGINT) END AS excess_ns,
+    CASE WHEN peer_ns > 0 THEN CAST(round(peer_ns) AS BIGINT) END AS peer_ns,
     CASE WHEN peer_ns > 0 THEN data_excess_ns END AS data_excess_ns
 FROM (
     SELECT
@@ -83,6 +84,7 @@ SELECT
     median(CAST(self_ns AS DOUBLE)) / 1e9 AS self_time_median_s,
     median(excess) AS excess_ratio,
     exact_sum(excess_ns) AS sum_excess_ns,
+    exact_sum(peer_ns) AS sum_peer_ns,
     exact_sum(data_excess_ns) AS sum_data_excess_ns,
     count(*) FILTER (WHERE excess > 0) AS steps_slower,
     count(*) FILTER (WHERE excess IS NOT NULL AND is_slowest) AS steps_slowest,
@@ -209,6 +211,7 @@ SELECT
     judged.run, judged.attempt, judged.rank, $date AS date, ranks, steps, steps_compared,
     self_time_median_s, excess_ratio,
     sum_excess_ns, CAST(sum_excess_ns AS DOUBLE) / nullif(steps_compared, 0) / 1e9 AS excess_s,
+    sum_peer_ns,
     sum_data_excess_ns, CAST(sum_data_excess_ns AS DOUBLE) / nullif(steps_compared, 0) / 1e9 AS data_excess_s,
     steps_slower, slower_step_ratio,
     steps_slowest, CAST(steps_slowest AS DOUBLE) / nullif(steps_compared, 0) AS slowest_step_ratio,

@@ -5,7 +5,7 @@
 --          Steps: those that a rank timed; of an attempt that timed none, those that metrics were logged by. A metric of a
 --          step whose block raised makes no step.
 --          A straggler is the rank that rank_health called one on the days that hold more than half of the steps compared; of
---          several the one with the largest excess.
+--          several the one with the largest excess: its self time over its peers', sums over sums, wherever midnight falls.
 --          run_*: of the whole run, restarts included, the same in each of its rows
 WITH started AS (
     SELECT attempt_facts.run, attempt_facts.attempt, job, world_size, device_type, device_name, injected
@@ -47,7 +47,11 @@ health AS (
         rank_health.run, rank_health.attempt, rank,
         sum(steps_compared) AS steps_compared,
         sum(CASE WHEN is_straggler THEN steps_compared ELSE 0 END) AS steps_flagged,
-        sum(excess_ratio * steps_compared) / nullif(sum(steps_compared), 0) AS excess_ratio,
+        CASE
+            WHEN count(sum_peer_ns) = count(sum_excess_ns)
+                THEN CAST(sum(sum_excess_ns) AS DOUBLE) / nullif(CAST(sum(sum_peer_ns) AS DOUBLE), 0)
+            ELSE sum(excess_ratio * steps_compared) / nullif(sum(steps_compared), 0)
+        END AS excess_ratio,
         max(reason) FILTER (WHERE is_straggler) AS reason
     FROM rank_health
     INNER JOIN affected_runs ON affected_runs.run = rank_health.run

@@ -8,6 +8,7 @@ from rollup_inputs import DAY, NOON, computed, context
 
 from ranklake.lake.rollups.declaration import replace_table
 from ranklake.lake.rollups.registry import chosen
+from ranklake.lake.rollups.thresholds import WARMUP_STEPS
 
 RUN = {"ts": NOON, "job": "demo", "world_size": 2, "device_count": 2, "device_type": "cpu", "device_name": "a CPU"}
 
@@ -38,6 +39,17 @@ def steps(count, *, slow=1.0, attempt=0, first=0, start=0.0, run="r1"):
         found.append({**facts, "rank": 0, "collective_time_s": 0.1 * slow - 0.09, "loss": loss})
         found.append({**facts, "rank": 1, "collective_time_s": 0.01, "loss": loss + 1})
     return found
+
+
+@pytest.mark.parametrize("before_midnight", [20, 15, 35])
+def test_the_excess_does_not_depend_on_midnight(before_midnight):
+    """A rank that is three times as slow, and then half as slow again: one excess, whichever steps a day has."""
+    begin = 43_200 - before_midnight
+    rows = [*steps(100, slow=3.0, start=begin), *steps(100, slow=1.5, first=100, start=begin + 20)]
+    days = (DAY, DAY + timedelta(days=1))
+    (row,) = summaries(days, runs=[{**RUN, "ts": NOON + timedelta(seconds=begin)}], steps=rows)
+    warm = 100 - WARMUP_STEPS
+    assert row["straggler_excess_ratio"] == pytest.approx((warm * 2 + 100 * 0.5) / (warm + 100), abs=0.01)
 
 
 def event(name, attempt=0, rank=0, seconds=100.0):
