@@ -91,14 +91,14 @@ def _missing(places: Sequence[Place]) -> tuple[str, list[int]] | None:
         missing = [place.rank for place in ranks if place.number < latest.number]
         if waiting and missing:
             waits = "waits" if len(waiting) == 1 else "wait"
-            what = f"collective {latest.number:,} of their group, {latest.collective}"
+            collective = f"collective {latest.number:,} of their group, {latest.collective}"
             return (
-                f"{ranks_text(waiting, capital=True)} {waits} in {what}; {ranks_text(missing)} did not begin it",
+                f"{ranks_text(waiting, capital=True)} {waits} in {collective}; {ranks_text(missing)} did not begin it",
                 missing,
             )
         if len(waiting) > 1:
-            what = f"{latest.collective}, collective {latest.number:,} of their group"
-            return f"All of {ranks_text(waiting)} wait in {what}: none of them is missing", []
+            collective = f"{latest.collective}, collective {latest.number:,} of their group"
+            return f"All of {ranks_text(waiting)} wait in {collective}: none of them is missing", []
     return None
 
 
