@@ -21,7 +21,7 @@ COUNT = "SELECT run, count(*) AS n FROM steps GROUP BY run ORDER BY run"
 def back(site, found, *tables):
     """Bring all archived rows of some tables back, by approval."""
     for table in tables:
-        some = chosen(site.lake, table, days_ago(90).date(), TODAY)
+        some = chosen(site.lake.tables, table, days_ago(90).date(), TODAY)
         made = write_down(site.lake, some, TODAY + timedelta(days=7), "Ann", "an incident")
         propose(site.lake, made, "Ann")
         approve(site.lake, made.name, "Ada")
