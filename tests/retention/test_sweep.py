@@ -15,7 +15,6 @@ from ranklake.lake.ingest.replay.run import replay
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.store import Store
 from ranklake.retention.holds.holds import set_hold
 from ranklake.retention.plans.removals import unaccounted
@@ -170,7 +169,7 @@ def test_an_application_that_dies_while_deleting_raw_bytes_goes_on(site, monkeyp
     kept = damage(site)
     made = plan(site, LATER)
     agree(site, made.name)
-    genuine = Lake.path
+    genuine = Store.path
 
     def dying(self, *parts):
         if parts[0] == "quarantine" and len(parts) > 1:
