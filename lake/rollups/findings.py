@@ -173,7 +173,9 @@ def _plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column.cast(pa.int8()).cast(pa.float64())
     if pa.types.is_integer(kind) and not column.null_count:
         return column.cast(pa.int64())
-    return column.cast(pa.float64()) if pa.types.is_integer(kind) or pa.types.is_floating(kind) else column
+    # beyond 2^53 the nearest float does: detectors compare sizes
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return column.cast(pa.float64(), safe=False) if is_number else column
 
 
 def _contained(detector: Detector, series: Series, thresholds: Mapping[str, float]) -> list[Detection]:

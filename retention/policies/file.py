@@ -1,5 +1,6 @@
 """What files of policies and of policy tests may hold; `ranklake retain new` writes it as JSON Schema, for editors."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -182,3 +183,8 @@ def json_schema() -> dict[str, Any]:
     """Return a JSON Schema that files of either form keep to."""
     adapter: TypeAdapter[Any] = TypeAdapter(PolicyFile | CasesFile, config=ConfigDict(extra="forbid", strict=True))
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **adapter.json_schema()}
+
+
+def json_schema_text() -> str:
+    """Return that schema as the text of a file."""
+    return json.dumps(json_schema(), indent=2) + "\n"

@@ -179,8 +179,8 @@ def test_a_stall_is_called_while_the_loop_stands(tmp_path):
             assert stalled.wait(30)
     (event,) = (row for row in rows(tmp_path / "spool", "events") if row["event"] == "guard")
     assert event["step"] == 7
-    (stack,) = (row for row in rows(tmp_path / "spool", "logs") if row["logger"] == "stacks")
-    assert "stalled.wait(30)" in stack["exception_stacktrace"]
+    stacks = [row["exception_stacktrace"] for row in rows(tmp_path / "spool", "logs") if row["logger"] == "stacks"]
+    assert sum("stalled.wait(30)" in stack for stack in stacks) == 1
 
 
 def test_heat_is_what_the_driver_says():

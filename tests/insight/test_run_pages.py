@@ -145,7 +145,7 @@ def test_without_a_section_all_are_written(tmp_path, light, capsys):
     """The plain command writes the whole site; the record is none of its pages."""
     lake = Lake.create(str(tmp_path / "lake"))
     assert run(["report", "--lake", lake.uri, "--out", str(tmp_path / "out")]) == 0
-    assert capsys.readouterr().out.rstrip().endswith("/out/oncall/index.html")
+    assert capsys.readouterr().out.rstrip().endswith("/out/index.html")
     assert {name for name in SECTIONS if (tmp_path / "out" / name).is_dir()} == set(SECTIONS)
     assert run(["report", "runs", "record", "--lake", lake.uri]) == 2
     assert "record is printed by itself" in capsys.readouterr().err

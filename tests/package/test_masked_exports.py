@@ -47,6 +47,8 @@ EXPORTS = {
 """Commands that write files and take a role, by name; another one fails a test below until it is here."""
 SAYS = [
     *(["show", "r0"], ["show", "r0", "--json"], ["runs"], ["runs", "--json"], ["compare", "r0", "r1", "--json"]),
+    *(["incidents", "list"], ["incidents", "list", "--json"], ["incidents", "show", "inc0"]),
+    *(["incidents", "show", "inc0", "--json"], ["incidents", "show", "inc0", "--markdown"]),
     *(["audit", "show"], ["audit", "list", "--json"], ["audit", "export"]),
 ]
 
@@ -98,6 +100,12 @@ def planted(tmp_path_factory):
     for table, given in rows.items():
         append(lake, table, given)
     run_rollups(lake)
+    append(lake, "incidents", [
+        {"incident_id": f"inc{n}", "kind": "run_failed", "severity": "error", "title": "it failed", "run": row["run"],
+         "host": row["host"], "start_ts": NOON, "last_ts": NOON, "detected_ts": NOON, "findings": 1, "status": "open",
+         "causes": "[]", "detectors": "{}", "evidence": "[]", "date": NOON.date()}
+        for n, row in enumerate(rows["runs"])
+    ])  # fmt: skip
     return lake.configured(masking=MaskingSection(keyring(folder, NEW, OLD))), texts, keyring(folder, NEW, OLD)
 
 

@@ -114,7 +114,7 @@ def test_mistakes_are_one_line(site, command):
     (site.folder / "ranklake.toml").write_text('[retention]\npolicies = "mine.yaml"\n')
     code, _, err = command("retain", "plan")
     assert (code, err.count("\n")) == (2, 1)
-    assert "mine.yaml:2: 'rules' must be object" in err
+    assert "mine.yaml:2: rules must be a mapping, not empty" in err
 
 
 def test_a_void_plan_is_one_line(site, command):

@@ -1,6 +1,5 @@
 """``ranklake retain explain | lint | new | test``: what policies say, what is wrong with them, whether they do it."""
 
-import json
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +18,7 @@ from ranklake.retention.plans.explain import explain as explain_rows
 from ranklake.retention.plans.forecast import Forecast
 from ranklake.retention.plans.forecast import simulate as simulate_tables
 from ranklake.retention.policies.cases import case_files, run_cases
-from ranklake.retention.policies.file import json_schema
+from ranklake.retention.policies.file import json_schema_text
 from ranklake.retention.policies.lint import lint as lint_sources
 from ranklake.retention.policies.order import days
 from ranklake.retention.policies.policies import load_policies
@@ -175,7 +174,7 @@ def new(folder: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
         tell(str(target))
-    (folder / "schema.json").write_text(json.dumps(json_schema(), indent=2) + "\n")
+    (folder / "schema.json").write_text(json_schema_text())
     tell(str(folder / "schema.json"))
 
 

@@ -79,8 +79,8 @@ def best_checkpoint_interval_s(save_s: float, between_interruptions_s: float) ->
 
     A run that is preempted loses its work as one that fails does: both count as interruptions.
 
-    >>> best_checkpoint_interval_s(60, 2 * 3600)
-    929.5...
+    >>> round(best_checkpoint_interval_s(60, 2 * 3600), 1)
+    929.5
     """
     if save_s <= 0 or not math.isfinite(between_interruptions_s):
         return None
