@@ -4,8 +4,10 @@
 --          quantile is the least latency at which the weights of all up to it are that share of the whole.
 WITH requests AS (
     SELECT
-        model, model_version, endpoint, date_trunc('hour', ts) AS hour, status, confidence_ratio,
-        latency_s, queue_time_s, input_tokens, output_tokens,
+        model, model_version, endpoint, date_trunc('hour', ts) AS hour, status, input_tokens, output_tokens,
+        CASE WHEN confidence_ratio BETWEEN 0 AND 1 THEN confidence_ratio END AS confidence_ratio,
+        CASE WHEN latency_s BETWEEN 0 AND 1e9 THEN latency_s END AS latency_s,  -- 32 years, so that sums fit
+        CASE WHEN queue_time_s BETWEEN 0 AND 1e9 THEN queue_time_s END AS queue_time_s,
         CAST(CASE WHEN weight > 0 AND weight < 1e9 THEN weight ELSE 1 END AS DECIMAL(18, 6)) AS weight
     FROM inferences
     WHERE date = $date
@@ -16,7 +18,7 @@ ordered AS (
         sum(weight) OVER (PARTITION BY model, model_version, endpoint, hour ORDER BY latency_s) AS up_to,
         sum(weight) OVER (PARTITION BY model, model_version, endpoint, hour) AS whole
     FROM requests
-    WHERE latency_s IS NOT NULL AND NOT isnan(latency_s)
+    WHERE latency_s IS NOT NULL
 ),
 quantiles AS (
     SELECT

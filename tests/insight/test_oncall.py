@@ -79,8 +79,9 @@ def test_each_thing_is_told_once_with_its_evidence(lake):
     assert told["failing", "1 rank of run delta hung"].detail.startswith("rank 1: ")
     assert "ranks 0, 2" in told["failing", "2 ranks of run delta silent"].detail
     assert told["failing", "1 rank of run delta missing"].run == "delta"
-    assert told["failing", "run alpha-1 failed"].next_step == "ranklake show alpha-1"
-    assert told["failing", "run alpha-1 failed"].detail.endswith("it saved no checkpoint")
+    failed = told["failing", "run alpha-1 failed"]
+    assert failed.next_step == f"ranklake incidents show {failed.incident}"
+    assert "it saved no checkpoint; before that: error; at 2026-03-01 12:00 UTC" in failed.detail
     assert told["failing", "check loss_small of steps failed"].detail.startswith("critical: 1 partition")
     assert told["failing", "device GPU-1"].detail == "1 uncorrected ECC error; held by alpha-2"
     assert told["warning", "device GPU-2"].detail == "throttled 30 % of the time"

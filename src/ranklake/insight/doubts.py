@@ -10,7 +10,6 @@ from datetime import date
 from typing import Final
 
 from ranklake.insight.runs.asking import Ask, sql_text
-from ranklake.lake.query.literal import literal
 from ranklake.lake.rollups.registry import ROLLUPS
 
 _HERE: Final = "ranklake.insight"
@@ -80,14 +79,15 @@ def doubts(
         return ()
     dates = [f"partition_date >= DATE '{since}'"] if since else []
     dates += [f"partition_date <= DATE '{until}'"] if until else []
-    names = ", ".join(map(literal, sorted(sources(tables))))
-    answered = ask(sql_text(_HERE, "doubts").format(tables=names, dates=" AND ".join(dates) or "TRUE"))
+    answered = ask(sql_text(_HERE, "doubts").format(dates=" AND ".join(dates) or "TRUE"))
+    names = sources(tables)  # not named in the query: what a query names, a role must be able to see
     every = (
         Doubt(
             row["table"], row["column"], row["check_id"], row["severity"], row["first_date"], row["last_date"],
             row["rows_failed"], row["table"] in tables,
         )
         for row in answered.rows
+        if row["table"] in names
     )  # fmt: skip
     kept = [doubt for doubt in every if used is None or not doubt.is_direct or _concerns(doubt, used)]
     causes: dict[tuple[str | None, str], Doubt] = {}  # what fails again in what is derived is no other failure

@@ -8,7 +8,7 @@ FROM (
       PARTITION BY "table", check_id, "column", partition_date ORDER BY ts DESC, check_run DESC
     ) AS place
   FROM quality_results
-  WHERE "table" IN ({tables}) AND severity IN ('critical', 'error') AND {dates}
+  WHERE severity IN ('critical', 'error') AND {dates}
 )
 WHERE place = 1 AND status = 'failed' AND coalesce(quarantined_rows, 0) < greatest(coalesce(rows_failed, 0), 1)
 GROUP BY "table", "column", check_id, severity

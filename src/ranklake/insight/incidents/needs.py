@@ -10,6 +10,8 @@ from ranklake.insight.runs.need import Need
 _STATES: Final[Mapping[str, str]] = {"critical": "failing", "error": "failing", "warning": "warning"}
 _PLACES: Final[Mapping[str, int]] = {"critical": 0, "error": 1, "warning": 2}
 _SHOWN: Final = 3
+_FAILURE: Final = "run_failed"
+"""Detector of failures themselves: what it says, the failed run says better."""
 _LONGEST: Final = 160
 
 
@@ -35,7 +37,8 @@ def incident_needs(listed: Iterable[Incident], failed: Mapping[str, Need]) -> tu
         if failure is not None and need.run not in folded:
             folded.add(need.run)
             detail = f"{failure.detail}; before that: {need.detail}"
-            need = replace(need, state="failing", what=f"{failure.what}: {need.what}", detail=detail, place=0)
+            title = failure.what if incident.facts["kind"] == _FAILURE else f"{failure.what}: {need.what}"
+            need = replace(need, state="failing", what=title, detail=detail, place=0)
         needs.append(need)
     return needs, folded
 
