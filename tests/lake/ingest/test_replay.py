@@ -280,7 +280,7 @@ def test_rows_of_nobody_are_not_lost(site):
     table = delta_table(site.lake.store, "steps")
     extra = read(site.lake.tables, contract("steps")).slice(0, 3)
     extra = extra.set_column(5, extra.schema.field("slot"), pa.array([70, 71, 72], pa.int32()))
-    new = action_plan.append_files(site.lake, contract("steps"), extra, 2)
+    new = action_plan.append_files(site.lake.store, contract("steps"), extra, 2)
     drive(site.lake, lambda number: action_plan.compose(number, "compaction", add=new), InProcess())
     assert files(table).num_rows == 1
     with pytest.raises(ReplayError, match="give 20 rows for 2026-03-01, the log has 23 and the ledger 20"):
@@ -298,7 +298,7 @@ def test_plans_that_cannot_be_redone_are_respected(site):
         masked = masked.set_column(
             masked.schema.get_field_index("loss"), masked.schema.field("loss"), pa.nulls(20, pa.float32())
         )
-        new = action_plan.append_files(site.lake, contract("steps"), masked, number)
+        new = action_plan.append_files(site.lake.store, contract("steps"), masked, number)
         return action_plan.compose(number, "renumber", add=new, remove={"steps": live})
 
     drive(site.lake, renumber, InProcess())

@@ -368,7 +368,7 @@ def test_more_runs_add_findings_and_keep_when_others_were_first_computed(lake, t
 
     def held(of):
         run_rollups(of, ["run_findings"])
-        return read(of, contract("run_findings")).sort_by("finding_id").to_pylist()
+        return read(of.tables, contract("run_findings")).sort_by("finding_id").to_pylist()
 
     bring(lake, spoilt("r1", 30, 1))
     (first,) = held(lake)
