@@ -1,12 +1,12 @@
 """The cluster page: nodes by hour as a heat map, how utilization is spread, which nodes stay low, and the queues."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ranklake.insight.doubts import MOST_SHOWN
 from ranklake.insight.overview.cluster import HOURS, ClusterState
-from ranklake.insight.runs.asking import Row
+from ranklake.insight.runs.asking import Answered, Row
 from ranklake.printable import counted
 from ranklake.views.html.charts import PERCENT, Chart, lines_by_time, nodes_by_tenth, values_of
 from ranklake.views.html.figures import Column, Measure, answer_table, figures, sourced
@@ -47,6 +47,35 @@ _POOLS: Final = (
     Column("jobs waiting", "On average.", "queue_depth", "{job}", is_number=True, text=number_text),
     Column.number("most waiting", "At once.", "queue_depth_max", "{job}"),
 )
+
+
+class HourlyChart(NamedTuple):
+    """What a chart by hour shows.
+
+    Attributes
+    ----------
+    name, title, words
+        Its id on the page, its heading, and a sentence on it.
+    parts
+        Titles of its lines by column.
+    unit, form
+        Title of its axis, and how numbers are written there.
+    """
+
+    name: str
+    title: str
+    words: str
+    parts: Mapping[str, str]
+    unit: str
+    form: str
+
+
+_HOURLY: Final = (
+    HourlyChart("ratios", "Utilization and allocation by hour", "Ratios of sums over all clusters.",
+                {"utilization_ratio": "utilization", "allocation_ratio": "allocated"}, "ratio", PERCENT),
+    HourlyChart("queue", "Jobs waiting by hour", "Waiting jobs times time over the hour, and the most at once.",
+                {"queue_depth": "on average", "queue_depth_max": "most at once"}, "jobs", ",.3~s"),
+)  # fmt: skip
 
 
 def section(cluster: ClusterState) -> Section:
@@ -98,14 +127,14 @@ def _charts(cluster: ClusterState) -> Iterator[Chart]:
         tenths = [{"tenth": row["tenth"] / 10, "nodes": row["nodes"]} for row in cluster.spread.rows]
         words = "How many nodes were utilized how much, on average over these hours."
         yield Chart("spread", "Nodes by utilization", words, nodes_by_tenth(tenths), sourced("spread", cluster.spread))
-    source, rows = sourced("hours", cluster.hours), cluster.hours.rows
-    for name, title, words, parts, unit, form in (
-        ("ratios", "Utilization and allocation by hour", "Ratios of sums over all clusters.",
-         {"utilization_ratio": "utilization", "allocation_ratio": "allocated"}, "ratio", PERCENT),
-        ("queue", "Jobs waiting by hour", "Waiting jobs times time over the hour, and the most at once.",
-         {"queue_depth": "on average", "queue_depth_max": "most at once"}, "jobs", ",.3~s"),
-    ):  # fmt: skip
-        known = {column: words for column, words in parts.items() if any(row[column] is not None for row in rows)}
+    yield from charts_by_hour(cluster.hours, _HOURLY)
+
+
+def charts_by_hour(hours: Answered, charts: Iterable[HourlyChart]) -> Iterator[Chart]:
+    """Yield charts of an answer with a row an hour, each with the columns of which anything is known."""
+    source, rows = sourced("hours", hours), hours.rows
+    for name, title, words, parts, unit, form in charts:
+        known = {column: label for column, label in parts.items() if any(row[column] is not None for row in rows)}
         if known:
             shown = zip(values_of(rows, list(known)), rows, strict=True)
             values = [{**value, "hour": time_of(row)} for value, row in shown]

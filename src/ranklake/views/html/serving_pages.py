@@ -1,13 +1,12 @@
 """The serving page: requests to served models, latency and errors by hour, and what has drifted."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from ranklake.insight.overview.serving import DAYS, ServingState
 from ranklake.printable import counted
-from ranklake.views.html.charts import Chart, lines_by_time, values_of
-from ranklake.views.html.cluster_pages import time_of
-from ranklake.views.html.figures import Column, Measure, answer_table, figures, sourced
+from ranklake.views.html.cluster_pages import HourlyChart, charts_by_hour
+from ranklake.views.html.figures import Column, Measure, answer_table, figures
 from ranklake.views.html.site import Section, page_section
 from ranklake.views.words import number_text, percent_text
 from ranklake.views.words import time_text as length_text
@@ -41,6 +40,12 @@ _DRIFT: Final = (
     Column.number("rows before", "Of the seven days before.", "baseline_count", "{row}"),
     Column.moment("date", "That is compared.", "date"),
 )  # fmt: skip
+_HOURLY: Final = (
+    HourlyChart("requests", "Requests by hour", "Recorded ones, each by its weight, and those that failed.",
+                {"requests": "requests", "failed_requests": "failed"}, "requests", ",.3~s"),
+    HourlyChart("latency", "Latency by hour", "Of all models; the 95th percentile is that of the slowest.",
+                {"latency_mean_s": "mean", "latency_p95_max_s": "p95"}, "seconds", ",.3~r"),
+)  # fmt: skip
 _STATES: Final = {"drifted": "warning", "steady": "passed", "too_little_data": "unchecked"}
 
 
@@ -71,24 +76,9 @@ def _parts(serving: ServingState) -> Mapping[str, Any]:
         "hint": "to the hour from",
         "as_of": serving.until,
         "figures": list(figures("totals", serving.totals, _MEASURES)),
-        "charts": list(_charts(serving)),
+        "charts": list(charts_by_hour(serving.hours, _HOURLY)),
         "tables": [
             answer_table("models", "Models", serving.models, ["model", "model_version"], _MODELS, "None."),
             drift,
         ],
     }
-
-
-def _charts(serving: ServingState) -> Iterator[Chart]:
-    source, rows = sourced("hours", serving.hours), serving.hours.rows
-    for name, title, words, parts, unit, form in (
-        ("requests", "Requests by hour", "Recorded ones, each by its weight, and those that failed.",
-         {"requests": "requests", "failed_requests": "failed"}, "requests", ",.3~s"),
-        ("latency", "Latency by hour", "Of all models; the 95th percentile is that of the slowest.",
-         {"latency_mean_s": "mean", "latency_p95_max_s": "p95"}, "seconds", ",.3~r"),
-    ):  # fmt: skip
-        known = {column: label for column, label in parts.items() if any(row[column] is not None for row in rows)}
-        if known:
-            shown = zip(values_of(rows, list(known)), rows, strict=True)
-            values = [{**value, "hour": time_of(row)} for value, row in shown]
-            yield Chart(name, title, words, lines_by_time(values, known, unit, form, by_hour=True), source)
