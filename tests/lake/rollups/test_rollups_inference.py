@@ -136,7 +136,10 @@ def test_features_that_are_none_are_left_out(text):
 def test_statistics_are_those_of_scipy(pairs):
     """Jensen-Shannon and Wasserstein; PSI is the sum of both Kullback-Leibler divergences."""
     p, q = (np.array(side) / sum(side) for side in zip(*pairs, strict=True))
-    assert jensen_shannon(p, q) == pytest.approx(jensenshannon(p, q, base=2), abs=1e-7)
+    # scipy takes the root of a rounding error: of near-equal distributions its distance may be NaN, or 1e-7.
+    with np.errstate(invalid="ignore"):
+        expected = np.nan_to_num(jensenshannon(p, q, base=2))
+    assert jensen_shannon(p, q) == pytest.approx(expected, rel=1e-6, abs=1e-6)
     assert psi(p, q) == pytest.approx(float((p * np.log(p / q)).sum() + (q * np.log(q / p)).sum()), abs=1e-9)
     places = np.arange(len(p), dtype=float)
     deviation = math.sqrt(float(np.average((places - np.average(places, weights=q)) ** 2, weights=q)))
