@@ -7,11 +7,12 @@ A partition of which all rows have the same rules, or are due by any of them, is
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ranklake.lake.audit.trail import record
 from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.workers import InProcess
@@ -49,6 +50,9 @@ from ranklake.retention.proposals.retention_plans import (
     register,
 )
 
+PLANNED: Final = "retention.plan"
+"""Action of the audit log's row that says which account made a plan."""
+
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.lake import Lake
@@ -57,7 +61,7 @@ if TYPE_CHECKING:
 
 
 def make_plan(
-    lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date
+    lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date, account: str | None = None
 ) -> RetentionPlan | None:
     """Plan what is due and write the plan down; None if nothing is.
 
@@ -67,6 +71,9 @@ def make_plan(
         All tables; those that the lake does not have are passed over.
     as_of
         The day to plan for. A day to come shows what will be due then; such a plan cannot be applied before.
+    account
+        Account that runs this: a new plan gets a row of the audit log with it. It is not the plan's author, who may
+        not approve it (`ranklake.retention.proposals.lifecycle.propose`). None leaves no row.
 
     Equal items make the same plan, which is written once; what is returned says what became of it so far. Raises
     `ranklake.retention.policies.policies.PolicyError` where a rule asks for more approvers than approvals take.
@@ -81,6 +88,9 @@ def make_plan(
     plan = RetentionPlan(name, items, policies.sha256)
     refuse_low_tier(lake, plan, policies)
     add_entry(lake.tables, plan, None, "plan")
+    if account is not None:  # also where the plan was there: who planned before may have died in between
+        facts = {"as_of": as_of.isoformat(), "items": len(items), "rows": sum(item.rows for item in items)}
+        record(lake, account, PLANNED, plan.name, None, facts, once=True)
     return RETENTION_PLANS.find(lake, plan.name)
 
 

@@ -80,7 +80,17 @@ SECTIONS = {
         *("quality", "replay", "disown", "renumber", "migrate"),
     ),
     "Look at runs": ("runs", "show", "watch", "compare", "plot", "series", "what-if", "trace", "media", "tag"),
-    "Ask and report": ("sql", "report", "incidents", "detectors", "catalog", "metric", "request-signal", "mfu"),
+    "Ask and report": (
+        "sql",
+        "report",
+        "incidents",
+        "detectors",
+        "catalog",
+        "metric",
+        "request-signal",
+        "mfu",
+        "reliability",
+    ),
     "Govern": (
         *("retain", "erase", "audit", "approvals", "roles", "grant", "grants", "revoke", "share", "sharing"),
         "verify-artifact",
@@ -173,6 +183,11 @@ class _Lazy(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[:1] == ["help"]:
+            args = [*args[1:2], "--help"]
+            if len(args) == 1:
+                click.echo(ctx.get_help())  # noqa: TID251 - our own words
+                ctx.exit()
         if args and not args[0].startswith("-") and args[0] not in SUMMARIES:
             ctx.fail(f"no such command {args[0]!r}; {did_you_mean(args[0], SUMMARIES)}")
         return super().resolve_command(ctx, args)

@@ -69,4 +69,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if len(names) > _SHOWN:  # what is cut off is least like it; a list that is whole is easier to read in its order
         names.sort(key=lambda one: -_likeness(name.lower(), one.lower()))
     shown = ", ".join(names[:_SHOWN])
-    return f"known: {shown}{', …' if len(names) > _SHOWN else ''}" if names else ""
+    if len(names) > _SHOWN:
+        return f"the nearest of {len(names):,} names: {shown}"
+    return f"known: {shown}" if names else ""

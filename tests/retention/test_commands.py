@@ -1,5 +1,6 @@
 """``ranklake retain`` and ``ranklake audit`` as a user meets them."""
 
+import getpass
 import json
 import re
 import shlex
@@ -79,11 +80,13 @@ def test_from_plan_to_application(site, command):
     assert json.loads(command("retain", "list", "--json")[1])[0]["rows"] == 10
     assert command("status")[0] == 0
     code, out, _ = command("audit", "verify")
-    assert (code, out) == (0, f"the audit trail is whole: 3 rows\n{UNSIGNED_NOTE}; 2 steps\n")
+    assert (code, out) == (0, f"the audit trail is whole: 4 rows\n{UNSIGNED_NOTE}; 2 steps\n")
     code, out, _ = command("audit", "show")
-    assert [line.split()[0] for line in out.splitlines()] == ["0", "1", "2"]
-    assert APPROVER in out.splitlines()[0]
-    assert [row["seq"] for row in json.loads(command("audit", "show", "--json")[1])] == [0, 1, 2]
+    assert [line.split()[0] for line in out.splitlines()] == ["0", "1", "2", "3"]
+    assert getpass.getuser() in out.splitlines()[0]
+    assert "retention.plan" in out.splitlines()[0]
+    assert APPROVER in out.splitlines()[1]
+    assert [row["seq"] for row in json.loads(command("audit", "show", "--json")[1])] == [0, 1, 2, 3]
 
 
 def test_nothing_due(site, command):

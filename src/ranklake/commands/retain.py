@@ -157,7 +157,8 @@ def plan(context: Context, as_of: str | None, by: str | None, *, told: Told, as_
     day = day_of(as_of, "--as-of")
     lake = context.open_lake()
     contracts, policies = lake.contracts(), context.policies(lake)
-    made = make_plan(lake, contracts, policies, day)
+    account = None if told.text_only or told.is_for(lake, by) else getpass.getuser()
+    made = make_plan(lake, contracts, policies, day, account)
     if made is not None and told.text_only:
         told.print_statement(lake, RETENTION_PLANS, made.name, PROPOSE, by)
         return

@@ -301,7 +301,8 @@ def retention_plan_once(context: Context, *, as_of: date | None = None) -> dict[
     day = as_of or datetime.now(UTC).date()
     lake = context.open_lake()
     policies = context.policies(lake)
-    made = make_plan(lake, lake.contracts(), policies, day)
+    account = None if lake.config.approvals.key else "the flow retention_plan"
+    made = make_plan(lake, lake.contracts(), policies, day, account)
     record_overdue(lake, policies, "the flow retention_plan")
     if made is not None and lake.config.approvals.key:
         propose(lake, RETENTION_PLANS, made.name, name_of(lake, "the flow retention_plan", None))

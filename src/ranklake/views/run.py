@@ -144,7 +144,7 @@ def _by_phase(facts: RunFacts) -> str:
     if not row.get("steps"):
         return f"steps       none: {facts.ranks.reason or facts.phases.reason or 'the run has no rows in steps'}"
     if row["step"] is None:
-        return "a step      unknown: no step was timed"
+        return "a step      unknown: the run timed none; run.step() around each does"
     phases = ", ".join(f"{phase} {time_text(row[phase])}" for phase in PHASES if row[phase] is not None)
     why = f" (by rank: {facts.ranks.reason})" if facts.ranks.reason else ""
     return f"a step      {time_text(row['step'])}, of the slowest rank {time_text(row['slowest'])}; {phases}{why}"
