@@ -19,6 +19,7 @@ import secrets
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Final
 
 from ranklake.capture.spool.owner import boot_id, start_ticks
@@ -43,6 +44,13 @@ def clean(name: str) -> str:
         return name
     plain = _UNFIT.sub("-", shown).strip("-.")[: _LONGEST - 9] or "run"
     return f"{plain}-{_hash(name)}"
+
+
+def script_name() -> str:
+    """Return the name of the script that runs, such as ``train`` of ``train.py``; ``job`` where there is none."""
+    path = PurePath(str((getattr(sys, "argv", None) or [""])[0]))
+    is_script = path.suffix == ".py" and path.stem not in {"__main__", "ipykernel_launcher"}
+    return path.stem if is_script else "job"
 
 
 def number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:

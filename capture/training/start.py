@@ -17,7 +17,7 @@ from ranklake.capture.lifecycle.lifecycle import FAILURES, Heartbeat
 from ranklake.capture.lifecycle.preemption import PREEMPTION
 from ranklake.capture.provenance.determinism import SIZES
 from ranklake.capture.provenance.launcher import Group, Launch, find_launch, group_of
-from ranklake.capture.provenance.names import clean, spawner
+from ranklake.capture.provenance.names import clean, script_name, spawner
 from ranklake.capture.provenance.provenance import learn_secrets, run_row
 from ranklake.capture.provenance.run_record import RunRecord
 from ranklake.capture.recording.recorder import Recorder
@@ -33,7 +33,7 @@ _runs: "weakref.WeakSet[Run]" = weakref.WeakSet()
 
 
 def start(  # noqa: PLR0913 - one call with named settings is what users want here
-    job: str = "job",
+    job: str | None = None,
     *,
     run: str | None = None,
     spool: str | os.PathLike[str] | None = None,
@@ -61,7 +61,8 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     Parameters
     ----------
     job
-        Name of the job; several runs may share it.
+        Name of the job; several runs may share it. By default the script's, such as ``train`` of ``train.py``, and
+        ``job`` in a notebook or ``python -c``.
     run
         Name of the run, the same on all ranks; by default RANKLAKE_RUN, else what the launcher says (see
         `ranklake.capture.provenance.launcher`).
@@ -102,6 +103,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     A run. If this process still records one of the same name, it is the next attempt, and a warning says so. Nothing
     is raised: if the recording cannot begin, the run records nothing, and a warning says why.
     """
+    job = script_name() if job is None else job
     shared = {
         "job": job, "spool": spool, "local_dir": local_dir, "attempt": attempt, "config": config, "labels": labels,
         "injected": injected, "compute_dtype": compute_dtype, "param_count": param_count, "dp_size": dp_size,

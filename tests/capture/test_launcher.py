@@ -8,7 +8,7 @@ import pytest
 from recorded import rows
 
 from ranklake.capture.provenance.launcher import find_launch
-from ranklake.capture.provenance.names import SET_RUN, clean
+from ranklake.capture.provenance.names import SET_RUN, clean, script_name
 from ranklake.segments.segment import RUN_NAME
 
 TORCHRUN = {
@@ -183,3 +183,16 @@ def test_variables_that_make_no_sense_are_told(environ, rank, said):
 def test_variables_that_say_nothing_are_not_told(environ):
     """Empty ones, and a number of ranks without a rank, as a shell in an allocation has it."""
     assert find_launch("gpt", {**environ, "RANKLAKE_RUN": "mine"}).warning == ""
+
+
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [
+        *(("/home/me/train_gpt.py", "train_gpt"), ("train.v2.py", "train.v2"), ("-c", "job"), ("", "job")),
+        *(("/x/pkg/__main__.py", "job"), ("/x/ipykernel_launcher.py", "job"), ("/usr/bin/pytest", "job")),
+    ],
+)
+def test_a_job_is_called_as_its_script(monkeypatch, script, name):
+    """Runs of two scripts are of two jobs, though neither names one."""
+    monkeypatch.setattr("sys.argv", [script, "--lr", "0.1"])
+    assert script_name() == name

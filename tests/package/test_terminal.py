@@ -124,3 +124,12 @@ def test_no_line_of_a_screen_goes_on_below(monkeypatch):
     first, second, *_ = shown.split("\n")
     assert first.startswith("\r" + "\u6f22" * 4 + "\x1b")
     assert second.startswith("x" * 9 + "\x1b")
+
+
+@pytest.mark.parametrize("group", ["audit", "retain", "catalog", "incidents", "quality"])
+def test_help_says_sentences_whole(group, capfd):
+    """What a command does is not cut at the end of a line; `help` is `--help`."""
+    assert run(["help", group]) == 0
+    commands = capfd.readouterr().out.split("Commands:")[1]
+    assert "Show " in commands
+    assert "..." not in commands

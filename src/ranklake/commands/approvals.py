@@ -7,7 +7,7 @@ import click
 
 from ranklake.commands.approving import Told, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
-from ranklake.commands.options import json_option, lake_option
+from ranklake.commands.options import Group, json_option, lake_option
 from ranklake.context import Context
 from ranklake.lake.store.lake_config import DEFAULT_TIERS, SIGNED, Tier
 from ranklake.lake.store.ssh_signatures import Signer, load_signers
@@ -22,7 +22,7 @@ from ranklake.views.words import size_text
 _STEP = "mode"
 
 
-@click.group()
+@click.group(cls=Group)
 def approvals() -> None:
     """Show who may approve what, and how names are checked."""
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TextIO
 import click
 
 from ranklake.commands.context import noted_role_of, with_context
-from ranklake.commands.options import Command, json_option, lake_option, role_option
+from ranklake.commands.options import Command, Group, json_option, lake_option, role_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit.proof import Proof, first_row_of, prove, verify_lines
@@ -56,7 +56,7 @@ UNSEEN: Final = "-"
 """Stands for what a role does not see."""
 
 
-@click.group()
+@click.group(cls=Group)
 def audit() -> None:
     """Read and verify the audit trail."""
 

@@ -7,7 +7,7 @@ import click
 
 from ranklake.bench.generate import Generated, generate
 from ranklake.bench.job import DEFAULT_START, SEAL_S, Job
-from ranklake.commands.options import json_option, spool_option, with_config
+from ranklake.commands.options import Group, json_option, spool_option, with_config
 from ranklake.config import Config
 from ranklake.segments.storage_options import fsspec_options
 from ranklake.views.json_output import json_text
@@ -17,7 +17,7 @@ from ranklake.views.tell import tell
 _FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d")
 
 
-@click.group()
+@click.group(cls=Group)
 def bench() -> None:
     """Generate synthetic data for measurements."""
 

@@ -9,7 +9,7 @@ import yaml
 from ranklake.catalog_facts import TableEntry, listing, named
 from ranklake.commands.completing import complete_tables_and_metrics
 from ranklake.commands.context import with_context
-from ranklake.commands.options import contracts_option, json_option, lake_option, overriding
+from ranklake.commands.options import Group, contracts_option, json_option, lake_option, overriding
 from ranklake.context import Context
 from ranklake.errors import did_you_mean
 from ranklake.insight.catalog.refresh import refresh as refresh_catalog
@@ -150,7 +150,7 @@ def export(context: Context, tables: tuple[str, ...], form: str, output: Path | 
     tell(f"wrote {len(documents)} contracts to {output}")
 
 
-class _ShowByDefault(click.Group):
+class _ShowByDefault(Group):
     """Takes what is no command for the name of a table or metric, as ``ranklake catalog steps`` has it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

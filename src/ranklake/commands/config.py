@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ranklake.commands.configured import given
-from ranklake.commands.options import contracts_option, json_option, overriding
+from ranklake.commands.options import Group, contracts_option, json_option, overriding
 from ranklake.config import ConfigError, ConfigFile, assembled, read_config
 from ranklake.config.check import problems
 from ranklake.config.shown import shown_settings
@@ -17,7 +17,7 @@ from ranklake.views.table import TextColumn, table_lines
 from ranklake.views.tell import tell
 
 
-@click.group()
+@click.group(cls=Group)
 def config() -> None:
     """Show the configuration, and check it.
 

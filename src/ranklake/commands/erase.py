@@ -9,7 +9,7 @@ import click
 
 from ranklake.commands.context import with_context
 from ranklake.commands.erase_steps import Whom, apply, approve, given_values, list_, plan, whom_options
-from ranklake.commands.options import json_option, lake_option, optional_lake, spool_option
+from ranklake.commands.options import Group, json_option, lake_option, optional_lake, spool_option
 from ranklake.context import Context
 from ranklake.printable import counted
 from ranklake.retention.erasure.certificate import (
@@ -29,7 +29,7 @@ from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell
 
 
-@click.group()
+@click.group(cls=Group)
 def certificate() -> None:
     """Show and verify certificates of erasures."""
 
@@ -112,7 +112,7 @@ def verify(
 _COLUMNS = (*map(TextColumn, ("place", "where")), *numbers(("files", "rows or times")), TextColumn("such as"))
 
 
-@click.group()
+@click.group(cls=Group)
 def erase() -> None:
     """Find where a person's data, or a run's, is; erase it, and prove that.
 

@@ -8,7 +8,7 @@ import click
 
 from ranklake.commands.approving import Told, approval_command, key_option, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
-from ranklake.commands.options import json_option, lake_option
+from ranklake.commands.options import Group, json_option, lake_option
 from ranklake.context import Context
 from ranklake.errors import did_you_mean
 from ranklake.lake.audit import clock
@@ -110,7 +110,7 @@ _ACCESS = (
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def grants() -> None:
     """Show who has which role, approve grants, and review them."""
 

@@ -9,7 +9,7 @@ from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sealing.masked import SealedMasks
 from ranklake.commands.completing import complete_runs
 from ranklake.commands.context import noted_role_of, with_context
-from ranklake.commands.options import json_option, lake_option, role_option, spool_option
+from ranklake.commands.options import Group, json_option, lake_option, role_option, spool_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.insight.incidents.incidents import find_incident, likely_causes
@@ -28,7 +28,7 @@ NO_RUN = f"{AGENT_JOB}-incidents"
 """Run of marks of incidents outside of runs: rollups of runs leave it out."""
 
 
-class _ListByDefault(click.Group):
+class _ListByDefault(Group):
     """Lists incidents where no command is named, as ``ranklake incidents --open`` has it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

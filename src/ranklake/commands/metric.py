@@ -7,7 +7,7 @@ from datetime import datetime
 import click
 
 from ranklake.commands.context import with_context
-from ranklake.commands.options import contracts_option, json_option, lake_option
+from ranklake.commands.options import Group, contracts_option, json_option, lake_option
 from ranklake.context import Context
 from ranklake.errors import did_you_mean
 from ranklake.lake.rollups.life.register import link_to, lives, move
@@ -29,7 +29,7 @@ def _moves(command: Callable[..., None]) -> Callable[..., None]:
     return _by(_reason(lake_option(contracts_option(command))))
 
 
-@click.group()
+@click.group(cls=Group)
 def metric() -> None:
     """Show where metrics stand (requested, active, deprecated, retired, sunset), and bring them on."""
 

@@ -9,7 +9,7 @@ import click
 from ranklake.commands.approving import Told, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
 from ranklake.commands.migrate_queries import queries
-from ranklake.commands.options import contracts_option, dask_option, json_option, lake_option, overriding
+from ranklake.commands.options import Group, contracts_option, dask_option, json_option, lake_option, overriding
 from ranklake.context import Context
 from ranklake.lake.migrations import applying
 from ranklake.lake.migrations import draft as drafting
@@ -28,7 +28,7 @@ _by = click.option("--by", metavar="NAME", help="Who does it, for the audit trai
 _alone = click.option("--single-operator", is_flag=True, help="One person approves and applies; the trail says so.")
 
 
-@click.group()
+@click.group(cls=Group)
 def migrate() -> None:
     """Bring stored tables to the contracts of this release, and back."""
 

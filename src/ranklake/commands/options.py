@@ -20,6 +20,22 @@ from ranklake.flows.deployments import PIPELINE_EVERY_S
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+class Group(click.Group):
+    """Commands whose help lists the first sentence of each whole, over several lines where it is long.
+
+    A group of click's cuts sentences at the end of the line.
+    """
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands with what each does."""
+        commands = [(name, self.commands[name]) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(limit=1000)) for name, one in commands])
+
+
+Group.group_class = Group  # of groups within a group
+
+
 def configuration(ctx: click.Context) -> Config:
     """Return the configuration of this invocation."""
     return configured(ctx).overridden(given(ctx))

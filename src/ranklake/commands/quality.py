@@ -10,7 +10,7 @@ import click
 
 from ranklake.commands.approving import Told, approval_command, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
-from ranklake.commands.options import json_option, lake_option, optional_spool
+from ranklake.commands.options import Group, json_option, lake_option, optional_spool
 from ranklake.context import Context
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.store.lake_config import ApprovalsSection
@@ -39,7 +39,7 @@ _alone = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def release() -> None:
     """Propose, approve and apply the release of held partitions, of rows in quarantine, and of refused segments."""
 
@@ -242,7 +242,7 @@ _OBJECTIVES = (
 _INPUTS = tuple(map(TextColumn, ("state", "input", "its partition", "read by", "for", "checks")))
 
 
-@click.group()
+@click.group(cls=Group)
 def quality() -> None:
     """Show what checks hold back from rollups, why they fail, release it after a fix, and export suites and results."""
 

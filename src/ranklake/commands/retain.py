@@ -7,7 +7,7 @@ import click
 
 from ranklake.commands.approving import Told, approval_command, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
-from ranklake.commands.options import day_of, json_option, lake_option, optional_spool, spool_option
+from ranklake.commands.options import Group, day_of, json_option, lake_option, optional_spool, spool_option
 from ranklake.commands.retain_cost import cost
 from ranklake.commands.retain_hold import hold, hold_line, holds, release
 from ranklake.commands.retain_policies import explain, lint, new, simulate, test
@@ -119,7 +119,7 @@ _COLUMNS = (
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def retain() -> None:
     """Plan, approve and apply retention; explain and check its policies.
 

@@ -7,7 +7,7 @@ import click
 
 from ranklake.commands.approving import Told, approval_command, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
-from ranklake.commands.options import day_of, json_option, lake_option
+from ranklake.commands.options import Group, day_of, json_option, lake_option
 from ranklake.context import Context
 from ranklake.lake.store.lake import Lake
 from ranklake.printable import counted
@@ -22,7 +22,7 @@ from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 
 
-@click.group()
+@click.group(cls=Group)
 def release() -> None:
     """Release a legal hold before its day: one person proposes it, another approves it."""
 

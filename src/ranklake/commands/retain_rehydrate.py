@@ -7,7 +7,7 @@ import click
 
 from ranklake.commands.approving import Told, approval_command, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
-from ranklake.commands.options import day_of, json_option, lake_option
+from ranklake.commands.options import Group, day_of, json_option, lake_option
 from ranklake.context import Context
 from ranklake.printable import counted
 from ranklake.redaction.redact import redact_uri
@@ -31,7 +31,7 @@ _COLUMNS = (
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def archives() -> None:
     """List archived ranges, and verify that they are what was written."""
 
@@ -87,7 +87,7 @@ def _line(one: Archive) -> tuple[str, ...]:
     return (one.archive, one.table, str(one.partition_date), *counts, *where)
 
 
-@click.group()
+@click.group(cls=Group)
 def rehydrate() -> None:
     """Bring archived rows back until a day: one person proposes it, another approves it.
 

@@ -7,7 +7,7 @@ import click
 
 import ranklake.retention
 from ranklake.commands.context import with_context
-from ranklake.commands.options import json_option, overriding
+from ranklake.commands.options import Group, json_option, overriding
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.model import Contract
@@ -38,7 +38,7 @@ optional_lake = overriding(
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def roles() -> None:
     """Show what roles see, test it, and compare files of roles."""
 

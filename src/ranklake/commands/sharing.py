@@ -10,7 +10,7 @@ import click
 import uvicorn
 
 from ranklake.commands.context import with_context
-from ranklake.commands.options import json_option, lake_option
+from ranklake.commands.options import Group, json_option, lake_option
 from ranklake.commands.sharing_options import handed_out
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
@@ -82,7 +82,7 @@ _ASKED_S = 30.0
 """How long an answer about a grant is good for."""
 
 
-@click.group()
+@click.group(cls=Group)
 def sharing() -> None:
     """Serve shares by the Delta Sharing protocol, and make profiles and links for who reads them."""
 

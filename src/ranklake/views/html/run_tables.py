@@ -166,7 +166,7 @@ _ARTIFACTS: Final = (
     Column.nanoseconds("took", "Time of writing, loading or verifying.", "duration_ns"),
     Column.nanoseconds("held up", "Part of it that training waited for.", "blocking_ns"),
     Column("SHA-256", "Of its bytes, or of the list of its files.", "sha256", text=lambda text: text[:12]),
-    Column("verified", "Whether the bytes had the expected digest.", "verified"),
+    Column("verified at load", "Whether a load found the recorded digest; else ranklake verify-artifact.", "verified"),
     Column.moment("when", "End of the action.", "ts"),
     Column.number("attempt", "Restart number.", "attempt"),
 )  # fmt: skip
